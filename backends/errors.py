@@ -1,0 +1,160 @@
+"""The error tree of requests, models and workers: declared once, with exit code and HTTP status.
+
+Errors cross process boundaries as `(code, message, hint, data)`; `to_info` and `from_info` translate.
+"""
+
+from __future__ import annotations
+
+from hearth.backends.contract import ErrorInfo
+from hearth.quant.errors import CorruptFile, HearthError, UnsupportedModel
+
+__all__ = [
+    "BackendUnavailable",
+    "Busy",
+    "CorruptFile",
+    "DoesNotFit",
+    "HearthError",
+    "HostUnreachable",
+    "InternalError",
+    "InvalidParameter",
+    "ModelNotFound",
+    "NoChatTemplate",
+    "PromptTooLong",
+    "SettingsError",
+    "TemplateError",
+    "UnsupportedModel",
+    "UnsupportedParameter",
+    "WorkerDied",
+    "from_info",
+    "to_info",
+]
+
+
+class InvalidParameter(HearthError):
+    """A parameter has a value that cannot be honoured; `param` in `data` names it."""
+
+    code = "invalid_parameter"
+    exit_code = 2
+    http_status = 400
+
+    def __init__(self, param: str, message: str, hint: str = "", **data: object) -> None:
+        super().__init__(message, hint, **{**data, "param": param})
+        self.param = param
+
+
+class UnsupportedParameter(InvalidParameter):
+    """A parameter is known but cannot be honoured by this model or backend."""
+
+    code = "unsupported_parameter"
+
+
+class SettingsError(HearthError):
+    """A settings file or an environment variable cannot be used."""
+
+    code = "settings_error"
+    exit_code = 2
+
+
+class ModelNotFound(HearthError):
+    """No model goes by that name or lies at that path."""
+
+    code = "model_not_found"
+    exit_code = 3
+    http_status = 404
+
+
+class DoesNotFit(HearthError):
+    """The model, at the asked context, needs more memory than there is; both numbers are in `data`."""
+
+    code = "does_not_fit"
+    exit_code = 4
+    http_status = 507
+
+
+class PromptTooLong(HearthError):
+    """Prompt (plus the asked new tokens) exceeds the context; both numbers are in `data`."""
+
+    code = "prompt_too_long"
+    http_status = 400
+
+    def __init__(self, message: str, hint: str = "", **data: object) -> None:
+        hint = hint or "Shorten the prompt, ask for fewer tokens, or raise the context with --ctx."
+        super().__init__(message, hint, **data)
+
+
+class NoChatTemplate(HearthError):
+    """The model has no chat template, so it cannot chat."""
+
+    code = "no_chat_template"
+    http_status = 400
+
+
+class TemplateError(HearthError):
+    """The model's chat template failed, ran too long or produced too much."""
+
+    code = "template_error"
+    http_status = 422
+
+
+class Busy(HearthError):
+    """No room for the request now; `retry_after_s` in `data` says when to try again."""
+
+    code = "busy"
+    http_status = 503
+
+
+class WorkerDied(HearthError):
+    """The process that ran the model died."""
+
+    code = "worker_died"
+    http_status = 503
+
+
+class BackendUnavailable(HearthError):
+    """A backend's library is not installed or does not load."""
+
+    code = "backend_unavailable"
+    http_status = 503
+
+
+class HostUnreachable(HearthError):
+    """The host process could not be started or reached."""
+
+    code = "host_unreachable"
+    http_status = 503
+
+
+class InternalError(HearthError):
+    """A defect in Hearth; the log has the traceback."""
+
+    code = "internal_error"
+
+    def __init__(self, message: str, hint: str = "", **data: object) -> None:
+        super().__init__(message, hint or "This is a defect in Hearth: please report it.", **data)
+
+
+def _by_code() -> dict[str, type[HearthError]]:
+    found: dict[str, type[HearthError]] = {}
+    pending: list[type[HearthError]] = [HearthError]
+    while pending:
+        cls = pending.pop()
+        found[cls.code] = cls
+        pending.extend(cls.__subclasses__())
+    return found
+
+
+def to_info(error: BaseException) -> ErrorInfo:
+    """What travels between processes for `error`; anything untyped becomes `internal_error`."""
+    if isinstance(error, HearthError):
+        return ErrorInfo(error.code, error.message, error.hint, dict(error.data))
+    return to_info(InternalError(f"{type(error).__name__}: {error}"))
+
+
+def from_info(info: ErrorInfo) -> HearthError:
+    """The typed error for `info`; an unknown code (a newer peer) gives a plain `HearthError`."""
+    cls = _by_code().get(info.code, HearthError)
+    error = cls.__new__(cls)
+    HearthError.__init__(error, info.message, info.hint, **info.data)
+    if isinstance(error, InvalidParameter):
+        error.param = str(info.data.get("param", ""))
+    return error

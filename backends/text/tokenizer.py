@@ -1,0 +1,31 @@
+"""What the worker asks of a tokenizer, whatever made it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back. Thread-safe: the worker tokenizes beside its step loop."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str, *, special: bool, add_bos: bool) -> list[int]:
+        """Token ids of `text`.
+
+        Args:
+            special: recognise special tokens that are written out in `text` (rendered templates); otherwise they are
+                plain text (what people typed), so nobody can forge a turn.
+            add_bos: put the beginning-of-sequence token first where the model wants one.
+        """
+        ...
+
+    def piece(self, token_id: int, *, special: bool = False) -> bytes:
+        """The bytes of one token; a control token gives b"" unless `special`."""
+        ...
+
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""
+        ...

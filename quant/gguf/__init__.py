@@ -1,0 +1,4 @@
+"""GGUF files: the structure check that comes before C++ sees one, and reading of metadata.
+
+Pure Python. No model is run here.
+"""
