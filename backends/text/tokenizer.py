@@ -12,6 +12,21 @@ class Tokenizer(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
+    @property
+    def bos_text(self) -> str:
+        """The beginning-of-sequence token written out; "" if the model has none."""
+        ...
+
+    @property
+    def eos_text(self) -> str:
+        """The end-of-sequence token written out; "" if the model has none."""
+        ...
+
+    @property
+    def control_texts(self) -> Sequence[str]:
+        """Every special token written out, e.g. "<|im_end|>"."""
+        ...
+
     def encode(self, text: str, *, special: bool, add_bos: bool) -> list[int]:
         """Token ids of `text`.
 

@@ -1,0 +1,43 @@
+"""Stops restarting a worker that only ever dies."""
+
+from __future__ import annotations
+
+import time
+
+from hearth.backends.errors import WorkerDied
+
+MAX_DEATHS = 3
+COOL_DOWN_S = 60.0
+
+
+class Breaker:
+    """Open after `MAX_DEATHS` deaths in a row without one finished step between them; one try each `COOL_DOWN_S`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._in_row = 0
+        self._opened_at = 0.0
+        self.deaths = 0
+
+    def step(self) -> None:
+        """The worker finished a step: it works."""
+        self._in_row = 0
+
+    def death(self) -> None:
+        """The worker died without being asked to."""
+        self.deaths += 1
+        self._in_row += 1
+        if self._in_row >= MAX_DEATHS:
+            self._opened_at = time.monotonic()
+
+    def check(self) -> None:
+        """Raises `WorkerDied` while the breaker is open."""
+        if self._in_row < MAX_DEATHS:
+            return
+        left = self._opened_at + COOL_DOWN_S - time.monotonic()
+        if left > 0:
+            raise WorkerDied(
+                f"{self._name} died {self._in_row} times in a row before it finished one step.",
+                f"Run `hearth doctor` for the cause; Hearth tries again in {left:.0f} s.",
+                retry_after_s=round(left, 1),
+            )

@@ -1,0 +1,265 @@
+"""A front end's side of the host: attach to it (start it where there is none), and hold models as `Backend`s."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from hearth.backends.contract import (
+    Event,
+    Failed,
+    Finished,
+    HostStats,
+    Message,
+    ModelInfo,
+    ModelSpec,
+    Progress,
+    Request,
+    Started,
+    Token,
+)
+from hearth.backends.errors import HostUnreachable, InternalError, from_info, to_info
+from hearth.backends.local_socket import HostPlace, connect
+from hearth.backends.logs import open_log
+from hearth.backends.version import hearth_version
+from hearth.backends.wire import (
+    Answer,
+    Call,
+    Cancel,
+    Detokenize,
+    Frame,
+    Generate,
+    GetStats,
+    Hello,
+    Ids,
+    Leave,
+    Load,
+    Render,
+    Text,
+    Tokenize,
+    Unload,
+    Welcome,
+    WireError,
+    encode,
+    read_frame,
+)
+
+__all__ = ["HostClient", "HostPlace"]
+
+_START_TIMEOUT_S = 15.0
+_FIRST_WAIT_S = 0.01
+_LONGEST_WAIT_S = 0.1
+
+
+class HostClient:
+    """One attached front end. Get it from `HostClient.attach`."""
+
+    def __init__(
+        self, place: HostPlace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._place = place
+        self._reader = reader
+        self._writer = writer
+        self._idents = itertools.count(1)
+        self._answers: dict[int, asyncio.Queue[Answer]] = {}
+        self._lost = False
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def attach(
+        cls, place: HostPlace, *, start: bool = True, host_idle_s: float = 10.0
+    ) -> AsyncIterator[HostClient]:
+        """Attach to the host of `place`.
+
+        Args:
+            start: start a host where none runs; otherwise `HostUnreachable` is raised.
+            host_idle_s: how long a host started here waits, idle and alone, before it leaves.
+
+        Raises:
+            HostUnreachable: there is none, it does not start, or it is another version and busy.
+        """
+        client = await _attach(place, start, host_idle_s)
+        client._task = asyncio.create_task(client._read())
+        try:
+            yield client
+        finally:
+            client._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await client._task
+            client._writer.close()
+            with contextlib.suppress(OSError):
+                await client._writer.wait_closed()
+
+    def backend(self, spec: ModelSpec) -> HostBackend:
+        """The model of `spec`, loaded when first used."""
+        return HostBackend(self, spec)
+
+    async def stats(self) -> HostStats:
+        """The host and its workers."""
+        answer = await self.ask(GetStats())
+        assert isinstance(answer, HostStats)
+        return answer
+
+    async def unload(self, model: str | None = None) -> int:
+        """Unload the model with this path or name, or all; returns how many were loaded."""
+        answer = await self.ask(Unload(model))
+        assert isinstance(answer, Text)
+        return int(answer.text)
+
+    async def ask(self, call: Call, model: ModelSpec | None = None) -> Answer:
+        """The answer to a call that has one. Raises what the host or the worker says."""
+        async with contextlib.aclosing(self.stream(call, model)) as answers:
+            async for answer in answers:
+                if isinstance(answer, Failed):
+                    raise from_info(answer.error)
+                return answer
+        raise InternalError("A call got no answer.")
+
+    async def stream(self, call: Call, model: ModelSpec | None = None) -> AsyncIterator[Answer]:
+        """The answers to `call`, to the last one; closing the iterator early cancels the call."""
+        ident = next(self._idents)
+        queue = self._answers[ident] = asyncio.Queue()
+        over = False
+        try:
+            if self._lost:
+                queue.put_nowait(self._lost_answer())
+            else:
+                self._writer.write(encode(Frame(ident, call, model)))
+            while not over:
+                answer = await queue.get()
+                over = not isinstance(answer, (Started, Progress, Token))
+                yield answer
+        finally:
+            del self._answers[ident]
+            if not over and not self._lost:
+                self._writer.write(encode(Frame(ident, Cancel())))
+
+    async def _read(self) -> None:
+        try:
+            while (frame := await read_frame(self._reader)) is not None:
+                if (queue := self._answers.get(frame.id)) is not None:
+                    queue.put_nowait(frame.body)  # type: ignore[arg-type]
+        except (OSError, WireError):
+            pass  # The connection is lost either way; every open stream says so below.
+        finally:
+            self._lost = True
+            for queue in self._answers.values():
+                queue.put_nowait(self._lost_answer())
+
+    def _lost_answer(self) -> Failed:
+        error = HostUnreachable(
+            "The connection to Hearth's host process was lost.",
+            f"Ask again: it is started anew. Its log is {self._place.log_dir / 'host.log'}.",
+        )
+        return Failed(to_info(error))
+
+
+class HostBackend:
+    """`contract.Backend` over the host."""
+
+    def __init__(self, client: HostClient, spec: ModelSpec) -> None:
+        self._client = client
+        self.spec = spec
+
+    async def info(self) -> ModelInfo:
+        """Load the model if need be and say what it is."""
+        answer = await self._client.ask(Load(), self.spec)
+        assert isinstance(answer, ModelInfo)
+        return answer
+
+    async def generate(self, request: Request) -> AsyncIterator[Event]:
+        """The events of one request; closing the iterator cancels it."""
+        async with contextlib.aclosing(self._client.stream(Generate(request), self.spec)) as events:
+            async for event in events:
+                assert isinstance(event, (Started, Progress, Token, Finished, Failed))
+                yield event
+
+    async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+        """Token ids of `text`; with `special`, special tokens written in it are recognised."""
+        answer = await self._client.ask(Tokenize(text, special), self.spec)
+        assert isinstance(answer, Ids)
+        return list(answer.ids)
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, special tokens written out."""
+        return await self._text(Detokenize(tuple(ids)))
+
+    async def render(self, messages: Sequence[Message]) -> str:
+        """The prompt that the chat template makes of `messages`."""
+        return await self._text(Render(tuple(messages)))
+
+    async def _text(self, call: Call) -> str:
+        answer = await self._client.ask(call, self.spec)
+        assert isinstance(answer, Text)
+        return answer.text
+
+
+async def _attach(place: HostPlace, start: bool, host_idle_s: float) -> HostClient:
+    place.prepare()
+    until = time.monotonic() + _START_TIMEOUT_S
+    wait_s = _FIRST_WAIT_S
+    host: subprocess.Popen[bytes] | None = None
+    while True:
+        try:
+            client = await _greet(place)
+            if client is not None:
+                return client
+        except (OSError, WireError) as error:
+            if not start:
+                raise HostUnreachable(
+                    "No Hearth host is running.", "Any `hearth run` or `hearth chat` starts one."
+                ) from error
+        if host is None or host.poll() is not None:
+            host = _start_host(place, host_idle_s)
+        if time.monotonic() > until:
+            raise HostUnreachable(
+                f"The host process did not answer within {_START_TIMEOUT_S:.0f} s.",
+                f"Its log is {place.log_dir / 'host.log'}.",
+            )
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+
+async def _greet(place: HostPlace) -> HostClient | None:
+    """A client of the running host; None if it was an older one that is leaving now."""
+    reader, writer = await connect(place)
+    writer.write(encode(Frame(0, Hello(hearth_version()))))
+    frame = await read_frame(reader)
+    if frame is None or not isinstance(frame.body, Welcome):
+        raise WireError("the host did not greet")
+    if frame.body.version == hearth_version():
+        return HostClient(place, reader, writer)
+    writer.write(encode(Frame(0, Leave())))
+    answer = await read_frame(reader)
+    writer.close()
+    if answer is not None and isinstance(answer.body, Failed):
+        raise HostUnreachable(
+            f"A host of Hearth {frame.body.version} is running and busy; this is {hearth_version()}.",
+            "Wait until it is idle, or end it.",
+            pid=frame.body.pid,
+        )
+    return None
+
+
+def _start_host(place: HostPlace, idle_s: float) -> subprocess.Popen[bytes]:
+    """Start the host in a session of its own, so that closing the terminal does not end it."""
+    command = [sys.executable, "-m", "hearth.backends.host"]
+    command += ["--runtime", str(place.runtime_dir), "--logs", str(place.log_dir)]
+    command += ["--cache", str(place.cache_dir), "--idle", str(idle_s)]
+    flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
+    with open_log(place.log_dir / "host.log") as log_file:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=log_file,
+            start_new_session=True,
+            creationflags=flags,
+        )

@@ -1,0 +1,181 @@
+"""Draws the next token from logits: the reference for every runner, in numpy.
+
+The order of the steps is that of `SamplingParams`. A pool of candidates is narrowed step by step;
+its ids stay in ascending order, so that ties and the draw itself do not depend on how a step found
+its survivors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hearth.backends.contract import SamplingParams
+from hearth.backends.engine.dry import RepeatedRuns
+from hearth.backends.engine.logprobs import log_normaliser, logprob_of, top_logprobs
+from hearth.backends.engine.penalties import SeenTokens
+from hearth.backends.engine.random_stream import DRAW, XTC, fresh_seed, uniform
+from hearth.backends.engine.selection import Indices, largest
+from hearth.backends.engine.truncation import (
+    Pool,
+    likely,
+    nucleus,
+    pick,
+    typical,
+    weights_of,
+    without_top_choices,
+)
+from hearth.backends.errors import InternalError, InvalidParameter
+
+Logits = NDArray[np.float32]
+
+_BAN: Final = -100.0
+"""A logit bias at or below this bans the token."""
+_SMALL_POOL: Final = 4096
+"""Pools up to this size are computed in float64, larger ones in float32: several times faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A token, and what the model itself thought of it where log probabilities were asked for."""
+
+    id: int
+    logprob: float | None = None
+    """Natural log, under the raw logits."""
+    top: tuple[tuple[int, float], ...] = ()
+    """(id, logprob) of the likeliest tokens, best first."""
+
+
+class Sampler:
+    """Draws the tokens of one sequence.
+
+    Args:
+        params: validated (`hearth.backends.engine.validate`).
+        prompt_ids: what the penalties see before the first draw.
+        breakers: token ids of `params.dry_sequence_breakers` (`dry.breaker_ids`), for DRY alone.
+
+    Attributes:
+        seed: the seed in use; drawn fresh where `params` has none.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        *,
+        prompt_ids: Sequence[int] = (),
+        breakers: Set[int] = frozenset(),
+    ) -> None:
+        self.params = params
+        self.seed = fresh_seed() if params.seed is None else params.seed
+        self._greedy = params.temperature == 0.0
+        self._bias_ids = np.fromiter(params.logit_bias.keys(), dtype=np.intp)
+        bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
+        self._bias = np.where(bias <= _BAN, np.float32(-np.inf), bias)
+        self._seen: SeenTokens | None = None
+        self._repeats: RepeatedRuns | None = None
+        if params.repetition_penalty != 1.0 or params.frequency_penalty or params.presence_penalty:
+            self._seen = SeenTokens(params.repetition_window, prompt_ids)
+        if params.dry_multiplier > 0.0:
+            self._repeats = RepeatedRuns(params.dry_window, breakers, prompt_ids)
+
+    def accept(self, token: int) -> None:
+        """Tell the penalties that `token` was taken."""
+        if self._seen is not None:
+            self._seen.add(token)
+        if self._repeats is not None:
+            self._repeats.add(token)
+
+    def draw(self, logits: Logits, position: int, *, banned: Collection[int] = ()) -> Drawn:
+        """The token at `position`.
+
+        It depends on the logits, the accepted tokens and (seed, position) alone.
+
+        Args:
+            logits: [V] float32, left unchanged.
+            position: index of the token in its sequence.
+            banned: ids that may not be drawn (end tokens with `ignore_eos` or before `min_tokens`).
+
+        Raises:
+            InternalError: the model produced NaN or infinite logits.
+            InvalidParameter: `logit_bias` and `banned` leave no token.
+        """
+        work = self._adjusted(logits, banned)
+        if self._greedy:
+            token = int(work.argmax())
+            self._check_peak(logits, float(work[token]), position)
+        else:
+            self._check_peak(logits, float(work.max()), position)
+            token = self._sample(work, position)
+        if self.params.logprobs is None:
+            return Drawn(token)
+        normaliser = log_normaliser(logits)
+        top = top_logprobs(logits, self.params.logprobs, normaliser)
+        return Drawn(token, logprob_of(logits, token, normaliser), top)
+
+    def _adjusted(self, logits: Logits, banned: Collection[int]) -> Logits:
+        """Bias, penalties and bans, on a copy; `logits` itself where there is nothing to do."""
+        if not (len(banned) or self._bias_ids.size or self._seen or self._repeats):
+            return logits
+        work = logits.copy()
+        if self._bias_ids.size:
+            work[self._bias_ids] += self._bias
+        if self._seen is not None:
+            self._seen.apply(work, self.params)
+        if self._repeats is not None:
+            self._repeats.apply(work, self.params)
+        if len(banned):
+            work[np.fromiter(banned, dtype=np.intp, count=len(banned))] = -np.inf
+        return work
+
+    @staticmethod
+    def _check_peak(logits: Logits, peak: float, position: int) -> None:
+        """A finite maximum means that there is no NaN: numpy's `max` and `argmax` let NaN win."""
+        if math.isfinite(peak):
+            return
+        if peak == -math.inf and math.isfinite(logits.max()):
+            raise InvalidParameter(
+                "logit_bias",
+                f"Every token is banned at position {position}, so none can be drawn.",
+                "Ban fewer tokens with logit_bias, or turn ignore_eos off.",
+            )
+        raise InternalError(
+            f"The model produced logits that are not finite numbers at position {position}.",
+            "The model file may be damaged: check its sha256, or try another quantization.",
+            position=position,
+        )
+
+    def _sample(self, work: Logits, position: int) -> int:
+        ids, pool = self._survivors(work, position)
+        place = pick(weights_of(pool, self.params.temperature), uniform(self.seed, position, DRAW))
+        return place if ids is None else int(ids[place])
+
+    def _survivors(self, work: Logits, position: int) -> tuple[Indices | None, Pool]:
+        """Ids (ascending; None: the whole vocabulary) and logits of what may be drawn."""
+        params = self.params
+        ids: Indices | None = None
+        pool: Pool = work
+        if 0 < params.top_k < work.size:
+            ids = np.sort(largest(work, params.top_k))
+            pool = work[ids]
+        if pool.size <= _SMALL_POOL:
+            pool = pool.astype(np.float64)
+        if params.typical_p < 1.0:
+            ids, pool = _narrowed(ids, pool, typical(pool, params.typical_p))
+        if params.top_p < 1.0:
+            ids, pool = _narrowed(ids, pool, nucleus(pool, params.top_p))
+        if params.min_p > 0.0:
+            ids, pool = _narrowed(ids, pool, likely(pool, params.min_p))
+        if params.xtc_probability > 0.0 and (
+            uniform(self.seed, position, XTC) < params.xtc_probability
+        ):
+            ids, pool = _narrowed(ids, pool, without_top_choices(pool, params.xtc_threshold))
+        return ids, pool
+
+
+def _narrowed(ids: Indices | None, pool: Pool, kept: Indices) -> tuple[Indices, Pool]:
+    return (kept if ids is None else ids[kept]), pool[kept]

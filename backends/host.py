@@ -1,0 +1,203 @@
+"""The headless host process: one per user, serves front ends on the private local socket, owns the workers.
+
+Started by the first front end (`backends.client`), leaves when nobody is attached and nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from hearth.backends.contract import Failed, HostStats
+from hearth.backends.errors import Busy, HearthError, InternalError, to_info
+from hearth.backends.local_socket import HostPlace, listen
+from hearth.backends.lock import LockFile
+from hearth.backends.supervisor import Supervisor
+from hearth.backends.version import hearth_version
+from hearth.backends.wire import (
+    Body,
+    Cancel,
+    Detokenize,
+    Frame,
+    Generate,
+    GetStats,
+    Hello,
+    Leave,
+    Load,
+    Render,
+    Text,
+    Tokenize,
+    Unload,
+    Welcome,
+    WireError,
+    encode,
+    read_frame,
+)
+from hearth.backends.worker_process import Stream
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.5
+
+
+class Client:
+    """One attached front end: its calls, and the streams that answer them."""
+
+    def __init__(self, host: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._host = host
+        self._reader = reader
+        self._writer = writer
+        self._streams: dict[int, Stream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Answer frames until the front end is gone; then end everything that it had under way."""
+        try:
+            while (frame := await read_frame(self._reader)) is not None:
+                self._take(frame)
+        except WireError as error:
+            log.warning("a front end sent a malformed frame: %s", error)
+        except OSError:
+            log.info("a front end is gone")
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            self._writer.close()
+
+    def _take(self, frame: Frame) -> None:
+        body = frame.body
+        if isinstance(body, Hello):
+            self._send(frame.id, Welcome(hearth_version(), os.getpid()))
+        elif isinstance(body, Cancel):
+            if (stream := self._streams.get(frame.id)) is not None:
+                stream.cancel()
+        elif isinstance(body, GetStats):
+            self._send(frame.id, self._host.stats())
+        elif isinstance(body, Leave):
+            self._send(frame.id, self._host.leave())
+        else:
+            task = asyncio.create_task(self._answer(frame))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, frame: Frame) -> None:
+        stream = self._streams[frame.id] = Stream()
+        try:
+            body = frame.body
+            if isinstance(body, Unload):
+                count = await self._host.supervisor.unload(body.model)
+                self._send(frame.id, Text(str(count)))
+            elif isinstance(body, (Generate, Load, Tokenize, Detokenize, Render)) and frame.model:
+                async with contextlib.aclosing(
+                    self._host.supervisor.call(frame.model, body, stream)
+                ) as answers:
+                    async for answer in answers:
+                        self._send(frame.id, answer)
+                        await self._writer.drain()
+            else:
+                raise InternalError(f"A {type(body).__name__} frame cannot be answered here.")
+        except HearthError as error:
+            self._send(frame.id, Failed(to_info(error)))
+        except OSError:
+            log.info("a front end left in the middle of an answer")
+        except Exception as error:
+            log.exception("answering a %s frame", type(frame.body).__name__)
+            self._send(frame.id, Failed(to_info(error)))
+        finally:
+            self._streams.pop(frame.id, None)
+
+    def _send(self, ident: int, body: Body) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(encode(Frame(ident, body)))
+
+
+class Host:
+    """Serves front ends until it is told to leave or has been idle for `idle_s` seconds."""
+
+    def __init__(self, place: HostPlace, idle_s: float) -> None:
+        self.supervisor = Supervisor(place)
+        self._place = place
+        self._idle_s = idle_s
+        self._clients: set[Client] = set()
+        self._leaving = asyncio.Event()
+        self._started_at = time.time()
+
+    async def run(self) -> None:
+        """Serve; returns when the workers are stopped and the socket is gone."""
+        server = await listen(self._place, self._on_client)
+        loop = asyncio.get_running_loop()
+        if sys.platform != "win32":
+            for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.add_signal_handler(signum, self._leaving.set)
+        log.info("host %s listens on %s", hearth_version(), self._place.address)
+        idle_since = time.monotonic()
+        while not self._leaving.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), _TICK_S)
+            await self.supervisor.unload_idle()
+            if self._clients or self.supervisor.loaded or self.supervisor.busy:
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since >= self._idle_s:
+                self._leaving.set()
+        if server is not None:
+            server.close()
+            Path(self._place.address).unlink(missing_ok=True)
+        await self.supervisor.unload(None)
+        log.info("host leaves")
+
+    def stats(self) -> HostStats:
+        return HostStats(
+            os.getpid(),
+            hearth_version(),
+            self._started_at,
+            len(self._clients),
+            self.supervisor.stats(),
+        )
+
+    def leave(self) -> Text | Failed:
+        """Leave unless a call is under way."""
+        if self.supervisor.busy:
+            return Failed(to_info(Busy("The host is answering somebody.", "Try again later.")))
+        self._leaving.set()
+        return Text("leaving")
+
+    async def _on_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = Client(self, reader, writer)
+        self._clients.add(client)
+        try:
+            await client.serve()
+        finally:
+            self._clients.discard(client)
+
+
+def main() -> None:
+    """Entry of `python -m hearth.backends.host`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runtime", type=Path, required=True)
+    parser.add_argument("--logs", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--idle", type=float, default=10.0)
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    place = HostPlace(args.runtime, args.logs, args.cache)
+    place.prepare()
+    lock = LockFile(place.lock_path)
+    if not lock.acquire():
+        return  # Another host was quicker; whoever started this one finds that one.
+    try:
+        asyncio.run(Host(place, args.idle).run())
+    finally:
+        lock.release()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The llama.cpp library of this process: loaded once, with its log caught and its structs
+guarded."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import importlib
+import importlib.metadata
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from hearth.backends.errors import BackendUnavailable, InternalError
+
+log = logging.getLogger(__name__)
+
+MODULE = "llama_cpp.llama_cpp"
+"""The low-level ctypes bindings; nothing above them is used."""
+
+INSTALL = (
+    "Install it with `pip install llama-cpp-python==0.3.36`; "
+    "`hearth doctor` checks the compiler first."
+)
+"""What to do where the library is missing."""
+
+_DEBUG, _WARNING, _CONTINUATION = 1, 3, 5
+_LEVELS = {2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
+"""ggml_log_level to ours, a step quieter: what llama.cpp calls information is a few hundred lines a
+load."""
+
+
+class LibraryLog:
+    """The last lines that llama.cpp wrote, for error messages; they also go to Python's logging.
+
+    llama.cpp calls `write` from any of its threads; ctypes holds the interpreter lock meanwhile.
+    Its debug lines, hundreds for each graph that it builds, are dropped.
+    """
+
+    def __init__(self, lines: int = 200) -> None:
+        self._lines: deque[tuple[int, str]] = deque(maxlen=lines)
+        self._partial = ""
+        self._level = 0
+
+    def write(self, level: int, text: str) -> None:
+        """Take in a piece of a line; `level` is a ggml_log_level, 5 continues the line before."""
+        if level != _CONTINUATION:
+            self._level = level
+        if self._level == _DEBUG:
+            return
+        *whole, self._partial = (self._partial + text).split("\n")
+        for line in filter(None, map(str.strip, whole)):
+            self._lines.append((self._level, line))
+            log.log(_LEVELS.get(self._level, logging.DEBUG), "%s", line)
+
+    def clear(self) -> None:
+        """Forget what was said before, so that `said` speaks of the next call alone."""
+        self._lines.clear()
+        self._partial = ""
+
+    def said(self, count: int = 3) -> str:
+        """The last `count` warnings or errors, or lines of any level if there was none; "" if
+        silent."""
+        lines = list(self._lines)
+        chosen = [line for level, line in lines if level >= _WARNING] or [line for _, line in lines]
+        return " | ".join(chosen[-count:])
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The loaded library."""
+
+    api: Any
+    """The module of C functions."""
+    version: str
+    """E.g. "llama-cpp-python 0.3.36, llama.cpp 0c1e570"."""
+    system_info: str
+    """What the build can use on this CPU, e.g. "CPU : AVX2 = 1 | REPACK = 1"."""
+    supports_gpu: bool
+    max_sequences: int
+    """Most sequences that one context may hold."""
+    log: LibraryLog
+    callbacks: tuple[Any, ...]
+    """ctypes callbacks that C holds: they live as long as the library."""
+
+    def has(self, feature: str) -> bool:
+        """Whether the build uses `feature`, e.g. "AMX_INT8", "AVX512" or "REPACK"."""
+        return f"{feature} = 1" in self.system_info
+
+
+@functools.cache
+def load_library() -> Library:
+    """Import llama_cpp and initialise it; the same object every time.
+
+    Raises:
+        BackendUnavailable: it is not installed, its shared library does not load, or symbols are
+            missing.
+    """
+    try:
+        api = importlib.import_module(MODULE)
+    except ModuleNotFoundError as error:
+        raise BackendUnavailable(
+            f"The llama.cpp backend is not installed ({error}).",
+            INSTALL,
+        ) from error
+    except Exception as error:
+        raise BackendUnavailable(
+            f"The llama.cpp library does not load: {type(error).__name__}: {error}",
+            "`hearth doctor` shows how to build it again for this machine.",
+        ) from error
+    lines = LibraryLog()
+
+    def receive(level: int, text: bytes, _user_data: object) -> None:
+        lines.write(level, text.decode("utf-8", "replace"))
+
+    callback = api.llama_log_callback(receive)
+    api.llama_log_set(callback, ctypes.c_void_p(0))
+    atexit.register(api.llama_log_set, api.llama_log_callback(), ctypes.c_void_p(0))
+    api.llama_backend_init()
+    return Library(
+        api=api,
+        version=_version(api),
+        system_info=api.llama_print_system_info().decode("utf-8", "replace"),
+        supports_gpu=bool(api.llama_supports_gpu_offload()),
+        max_sequences=int(api.llama_max_parallel_sequences()),
+        log=lines,
+        callbacks=(callback,),
+    )
+
+
+def set_fields(struct: ctypes.Structure, **values: object) -> None:
+    """Set fields of a ctypes struct; a name that the struct lacks is an error, which ctypes itself
+    never raises.
+
+    Raises:
+        InternalError: a field does not exist in this version of the library.
+    """
+    known = {field[0] for field in struct._fields_}
+    unknown = sorted(values.keys() - known)
+    if unknown:
+        raise InternalError(
+            f"{type(struct).__name__} of this llama.cpp has no field {', '.join(unknown)}."
+        )
+    for name, value in values.items():
+        setattr(struct, name, value)
+
+
+def _version(api: Any) -> str:
+    try:
+        package = importlib.metadata.version("llama-cpp-python")
+    except importlib.metadata.PackageNotFoundError:
+        package = "of unknown version"
+    # ggml_commit is exported by libggml-base, which libllama links; a build without it (static) has
+    # no such symbol.
+    shared = getattr(api, "_lib", None)
+    commit = getattr(shared, "ggml_commit", None)
+    if commit is None:
+        return f"llama-cpp-python {package}"
+    commit.restype = ctypes.c_char_p
+    name = (commit() or b"").decode("utf-8", "replace")
+    known = name and name != "unknown"
+    return (
+        f"llama-cpp-python {package}, llama.cpp {name}" if known else f"llama-cpp-python {package}"
+    )

@@ -1,0 +1,122 @@
+"""From a `ModelSpec` to a model that can run: the one door that a worker uses."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hearth.backends.contract import ModelInfo, ModelSpec
+from hearth.backends.errors import HearthError, ModelNotFound
+from hearth.backends.llamacpp import selftest
+from hearth.backends.llamacpp.lib import load_library
+from hearth.backends.llamacpp.memory import available_bytes
+from hearth.backends.llamacpp.model import LlamaModel, Progress
+from hearth.backends.llamacpp.params import ContextPlan, check_settings, gpu_layers, plan_context
+from hearth.backends.llamacpp.runner import LlamaRunner
+from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
+from hearth.quant.gguf import preflight
+from hearth.quant.gguf.file import GgufFile
+
+NAME = "llamacpp"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that is ready to run. `runner.close()` frees all of it, the tokenizer included."""
+
+    runner: LlamaRunner
+    tokenizer: LlamaTokenizer
+    info: ModelInfo
+    template: str | None
+    """Jinja source: the one of the settings, else the model's own; None if it cannot chat."""
+
+
+def open_model(
+    spec: ModelSpec, cache_dir: Path | None = None, progress: Progress | None = None
+) -> Loaded:
+    """Check, load and warm up a GGUF model.
+
+    Args:
+        spec: the file and how to load it.
+        cache_dir: where the verdict on the library is kept (`selftest.verdict`); None: tested each
+            time.
+        progress: told the share of the weights that is loaded; what it raises ends the load.
+
+    Raises:
+        ModelNotFound: there is no such file.
+        CorruptFile, UnsupportedModel: the file cannot be run.
+        InvalidParameter: a setting cannot be honoured.
+        DoesNotFit: with both numbers.
+        BackendUnavailable: the library is missing or broken.
+    """
+    started = time.perf_counter()
+    path = Path(spec.path)
+    if not path.is_file():
+        raise ModelNotFound(f"There is no file {path}.", "`hearth list` shows the models you have.")
+    header = preflight.check(path)
+    library = load_library()
+    settings = spec.settings
+    check_settings(settings, library.max_sequences)
+    layers = gpu_layers(settings, library.supports_gpu)
+    plan = plan_context(
+        settings,
+        header,
+        weight_bytes=sum(tensor.nbytes for tensor in header.all_tensors),
+        available_bytes=available_bytes(),
+    )
+    extra_buffers, notice = _extra_buffers(settings.extra_buffers, header, cache_dir)
+    model = LlamaModel.open(path, gpu_layers=layers, extra_buffers=extra_buffers, progress=progress)
+    try:
+        runner = LlamaRunner(
+            model, plan, threads=settings.threads, batch_threads=settings.batch_threads
+        )
+    except HearthError:
+        model.close()
+        raise
+    template = settings.chat_template or model.chat_template() or None
+    info = ModelInfo(
+        name=spec.name or path.stem,
+        path=str(path),
+        backend=NAME,
+        backend_version=library.version,
+        architecture=header.architecture,
+        quantization=header.file_type_name,
+        parameters=model.facts.parameters,
+        size_bytes=sum(part.size_bytes for part in (header, *header.shards)),
+        context=plan.context,
+        trained_context=model.facts.trained_context,
+        vocab_size=model.facts.vocab_size,
+        kv_bytes_per_token=plan.kv_bytes_per_token,
+        kv_type=settings.kv_type,
+        threads=runner.threads,
+        batch_threads=runner.batch_threads,
+        gpu_layers=model.facts.layers + 1 if layers < 0 else layers,
+        load_s=time.perf_counter() - started,
+        has_chat_template=template is not None,
+        template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
+        notices=_notices(plan, notice),
+    )
+    return Loaded(runner, LlamaTokenizer(model), info, template)
+
+
+def is_quantized(header: GgufFile) -> bool:
+    """Whether any tensor is stored in blocks, so that a broken repacking kernel would meet it."""
+    return any(tensor.type.block_elements > 1 for tensor in header.all_tensors)
+
+
+def _extra_buffers(
+    asked: bool | None, header: GgufFile, cache_dir: Path | None
+) -> tuple[bool, str | None]:
+    """Whether to let llama.cpp repack weights, and what the user should know about it."""
+    if asked is not None:
+        return asked, None
+    if not is_quantized(header):
+        return True, None
+    found = selftest.verdict(cache_dir)
+    return found.extra_buffers_safe, selftest.explain(found)
+
+
+def _notices(plan: ContextPlan, notice: str | None) -> tuple[str, ...]:
+    return plan.notices if notice is None else (*plan.notices, notice)

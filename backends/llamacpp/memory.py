@@ -1,0 +1,35 @@
+"""How much memory this process may still take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_bytes(cgroup: Path = CGROUP) -> int:
+    """Bytes that can be taken without swapping, within the limit of a Linux control group (v2) if
+    there is one."""
+    free = int(psutil.virtual_memory().available)
+    room = _cgroup_room(cgroup)
+    return free if room is None else min(free, room)
+
+
+def _cgroup_room(folder: Path) -> int | None:
+    """`memory.max` less what is in use; file pages that the kernel can drop are not in use. None
+    without a limit."""
+    try:
+        limit = (folder / "memory.max").read_text().strip()
+        used = int((folder / "memory.current").read_text())
+        stat = (folder / "memory.stat").read_text()
+    except (OSError, ValueError):
+        return None
+    if limit == "max":
+        return None
+    pairs = (line.partition(" ") for line in stat.splitlines())
+    droppable = sum(
+        int(count) for name, _, count in pairs if name in ("inactive_file", "active_file")
+    )
+    return max(0, int(limit) - max(0, used - droppable))

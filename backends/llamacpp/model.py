@@ -1,0 +1,202 @@
+"""A GGUF model loaded by llama.cpp: weights, vocabulary, and the facts that the engine needs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hearth.backends.errors import CorruptFile, DoesNotFit, HearthError, UnsupportedModel
+from hearth.backends.llamacpp.lib import Library, load_library, set_fields
+
+Progress = Callable[[float], None]
+"""Called with the share of the weights that is loaded, 0..1; raising stops the load."""
+
+_NO_VOCABULARY = 0
+_NO_DECODER = "the llama.cpp backend only runs models that generate text."
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the loaded model says of itself."""
+
+    description: str
+    """E.g. "llama 1B Q8_0"."""
+    parameters: int
+    size_bytes: int
+    trained_context: int
+    layers: int
+    vocab_size: int
+    end_ids: frozenset[int]
+    """Every end-of-generation token: a model may have several."""
+    bos_id: int | None
+    adds_bos: bool
+    can_roll_back: bool
+    """False for recurrent and hybrid memories: their state has no past."""
+    sliding_window: int
+    """0 without sliding-window attention."""
+
+
+class LlamaModel:
+    """Owns one `llama_model`. Make it with `open`; `close` frees it."""
+
+    def __init__(self, library: Library, handle: Any, path: Path) -> None:
+        self.library = library
+        self.path = path
+        self._handle: Any = handle
+        self.vocab: Any = library.api.llama_model_get_vocab(handle)
+        self.facts = self._read_facts()
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        gpu_layers: int = 0,
+        extra_buffers: bool = True,
+        progress: Progress | None = None,
+    ) -> LlamaModel:
+        """Map the file and load the model.
+
+        Args:
+            path: a GGUF file, the first of its parts if split.
+            gpu_layers: layers to offload, -1 all.
+            extra_buffers: let llama.cpp repack weights (AMX, interleaved quants).
+            progress: told how far loading is; what it raises ends the load and is raised here.
+
+        Raises:
+            CorruptFile: llama.cpp rejects the file.
+            DoesNotFit: memory for the weights could not be had.
+            UnsupportedModel: an architecture or tokenizer that this version does not know, or not a
+                text generator.
+            BackendUnavailable: the library does not load.
+        """
+        library = load_library()
+        api = library.api
+        failure: list[BaseException] = []
+
+        def on_progress(share: float, _user_data: object) -> bool:
+            try:
+                if progress is not None:
+                    progress(share)
+            except BaseException as error:  # noqa: BLE001 - it travels around C, not through
+                failure.append(error)
+                return False
+            return True
+
+        params = api.llama_model_default_params()
+        set_fields(
+            params,
+            n_gpu_layers=gpu_layers,
+            use_extra_bufts=extra_buffers,
+            progress_callback=api.llama_progress_callback(on_progress),
+        )
+        library.log.clear()
+        handle = api.llama_model_load_from_file(os.fsencode(path), params)
+        if failure:
+            if handle:
+                api.llama_model_free(handle)
+            raise failure[0]
+        if not handle:
+            raise _load_error(path, library.log.said())
+        model = None
+        try:
+            _refuse_what_does_not_generate(api, handle, path)
+            model = cls(library, handle, path)
+        finally:
+            if model is None:
+                api.llama_model_free(handle)
+        return model
+
+    def __enter__(self) -> LlamaModel:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def handle(self) -> Any:
+        """The C pointer, for contexts; None once closed."""
+        return self._handle
+
+    def metadata(self, key: str) -> str | None:
+        """A scalar value of the file's metadata as llama.cpp prints it; None where there is
+        none."""
+        api = self.library.api
+        size = 1024
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            length = api.llama_model_meta_val_str(self._handle, key.encode(), buffer, size)
+            if length < 0:
+                return None
+            if length < size:
+                return buffer.raw[:length].decode("utf-8", "replace")
+            size = length + 1
+
+    def chat_template(self) -> str | None:
+        """The Jinja source of the model's default chat template."""
+        source = self.library.api.llama_model_chat_template(self._handle, None)
+        return None if source is None else str(source.decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        """Free the weights; contexts made from the model must be closed before. May be called
+        twice."""
+        handle, self._handle, self.vocab = self._handle, None, None
+        if handle is not None:
+            self.library.api.llama_model_free(handle)
+
+    def _read_facts(self) -> ModelFacts:
+        api, handle, vocab = self.library.api, self._handle, self.vocab
+        buffer = ctypes.create_string_buffer(256)
+        api.llama_model_desc(handle, buffer, len(buffer))
+        size = int(api.llama_vocab_n_tokens(vocab))
+        bos = int(api.llama_vocab_bos(vocab))
+        is_recurrent = api.llama_model_is_recurrent(handle) or api.llama_model_is_hybrid(handle)
+        return ModelFacts(
+            description=buffer.value.decode("utf-8", "replace"),
+            parameters=int(api.llama_model_n_params(handle)),
+            size_bytes=int(api.llama_model_size(handle)),
+            trained_context=int(api.llama_model_n_ctx_train(handle)),
+            layers=int(api.llama_model_n_layer(handle)),
+            vocab_size=size,
+            end_ids=frozenset(i for i in range(size) if api.llama_vocab_is_eog(vocab, i)),
+            bos_id=bos if 0 <= bos < size else None,
+            adds_bos=bool(api.llama_vocab_get_add_bos(vocab)),
+            can_roll_back=not is_recurrent,
+            sliding_window=int(api.llama_model_n_swa(handle)),
+        )
+
+
+def _refuse_what_does_not_generate(api: Any, handle: Any, path: Path) -> None:
+    name = path.name
+    if api.llama_model_has_encoder(handle):
+        raise UnsupportedModel(f"{name} has an encoder; {_NO_DECODER}")
+    if not api.llama_model_has_decoder(handle):
+        raise UnsupportedModel(f"{name} has no decoder; {_NO_DECODER}")
+    if api.llama_model_is_diffusion(handle):
+        raise UnsupportedModel(f"{name} is a diffusion model; {_NO_DECODER}")
+    # llama_tokenize aborts the process on a model without a vocabulary.
+    if api.llama_vocab_type(api.llama_model_get_vocab(handle)) == _NO_VOCABULARY:
+        raise UnsupportedModel(f"{name} holds no vocabulary, so text cannot become tokens.")
+
+
+def _load_error(path: Path, said: str) -> HearthError:
+    """The typed error for what llama.cpp logged while it failed to load `path`."""
+    lowered = said.lower()
+    reason = f"llama.cpp cannot load {path.name}: {said or 'it gave no reason'}"
+    if "unknown model architecture" in lowered or "unknown pre-tokenizer" in lowered:
+        return UnsupportedModel(reason, "A newer llama-cpp-python may know this model.")
+    if "cannot be used as main model" in lowered:
+        return UnsupportedModel(reason, "Choose the language model file, not its projector.")
+    if "alloc" in lowered or "out of memory" in lowered:
+        return DoesNotFit(reason, "Use a smaller quantization, or fewer --gpu-layers.")
+    return CorruptFile(reason)

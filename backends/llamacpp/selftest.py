@@ -1,0 +1,287 @@
+"""Does this build of llama.cpp compute quantized models correctly on this CPU?
+
+GCC before 12.4 and 13.3 miscompiles llama.cpp's AMX kernels: such a build dies of SIGSEGV on every
+quantized file. A child process finds out, once for each library and CPU; where it dies or errs,
+weights are not repacked ("extra buffers" off), which works and is slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.errors import BackendUnavailable
+from hearth.backends.llamacpp import probe_model
+from hearth.backends.llamacpp.lib import INSTALL, load_library
+from hearth.backends.llamacpp.model import LlamaModel
+from hearth.backends.llamacpp.params import ContextPlan
+from hearth.backends.llamacpp.runner import LlamaRunner
+
+TIMEOUT_S = 60.0
+NMSE_BOUND = 0.01
+"""Of quantized against float32 logits with equal weights. Rounding activations to 8 bits costs
+about 1e-4; a wrong kernel gives about 1."""
+_PREFILL = 40
+_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the self-test found out about one library on one CPU."""
+
+    extra_buffers_safe: bool
+    reason: str
+    """What went wrong with extra buffers on; "" if nothing."""
+    system_info: str
+    """llama.cpp's own list of the CPU features it uses."""
+    fingerprint: str
+
+
+def verdict(cache_dir: Path | None) -> Verdict:
+    """The verdict on the installed library: a stored one, or one found out now (1 to 2 s).
+
+    Args:
+        cache_dir: where verdicts are kept; None: test now and keep nothing.
+
+    Raises:
+        BackendUnavailable: quantized models fail even without extra buffers, or the library is not
+            installed.
+    """
+    fingerprint = library_fingerprint()
+    stored = cache_dir / f"llamacpp-selftest-{fingerprint}.json" if cache_dir else None
+    known = _load(stored, fingerprint) if stored else None
+    if known is not None:
+        return known
+    with tempfile.TemporaryDirectory(prefix="hearth-selftest-") as folder:
+        failure, info = _try(extra_buffers=True, folder=Path(folder))
+        found = Verdict(failure == "", failure, info, fingerprint)
+        if failure:
+            second, info = _try(extra_buffers=False, folder=Path(folder))
+            if second:
+                raise BackendUnavailable(
+                    "This llama.cpp build cannot run quantized models on this CPU: "
+                    f"{failure}; without repacked weights: {second}",
+                    f"Build it again:\n{cure()}",
+                    fingerprint=fingerprint,
+                )
+            found = Verdict(False, failure, info, fingerprint)
+    if stored is not None:
+        _store(stored, found)
+    return found
+
+
+def explain(found: Verdict) -> str | None:
+    """One sentence for people if the library runs in its slower mode, else None."""
+    if found.extra_buffers_safe:
+        return None
+    if "AMX_INT8 = 1" in found.system_info:
+        return (
+            "This llama.cpp build crashes with AMX on this CPU (GCC before 12.4 / 13.3); Hearth "
+            "runs it without repacked weights, which is slower. `hearth doctor` shows the cure."
+        )
+    return (
+        f"This llama.cpp build fails with repacked weights on this CPU ({found.reason}); Hearth "
+        "runs it without them, which is slower. `hearth doctor` shows the cure."
+    )
+
+
+def cure() -> str:
+    """Shell commands that build the library without AMX, which is what breaks (x86 with GCC)."""
+    flags = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+    return (
+        f'CFLAGS="{flags}" CXXFLAGS="{flags}" \\\n'
+        f"  {Path(sys.executable).name} -m pip install --force-reinstall --no-cache-dir \\\n"
+        "  --no-binary llama-cpp-python llama-cpp-python==0.3.36"
+    )
+
+
+def library_fingerprint() -> str:
+    """Names the installed library and this CPU: path, size and time of each of its files, and the
+    CPU's features.
+
+    Raises:
+        BackendUnavailable: llama_cpp is not installed.
+    """
+    spec = importlib.util.find_spec("llama_cpp")
+    if spec is None or not spec.submodule_search_locations:
+        raise BackendUnavailable(
+            "The llama.cpp backend is not installed.",
+            INSTALL,
+        )
+    folders = [Path(location) for location in spec.submodule_search_locations]
+    folders += [folder / "lib" for folder in folders]
+    override = os.environ.get("LLAMA_CPP_LIB_PATH")
+    if override:
+        folders.append(Path(override))
+    digest = hashlib.sha256(_cpu().encode())
+    for folder in folders:
+        for file in sorted(folder.glob("*")):
+            if file.is_file():
+                facts = file.stat()
+                digest.update(f"{file}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _cpu() -> str:
+    """Model and features of this CPU, as text that changes when they do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    telling = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(telling)))
+
+
+def _try(*, extra_buffers: bool, folder: Path) -> tuple[str, str]:
+    """Run the probe in a child; returns (what went wrong or "", the library's system info)."""
+    module = "hearth.backends.llamacpp.selftest"
+    command = [sys.executable, "-P", "-m", module, "--probe", str(folder)]
+    command += ["--extra-buffers"] if extra_buffers else []
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"the self-test did not end in {TIMEOUT_S:.0f} s", ""
+    info, errors = _report(done.stdout)
+    if done.returncode < 0:
+        return f"it died of {_signal_name(-done.returncode)}", info
+    if done.returncode:
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        return f"it ended with code {done.returncode} ({''.join(last) or 'no message'})", info
+    wrong = {name: nmse for name, nmse in errors.items() if not nmse <= NMSE_BOUND}
+    if wrong or not errors:
+        listed = ", ".join(f"{name} off by NMSE {nmse:.2g}" for name, nmse in wrong.items())
+        return f"its results are wrong ({listed or 'none were given'})", info
+    return "", info
+
+
+def _report(output: bytes) -> tuple[str, dict[str, float]]:
+    """System info and NMSE by format, from the JSON lines that the child wrote before it ended or
+    died."""
+    info, errors = "", {}
+    for line in output.decode("utf-8", "replace").splitlines():
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(said, dict):
+            info = str(said.get("system_info", info))
+            if "format" in said:
+                errors[str(said["format"])] = float(said["nmse"])
+    return info, errors
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _load(path: Path, fingerprint: str) -> Verdict | None:
+    """A stored verdict; None if there is none or it cannot be read, which costs a new test and
+    nothing else."""
+    try:
+        found = Verdict(**json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    is_sound = isinstance(found.extra_buffers_safe, bool) and found.fingerprint == fingerprint
+    return found if is_sound else None
+
+
+def _store(path: Path, found: Verdict) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False
+    ) as file:
+        json.dump(asdict(found), file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)
+
+
+def _probe(folder: Path, extra_buffers: bool) -> None:
+    """In the child: print the library's features, then for each format how far it is from
+    float32."""
+    print(json.dumps({"system_info": load_library().system_info}), flush=True)
+    for name in probe_model.FORMATS:
+        quantized, exact = probe_model.write_pair(folder, name)
+        logits = _logits(quantized, extra_buffers)
+        expected = _logits(exact, extra_buffers)
+        nmse = float(np.sum((logits - expected) ** 2) / np.sum(expected**2))
+        print(json.dumps({"format": name, "nmse": nmse}), flush=True)
+
+
+def _logits(path: Path, extra_buffers: bool) -> NDArray[np.float32]:
+    """[1 + _STEPS, vocabulary] float32: after a prefill, and after each of some one-token steps."""
+    model = LlamaModel.open(path, extra_buffers=extra_buffers)
+    plan = ContextPlan(
+        context=probe_model.CONTEXT,
+        pool_tokens=probe_model.CONTEXT,
+        trained_context=probe_model.CONTEXT,
+        sequences=1,
+        chunk_tokens=_PREFILL,
+        batch=_PREFILL,
+        ubatch=_PREFILL,
+        kv_type="f32",
+        ggml_type=0,
+        flash_attention=0,
+        kv_bytes_per_token=0,
+    )
+    runner = LlamaRunner(model, plan, threads=1, batch_threads=1)
+    tokens = np.random.default_rng(1).integers(0, probe_model.VOCAB, _PREFILL + _STEPS).tolist()
+    rows = [Row(0, 0, tokens[:_PREFILL], wants_logits=True)]
+    rows += [Row(0, at, [tokens[at]], wants_logits=True) for at in range(_PREFILL, len(tokens))]
+    found = [runner.step(StepPlan((row,))).logits[0].copy() for row in rows]
+    runner.close()
+    return np.stack(found)
+
+
+def _verify() -> int:
+    """Say whether the installed library passes; the exit code of `--verify`."""
+    try:
+        found = verdict(None)
+    except BackendUnavailable as error:
+        print(error.message)
+        return 1
+    if not found.extra_buffers_safe:
+        print(f"With repacked weights: {found.reason}.")
+        return 1
+    print(f"The library passes: {found.system_info}")
+    return 0
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser(description="Probe the installed llama.cpp.")
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--verify", action="store_true", help="exit with 1 if it is not sound")
+    mode.add_argument("--probe", type=Path, metavar="FOLDER", help="compute models written there")
+    parser.add_argument("--extra-buffers", action="store_true", help="with repacked weights")
+    arguments = parser.parse_args()
+    if arguments.verify:
+        return _verify()
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # dying here is an answer, no accident
+    _probe(arguments.probe, arguments.extra_buffers)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

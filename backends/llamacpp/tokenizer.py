@@ -1,0 +1,132 @@
+"""Text to token ids and back, by llama.cpp's own tokenizer."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+from hearth.backends.errors import InternalError, InvalidParameter
+from hearth.backends.llamacpp.model import LlamaModel
+
+_TOO_LARGE = -(2**31)
+"""What llama_tokenize answers when the result would not fit an int32."""
+
+
+class LlamaTokenizer:
+    """Implements `hearth.backends.text.tokenizer.Tokenizer`.
+
+    Thread-safe: llama.cpp only reads the vocabulary, and the cached pieces are written once with
+    equal values. It must not be used after its model is closed.
+    """
+
+    def __init__(self, model: LlamaModel) -> None:
+        self._model = model
+        self._api = model.library.api
+        self._vocab_size = model.facts.vocab_size
+        self._plain: list[bytes | None] = [None] * self._vocab_size
+        self._special: list[bytes | None] = [None] * self._vocab_size
+        self._control_texts: tuple[str, ...] | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    @property
+    def bos_text(self) -> str:
+        return self._written(self._api.llama_vocab_bos(self._model.vocab))
+
+    @property
+    def eos_text(self) -> str:
+        return self._written(self._api.llama_vocab_eos(self._model.vocab))
+
+    @property
+    def control_texts(self) -> tuple[str, ...]:
+        if self._control_texts is None:
+            vocab, is_control = self._model.vocab, self._api.llama_vocab_is_control
+            ids = (ident for ident in range(self._vocab_size) if is_control(vocab, ident))
+            self._control_texts = tuple(self._written(ident) for ident in ids)
+        return self._control_texts
+
+    def encode(self, text: str, *, special: bool, add_bos: bool) -> list[int]:
+        """Token ids of `text` (see the protocol).
+
+        Raises:
+            InvalidParameter: `text` holds a lone surrogate, which is no character, or is too long
+                for the library.
+        """
+        try:
+            data = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidParameter(
+                "text",
+                f"The text holds a lone surrogate (U+{ord(text[error.start]):04X}) "
+                f"at position {error.start}.",
+                "Send valid Unicode.",
+            ) from error
+        if len(data) >= 2**31:
+            raise InvalidParameter(
+                "text", f"The text has {len(data):,} bytes; 2^31 - 1 is the most."
+            )
+        facts = self._model.facts
+        ids = [facts.bos_id] if add_bos and facts.adds_bos and facts.bos_id is not None else []
+        return ids + self._tokenize(data, special)
+
+    def piece(self, token_id: int, *, special: bool = False) -> bytes:
+        """The bytes of one token (see the protocol).
+
+        Raises:
+            InvalidParameter: `token_id` is not in the vocabulary.
+        """
+        if not 0 <= token_id < self._vocab_size:
+            raise InvalidParameter(
+                "token_ids", f"Token {token_id} is not in the vocabulary of {self._vocab_size:,}."
+            )
+        cache = self._special if special else self._plain
+        known = cache[token_id]
+        if known is None:
+            known = cache[token_id] = self._read_piece(token_id, special)
+        return known
+
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        """The text of `ids` (see the protocol): their pieces joined, so a vocabulary that marks
+        words by a leading space keeps the first one too.
+
+        Raises:
+            InvalidParameter: an id is not in the vocabulary.
+        """
+        joined = b"".join(self.piece(token_id, special=special) for token_id in ids)
+        return joined.decode("utf-8", "replace")
+
+    def _written(self, token_id: int) -> str:
+        """A special token as templates write it; "" for none (a negative id)."""
+        return "" if token_id < 0 else self.decode([token_id])
+
+    def _tokenize(self, data: bytes, special: bool) -> list[int]:
+        capacity = len(data) + 16
+        while True:
+            buffer = (ctypes.c_int32 * capacity)()
+            vocab = self._model.vocab
+            if vocab is None:
+                raise InternalError("The model is closed.")
+            count = self._api.llama_tokenize(
+                vocab, data, len(data), buffer, capacity, False, special
+            )
+            if count >= 0:
+                return buffer[:count]
+            if count == _TOO_LARGE:
+                raise InvalidParameter(
+                    "text", "The text has more tokens than the library can count."
+                )
+            capacity = -count
+
+    def _read_piece(self, token_id: int, special: bool) -> bytes:
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            vocab = self._model.vocab
+            if vocab is None:
+                raise InternalError("The model is closed.")
+            length = self._api.llama_token_to_piece(vocab, token_id, buffer, size, 0, special)
+            if length >= 0:
+                return buffer.raw[:length]
+            size = -length

@@ -1,0 +1,96 @@
+"""The private local socket of the host: a Unix socket (0600 in a 0700 folder), a named pipe on Windows, never TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hearth.backends.errors import HostUnreachable
+
+# sun_path holds 108 bytes on Linux and 104 on macOS, the closing NUL included.
+_UNIX_PATH_MAX_BYTES = 100
+
+OnClient = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlace:
+    """Where a host lives: its socket and lock, its logs, and what it may cache."""
+
+    runtime_dir: Path
+    log_dir: Path
+    cache_dir: Path
+
+    @property
+    def lock_path(self) -> Path:
+        """Held by the host as long as it lives."""
+        return self.runtime_dir / "host.lock"
+
+    @property
+    def address(self) -> str:
+        """The socket's path (a short one in the temporary folder where `runtime_dir` is too long) or pipe name."""
+        key = hashlib.sha256(str(self.runtime_dir.absolute()).encode()).hexdigest()[:16]
+        if sys.platform == "win32":
+            return rf"\\.\pipe\hearth-{key}"
+        path = self.runtime_dir / "host.sock"
+        if len(os.fsencode(path)) <= _UNIX_PATH_MAX_BYTES:
+            return str(path)
+        return str(Path(tempfile.gettempdir()) / f"hearth-{os.getuid()}-{key}" / "host.sock")
+
+    def prepare(self) -> None:
+        """Create the folders, private to the user. Raises `HostUnreachable` if one belongs to somebody else."""
+        for folder in (self.runtime_dir, self.log_dir, self.cache_dir):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if sys.platform == "win32":
+            return
+        folder = Path(self.address).parent
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise HostUnreachable(
+                f"{folder} is not a folder of yours.",
+                "Remove it, or set HEARTH_HOME to a folder that is.",
+            )
+        folder.chmod(0o700)
+
+
+async def listen(place: HostPlace, on_client: OnClient) -> asyncio.AbstractServer | None:
+    """Serve `on_client` on the place's address; the caller holds the lock, so an old socket file is stale.
+
+    Returns the server, or None on Windows, where the pipe lives as long as the process.
+    """
+    if sys.platform == "win32":
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> asyncio.StreamReaderProtocol:
+            return asyncio.StreamReaderProtocol(asyncio.StreamReader(), on_client)
+
+        await loop.start_serving_pipe(protocol, place.address)  # type: ignore[attr-defined]
+        return None
+    path = Path(place.address)
+    path.unlink(missing_ok=True)
+    old_mask = os.umask(0o177)
+    try:
+        return await asyncio.start_unix_server(on_client, path=str(path))
+    finally:
+        os.umask(old_mask)
+
+
+async def connect(place: HostPlace) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to the host. Raises OSError if nobody listens."""
+    if sys.platform == "win32":
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.create_pipe_connection(  # type: ignore[attr-defined]
+            lambda: protocol, place.address
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+    return await asyncio.open_unix_connection(place.address)

@@ -1,0 +1,37 @@
+"""What Hearth's processes do at their first instruction: tie their life to the parent's, keep their pipes private."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies (Linux; elsewhere the end of stdin tells it).
+
+    Source: prctl(2), PR_SET_PDEATHSIG. The parent may have died before the call: then the process leaves at once.
+    """
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def take_private_pipes() -> tuple[int, int]:
+    """Move stdin and stdout to private descriptors for frames; returns (input, output).
+
+    Afterwards descriptor 0 reads nothing and 1 goes where stderr goes (the log), so that nothing printed by native
+    code can get between two frames.
+    """
+    private_in, private_out = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return private_in, private_out

@@ -1,0 +1,172 @@
+"""Which models are loaded: starts a worker where there is none, restarts it when it dies, unloads it when idle."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+
+from hearth.backends.admission import Admission
+from hearth.backends.breaker import Breaker
+from hearth.backends.contract import ModelSettings, ModelSpec, Started, WorkerStats
+from hearth.backends.errors import Busy
+from hearth.backends.local_socket import HostPlace
+from hearth.backends.wire import Answer, Call, Generate, Load
+from hearth.backends.worker_process import Stream, WorkerProcess
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Model:
+    """One file that somebody asked for, across restarts of its worker."""
+
+    spec: ModelSpec
+    name: str
+    breaker: Breaker
+    admission: Admission
+    worker: WorkerProcess | None = None
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+    """Calls that wait for the worker or hold a stream of it."""
+
+
+class Supervisor:
+    """Owns the workers of one host. Lives in one event loop."""
+
+    def __init__(self, place: HostPlace) -> None:
+        self._place = place
+        self._models: dict[str, _Model] = {}
+
+    async def call(self, spec: ModelSpec, call: Call, stream: Stream) -> AsyncIterator[Answer]:
+        """The answers to `call`; the last one ends the iteration.
+
+        Args:
+            stream: where the answers arrive; its `cancel` may be called at any time.
+
+        Raises:
+            Busy: no room for the request.
+            WorkerDied: the model's breaker is open.
+            HearthError: what loading the model raised.
+        """
+        model = self._model(spec)
+        ticket = model.admission.admit(call.request) if isinstance(call, Generate) else None
+        model.users += 1
+        try:
+            worker = await self._worker(model, spec)
+            if isinstance(call, Load):
+                assert worker.info is not None
+                yield worker.info
+                return
+            if not stream.over:
+                worker.call(call, stream=stream)
+            async for answer in stream:
+                if ticket is not None and isinstance(answer, Started):
+                    new_tokens = call.request.max_tokens or 0 if isinstance(call, Generate) else 0
+                    model.admission.counted(ticket, answer.prompt_tokens + new_tokens)
+                yield answer
+        finally:
+            stream.cancel()
+            model.users -= 1
+            if ticket is not None:
+                model.admission.release(ticket, time.monotonic() - stream.started_at)
+
+    def stats(self) -> tuple[WorkerStats, ...]:
+        """What is loaded now."""
+        now = time.monotonic()
+        return tuple(
+            WorkerStats(
+                name=model.name,
+                path=worker.spec.path,
+                pid=worker.pid,
+                running=worker.streams,
+                waiting=max(0, model.users - worker.streams),
+                restarts=model.breaker.deaths,
+                idle_s=0.0 if worker.streams else now - worker.last_active,
+                info=worker.info,
+            )
+            for model in self._models.values()
+            if (worker := _alive(model)) is not None
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Is any call under way?"""
+        return any(model.users for model in self._models.values())
+
+    @property
+    def loaded(self) -> int:
+        return sum(_alive(model) is not None for model in self._models.values())
+
+    async def unload(self, which: str | None) -> int:
+        """Stop the workers of the model with this path or name (None: all); returns how many."""
+        stopped = 0
+        for key, model in list(self._models.items()):
+            if which is not None and which not in (key, model.spec.path, model.name):
+                continue
+            if (worker := _alive(model)) is not None:
+                model.worker = None
+                await worker.stop()
+                stopped += 1
+        return stopped
+
+    async def unload_idle(self) -> None:
+        """Stop the workers that were idle for longer than their keep-alive."""
+        now = time.monotonic()
+        for model in self._models.values():
+            worker = _alive(model)
+            if worker is None or model.users or worker.streams:
+                continue
+            keep_s = model.spec.settings.keep_alive_s
+            if 0 <= keep_s <= now - worker.last_active:
+                log.info("unloading %s after %.0f idle seconds", model.name, keep_s)
+                model.worker = None
+                await worker.stop()
+
+    def _model(self, spec: ModelSpec) -> _Model:
+        key = os.path.abspath(spec.path)
+        model = self._models.get(key)
+        if model is None:
+            name = spec.name or os.path.basename(key)
+            admission = Admission(spec.settings.max_sessions)
+            model = self._models[key] = _Model(spec, name, Breaker(name), admission)
+        return model
+
+    async def _worker(self, model: _Model, spec: ModelSpec) -> WorkerProcess:
+        async with model.starting:
+            worker = _alive(model)
+            if worker is not None and not _same_load(worker.spec, spec):
+                if worker.streams:
+                    raise Busy(
+                        f"{model.name} is in use with other settings.",
+                        "Wait until it is idle, or ask for it with the same settings.",
+                        retry_after_s=1.0,
+                    )
+                model.worker = None
+                await worker.stop()
+                worker = None
+            model.spec = spec
+            if worker is None:
+                model.breaker.check()
+                worker = WorkerProcess(spec, model.name, self._place, model.breaker)
+                info = await worker.start()
+                model.admission.opened(info.context)
+                model.worker = worker
+            return worker
+
+
+def _alive(model: _Model) -> WorkerProcess | None:
+    worker = model.worker
+    return None if worker is None or worker.died.is_set() else worker
+
+
+def _same_load(one: ModelSpec, other: ModelSpec) -> bool:
+    """Would both load the same? Keep-alive may differ: it says nothing about the worker."""
+
+    def key(spec: ModelSpec) -> tuple[str, ModelSettings]:
+        return spec.backend, replace(spec.settings, keep_alive_s=0.0)
+
+    return key(one) == key(other)

@@ -1,0 +1,85 @@
+"""Stop strings in a stream of text: nothing is shown that may turn out to belong to one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+
+class StopMatcher:
+    """Finds the first stop string to be completed, however the text is split.
+
+    The match is the stop string whose last character comes first; if several end there, the
+    longest. So generation ends at once, and where does not depend on how text falls into tokens.
+    Linear in the text (Aho and Corasick, "Efficient string matching", 1975).
+
+    Args:
+        stops: non-empty strings.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._steps: list[dict[str, int]] = [{}]
+        self._depth = [0]
+        self._found: list[str | None] = [None]
+        for stop in stops:
+            self._insert(stop)
+        self._link()
+        self._state = 0
+        self._held = ""
+        self._matched: str | None = None
+
+    def push(self, text: str) -> tuple[str, str | None]:
+        """Take in `text`; returns what is safe to show, and the stop string that was met, if any.
+
+        After a match the stream is over: all further text is dropped, and the match is returned.
+        """
+        if self._matched is not None:
+            return "", self._matched
+        state = self._state
+        for index, char in enumerate(text):
+            state = self._next(state, char)
+            found = self._found[state]
+            if found is not None:
+                self._matched = found
+                shown = (self._held + text[: index + 1])[: -len(found)]
+                self._held = ""
+                return shown, found
+        self._state = state
+        pending = self._held + text
+        safe = len(pending) - self._depth[state]
+        self._held = pending[safe:]
+        return pending[:safe], None
+
+    def finish(self) -> str:
+        """The text is over: what was held back."""
+        held, self._held = self._held, ""
+        self._state = 0
+        return held
+
+    def _insert(self, stop: str) -> None:
+        state = 0
+        for char in stop:
+            if char not in self._steps[state]:
+                self._steps[state][char] = len(self._steps)
+                self._steps.append({})
+                self._depth.append(self._depth[state] + 1)
+                self._found.append(None)
+            state = self._steps[state][char]
+        self._found[state] = stop
+
+    def _link(self) -> None:
+        """For each state, the state of its longest proper suffix that begins a stop string."""
+        self._fallback = [0] * len(self._steps)
+        pending = deque(self._steps[0].values())
+        while pending:
+            state = pending.popleft()
+            for char, child in self._steps[state].items():
+                self._fallback[child] = self._next(self._fallback[state], char)
+                if self._found[child] is None:
+                    self._found[child] = self._found[self._fallback[child]]
+                pending.append(child)
+
+    def _next(self, state: int, char: str) -> int:
+        while state and char not in self._steps[state]:
+            state = self._fallback[state]
+        return self._steps[state].get(char, 0)

@@ -1,0 +1,208 @@
+"""Length-prefixed msgpack frames between front ends, host and workers.
+
+A frame is four bytes of big-endian length and a msgpack array `[id, kind, body, model]`. `kind` names one of the types
+below or an event of `backends.contract`; bodies are decoded into that type, so a malformed frame is a `WireError`
+before anything acts on it. Nothing that is executed ever travels: no pickles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import msgspec
+
+from hearth.backends.contract import (
+    Failed,
+    Finished,
+    HostStats,
+    Message,
+    ModelInfo,
+    ModelSpec,
+    Progress,
+    Request,
+    Started,
+    Token,
+)
+
+MAX_FRAME_BYTES = 64 << 20
+_LENGTH = struct.Struct(">I")
+
+
+class WireError(Exception):
+    """A frame that is too large, cut, or not what its kind says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First frame of a front end."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """First frame of the host."""
+
+    version: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Asks the host to leave: at once if it is idle, else it answers `Busy`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load the model of the frame; answered by `ModelInfo`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Run `request`; answered by its events."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Ends the stream of the frame's id with `Finished("cancelled")`, if it is still running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    """Answered by `Ids`."""
+
+    text: str
+    special: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Detokenize:
+    """Answered by `Text`."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Render:
+    """Answered by `Text`: the prompt that the chat template makes."""
+
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GetStats:
+    """Answered by `HostStats`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """Stop the worker of the model with this path or name, or all of them; answered by `Text` (how many)."""
+
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    text: str
+
+
+Call = Load | Generate | Tokenize | Detokenize | Render | GetStats | Unload | Leave
+Answer = ModelInfo | Ids | Text | HostStats | Started | Progress | Token | Finished | Failed
+Body = Hello | Welcome | Cancel | Call | Answer
+
+_KINDS: dict[str, type[Body]] = {
+    kind.__name__: kind
+    for kind in (
+        *(Hello, Welcome, Cancel),
+        *(Load, Generate, Tokenize, Detokenize, Render, GetStats, Unload, Leave),
+        *(ModelInfo, Ids, Text, HostStats, Started, Progress, Token, Finished, Failed),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message. `id` ties an answer to its call; `model` says which model a front end's call is for."""
+
+    id: int
+    body: Body
+    model: ModelSpec | None = None
+
+
+_Envelope = tuple[int, str, msgspec.Raw, ModelSpec | None]
+
+
+def encode(frame: Frame) -> bytes:
+    """The frame's bytes, length first. Raises `WireError` if it is larger than `MAX_FRAME_BYTES`."""
+    kind = type(frame.body).__name__
+    payload = msgspec.msgpack.encode((frame.id, kind, frame.body, frame.model))
+    if len(payload) > MAX_FRAME_BYTES:
+        raise WireError(f"a {kind} frame of {len(payload):,} bytes exceeds {MAX_FRAME_BYTES:,}")
+    return _LENGTH.pack(len(payload)) + payload
+
+
+def decode(payload: bytes) -> Frame:
+    """The frame in `payload` (without its length). Raises `WireError`."""
+    try:
+        ident, kind, raw, model = msgspec.msgpack.decode(payload, type=_Envelope)
+        if kind not in _KINDS:
+            raise WireError(f"unknown frame kind {kind!r}")
+        return Frame(ident, msgspec.msgpack.decode(raw, type=_KINDS[kind]), model)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WireError(f"malformed frame: {error}") from error
+
+
+def _checked_length(head: bytes) -> int:
+    (length,) = _LENGTH.unpack(head)
+    if length > MAX_FRAME_BYTES:
+        raise WireError(f"a frame of {length:,} bytes exceeds {MAX_FRAME_BYTES:,}")
+    return int(length)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
+    """The next frame; None at a clean end. Raises `WireError` for a malformed or cut one."""
+    try:
+        head = await reader.readexactly(_LENGTH.size)
+    except asyncio.IncompleteReadError as error:
+        if error.partial:
+            raise WireError("the connection ended inside a frame") from error
+        return None
+    try:
+        return decode(await reader.readexactly(_checked_length(head)))
+    except asyncio.IncompleteReadError as error:
+        raise WireError("the connection ended inside a frame") from error
+
+
+def read_frame_blocking(stream: BinaryIO) -> Frame | None:
+    """`read_frame` for the worker's reader thread, on an unbuffered or buffered binary stream."""
+    head = _read_exactly(stream, _LENGTH.size)
+    if not head:
+        return None
+    if len(head) < _LENGTH.size:
+        raise WireError("the connection ended inside a frame")
+    length = _checked_length(head)
+    payload = _read_exactly(stream, length)
+    if len(payload) < length:
+        raise WireError("the connection ended inside a frame")
+    return decode(payload)
+
+
+def _read_exactly(stream: BinaryIO, count: int) -> bytes:
+    parts = []
+    while count:
+        part = stream.read(count)
+        if not part:
+            break
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)

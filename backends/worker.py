@@ -1,0 +1,199 @@
+"""The process that runs one model: frames in on stdin, frames out on stdout, everything printed into the log.
+
+Three kinds of threads: one reads frames, a few prepare requests (template, tokens), the main one runs the engine; a
+writer sends what they say, so that a slow reader at the other end does not hold up a step.
+"""
+
+from __future__ import annotations
+
+from hearth.backends.process import die_with_parent, take_private_pipes
+
+if __name__ == "__main__":
+    # Before anything else is imported: whatever prints must find the log, whoever dies must take this process along.
+    die_with_parent()
+    _PIPES = take_private_pipes()
+
+import argparse
+import logging
+import os
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO
+
+from hearth.backends.contract import Event, Failed, Finished, ModelSpec
+from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.sequence import Clock
+from hearth.backends.errors import InternalError, to_info
+from hearth.backends.preparer import Preparer
+from hearth.backends.runners import open_model
+from hearth.backends.text.renderer import Renderer
+from hearth.backends.text.tokenizer import Tokenizer
+from hearth.backends.wire import (
+    Body,
+    Cancel,
+    Detokenize,
+    Frame,
+    Generate,
+    Ids,
+    Load,
+    Render,
+    Text,
+    Tokenize,
+    WireError,
+    encode,
+    read_frame_blocking,
+)
+
+log = logging.getLogger(__name__)
+
+_PREPARERS = 4
+
+
+class Outbox:
+    """Sends frames from a thread of its own, in the order in which they were put."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._send, name="outbox", daemon=True)
+        self._thread.start()
+
+    def put(self, ident: int, body: Body) -> None:
+        self._frames.put(Frame(ident, body))
+
+    def close(self) -> None:
+        """Send what is left, then end."""
+        self._frames.put(None)
+        self._thread.join()
+
+    def _send(self) -> None:
+        try:
+            while (frame := self._frames.get()) is not None:
+                self._stream.write(encode(frame))
+                if self._frames.empty():
+                    self._stream.flush()
+            self._stream.flush()
+        except OSError:
+            os._exit(0)  # The host is gone.
+
+
+class Desk:
+    """Takes the calls of the host and answers them with one loaded model."""
+
+    def __init__(
+        self, engine: Engine, preparer: Preparer, tokenizer: Tokenizer, outbox: Outbox
+    ) -> None:
+        self._engine = engine
+        self._preparer = preparer
+        self._tokenizer = tokenizer
+        self._outbox = outbox
+        self._pool = ThreadPoolExecutor(_PREPARERS, thread_name_prefix="prepare")
+        self._cancelled: dict[int, bool] = {}
+        """Requests in preparation, and whether they were cancelled meanwhile."""
+        self._lock = threading.Lock()
+
+    def take(self, frame: Frame) -> None:
+        """Start answering `frame`; called by the reader thread."""
+        ident, body = frame.id, frame.body
+        if isinstance(body, Cancel):
+            with self._lock:
+                if ident in self._cancelled:
+                    self._cancelled[ident] = True
+                else:
+                    self._engine.cancel(ident)
+            return
+        if isinstance(body, Generate):
+            with self._lock:
+                self._cancelled[ident] = False
+        self._pool.submit(self._answer, ident, body, Clock())
+
+    def _answer(self, ident: int, body: Body, clock: Clock) -> None:
+        try:
+            if isinstance(body, Generate):
+                self._generate(ident, body, clock)
+            elif isinstance(body, Tokenize):
+                ids = self._tokenizer.encode(body.text, special=body.special, add_bos=False)
+                self._outbox.put(ident, Ids(tuple(ids)))
+            elif isinstance(body, Detokenize):
+                self._outbox.put(ident, Text(self._tokenizer.decode(body.ids)))
+            elif isinstance(body, Render):
+                self._outbox.put(ident, Text(self._preparer.render(body.messages)))
+            else:
+                raise InternalError(f"A worker cannot answer a {type(body).__name__} frame.")
+        except Exception as error:
+            info = to_info(error)
+            if info.code == InternalError.code:
+                log.exception("answering call %d", ident)
+            self._outbox.put(ident, Failed(info))
+
+    def _generate(self, ident: int, call: Generate, clock: Clock) -> None:
+        def emit(event: Event) -> None:
+            self._outbox.put(ident, event)
+
+        try:
+            sequence = self._preparer.sequence(ident, call.request, emit, clock)
+        except Exception:
+            with self._lock:
+                del self._cancelled[ident]
+            raise
+        with self._lock:
+            if self._cancelled.pop(ident):
+                emit(Finished("cancelled"))
+            else:
+                self._engine.submit(sequence)
+
+
+def _read(stream: BinaryIO, desk: Desk) -> None:
+    """Feed `desk` until the host closes the pipe; then this process is not needed any more."""
+    try:
+        while (frame := read_frame_blocking(stream)) is not None:
+            desk.take(frame)
+    except WireError:
+        log.exception("the host sent a malformed frame")
+    os._exit(0)
+
+
+def serve(
+    spec: ModelSpec, load_id: int, requests: BinaryIO, outbox: Outbox, cache_dir: Path
+) -> None:
+    """Load the model of `spec`, answer the load, then answer calls until the host closes the pipe."""
+    renderer = Renderer()
+    try:
+        loaded = open_model(spec, cache_dir)
+    except Exception as error:
+        log.exception("loading %s", spec.path)
+        outbox.put(load_id, Failed(to_info(error)))
+        outbox.close()
+        return
+    if loaded.template is not None:
+        renderer.start()
+    engine = Engine(loaded.runner)
+    preparer = Preparer(
+        loaded.info.name, loaded.runner.info, loaded.tokenizer, loaded.template, renderer
+    )
+    desk = Desk(engine, preparer, loaded.tokenizer, outbox)
+    outbox.put(load_id, loaded.info)
+    threading.Thread(target=_read, args=(requests, desk), name="reader", daemon=True).start()
+    engine.run()
+
+
+def main(input_fd: int, output_fd: int) -> None:
+    """Entry of `python -m hearth.backends.worker`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path, required=True)
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    requests = os.fdopen(input_fd, "rb")
+    outbox = Outbox(os.fdopen(output_fd, "wb"))
+    frame = read_frame_blocking(requests)
+    if frame is None:
+        return
+    if not isinstance(frame.body, Load) or frame.model is None:
+        raise WireError("a worker's first frame must be a load with its model")
+    serve(frame.model, frame.id, requests, outbox, args.cache)
+
+
+if __name__ == "__main__":
+    main(*_PIPES)

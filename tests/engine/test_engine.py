@@ -1,0 +1,284 @@
+"""The engine over a runner without a model: who runs, what is said, and that nobody harms another."""
+
+import pytest
+from fake_runner import FakeRunner
+
+from hearth.backends.contract import Failed, Finished, Progress, SamplingParams, Started, Token
+from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.sampler import Sampler
+from hearth.backends.engine.sequence import Limits, Sequence
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def piece(token_id, *, special=False):
+    return bytes([32 + token_id % 90])
+
+
+class Listener:
+    """Collects the events of one sequence."""
+
+    def __init__(self):
+        self.events = []
+
+    def __call__(self, event):
+        self.events.append(event)
+
+    @property
+    def last(self):
+        return self.events[-1]
+
+    @property
+    def ids(self):
+        return [i for e in self.events if isinstance(e, Token) for i in e.ids]
+
+    @property
+    def text(self):
+        return "".join(e.text for e in self.events if isinstance(e, Token))
+
+
+def sequence(ident, prompt, runner, *, tokens=10, stops=(), params=GREEDY, priority=0, **limits):
+    listener = Listener()
+    made = Sequence(
+        ident,
+        prompt,
+        Sampler(params, prompt_ids=prompt),
+        Limits(tokens, limits.get("min_tokens", 0), limits.get("ignore_eos", False), runner.info.end_ids),
+        stops,
+        piece,
+        listener,
+        priority=priority,
+    )
+    return made, listener
+
+
+def drain(engine, most=10_000):
+    for _ in range(most):
+        if not engine.turn():
+            return
+    raise AssertionError("the engine never came to rest")
+
+
+def test_a_stream_is_started_prefilled_spoken_and_finished_once():
+    runner = FakeRunner(chunk=4)
+    engine = Engine(runner)
+    made, heard = sequence(1, list(range(10)), runner)
+    engine.submit(made)
+    drain(engine)
+    assert isinstance(heard.events[0], Started) and heard.events[0].prompt_tokens == 10
+    assert [e.done for e in heard.events if isinstance(e, Progress)] == [4, 8, 10]
+    assert heard.ids == runner.greedy(list(range(10)), 10)
+    assert heard.text == b"".join(map(piece, heard.ids)).decode()
+    ends = [e for e in heard.events if isinstance(e, (Finished, Failed))]
+    assert len(ends) == 1 and ends[0] is heard.last
+    assert heard.last.reason == "length"
+    assert heard.last.usage.completion_tokens == 10
+    assert runner.used_tokens() == 0
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 64])
+@pytest.mark.parametrize("slots", [1, 3, 8])
+def test_greedy_text_does_not_depend_on_chunks_or_company(chunk, slots):
+    runner = FakeRunner(chunk=max(chunk, slots), slots=slots, pool=512)
+    engine = Engine(runner)
+    prompts = [[(7 * n + k) % 97 for k in range(3 + 5 * n)] for n in range(8)]
+    heard = []
+    for ident, prompt in enumerate(prompts):
+        made, listener = sequence(ident, prompt, runner, tokens=20)
+        engine.submit(made)
+        heard.append(listener)
+    drain(engine)
+    assert [h.ids for h in heard] == [runner.greedy(prompt, 20) for prompt in prompts]
+    assert runner.used_tokens() == 0
+
+
+def test_decoding_rows_come_before_prefill():
+    runner = FakeRunner(chunk=8, slots=2)
+    engine = Engine(runner)
+    first, _ = sequence(1, [1, 2], runner, tokens=30)
+    engine.submit(first)
+    engine.turn()
+    second, _ = sequence(2, list(range(40)), runner, tokens=5)
+    engine.submit(second)
+    engine.turn()
+    rows = runner.tape[-1].rows
+    assert [len(row.tokens) for row in rows] == [1, 7]
+
+
+def test_a_full_pool_queues_and_nobody_fails():
+    runner = FakeRunner(pool=60, slots=8, context=60)
+    engine = Engine(runner)
+    heard = []
+    for ident in range(6):
+        made, listener = sequence(ident, [ident] * 20, runner, tokens=20)
+        engine.submit(made)
+        heard.append(listener)
+    drain(engine)
+    assert all(isinstance(h.last, Finished) for h in heard)
+    assert [h.ids for h in heard] == [runner.greedy([i] * 20, 20) for i in range(6)]
+
+
+def test_higher_priority_is_admitted_first():
+    runner = FakeRunner(slots=1)
+    engine = Engine(runner)
+    order = []
+    for ident, priority in [(0, 0), (1, 0), (2, 5)]:
+        made, listener = sequence(ident, [ident + 1], runner, tokens=2, priority=priority)
+        made._emit = lambda event, i=ident: order.append(i) if isinstance(event, Started) else None
+        engine.submit(made)
+    drain(engine)
+    assert order == [2, 0, 1]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+def test_cancel_ends_it_before_the_next_step(turns):
+    runner = FakeRunner(chunk=4)
+    engine = Engine(runner)
+    made, heard = sequence(1, list(range(10)), runner, tokens=50)
+    engine.submit(made)
+    for _ in range(turns):
+        engine.turn()
+    steps = len(runner.tape)
+    engine.cancel(1)
+    drain(engine)
+    assert heard.last.reason == "cancelled"
+    assert len(runner.tape) == steps
+    assert heard.last.usage.completion_tokens == len(heard.ids)
+    assert runner.used_tokens() == 0
+
+
+def test_cancelling_one_leaves_the_other_alone():
+    runner = FakeRunner()
+    engine = Engine(runner)
+    one, heard_one = sequence(1, [1, 2, 3], runner, tokens=40)
+    two, heard_two = sequence(2, [4, 5, 6], runner, tokens=40)
+    engine.submit(one)
+    engine.submit(two)
+    for _ in range(5):
+        engine.turn()
+    engine.cancel(1)
+    engine.cancel(99)
+    drain(engine)
+    assert heard_one.last.reason == "cancelled"
+    assert heard_two.ids == runner.greedy([4, 5, 6], 40)
+
+
+def test_an_end_token_ends_it_and_is_not_said():
+    free = FakeRunner()
+    said = free.greedy([1, 2, 3], 30)
+    end = said[12]
+    runner = FakeRunner(end_ids={end})
+    engine = Engine(runner)
+    made, heard = sequence(1, [1, 2, 3], runner, tokens=30)
+    engine.submit(made)
+    drain(engine)
+    assert heard.last.reason == "stop"
+    assert heard.ids == said[: said.index(end)]
+
+
+def test_min_tokens_and_ignore_eos_keep_the_end_away():
+    end = FakeRunner().greedy([1, 2, 3], 1)[0]
+    runner = FakeRunner(end_ids={end})
+    engine = Engine(runner)
+    made, heard = sequence(1, [1, 2, 3], runner, tokens=30, min_tokens=5)
+    ignoring, heard_ignoring = sequence(2, [1, 2, 3], runner, tokens=30, ignore_eos=True)
+    engine.submit(made)
+    engine.submit(ignoring)
+    drain(engine)
+    assert len(heard.ids) >= 5
+    assert len(heard_ignoring.ids) == 30 and end not in heard_ignoring.ids
+    assert heard_ignoring.last.reason == "length"
+
+
+def test_a_stop_string_is_never_said_and_text_before_it_is():
+    runner = FakeRunner()
+    ids = runner.greedy([9, 9], 40)
+    text = b"".join(map(piece, ids)).decode()
+    stop = text[17:20]
+    engine = Engine(runner)
+    made, heard = sequence(1, [9, 9], runner, tokens=40, stops=(stop,))
+    engine.submit(made)
+    drain(engine)
+    assert heard.text == text[: text.index(stop)]
+    assert heard.last.reason == "stop" and heard.last.stop == stop
+
+
+def test_text_held_for_a_stop_string_comes_out_at_the_end():
+    runner = FakeRunner()
+    ids = runner.greedy([3], 10)
+    text = b"".join(map(piece, ids)).decode()
+    engine = Engine(runner)
+    made, heard = sequence(1, [3], runner, tokens=10, stops=(text[-3:] + "never",))
+    engine.submit(made)
+    drain(engine)
+    assert heard.text == text and heard.ids == ids
+
+
+def test_logprobs_come_with_their_tokens():
+    runner = FakeRunner()
+    engine = Engine(runner)
+    made, heard = sequence(1, [3], runner, tokens=6, params=SamplingParams(temperature=0.0, logprobs=3))
+    engine.submit(made)
+    drain(engine)
+    said = [entry for e in heard.events if isinstance(e, Token) for entry in e.logprobs]
+    assert [entry.id for entry in said] == heard.ids
+    assert all(entry.top[0][0] == entry.id and len(entry.top) == 3 for entry in said)
+
+
+def test_a_failing_step_fails_its_sequences_and_the_engine_goes_on():
+    runner = FakeRunner(slots=1, fail_at=3)
+    engine = Engine(runner)
+    one, heard_one = sequence(1, [1], runner, tokens=10)
+    two, heard_two = sequence(2, [2], runner, tokens=10)
+    engine.submit(one)
+    engine.submit(two)
+    drain(engine)
+    assert isinstance(heard_one.last, Failed) and heard_one.last.error.code == "internal_error"
+    assert heard_two.ids == runner.greedy([2], 10)
+
+
+def test_broken_logits_fail_one_sequence_alone():
+    class Broken(FakeRunner):
+        def logits(self, tokens):
+            made = super().logits(tokens)
+            if tokens[0] == 66:
+                made[3] = float("nan")
+            return made
+
+    runner = Broken()
+    engine = Engine(runner)
+    good, heard_good = sequence(1, [1, 2], runner)
+    bad, heard_bad = sequence(2, [66, 2], runner)
+    engine.submit(good)
+    engine.submit(bad)
+    drain(engine)
+    assert isinstance(heard_bad.last, Failed)
+    assert heard_good.ids == runner.greedy([1, 2], 10)
+
+
+def test_seeded_sampling_does_not_depend_on_company():
+    params = SamplingParams(seed=7, temperature=1.0)
+
+    def said(companions):
+        runner = FakeRunner(slots=4, pool=512)
+        engine = Engine(runner)
+        made, heard = sequence(1, [5, 6], runner, tokens=25, params=params)
+        engine.submit(made)
+        for n in range(companions):
+            other, _ = sequence(10 + n, [n, n], runner, tokens=25, params=params)
+            engine.submit(other)
+        drain(engine)
+        return heard.ids
+
+    assert said(0) == said(3)
+
+
+def test_close_ends_what_runs():
+    runner = FakeRunner()
+    engine = Engine(runner)
+    made, heard = sequence(1, [1], runner, tokens=100)
+    engine.submit(made)
+    engine.turn()
+    engine.close()
+    engine.run()
+    assert heard.last.reason == "cancelled"

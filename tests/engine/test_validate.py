@@ -1,0 +1,162 @@
+"""Every field refuses what it cannot honour, by name; everything in range passes."""
+
+import math
+from dataclasses import fields, replace
+
+import pytest
+
+from hearth.backends.contract import Message, Request, SamplingParams
+from hearth.backends.engine.validate import REQUEST_FIELDS, SAMPLING_FIELDS, Field, validate
+from hearth.backends.errors import InvalidParameter
+
+GOOD = Request(text="hello")
+VOCAB = 100
+ALL_FIELDS = [(field, True) for field in SAMPLING_FIELDS] + [
+    (field, False) for field in REQUEST_FIELDS
+]
+
+
+def request_with(field, value, is_sampling):
+    if is_sampling:
+        return replace(GOOD, sampling=replace(SamplingParams(), **{field.name: value}))
+    return replace(GOOD, **{field.name: value})
+
+
+def refused(request, vocab_size=VOCAB):
+    with pytest.raises(InvalidParameter) as caught:
+        validate(request, vocab_size)
+    assert caught.value.message
+    assert caught.value.hint
+    return caught.value.param
+
+
+def sampling(**changes):
+    return replace(GOOD, sampling=SamplingParams(**changes))
+
+
+def test_the_table_names_every_number_of_the_parameters():
+    names = {field.name for field in SAMPLING_FIELDS}
+    others = {"logit_bias", "dry_sequence_breakers"}
+    assert names | others == {field.name for field in fields(SamplingParams)}
+
+
+def test_defaults_pass_with_and_without_a_vocabulary():
+    validate(GOOD, VOCAB)
+    validate(GOOD, None)
+
+
+@pytest.mark.parametrize(("field", "is_sampling"), ALL_FIELDS, ids=lambda part: str(part))
+def test_ends_of_the_range(field: Field, is_sampling):
+    validate(request_with(field, int(field.maximum), is_sampling), VOCAB)
+    lowest = field.minimum + (0.001 if field.above_minimum else 0)
+    validate(request_with(field, lowest, is_sampling), VOCAB)
+    outside = [field.minimum - 1, int(field.maximum) + 1, 10**400, -(10**400)]
+    if field.kind == "float":
+        outside += [math.nan, math.inf, -math.inf, field.minimum - 1e-9]
+    if field.above_minimum:
+        outside.append(field.minimum)
+    for value in outside:
+        assert refused(request_with(field, value, is_sampling)) == field.name
+
+
+@pytest.mark.parametrize(("field", "is_sampling"), ALL_FIELDS, ids=lambda part: str(part))
+def test_wrong_types(field: Field, is_sampling):
+    wrong = [True, False, "1", [1], {}, b"1", 1j]
+    wrong += [1.0] if field.kind == "int" else []
+    wrong += [] if field.optional else [None]
+    for value in wrong:
+        assert refused(request_with(field, value, is_sampling)) == field.name
+    if field.optional:
+        validate(request_with(field, None, is_sampling), VOCAB)
+
+
+def test_exactly_one_kind_of_prompt():
+    assert refused(Request()) == "messages"
+    assert refused(Request(text="a", token_ids=(1,))) == "token_ids"
+    assert refused(Request(messages=(Message("user", "a"),), text="a")) == "text"
+
+
+@pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        (Request(text=""), "text"),
+        (Request(text=5), "text"),
+        (Request(text="\ud800"), "text"),
+        (Request(messages=()), "messages"),
+        (Request(messages="hi"), "messages"),
+        (Request(messages=({"role": "user", "content": "a"},)), "messages[0]"),
+        (Request(messages=(Message("user", "a"), Message("robot", "b"))), "messages[1].role"),
+        (Request(messages=(Message("user", None),)), "messages[0].content"),
+        (Request(token_ids=()), "token_ids"),
+        (Request(token_ids=(1, VOCAB)), "token_ids"),
+        (Request(token_ids=(-1,)), "token_ids"),
+        (Request(token_ids=(True,)), "token_ids"),
+        (Request(token_ids=(1.0,)), "token_ids"),
+        (Request(token_ids="12"), "token_ids"),
+    ],
+)
+def test_prompts_that_cannot_be_answered(request_, param):
+    assert refused(request_) == param
+
+
+def test_prompts_that_can():
+    validate(Request(messages=(Message("system", ""), Message("user", "hé🙂"))), VOCAB)
+    validate(Request(token_ids=(0, VOCAB - 1)), VOCAB)
+    validate(Request(token_ids=(10**6,)), None)
+
+
+@pytest.mark.parametrize(
+    "stop", ["text", ("",), ("x" * 257,), ("é" * 129,), ("a",) * 17, (1,), ("\udc80",), None]
+)
+def test_stops_that_are_refused(stop):
+    assert refused(replace(GOOD, stop=stop)) == "stop"
+
+
+def test_stops_that_pass():
+    validate(replace(GOOD, stop=("x" * 256,) * 16), VOCAB)
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        {VOCAB: 1.0},
+        {-1: 1.0},
+        {True: 1.0},
+        {"1": 1.0},
+        {1: math.nan},
+        {1: 100.1},
+        {1: True},
+        {1: "2"},
+        [(1, 2.0)],
+        None,
+        dict.fromkeys(range(1025), 1.0),
+    ],
+)
+def test_biases_that_are_refused(bias):
+    assert refused(sampling(logit_bias=bias), vocab_size=VOCAB) == "logit_bias"
+
+
+def test_biases_that_pass():
+    validate(sampling(logit_bias={0: -100, VOCAB - 1: 100.0}), VOCAB)
+    validate(sampling(logit_bias=dict.fromkeys(range(1024), 0.5)), None)
+
+
+@pytest.mark.parametrize("breakers", ["\n", ("",), (1,), ("x",) * 65])
+def test_breakers_that_are_refused(breakers):
+    assert refused(sampling(dry_sequence_breakers=breakers)) == "dry_sequence_breakers"
+
+
+def test_min_tokens_may_not_exceed_max_tokens():
+    validate(replace(GOOD, min_tokens=5, max_tokens=5), VOCAB)
+    assert refused(replace(GOOD, min_tokens=6, max_tokens=5)) == "min_tokens"
+
+
+@pytest.mark.parametrize("value", [0, 1, None, "yes"])
+def test_ignore_eos_is_true_or_false(value):
+    assert refused(replace(GOOD, ignore_eos=value)) == "ignore_eos"
+
+
+def test_intervals_are_written_for_people():
+    by_name = {field.name: field.interval for field in SAMPLING_FIELDS}
+    assert by_name["top_p"] == "(0, 1]"
+    assert by_name["frequency_penalty"] == "[-2, 2]"

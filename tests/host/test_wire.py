@@ -1,0 +1,113 @@
+"""Frames: what goes in comes out, and what is malformed is refused before anything acts on it."""
+
+import asyncio
+import io
+import struct
+
+import msgspec
+import pytest
+
+from hearth.backends.contract import (
+    ErrorInfo,
+    Failed,
+    Finished,
+    Message,
+    ModelSettings,
+    ModelSpec,
+    Request,
+    SamplingParams,
+    Token,
+    TokenLogprob,
+)
+from hearth.backends.errors import InvalidParameter, PromptTooLong, from_info, to_info
+from hearth.backends.wire import (
+    MAX_FRAME_BYTES,
+    Cancel,
+    Frame,
+    Generate,
+    WireError,
+    decode,
+    encode,
+    read_frame,
+    read_frame_blocking,
+)
+
+FRAMES = [
+    Frame(1, Cancel()),
+    Frame(
+        2,
+        Generate(
+            Request(
+                messages=(Message("user", "hi \N{SEAT}"),),
+                sampling=SamplingParams(logit_bias={3: -1.5}, seed=2**64 - 1, logprobs=2),
+                stop=("\n\n",),
+            )
+        ),
+        ModelSpec("/m.gguf", settings=ModelSettings(context=99, kv_type="q8_0")),
+    ),
+    Frame(3, Token("x", (1, 2), (TokenLogprob(1, "x", -0.5, ((1, "x", -0.5),)),))),
+    Frame(4, Finished("stop", stop="END")),
+    Frame(5, Failed(ErrorInfo("busy", "m", "h", {"retry_after_s": 1.5}))),
+]
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda f: type(f.body).__name__)
+def test_a_frame_survives_the_way(frame):
+    data = encode(frame)
+    assert decode(data[4:]) == frame
+    assert read_frame_blocking(io.BytesIO(data)) == frame
+
+
+def test_asynchronous_reading_agrees_and_ends_cleanly():
+    async def read_all():
+        reader = asyncio.StreamReader()
+        reader.feed_data(b"".join(map(encode, FRAMES)))
+        reader.feed_eof()
+        frames = []
+        while (frame := await read_frame(reader)) is not None:
+            frames.append(frame)
+        return frames
+
+    assert asyncio.run(read_all()) == FRAMES
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode([1, "Cancel"]),
+        msgspec.msgpack.encode([1, "os.system", {}, None]),
+        msgspec.msgpack.encode(["x", "Cancel", {}, None]),
+        msgspec.msgpack.encode([1, "Token", {"text": 5}, None]),
+        msgspec.msgpack.encode([1, "Token", {}, None]),
+        msgspec.msgpack.encode([1, "Finished", {"reason": "bored"}, None]),
+        msgspec.msgpack.encode([1, "Load", {}, {"path": 7}]),
+    ],
+)
+def test_malformed_payloads_are_refused(payload):
+    with pytest.raises(WireError):
+        decode(payload)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 5, 20])
+def test_a_cut_frame_is_not_a_clean_end(cut):
+    data = encode(FRAMES[1])[:cut]
+    with pytest.raises(WireError):
+        read_frame_blocking(io.BytesIO(data))
+
+
+def test_an_absurd_length_is_refused_before_it_is_read():
+    with pytest.raises(WireError, match="exceeds"):
+        read_frame_blocking(io.BytesIO(struct.pack(">I", MAX_FRAME_BYTES + 1)))
+
+
+def test_errors_keep_their_type_and_data():
+    error = PromptTooLong("too long", prompt_tokens=9, context=8)
+    back = from_info(to_info(error))
+    assert type(back) is PromptTooLong
+    assert back.data == {"prompt_tokens": 9, "context": 8} and back.hint == error.hint
+    named = from_info(to_info(InvalidParameter("top_p", "must be in (0, 1]")))
+    assert isinstance(named, InvalidParameter) and named.param == "top_p"
+    assert from_info(ErrorInfo("from_the_future", "m")).message == "m"
+    assert to_info(KeyError("x")).code == "internal_error"

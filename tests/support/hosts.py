@@ -1,0 +1,72 @@
+"""A host of its own for a test, and what it takes to see that its processes are gone."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+
+from hearth.backends.client import HostClient, HostPlace
+from hearth.backends.contract import Failed, Finished, Token
+
+
+def place_in(folder: Path) -> HostPlace:
+    return HostPlace(folder / "run", folder / "log", folder / "cache")
+
+
+@asynccontextmanager
+async def attached(place: HostPlace, idle_s: float = 0.2) -> AsyncIterator[HostClient]:
+    """A front end of a host that leaves soon after it; waits until all its processes are gone."""
+    async with HostClient.attach(place, host_idle_s=idle_s) as client:
+        stats = await client.stats()
+        host = psutil.Process(stats.pid)
+        try:
+            yield client
+        finally:
+            await client.unload()
+    gone([host])
+
+
+def gone(processes: Iterable[psutil.Process], timeout_s: float = 20.0) -> None:
+    """Wait for `processes` to end; fail if one does not."""
+    _, alive = psutil.wait_procs(list(processes), timeout=timeout_s)
+    alive = [process for process in alive if not _zombie(process)]
+    assert not alive, f"still running: {alive}"
+
+
+def _zombie(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    return True
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """The process and all its descendants."""
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+async def collect(events):
+    """(text, ids, last event) of a stream; fails if it does not end with exactly one last event."""
+    text, ids, last = "", [], None
+    async for event in events:
+        assert last is None, f"{event} came after {last}"
+        if isinstance(event, Token):
+            text += event.text
+            ids += event.ids
+        elif isinstance(event, (Finished, Failed)):
+            last = event
+    assert last is not None, "the stream ended without a last event"
+    return text, ids, last
+
+
+def wait_until(condition, timeout_s: float = 20.0) -> None:
+    """Poll `condition` until it holds."""
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.01)
