@@ -13,9 +13,19 @@ class FakeRunner:
     """Implements `Runner` and `RunnerCache`; `tape` notes what each step computed."""
 
     def __init__(
-        self, *, vocab=97, context=256, pool=256, slots=4, chunk=16, end_ids=frozenset(), fail_at=None
+        self,
+        *,
+        vocab=97,
+        context=256,
+        pool=256,
+        slots=4,
+        chunk=16,
+        end_ids=frozenset(),
+        fail_at=None,
     ):
-        self.info = RunnerInfo(vocab, context, pool, slots, chunk, 8, frozenset(end_ids), True, True)
+        self.info = RunnerInfo(
+            vocab, context, pool, slots, chunk, 8, frozenset(end_ids), True, True
+        )
         self.cache = self
         self.held: dict[int, list[int]] = {}
         self.tape: list[StepPlan] = []

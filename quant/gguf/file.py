@@ -1,0 +1,190 @@
+"""What the header of a GGUF file says, and what follows from it without reading a weight."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from hearth.quant.gguf.faults import corrupt, unsupported
+from hearth.quant.gguf.types import FILE_TYPE_NAMES, TensorType, ValueType
+from hearth.quant.gguf.values import NumberArray, StringArray
+
+Value = int | float | bool | str | StringArray | NumberArray
+
+_GUESSED_FILE_TYPE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One entry of the tensor list.
+
+    `shape` is in ggml's order, the contiguous dimension first: a matrix that maps `i` inputs to `o`
+    outputs has shape (i, o). `offset` counts from the file's data section, in bytes.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: TensorType
+    offset: int
+    nbytes: int
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    """The header of a GGUF file, checked by `read_header`.
+
+    `metadata` holds scalars as Python values and arrays as `StringArray` or `NumberArray`;
+    `value_types` has the stored type of each key (`ValueType.ARRAY` for arrays). `shards` are the
+    further files of a split model, in order, filled in by `check`; empty for a model in one file.
+    """
+
+    path: Path
+    size_bytes: int
+    version: int
+    metadata: Mapping[str, Value]
+    value_types: Mapping[str, ValueType]
+    tensors: tuple[TensorInfo, ...]
+    alignment: int
+    data_offset: int
+    shards: tuple[GgufFile, ...] = ()
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """The metadata value of `key`, or `default` where there is none."""
+        return self.metadata.get(key, default)
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """The integer value of `key`.
+
+        Raises:
+            CorruptFile: the key is not an integer, or it is missing and there is no `default`.
+        """
+        found = self.metadata.get(key, default)
+        if found is None:
+            raise corrupt(self.path, f"key '{key}'", "is missing")
+        if isinstance(found, bool) or not isinstance(found, int):
+            raise corrupt(self.path, f"key '{key}'", f"is {self._type_name(key)}, not an integer")
+        return found
+
+    def per_layer(self, key: str, layers: int, default: int | None = None) -> list[int]:
+        """[layers] one integer a layer, from a scalar or from an array of that length.
+
+        Raises:
+            CorruptFile: as `integer`, or the array's length or element type is wrong.
+        """
+        found = self.metadata.get(key)
+        if not isinstance(found, NumberArray):
+            return [self.integer(key, default)] * layers
+        if found.element_type not in (ValueType.U32, ValueType.I32):
+            raise corrupt(
+                self.path,
+                f"key '{key}'",
+                f"is an array of {found.element_type.name}, not of integers",
+            )
+        if len(found) != layers:
+            raise corrupt(
+                self.path, f"key '{key}'", f"has {len(found):,} values for {layers:,} layers"
+            )
+        return [int(value) for value in found]
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture`. Raises `CorruptFile` where it is missing or not a string."""
+        key = "general.architecture"
+        found = self.metadata.get(key)
+        if found is None:
+            raise corrupt(self.path, f"key '{key}'", "is missing")
+        if not isinstance(found, str) or not found:
+            raise corrupt(self.path, f"key '{key}'", f"is {self._type_name(key)}, not a name")
+        return found
+
+    @property
+    def context_length(self) -> int:
+        """Tokens the model was trained for. Raises `CorruptFile` where it is not said."""
+        return self.integer(f"{self.architecture}.context_length")
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja source of the default chat template, or None."""
+        found = self.metadata.get("tokenizer.chat_template")
+        return found if isinstance(found, str) and found else None
+
+    @property
+    def all_tensors(self) -> tuple[TensorInfo, ...]:
+        """The tensors of this file and of its further shards."""
+        return sum((shard.tensors for shard in self.shards), self.tensors)
+
+    @property
+    def parameter_count(self) -> int:
+        """Elements of all tensors."""
+        return sum(tensor.elements for tensor in self.all_tensors)
+
+    @property
+    def file_type_name(self) -> str:
+        """How the weights are stored: "F16", "Q4_K_M", ...
+
+        Where the file does not say, the tensor type that holds most elements.
+        """
+        declared = self.metadata.get("general.file_type")
+        if isinstance(declared, int) and not isinstance(declared, bool):
+            name = FILE_TYPE_NAMES.get(declared & ~_GUESSED_FILE_TYPE)
+            if name is not None:
+                return name
+        elements: Counter[TensorType] = Counter()
+        for tensor in self.all_tensors:
+            elements[tensor.type] += tensor.elements
+        return elements.most_common(1)[0][0].name if elements else "unknown"
+
+    def kv_bytes_per_token(self, type_k: str = "f16", type_v: str = "f16") -> int:
+        """Bytes that one token takes in the KV cache of all layers, without padding.
+
+        A layer keeps `head_count_kv * key_length` elements of type `type_k` and
+        `head_count_kv * value_length` of type `type_v`; layers without attention heads keep none.
+
+        Args:
+            type_k, type_v: names of tensor types in lower case ("f32", "f16", "q8_0", "q4_0", ...).
+
+        Raises:
+            UnsupportedModel: a head's length is not a multiple of the type's block.
+            CorruptFile: a hyper-parameter is missing or of the wrong type.
+            KeyError: there is no tensor type of that name.
+        """
+        arch = self.architecture
+        layers = self.integer(f"{arch}.block_count")
+        heads = self.per_layer(f"{arch}.attention.head_count", layers, 0)
+        heads_kv = (
+            self.per_layer(f"{arch}.attention.head_count_kv", layers)
+            if f"{arch}.attention.head_count_kv" in self.metadata
+            else heads
+        )
+        if not any(heads):
+            return 0
+        head_length = self.integer(f"{arch}.embedding_length") // next(n for n in heads if n)
+        key_length = self.integer(f"{arch}.attention.key_length", head_length)
+        value_length = self.integer(f"{arch}.attention.value_length", head_length)
+        return sum(heads_kv) * (
+            self._head_bytes(key_length, type_k) + self._head_bytes(value_length, type_v)
+        )
+
+    def _head_bytes(self, length: int, type_name: str) -> int:
+        kind = TensorType[type_name.upper()]
+        if length % kind.block_elements:
+            raise unsupported(
+                self.path,
+                "kv type",
+                f"has attention heads of {length} elements, which {type_name} cannot store: "
+                f"it needs a multiple of {kind.block_elements}",
+                "Use --kv-type f16.",
+            )
+        return length // kind.block_elements * kind.block_bytes
+
+    def _type_name(self, key: str) -> str:
+        kind = self.value_types.get(key)
+        return "of an unknown type" if kind is None else f"of type {kind.name}"

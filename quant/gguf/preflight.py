@@ -1,0 +1,74 @@
+"""The check that a GGUF model passes before llama.cpp sees it.
+
+What llama.cpp meets with an error message of its own may slip through; what it meets with an
+assertion or a wild read may not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hearth.quant.gguf.families import check_family
+from hearth.quant.gguf.faults import corrupt, quoted, unsupported
+from hearth.quant.gguf.file import GgufFile
+from hearth.quant.gguf.hparams import read_hyper_parameters
+from hearth.quant.gguf.reader import read_header
+from hearth.quant.gguf.shards import with_shards
+from hearth.quant.gguf.vocabulary import check_vocabulary
+
+_NOT_MODELS = {
+    "adapter": "is a LoRA adapter, not a model",
+    "imatrix": "is an importance matrix, not a model",
+    "mmproj": "is a vision or audio projector, not a language model",
+}
+
+
+def check(path: str | Path) -> GgufFile:
+    """The header of the model at `path`, with its further shards, found fit to be loaded.
+
+    All architectures: structure, hyper-parameters, tokenizer. Architectures of the llama family
+    (`families.FAMILIES`): every tensor's presence, shape and type as well.
+
+    Raises:
+        CorruptFile: `field` in `data` names the offending field, `path` the file.
+        UnsupportedModel: well formed, but not a loadable language model.
+        OSError: the file cannot be opened.
+    """
+    file = with_shards(read_header(path))
+    kind = file.value("general.type", "model")
+    if kind in _NOT_MODELS:
+        raise unsupported(
+            file.path, "key 'general.type'", _NOT_MODELS[kind], "Choose the model's own file."
+        )
+    if file.architecture == "clip":
+        raise unsupported(
+            file.path,
+            "key 'general.architecture'",
+            _NOT_MODELS["mmproj"],
+            "Choose the model's own file.",
+        )
+    for part in (file, *file.shards):
+        _check_packing(part)
+    vocabulary = check_vocabulary(file)
+    if not file.all_tensors:
+        raise unsupported(
+            file.path,
+            "header tensor count",
+            "holds a vocabulary only, no weights",
+            "Download the model's full GGUF file.",
+        )
+    check_family(file, read_hyper_parameters(file), vocabulary)
+    return file
+
+
+def _check_packing(file: GgufFile) -> None:
+    """ggml demands that tensors lie in the order of the list, with padding alone in between."""
+    expected = 0
+    for tensor in file.tensors:
+        if tensor.offset != expected:
+            raise corrupt(
+                file.path,
+                f"tensor {quoted(tensor.name)} offset",
+                f"{tensor.offset:,}, expected {expected:,} right after the tensor before it",
+            )
+        expected += -(-tensor.nbytes // file.alignment) * file.alignment

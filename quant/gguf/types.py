@@ -1,0 +1,184 @@
+"""The numbers of the GGUF format: value types, tensor types with their blocks, file types.
+
+Source: ggml's `gguf.h`, `ggml.h` and `llama.h`, as of llama-cpp-python 0.3.36.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ValueType(IntEnum):
+    """Type of a metadata value."""
+
+    U8 = 0
+    I8 = 1
+    U16 = 2
+    I16 = 3
+    U32 = 4
+    I32 = 5
+    F32 = 6
+    BOOL = 7
+    STRING = 8
+    ARRAY = 9
+    U64 = 10
+    I64 = 11
+    F64 = 12
+
+
+NUMBER_FORMATS: dict[ValueType, str] = {
+    ValueType.U8: "B",
+    ValueType.I8: "b",
+    ValueType.U16: "H",
+    ValueType.I16: "h",
+    ValueType.U32: "I",
+    ValueType.I32: "i",
+    ValueType.F32: "f",
+    ValueType.BOOL: "B",
+    ValueType.U64: "Q",
+    ValueType.I64: "q",
+    ValueType.F64: "d",
+}
+"""`struct` and `array` code of each value type of fixed size."""
+
+
+class TensorType(IntEnum):
+    """Type of a tensor's elements. Numbers that are missing here were removed from ggml."""
+
+    F32 = 0
+    F16 = 1
+    Q4_0 = 2
+    Q4_1 = 3
+    Q5_0 = 6
+    Q5_1 = 7
+    Q8_0 = 8
+    Q8_1 = 9
+    Q2_K = 10
+    Q3_K = 11
+    Q4_K = 12
+    Q5_K = 13
+    Q6_K = 14
+    Q8_K = 15
+    IQ2_XXS = 16
+    IQ2_XS = 17
+    IQ3_XXS = 18
+    IQ1_S = 19
+    IQ4_NL = 20
+    IQ3_S = 21
+    IQ2_S = 22
+    IQ4_XS = 23
+    I8 = 24
+    I16 = 25
+    I32 = 26
+    I64 = 27
+    F64 = 28
+    IQ1_M = 29
+    BF16 = 30
+    TQ1_0 = 34
+    TQ2_0 = 35
+    MXFP4 = 39
+    NVFP4 = 40
+    Q1_0 = 41
+    Q2_0 = 42
+
+    @property
+    def block_elements(self) -> int:
+        """Elements in one block; the length of a row is a multiple of it."""
+        return _BLOCKS[self][0]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block."""
+        return _BLOCKS[self][1]
+
+
+_BLOCKS: dict[TensorType, tuple[int, int]] = {
+    TensorType.F32: (1, 4),
+    TensorType.F16: (1, 2),
+    TensorType.Q4_0: (32, 18),
+    TensorType.Q4_1: (32, 20),
+    TensorType.Q5_0: (32, 22),
+    TensorType.Q5_1: (32, 24),
+    TensorType.Q8_0: (32, 34),
+    TensorType.Q8_1: (32, 36),
+    TensorType.Q2_K: (256, 84),
+    TensorType.Q3_K: (256, 110),
+    TensorType.Q4_K: (256, 144),
+    TensorType.Q5_K: (256, 176),
+    TensorType.Q6_K: (256, 210),
+    TensorType.Q8_K: (256, 292),
+    TensorType.IQ2_XXS: (256, 66),
+    TensorType.IQ2_XS: (256, 74),
+    TensorType.IQ3_XXS: (256, 98),
+    TensorType.IQ1_S: (256, 50),
+    TensorType.IQ4_NL: (32, 18),
+    TensorType.IQ3_S: (256, 110),
+    TensorType.IQ2_S: (256, 82),
+    TensorType.IQ4_XS: (256, 136),
+    TensorType.I8: (1, 1),
+    TensorType.I16: (1, 2),
+    TensorType.I32: (1, 4),
+    TensorType.I64: (1, 8),
+    TensorType.F64: (1, 8),
+    TensorType.IQ1_M: (256, 56),
+    TensorType.BF16: (1, 2),
+    TensorType.TQ1_0: (256, 54),
+    TensorType.TQ2_0: (256, 66),
+    TensorType.MXFP4: (32, 17),
+    TensorType.NVFP4: (64, 36),
+    TensorType.Q1_0: (128, 18),
+    TensorType.Q2_0: (64, 18),
+}
+
+NOT_WEIGHTS = frozenset(
+    {
+        TensorType.I8,
+        TensorType.I16,
+        TensorType.I32,
+        TensorType.I64,
+        TensorType.F64,
+        TensorType.Q8_1,
+        TensorType.Q8_K,
+    }
+)
+"""Types that ggml cannot multiply as a weight matrix: integers, doubles and activation formats."""
+
+FILE_TYPE_NAMES: dict[int, str] = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    32: "BF16",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4_MOE",
+    39: "NVFP4",
+    40: "Q1_0",
+    41: "Q2_0",
+}
+"""`general.file_type` (llama.cpp's `LLAMA_FTYPE_*`) to the name people use for the mix."""

@@ -1,0 +1,58 @@
+"""Greedy decoding on llama.cpp's bare C interface: the reference that the runner is held against.
+
+Shares no code with the runner: one context, one sequence, one token at a time after the prompt.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+
+class RawModel:
+    """A model and context in exact mode: float32 KV, flash attention off, one thread."""
+
+    def __init__(self, path: Path, context: int = 1024) -> None:
+        import llama_cpp.llama_cpp as api
+
+        self._api = api
+        api.llama_backend_init()
+        self._model = api.llama_model_load_from_file(
+            str(path).encode(), api.llama_model_default_params()
+        )
+        assert self._model, f"llama.cpp cannot load {path}"
+        params = api.llama_context_default_params()
+        params.n_ctx = params.n_batch = context
+        params.type_k = params.type_v = api.GGML_TYPE_F32
+        params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        params.n_threads = params.n_threads_batch = 1
+        self._context = api.llama_init_from_model(self._model, params)
+        assert self._context
+        self._vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
+
+    def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
+        """The `count` likeliest next tokens, one after the other; end tokens do not end it."""
+        api = self._api
+        api.llama_memory_clear(api.llama_get_memory(self._context), True)
+        found: list[int] = []
+        pending = list(prompt)
+        for _ in range(count):
+            tokens = (ctypes.c_int32 * len(pending))(*pending)
+            assert (
+                api.llama_decode(self._context, api.llama_batch_get_one(tokens, len(pending))) == 0
+            )
+            pending = [int(np.argmax(self.logits()))]
+            found += pending
+        return found
+
+    def logits(self) -> np.ndarray:
+        """[vocab_size] float32 after the last token decoded; a copy."""
+        pointer = self._api.llama_get_logits_ith(self._context, -1)
+        return np.ctypeslib.as_array(pointer, (self._vocab_size,)).copy()
+
+    def close(self) -> None:
+        self._api.llama_free(self._context)
+        self._api.llama_model_free(self._model)

@@ -1,0 +1,106 @@
+"""The repository as its structure tests see it: files, modules and the imports in them."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("app", "backends", "quant", "kernels", "assets")
+SKIPPED_FOLDERS = {"__pycache__", "build", "dist"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name, absolute: `from a import b` gives "a.b"."""
+
+    name: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Python file; `name` is what it is imported as ("hearth.app.paths"), or its path outside
+    the rooms.
+    """
+
+    path: Path
+    name: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.path.read_text(encoding="utf-8"), str(self.path))
+
+    @property
+    def room(self) -> str:
+        return self.path.relative_to(ROOT).parts[0]
+
+    def imports(self) -> Iterator[Import]:
+        """Every import, wherever it stands: in functions and under `TYPE_CHECKING` too."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from (Import(alias.name, node.lineno) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = self._base(node)
+                yield from (Import(f"{base}.{alias.name}", node.lineno) for alias in node.names)
+
+    def _base(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        package = self.name.split(".")
+        if self.path.name != "__init__.py":
+            package = package[:-1]
+        package = package[: len(package) - node.level + 1]
+        return ".".join([*package, *([node.module] if node.module else [])])
+
+    def __str__(self) -> str:
+        return str(self.path.relative_to(ROOT))
+
+
+def under(name: str, *packages: str) -> bool:
+    """True if `name` is one of `packages` or lies in one."""
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def tracked_files() -> list[Path]:
+    """Every file that belongs to the repository: committed, or new and not ignored; by a walk where
+    git is missing.
+    """
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        listed = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        found = [ROOT / name for name in listed.split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        found = list(ROOT.rglob("*"))
+    return sorted(path for path in found if path.is_file() and not _is_skipped(path))
+
+
+def modules(*folders: str) -> list[Module]:
+    """The Python files of some top-level folders."""
+    return [
+        Module(path, _module_name(path))
+        for path in tracked_files()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders
+    ]
+
+
+def _is_skipped(path: Path) -> bool:
+    parts = path.relative_to(ROOT).parts[:-1]
+    return any(
+        part in SKIPPED_FOLDERS
+        or part.endswith(".egg-info")
+        or (part.startswith(".") and part != ".ci")
+        for part in parts
+    )
+
+
+def _module_name(path: Path) -> str:
+    relative = path.relative_to(ROOT).with_suffix("")
+    parts = relative.parts[:-1] if relative.name == "__init__" else relative.parts
+    return ".".join(["hearth", *parts]) if parts and parts[0] in ROOMS else "/".join(parts)
