@@ -56,7 +56,9 @@ class Scheduler:
         self._admit()
         budget = self._info.chunk_tokens
         rows: list[Row] = []
-        by_need = sorted(self._running.values(), key=lambda sequence: sequence.total - sequence.computed > 1)
+        by_need = sorted(
+            self._running.values(), key=lambda sequence: sequence.total - sequence.computed > 1
+        )
         for sequence in by_need:
             need = sequence.total - sequence.computed
             count = min(need, budget)

@@ -64,6 +64,12 @@ class Renderer:
                 )
                 self._keeper.start()
 
+    @property
+    def helper_pid(self) -> int | None:
+        """The process that would do the next render; None while there is none."""
+        with self._changed:
+            return None if self._helper is None else self._helper.pid
+
     def render(
         self,
         template: str,
@@ -234,6 +240,10 @@ class _Helper:
         )
         self._requests = cast(BinaryIO, self._process.stdin)
         self._answers = cast(BinaryIO, self._process.stdout)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def wait_ready(self) -> bool:
         """Wait for its first word; False if it cannot start."""

@@ -1,13 +1,22 @@
-"""Jinja's sandbox, made stricter: what a chat template needs, and bounds on what it can blow up."""
+"""The one sandboxed Jinja environment, for chat templates, which came with a model.
+
+Jinja's sandbox with what templates need, and bounds on what they can blow up. Nothing else in
+Hearth makes a Jinja environment.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, NoReturn
 
+from jinja2 import nodes
 from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -18,6 +27,7 @@ LARGEST_VALUE: Final = 2**24
 LARGEST_INTEGER_BITS: Final = 1024
 LARGEST_WIDTH: Final = 100_000
 """Widths and counts given to filters and string methods."""
+_LONGEST_DATE_FORMAT_CHARS: Final = 200
 
 _SIZED_FILTERS: Final = frozenset(
     ("batch", "center", "indent", "round", "slice", "tojson", "truncate", "wordwrap")
@@ -26,8 +36,23 @@ _WIDE_PERCENT: Final = re.compile(r"%[^%a-zA-Z]*(?:\d{6}|\*)")
 _WIDE_FORMAT: Final = re.compile(r":[^{}]*\d{6}|\{[^{}]*\{")
 
 
+class Refusal(Exception):
+    """The template itself called `raise_exception`."""
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}` to `{% endgeneration %}` marks a model's own text for training: kept."""
+
+    tags = {"generation"}  # noqa: RUF012  (the type that Jinja declares)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """The environment's class. Only `template.make_environment` creates one.
+    """The environment's class. Only `make_environment` creates one.
 
     Unsafe attributes raise at once (Jinja gives an undefined value, which prints as nothing), and
     operators, filters and string methods refuse to build very large values.
@@ -57,7 +82,52 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return safe
 
 
-def bounded_range(*bounds: int) -> range:
+def make_environment() -> TemplateSandbox:
+    """The environment that chat templates are written for (Hugging Face's), in the sandbox."""
+    environment = TemplateSandbox(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[loopcontrols, _GenerationTag],
+        cache_size=0,
+    )
+    environment.filters["tojson"] = _tojson
+    for name, original in list(environment.filters.items()):
+        environment.filters[name] = _bounded_filter(name, original)
+    del environment.globals["lipsum"]
+    environment.globals["range"] = _bounded_range
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _raise_exception(message: object = "no reason given") -> NoReturn:
+    raise Refusal(str(message))
+
+
+def _strftime_now(date_format: str) -> str:
+    if len(date_format) > _LONGEST_DATE_FORMAT_CHARS:
+        raise SecurityError("a very long date format")
+    return datetime.now().strftime(date_format)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as Hugging Face's templates expect it: not HTML-escaped, keys in their own order."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _bounded_range(*bounds: int) -> range:
     """`range` for templates."""
     items = range(*bounds)
     if len(items) > MOST_ITEMS:
@@ -65,7 +135,7 @@ def bounded_range(*bounds: int) -> range:
     return items
 
 
-def bounded_filter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _bounded_filter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """`original` (Jinja's filter `name`) with bounds on its widths and its result."""
 
     # `wraps` copies the mark that tells Jinja to pass its context or environment first.

@@ -1,64 +1,26 @@
-"""Chat templates, which came with a model and are not trusted: the one sandboxed Jinja environment.
+"""Chat templates, compiled and rendered in the sandbox; what goes wrong is said in plain words.
 
-Nothing else in Hearth makes a Jinja environment. What the sandbox cannot bound (time, memory, the
-interpreter itself) is bounded by the process around it: `renderer` and `render_helper`.
+This runs in the helper process (`render_helper`), which bounds what the sandbox cannot: time,
+memory and the interpreter itself.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from jinja2 import Template, TemplateSyntaxError, UndefinedError, nodes
 from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
 
 from hearth.backends.errors import TemplateError
-from hearth.backends.text.sandbox import TemplateSandbox, bounded_filter, bounded_range
+from hearth.backends.text.sandbox import Refusal, make_environment
 
 LARGEST_SOURCE_CHARS: Final = 256 * 1024
 MOST_ADDED_BYTES: Final = 1024 * 1024
 """What a template may produce beyond the conversation itself."""
 _LONGEST_MESSAGE_CHARS: Final = 300
-_LONGEST_DATE_FORMAT_CHARS: Final = 200
 _HINT: Final = "Give another template in the model's settings, or use --raw to go without one."
 _OTHER_FILES: Final = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
-
-
-class _Refusal(Exception):
-    """The template itself called `raise_exception`."""
-
-
-class _GenerationTag(Extension):
-    """`{% generation %}` to `{% endgeneration %}` marks a model's own text for training: kept."""
-
-    tags = {"generation"}  # noqa: RUF012  (the type that Jinja declares)
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body).set_lineno(line)
-
-
-def make_environment() -> TemplateSandbox:
-    """The environment that chat templates are written for (Hugging Face's), in the sandbox."""
-    environment = TemplateSandbox(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[loopcontrols, _GenerationTag],
-        cache_size=0,
-    )
-    environment.filters["tojson"] = _tojson
-    for name, original in list(environment.filters.items()):
-        environment.filters[name] = bounded_filter(name, original)
-    del environment.globals["lipsum"]
-    environment.globals["range"] = bounded_range
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
 
 
 def compile_template(source: str) -> Template:
@@ -157,7 +119,7 @@ def _explained(error: Exception) -> TemplateError:
     if isinstance(error, TemplateError):
         return error
     reason = "failed"
-    if isinstance(error, _Refusal):
+    if isinstance(error, Refusal):
         reason, what = "refused", f"refuses this conversation: {error}"
     elif isinstance(error, TemplateSyntaxError):
         reason, what = "syntax", f"has a syntax error in line {error.lineno}: {error.message}"
@@ -187,30 +149,3 @@ def _text_bytes(value: Any) -> int:
     if isinstance(value, Sequence):
         return sum(map(_text_bytes, value))
     return 0
-
-
-def _raise_exception(message: object = "no reason given") -> NoReturn:
-    raise _Refusal(str(message))
-
-
-def _strftime_now(date_format: str) -> str:
-    if len(date_format) > _LONGEST_DATE_FORMAT_CHARS:
-        raise SecurityError("a very long date format")
-    return datetime.now().strftime(date_format)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON as Hugging Face's templates expect it: not HTML-escaped, keys in their own order."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )

@@ -43,7 +43,12 @@ def sequence(ident, prompt, runner, *, tokens=10, stops=(), params=GREEDY, prior
         ident,
         prompt,
         Sampler(params, prompt_ids=prompt),
-        Limits(tokens, limits.get("min_tokens", 0), limits.get("ignore_eos", False), runner.info.end_ids),
+        Limits(
+            tokens,
+            limits.get("min_tokens", 0),
+            limits.get("ignore_eos", False),
+            runner.info.end_ids,
+        ),
         stops,
         piece,
         listener,
@@ -217,7 +222,9 @@ def test_text_held_for_a_stop_string_comes_out_at_the_end():
 def test_logprobs_come_with_their_tokens():
     runner = FakeRunner()
     engine = Engine(runner)
-    made, heard = sequence(1, [3], runner, tokens=6, params=SamplingParams(temperature=0.0, logprobs=3))
+    made, heard = sequence(
+        1, [3], runner, tokens=6, params=SamplingParams(temperature=0.0, logprobs=3)
+    )
     engine.submit(made)
     drain(engine)
     said = [entry for e in heard.events if isinstance(e, Token) for entry in e.logprobs]

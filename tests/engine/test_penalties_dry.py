@@ -1,7 +1,7 @@
 """DRY against a reference that compares every earlier place with the end of the text."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hearth.backends.contract import SamplingParams
@@ -29,6 +29,7 @@ def longest_runs(text, breakers, window, allowed):
     return longest
 
 
+@settings(deadline=None)
 @given(
     prompt=tokens,
     said=tokens,

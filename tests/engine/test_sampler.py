@@ -59,14 +59,14 @@ def test_min_p_is_relative_to_the_likeliest():
 
 
 def test_typical_p_prefers_usual_surprise_to_the_top():
-    # Entropy 1.157: token 1 (surprise 0.92) is nearest, then 2 and 3 (1.61), 0 (0.92 for 0.4).
     logits = logits_of(0.7, 0.1, 0.1, 0.1)
-    # Entropy 0.94; surprises 0.357 (off by 0.58) and 2.30 (off by 1.36).
+    # Entropy 0.94; surprises 0.36 (off by 0.58) and 2.30 (off by 1.36): the likeliest comes first.
     assert reachable(logits, typical_p=0.5) == {0}
     assert reachable(logits, typical_p=0.75) == {0, 1}
-    flat_head = logits_of(0.5, *([0.05] * 10))
-    # Entropy 1.84; surprises 0.69 (off by 1.15) and 3.00 (off by 1.15, a little more).
-    assert 0 in reachable(flat_head, typical_p=0.4)
+    flatter = logits_of(0.4, *([0.1] * 6))
+    # Entropy 1.75; surprises 0.92 (off by 0.83) and 2.30 (off by 0.55): the likeliest comes last.
+    assert reachable(flatter, typical_p=0.25) == {1, 2, 3}
+    assert reachable(flatter, typical_p=0.9) == {0, 1, 2, 3, 4, 5, 6}
 
 
 def test_xtc_removes_all_top_choices_but_the_least_likely():

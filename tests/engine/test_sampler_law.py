@@ -44,9 +44,7 @@ def test_xtc_acts_as_often_as_it_says():
     law = np.array([0.5, 0.3, 0.2])
     without_first_two = np.array([0.0, 0.0, 1.0])
     mixed = 0.25 * without_first_two + 0.75 * law
-    counts = frequencies(
-        np.log(law).astype(np.float32), xtc_probability=0.25, xtc_threshold=0.15
-    )
+    counts = frequencies(np.log(law).astype(np.float32), xtc_probability=0.25, xtc_threshold=0.15)
     assert_follows(counts, mixed)
 
 

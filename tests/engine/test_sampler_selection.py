@@ -46,9 +46,7 @@ def test_cover_equals_a_sorted_prefix(shape, share):
     target = share * weights.sum()
     order = np.argsort(-keys, kind="stable")
     needed = int(np.searchsorted(np.cumsum(weights[order]), target)) + 1
-    np.testing.assert_array_equal(
-        smallest_cover(keys, weights, target), np.sort(order[:needed])
-    )
+    np.testing.assert_array_equal(smallest_cover(keys, weights, target), np.sort(order[:needed]))
 
 
 @pytest.mark.parametrize("size", [3, 5000])
