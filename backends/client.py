@@ -8,7 +8,7 @@ import itertools
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from hearth.backends.contract import (
@@ -122,7 +122,9 @@ class HostClient:
                 return answer
         raise InternalError("A call got no answer.")
 
-    async def stream(self, call: Call, model: ModelSpec | None = None) -> AsyncIterator[Answer]:
+    async def stream(
+        self, call: Call, model: ModelSpec | None = None
+    ) -> AsyncGenerator[Answer, None]:
         """The answers to `call`, to the last one; closing the iterator early cancels the call."""
         ident = next(self._idents)
         queue = self._answers[ident] = asyncio.Queue()
@@ -174,7 +176,7 @@ class HostBackend:
         assert isinstance(answer, ModelInfo)
         return answer
 
-    async def generate(self, request: Request) -> AsyncIterator[Event]:
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The events of one request; closing the iterator cancels it."""
         async with contextlib.aclosing(self._client.stream(Generate(request), self.spec)) as events:
             async for event in events:

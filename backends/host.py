@@ -50,7 +50,9 @@ _TICK_S = 0.5
 class Client:
     """One attached front end: its calls, and the streams that answer them."""
 
-    def __init__(self, host: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, host: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._host = host
         self._reader = reader
         self._writer = writer

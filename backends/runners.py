@@ -13,13 +13,13 @@ from hearth.backends.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that is ready to run."""
+    """A model that is ready to run. `runner.close()` frees all of it, the tokenizer included."""
 
     runner: Runner
     tokenizer: Tokenizer
     info: ModelInfo
     template: str | None
-    """Jinja source of the chat template."""
+    """Jinja source: the one of the settings, else the model's own; None if it cannot chat."""
 
 
 def open_model(spec: ModelSpec, cache_dir: Path) -> Loaded:
@@ -35,4 +35,6 @@ def open_model(spec: ModelSpec, cache_dir: Path) -> Loaded:
         from hearth.backends.llamacpp import load
 
         return load.open_model(spec, cache_dir)
-    raise InvalidParameter("backend", f"There is no backend called {spec.backend!r}.", "Use llamacpp.")
+    raise InvalidParameter(
+        "backend", f"There is no backend called {spec.backend!r}.", "Use llamacpp."
+    )

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 
 from hearth.backends.admission import Admission
@@ -41,7 +41,9 @@ class Supervisor:
         self._place = place
         self._models: dict[str, _Model] = {}
 
-    async def call(self, spec: ModelSpec, call: Call, stream: Stream) -> AsyncIterator[Answer]:
+    async def call(
+        self, spec: ModelSpec, call: Call, stream: Stream
+    ) -> AsyncGenerator[Answer, None]:
         """The answers to `call`; the last one ends the iteration.
 
         Args:

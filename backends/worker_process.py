@@ -120,7 +120,9 @@ class WorkerProcess:
                 raise from_info(answer.error)
         raise InternalError("The worker answered a load with something else.")
 
-    def call(self, call: Call, spec: ModelSpec | None = None, stream: Stream | None = None) -> Stream:
+    def call(
+        self, call: Call, spec: ModelSpec | None = None, stream: Stream | None = None
+    ) -> Stream:
         """Send `call` and return the stream of its answers."""
         stream = stream or Stream()
         ident = next(self._idents)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from hearth.backends.errors import Busy, DoesNotFit, InternalError, UnsupportedParameter
 from hearth.backends.llamacpp.context import LlamaContext
+from hearth.backends.llamacpp.memory import available_bytes
 from hearth.backends.llamacpp.params import START_CELLS, ContextPlan
 from hearth.backends.llamacpp.pool import CellPool
 
@@ -151,9 +152,18 @@ class LlamaCache:
             context.close()
 
     def _grow(self, cells: int) -> None:
-        """Move everything to a context of `cells` cells: copy out, free, make, copy in; so both
-        pools never coexist."""
+        """Move everything to a context of `cells` cells.
+
+        Copy out, free, make, copy in: so that the two pools are never there together.
+        """
         old_cells = self.cells
+        kv_bytes = self._plan.kv_bytes_per_token
+        more_bytes = (cells - old_cells + self._pool.cells) * kv_bytes
+        free_bytes = available_bytes()
+        if more_bytes > free_bytes:
+            raise _cannot_grow(
+                old_cells, cells, f"{more_bytes / 1e9:.2f} GB of {free_bytes / 1e9:.2f} GB free"
+            )
         state = self.context.export()
         self.close()
         refused: DoesNotFit | None = None
@@ -165,15 +175,18 @@ class LlamaCache:
         self._context = context
         context.restore(state)
         if refused is not None:
-            raise Busy(
-                f"The KV pool could not grow from {old_cells:,} to {cells:,} tokens: "
-                f"{refused.message}",
-                "Try again when another request is done, or use a smaller --ctx.",
-                retry_after_s=1.0,
-            ) from refused
+            raise _cannot_grow(old_cells, cells, refused.message) from refused
 
     def _checked(self, slot: int) -> int:
         """`slot`, if it exists: llama.cpp asserts on sequence ids that it was not made for."""
         if not 0 <= slot < self._plan.sequences:
             raise InternalError(f"Slot {slot} does not exist; there are {self._plan.sequences}.")
         return slot
+
+
+def _cannot_grow(old_cells: int, cells: int, why: str) -> Busy:
+    return Busy(
+        f"The KV pool cannot grow from {old_cells:,} to {cells:,} tokens: {why}.",
+        "Try again when another request is done, close other programs, or use a smaller --ctx.",
+        retry_after_s=1.0,
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from hearth.backends.contract import ModelInfo, ModelSpec
@@ -16,21 +15,11 @@ from hearth.backends.llamacpp.model import LlamaModel, Progress
 from hearth.backends.llamacpp.params import ContextPlan, check_settings, gpu_layers, plan_context
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
+from hearth.backends.runners import Loaded
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
 
 NAME = "llamacpp"
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model that is ready to run. `runner.close()` frees all of it, the tokenizer included."""
-
-    runner: LlamaRunner
-    tokenizer: LlamaTokenizer
-    info: ModelInfo
-    template: str | None
-    """Jinja source: the one of the settings, else the model's own; None if it cannot chat."""
 
 
 def open_model(

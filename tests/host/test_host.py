@@ -151,7 +151,11 @@ def test_cancelling_frees_the_worker_at_once(model, place):
         (replace(SHORT, max_tokens=600), PromptTooLong, "600"),
         (Request(text=""), HearthError, ""),
         (Request(text="a", sampling=SamplingParams(top_p=7.0)), InvalidParameter, "top_p"),
-        (Request(text="a", sampling=SamplingParams(temperature=float("nan"))), InvalidParameter, ""),
+        (
+            Request(text="a", sampling=SamplingParams(temperature=float("nan"))),
+            InvalidParameter,
+            "",
+        ),
         (Request(token_ids=(10**6,)), InvalidParameter, ""),
         (Request(), InvalidParameter, ""),
     ],
@@ -268,7 +272,9 @@ def test_other_settings_reload_an_idle_model_and_wait_for_a_busy_one(endless, pl
             assert (await host.backend(endless).info()).context == 32768
             assert (await host.backend(other).info()).context == 16384
             assert len((await host.stats()).workers) == 1
-            async with contextlib.aclosing(host.backend(other).generate(replace(LONG, max_tokens=16_000))) as events:
+            async with contextlib.aclosing(
+                host.backend(other).generate(replace(LONG, max_tokens=16_000))
+            ) as events:
                 await anext(events)
                 _, _, last = await collect(host.backend(endless).generate(SHORT))
                 assert isinstance(last, Failed) and last.error.code == "busy"
@@ -396,7 +402,11 @@ def test_prompts_are_not_logged(model, place):
         async with attached(place) as host:
             canary = "canary-7f3a"
             await collect(host.backend(model).generate(replace(SHORT, text=canary)))
-            await collect(host.backend(model).generate(Request(messages=(Message("user", canary),), max_tokens=3)))
+            await collect(
+                host.backend(model).generate(
+                    Request(messages=(Message("user", canary),), max_tokens=3)
+                )
+            )
 
     asyncio.run(main())
     wait_until(lambda: not os.path.exists(place.address))

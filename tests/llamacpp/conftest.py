@@ -1,0 +1,53 @@
+"""Tiny models for this room's tests, made once a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gguf_builder import tiny_llama
+from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.llamacpp.load import Loaded, open_model
+
+EXACT = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="session")
+def f32_model(models: Path) -> Path:
+    """Two layers, float32, 270 tokens, trained context 512."""
+    return tiny_llama(models / "f32.gguf", vocab=320)
+
+
+@pytest.fixture(scope="session")
+def long_model(models: Path) -> Path:
+    """One layer, float32, trained context 8,192: four sessions outgrow the first pool."""
+    return tiny_llama(models / "long.gguf", layers=1, context=8192, seed=3)
+
+
+@pytest.fixture(scope="session")
+def q8_model(models: Path) -> Path:
+    return tiny_llama(models / "q8.gguf", quant="Q8_0")
+
+
+@pytest.fixture
+def load() -> Iterator[Callable[..., Loaded]]:
+    """`load(path, **settings)`: an exact-mode model, closed after the test."""
+    opened: list[Loaded] = []
+
+    def open_exact(path: Path, **changes: object) -> Loaded:
+        settings = ModelSettings(
+            **{name: getattr(EXACT, name) for name in EXACT.__slots__} | changes
+        )
+        opened.append(open_model(ModelSpec(str(path), settings=settings)))
+        return opened[-1]
+
+    yield open_exact
+    for loaded in opened:
+        loaded.runner.close()

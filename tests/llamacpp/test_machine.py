@@ -1,0 +1,70 @@
+"""Threads and memory: measured on the machine, within what the process may use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hearth.backends.llamacpp import memory, threads
+from hearth.backends.llamacpp.threads import candidates, measure_threads
+
+
+class Machine:
+    """A clock that steps advance: each takes `cost[threads]` seconds."""
+
+    def __init__(self, cost: dict[int, float]) -> None:
+        self.now = 0.0
+        self.cost = cost
+        self.steps = 0
+
+    def step(self, count: int) -> None:
+        self.now += self.cost[count]
+        self.steps += 1
+
+    def measure(self, counts: list[int], budget_s: float = 0.15) -> int:
+        return measure_threads(self.step, counts, budget_s=budget_s, clock=lambda: self.now).threads
+
+
+def test_the_fastest_count_is_chosen() -> None:
+    assert Machine({4: 0.003, 2: 0.001, 8: 0.004}).measure([4, 2, 8]) == 2
+
+
+def test_a_small_gain_does_not_move_the_default() -> None:
+    assert Machine({4: 0.001, 3: 0.00097}).measure([4, 3]) == 4
+
+
+def test_a_slow_model_keeps_the_default_within_the_budget() -> None:
+    machine = Machine({4: 0.2, 2: 0.01})
+    assert machine.measure([4, 2]) == 4
+    assert machine.now <= 0.2
+
+
+def test_a_single_choice_is_not_measured() -> None:
+    machine = Machine({1: 1.0})
+    assert machine.measure([1]) == 1
+    assert machine.steps == 0
+
+
+def test_candidates_stay_within_the_machine() -> None:
+    assert candidates(1, 1) == [1]
+    assert candidates(8, 16) == [8, 4, 7, 16]
+    assert candidates(2, 2) == [2, 1]
+
+
+def test_a_group_quota_bounds_the_threads(tmp_path: Path) -> None:
+    quota = tmp_path / "cpu.max"
+    quota.write_text("150000 100000\n")
+    assert threads._cgroup_quota(quota) == 2
+    quota.write_text("max 100000\n")
+    assert threads._cgroup_quota(quota) is None
+    assert threads._cgroup_quota(tmp_path / "none") is None
+    assert 1 <= threads.usable_cores() <= threads.usable_threads()
+
+
+def test_a_group_limit_bounds_the_memory(tmp_path: Path) -> None:
+    free = memory.available_bytes(tmp_path)
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("700000\n")
+    (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 200000\nactive_file 100000\n")
+    assert memory.available_bytes(tmp_path) == 600000 < free
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.available_bytes(tmp_path) > 600000

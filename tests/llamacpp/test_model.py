@@ -1,0 +1,106 @@
+"""Loading: what cannot run is refused with a type, and the process lives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gguf_builder import tiny_llama
+from hearth.backends.contract import ModelSpec
+from hearth.backends.errors import CorruptFile, ModelNotFound, UnsupportedModel
+from hearth.backends.llamacpp.lib import LibraryLog, load_library
+from hearth.backends.llamacpp.load import open_model
+from hearth.backends.llamacpp.model import LlamaModel
+
+
+def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound):
+        open_model(ModelSpec(str(tmp_path / "none.gguf")))
+
+
+def test_llama_cpp_says_why_it_rejects_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(b"GGUF\x03\x00\x00\x00" + b"\xff" * 64)
+    with pytest.raises(CorruptFile, match=r"cut\.gguf"):
+        LlamaModel.open(path)
+
+
+def test_an_unknown_architecture_is_unsupported(tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "new.gguf")
+    data = path.read_bytes()
+    assert data.count(b"general.architecture") == 1
+    at = data.index(b"llama", data.index(b"general.architecture"))
+    path.write_bytes(data[:at] + b"zzzzz" + data[at + 5 :])
+    with pytest.raises(UnsupportedModel, match="zzzzz"):
+        LlamaModel.open(path)
+
+
+def test_progress_runs_up_to_one(f32_model: Path) -> None:
+    seen: list[float] = []
+    LlamaModel.open(f32_model, progress=seen.append).close()
+    assert seen == sorted(seen) and seen[-1] == 1.0
+
+
+def test_what_progress_raises_ends_the_load(f32_model: Path) -> None:
+    class StopLoadingError(Exception):
+        pass
+
+    def stop(_share: float) -> None:
+        raise StopLoadingError
+
+    with pytest.raises(StopLoadingError):
+        LlamaModel.open(f32_model, progress=stop)
+    LlamaModel.open(f32_model).close()
+
+
+def test_facts_come_from_the_model(f32_model: Path) -> None:
+    with LlamaModel.open(f32_model) as model:
+        assert model.facts.vocab_size == 320
+        assert model.facts.trained_context == 512
+        assert model.facts.layers == 2
+        assert model.facts.end_ids == {269}
+        assert model.metadata("general.name") == "tiny"
+        assert model.metadata("no.such.key") is None
+        template = model.chat_template()
+        assert template is not None and template == model.metadata("tokenizer.chat_template")
+    model.close()
+
+
+def test_a_model_without_a_template_has_none(tmp_path: Path) -> None:
+    loaded = open_model(ModelSpec(str(tiny_llama(tmp_path / "base.gguf", template=None))))
+    assert loaded.template is None
+    assert not loaded.info.has_chat_template and loaded.info.template_sha256 == ""
+    loaded.runner.close()
+
+
+def test_the_library_names_itself() -> None:
+    library = load_library()
+    assert library is load_library()
+    assert library.version.startswith("llama-cpp-python ")
+    assert library.max_sequences >= 64
+    assert not library.has("NO_SUCH_FEATURE")
+
+
+def test_log_lines_are_joined_and_the_worst_are_said() -> None:
+    log = LibraryLog()
+    log.write(2, "loading\n")
+    assert log.said() == "loading"
+    log.write(4, "it ")
+    log.write(5, "broke\n")
+    log.write(1, "a graph ")
+    log.write(5, "of many nodes\n")
+    log.write(2, "freeing\n")
+    assert log.said() == "it broke"
+    log.clear()
+    assert log.said() == ""
+
+
+def test_importing_the_room_does_not_import_the_library() -> None:
+    code = (
+        "import sys, hearth.backends.llamacpp.load, hearth.backends.llamacpp.selftest;"
+        "sys.exit('llama_cpp' in sys.modules or 'gguf' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
