@@ -1,0 +1,157 @@
+"""`hearth`: finds the command, runs it, and turns what goes wrong into words and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from hearth.app.cli.streams import is_terminal, use_utf8
+from hearth.app.exit_codes import ExitCode
+
+PROGRAM = "hearth"
+
+# name: (module in hearth.app.cli, name in it, help); so that listing imports no command.
+COMMANDS = {
+    "run": ("run", "run", "Ask a model once; the answer goes to stdout."),
+    "chat": ("chat", "chat", "Chat with a model, line by line."),
+    "list": ("list", "list_models", "List the models on this machine."),
+    "show": ("show", "show", "Show what is known about a model."),
+    "doctor": ("doctor", "doctor", "Check the installation and say where everything lies."),
+    "settings": ("settings", "settings", "Print the settings in force, and where each comes from."),
+    "completion": ("completion", "completion", "Print the completion script of a shell."),
+}
+ALIASES = {"ls": "list"}
+
+# Commands of later versions, and what does their work until then.
+LATER = {
+    "pull": "put a GGUF file into {models}, or give its path: hearth run ./model.gguf",
+    "import": "put the GGUF file into {models}, or give its path: hearth run ./model.gguf",
+    "rm": "delete the file in {models}",
+    "quantize": "use a file that is quantized already; its name says how, such as Q4_K_M",
+    "fit": "run the model: Hearth says both numbers when it does not fit",
+    "bench": "see the speeds that hearth run --stats prints",
+    "serve": "use hearth run or hearth chat",
+    "ps": "see the section about the host in hearth doctor",
+    "stop": "wait: an idle model is unloaded by itself (keep_alive_s in the settings)",
+}
+
+
+class Commands(click.Group):
+    """A group whose commands are imported when they run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of this version's commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command called `cmd_name`."""
+        entry = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
+        if entry is None:
+            return None
+        module = importlib.import_module(f"hearth.app.cli.{entry[0]}")
+        command: click.Command = getattr(module, entry[1])
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that `args` begin with. Raises UsageError with the nearest name."""
+        name = args[0]
+        if name in LATER:
+            raise click.UsageError(_not_yet(name))
+        if name not in COMMANDS and name not in ALIASES and not name.startswith("-"):
+            raise click.UsageError(_unknown(name))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands, and what exit codes mean."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(int(code)), code.meaning) for code in ExitCode])
+
+
+def _not_yet(name: str) -> str:
+    from hearth.app.paths import find_paths
+
+    instead = LATER[name].format(models=find_paths().models)
+    return f"hearth {name} is not in this version yet. For now {instead}."
+
+
+def _unknown(name: str) -> str:
+    from hearth.app.nearest import did_you_mean
+
+    guess = did_you_mean(name, [*COMMANDS, *ALIASES, *LATER])
+    return f'There is no command "{name}".{guess} To ask a model: hearth run MODEL PROMPT.'
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        print(f"hearth {version('hearth-llm')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option("--offline", is_flag=True, help="Open no network connection.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+@click.pass_context
+def cli(ctx: click.Context, offline: bool) -> int:
+    """Run language models on this machine.
+
+    Alone, it opens a chat with the default model; with piped text, it answers that and ends.
+    """
+    from hearth.app.cli.state import State
+
+    ctx.obj = state = State(offline=offline)
+    if ctx.invoked_subcommand is not None:
+        return ExitCode.OK
+    if sys.stdin is not None and not is_terminal(sys.stdin):
+        from hearth.app.cli.prompt import read_prompt
+        from hearth.app.cli.run import run_once
+
+        text = read_prompt(())
+        if not text:
+            raise click.UsageError("Nothing was piped in. Try hearth --help.")
+        return run_once(state, "", text, {})
+    from hearth.app.cli.chat import open_chat
+
+    return open_chat(state, "", {})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `hearth` with `argv`, by default the process's arguments; returns the exit code."""
+    use_utf8()
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = cli.main(args, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads any more, and the interpreter flushes stdout once more on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
+    except BaseException as error:  # noqa: BLE001 - the last door; report() decides
+        from hearth.app.cli.report import report
+
+        return report(error, as_json="--json" in args)
+    return int(code or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

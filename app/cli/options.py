@@ -1,0 +1,99 @@
+"""Options that several commands share; `settings_keys` declares those of models and sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+
+from hearth.app import settings_keys as keys
+from hearth.app.settings import Layer, Setting
+from hearth.app.settings_keys import Key
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SHORT = {"context": "--ctx"}
+_LOADING = ("context", "kv_type", "gpu_layers", "threads")
+_LOAD_KEYS = (*(key for key in keys.LOADING if key.name in _LOADING), keys.ALL["backend"])
+_KEYS = (*keys.SAMPLING, *_LOAD_KEYS, keys.ALL["system"])
+
+
+class KeyType(click.ParamType[Any]):
+    """The values of one setting."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.name = key.kind
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """The placeholder in help."""
+        if self.key.choices:
+            return "|".join(self.key.choices)
+        return {"int": "N", "float": "X", "biases": "ID=X", "bool": "true|false"}.get(
+            self.key.kind, "TEXT"
+        )
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The checked value."""
+        if not isinstance(value, str) or self.key.kind == "texts":
+            return value
+        try:
+            return self.key.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def flag_of(key: Key) -> str:
+    """The option's name on the command line."""
+    return _SHORT.get(key.name, key.flag)
+
+
+def model_options(command: Command) -> Command:
+    """The options of sampling, loading and the system prompt; `typed_settings` reads them."""
+    for key in reversed(_KEYS):
+        command = click.option(
+            flag_of(key),
+            key.name,
+            type=KeyType(key),
+            multiple=key.kind in ("texts", "biases"),
+            help=key.help[0].upper() + key.help[1:] + ".",
+        )(command)
+    return command
+
+
+def typed_settings(ctx: click.Context) -> Layer:
+    """What was typed of `model_options`."""
+    typed: Layer = {}
+    for key in _KEYS:
+        if ctx.get_parameter_source(key.name) is not ParameterSource.COMMANDLINE:
+            continue
+        value = ctx.params[key.name]
+        if key.kind == "texts":
+            value = tuple(value)
+        elif key.kind == "biases":
+            value = {token: bias for biases in value for token, bias in biases.items()}
+        typed[key.name] = Setting(value, flag_of(key))
+    return typed
+
+
+def json_option(command: Command) -> Command:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, with stable keys.")(
+        command
+    )
+
+
+def complete_model(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The names of the library that begin with `incomplete`, and files of the shell."""
+    from hearth.app.cli.state import State
+
+    names = [model.name for model in State().library.found()]
+    matching = [
+        CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())
+    ]
+    return matching or [CompletionItem(incomplete, type="file")]

@@ -1,0 +1,137 @@
+"""Where commands write: data to stdout, narration to stderr, and to a terminal only safe text."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from hearth.app.cli.streams import is_terminal
+from hearth.app.terminal import SafeStream, safe_text
+
+if TYPE_CHECKING:
+    from hearth.backends.errors import HearthError
+
+_WONDER_S = 0.7
+_DIM, _RED, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[0m"
+
+
+class Output:
+    """stdout and stderr of one command."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._environ = os.environ if environ is None else environ
+
+    @property
+    def to_terminal(self) -> bool:
+        """stdout is a terminal."""
+        return is_terminal(sys.stdout)
+
+    @property
+    def narrates_to_terminal(self) -> bool:
+        """stderr is a terminal."""
+        return is_terminal(sys.stderr)
+
+    def data(self, text: str, end: str = "\n") -> None:
+        """Write to stdout: as it is into a pipe or file, safe on a terminal."""
+        print(safe_text(text) if self.to_terminal else text, end=end, flush=True)
+
+    def json(self, value: Any) -> None:
+        """Write one JSON document to stdout."""
+        indent = 2 if self.to_terminal else None
+        self.data(json.dumps(value, ensure_ascii=self.to_terminal, indent=indent))
+
+    def stream(self) -> StreamWriter:
+        """A writer to stdout for text that comes in pieces."""
+        return StreamWriter(sys.stdout, safe=self.to_terminal)
+
+    def note(self, text: str) -> None:
+        """A line of narration on stderr."""
+        self._narrate(text, _DIM)
+
+    @contextmanager
+    def note_if_slow(self, text: str) -> Iterator[None]:
+        """Say `text` on a terminal if the block takes long enough to make a person wonder."""
+        if not self.narrates_to_terminal:
+            yield
+            return
+        timer = threading.Timer(_WONDER_S, self.note, [text])
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+    def problem(self, text: str) -> None:
+        """A line on stderr that something went wrong."""
+        self._narrate(text, _RED)
+
+    def error(self, error: HearthError) -> None:
+        """What happened and what to do next, on stderr."""
+        self.problem(f"error: {error.message}")
+        if error.hint:
+            self.note(error.hint)
+
+    def _narrate(self, text: str, style: str) -> None:
+        if self.narrates_to_terminal:
+            text = safe_text(text)
+            text = f"{style}{text}{_PLAIN}" if text and self._styled() else text
+        print(text, file=sys.stderr, flush=True)
+
+    def _styled(self) -> bool:
+        if self._environ.get("NO_COLOR") or self._environ.get("TERM") == "dumb":
+            return False
+        return sys.platform != "win32" or "WT_SESSION" in self._environ
+
+    def table(self, rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+        """Columns of text on stdout under the first row; those in `right` are right-aligned."""
+        if self.to_terminal:
+            rows = [[safe_text(cell) for cell in row] for row in rows]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        for row in rows:
+            cells = [
+                cell.rjust(width) if column in right else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            self.data("  ".join(cells).rstrip())
+
+
+class StreamWriter:
+    """Writes pieces of foreign text at once, and knows whether the line is complete."""
+
+    def __init__(self, stream: TextIO, *, safe: bool) -> None:
+        self._stream = stream
+        self._safe = SafeStream() if safe else None
+        self._last = "\n"
+
+    def write(self, text: str) -> None:
+        """Show a piece."""
+        self._put(self._safe.feed(text) if self._safe else text)
+
+    def end(self) -> None:
+        """The text is over; the next output begins on a line of its own."""
+        if self._safe:
+            self._put(self._safe.flush())
+        if self._last != "\n":
+            self._put("\n")
+
+    def _put(self, text: str) -> None:
+        if text:
+            self._stream.write(text)
+            self._stream.flush()
+            self._last = text[-1]
+
+
+def error_json(error: HearthError) -> dict[str, Any]:
+    """The object that stands for `error` in JSON output."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+        "data": dict(error.data),
+    }

@@ -1,0 +1,68 @@
+"""The last door of a command: an exception becomes words (or JSON) and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from datetime import UTC, datetime
+
+import click
+
+from hearth.app.cli.output import Output, error_json
+from hearth.app.exit_codes import ExitCode
+from hearth.app.paths import find_paths, private_folder
+from hearth.backends.errors import HearthError, InternalError
+
+_ISSUES = "If it happens again, please report it with that file."
+
+
+class UsageProblem(HearthError):
+    """A command line that cannot be understood."""
+
+    code = "usage"
+    exit_code = ExitCode.USAGE
+
+
+def report(error: BaseException, *, as_json: bool) -> int:
+    """Say what `error` is; returns the exit code. What is no error (SystemExit) is raised again."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return ExitCode.INTERRUPTED
+    if not isinstance(error, Exception):
+        raise error
+    known = _typed(error)
+    if os.environ.get("HEARTH_DEBUG") and not isinstance(error, click.ClickException):
+        traceback.print_exception(error, file=sys.stderr)
+    output = Output()
+    if as_json:
+        output.json({"error": error_json(known)})
+    else:
+        output.error(known)
+    return known.exit_code
+
+
+def _typed(error: Exception) -> HearthError:
+    if isinstance(error, HearthError):
+        return error
+    if isinstance(error, click.ClickException):
+        command = (
+            error.ctx.command_path
+            if isinstance(error, click.UsageError) and error.ctx
+            else "hearth"
+        )
+        return UsageProblem(error.format_message(), f"{command} -h shows how to use it.")
+    return InternalError(f"{type(error).__name__}: {error}", _keep(error))
+
+
+def _keep(error: Exception) -> str:
+    """Write the traceback to the log folder; the hint says where."""
+    try:
+        path = private_folder(find_paths().log) / "hearth.log"
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{datetime.now(UTC).isoformat()} hearth {' '.join(sys.argv[1:2])}\n")
+            traceback.print_exception(error, file=file)
+    except OSError as problem:
+        return f"HEARTH_DEBUG=1 shows the details; no log could be written ({problem.strerror})."
+    return f"This is a defect in Hearth. The details are in {path}. {_ISSUES}"

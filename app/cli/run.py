@@ -1,0 +1,160 @@
+"""`hearth run`: one request, its answer on stdout."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from hearth.app.cli.asking import Answer, ask
+from hearth.app.cli.options import complete_model, json_option, model_options, typed_settings
+from hearth.app.cli.output import error_json
+from hearth.app.cli.prompt import clean, read_prompt
+from hearth.app.cli.state import Chosen, State
+from hearth.app.cli.words import answer_json, ending, headline, statistics
+from hearth.app.exit_codes import ExitCode
+from hearth.app.settings import Layer
+from hearth.backends.contract import Message, ModelInfo, Request
+from hearth.backends.errors import NoChatTemplate, from_info
+
+_SEED_BITS = 53  # so that every JSON reader keeps it exactly
+
+
+@click.command("run")
+@click.argument("model", shell_complete=complete_model)
+@click.argument("prompt", nargs=-1)
+@click.option(
+    "--raw", is_flag=True, help="Complete the text as it stands, without the chat template."
+)
+@click.option("--stats", is_flag=True, help="Print token counts and speeds to stderr.")
+@json_option
+@model_options
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    model: str,
+    prompt: tuple[str, ...],
+    raw: bool,
+    stats: bool,
+    as_json: bool,
+    **_: Any,
+) -> int:
+    """Ask MODEL once.
+
+    The PROMPT is what is piped in, then what is typed; with neither, the chat opens.
+
+    MODEL is guide, a name that `hearth list` shows, or a path to a GGUF file.
+    """
+    state: State = ctx.obj
+    flags = typed_settings(ctx)
+    if "logprobs" in flags and not as_json:
+        raise click.UsageError("--logprobs needs --json, which prints them.")
+    text = read_prompt(prompt)
+    if not text:
+        if raw or as_json or prompt or not state.output.narrates_to_terminal:
+            raise click.UsageError(
+                "There is no prompt. Type it after the model's name, or pipe it in."
+            )
+        from hearth.app.cli.chat import open_chat
+
+        return open_chat(state, model, flags, stats=stats)
+    return run_once(state, model, text, flags, raw=raw, stats=stats, as_json=as_json)
+
+
+def run_once(
+    state: State,
+    model: str,
+    text: str,
+    flags: Layer,
+    *,
+    raw: bool = False,
+    stats: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Ask the model called `model` once and print its answer; returns the exit code."""
+    chosen = state.choose(model, flags)
+    request = build_request(chosen, text, raw=raw)
+    with state.link() as link:
+        linked = link.model(chosen.spec)
+        with state.output.note_if_slow(f"loading {chosen.found.name} …"):
+            info = linked.info()
+        if not raw:
+            require_template(info)
+        if not as_json:
+            announce(state, info, stats=stats)
+        writer = state.output.stream()
+
+        def show(piece: str) -> None:
+            if not as_json:
+                writer.write(piece)
+
+        answer = ask(linked, request, show)
+    if as_json:
+        return _report_json(state, answer, info, request)
+    writer.end()
+    narrate_end(state, answer, info, request, stats=stats)
+    return conclude(state, answer)
+
+
+def build_request(chosen: Chosen, text: str, *, raw: bool) -> Request:
+    """The request for `text` under the settings of `chosen`, with a seed that can be reported."""
+    use = chosen.use
+    seed = use.sampling.seed if use.sampling.seed is not None else secrets.randbits(_SEED_BITS)
+    request = Request(
+        sampling=replace(use.sampling, seed=seed), max_tokens=use.max_tokens, stop=use.stop
+    )
+    if raw:
+        return replace(request, text=text)
+    system = (Message("system", clean(use.system)),) if use.system else ()
+    return replace(request, messages=(*system, Message("user", text)))
+
+
+def require_template(info: ModelInfo) -> None:
+    """Raise `NoChatTemplate` unless the model can chat."""
+    if not info.has_chat_template:
+        raise NoChatTemplate(
+            f"{info.name} has no chat template, so it cannot chat.",
+            f"It can complete text: hearth run --raw {info.name} TEXT.",
+        )
+
+
+def announce(state: State, info: ModelInfo, *, stats: bool) -> None:
+    """Say on stderr what answers, and what the user should know about it."""
+    if stats or state.output.narrates_to_terminal:
+        state.output.note(headline(info))
+    for notice in info.notices:
+        state.output.note(notice)
+
+
+def narrate_end(
+    state: State, answer: Answer, info: ModelInfo, request: Request, *, stats: bool
+) -> None:
+    """Say on stderr what the user should know of a finished answer; with `stats`, its numbers."""
+    for note in (*answer.notices, ending(answer, info, request.max_tokens)):
+        if note:
+            state.output.note(note)
+    if stats:
+        state.output.note(statistics(answer, request.sampling.seed))
+
+
+def conclude(state: State, answer: Answer) -> int:
+    """Say how `answer` ended, if not well; returns the exit code."""
+    if answer.error is not None:
+        error = from_info(answer.error)
+        state.output.error(error)
+        return error.exit_code
+    return ExitCode.INTERRUPTED if answer.reason == "cancelled" else ExitCode.OK
+
+
+def _report_json(state: State, answer: Answer, info: ModelInfo, request: Request) -> int:
+    document = answer_json(answer, info, request.sampling.seed)
+    code: int = ExitCode.INTERRUPTED if answer.reason == "cancelled" else ExitCode.OK
+    if answer.error is not None:
+        error = from_info(answer.error)
+        document["error"] = error_json(error)
+        code = error.exit_code
+    state.output.json(document)
+    return code

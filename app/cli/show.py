@@ -1,0 +1,137 @@
+"""`hearth show`: what the header of a model says."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, get_args
+
+import click
+
+from hearth.app.cli import words
+from hearth.app.cli.options import complete_model, json_option
+from hearth.app.cli.state import State, pass_state
+from hearth.app.library.local import FoundModel
+from hearth.backends.contract import KvType
+from hearth.backends.errors import HearthError, NoChatTemplate
+from hearth.quant.gguf import preflight
+from hearth.quant.gguf.file import GgufFile
+
+_TOKENS = "tokenizer.ggml.tokens"
+
+
+@click.command("show")
+@click.argument("model", shell_complete=complete_model)
+@click.option("--template", is_flag=True, help="Print the chat template alone.")
+@click.option("--tensors", is_flag=True, help="List the tensors too.")
+@json_option
+@pass_state
+def show(state: State, model: str, template: bool, tensors: bool, as_json: bool) -> None:
+    """Show what is known about MODEL: a name that `hearth list` shows, or a path to a GGUF file."""
+    found = state.library.resolve(model)
+    header = preflight.check(found.path)
+    if template and not as_json:
+        if header.chat_template is None:
+            raise NoChatTemplate(f"{found.name} has no chat template.")
+        state.output.data(header.chat_template)
+        return
+    facts = describe(found, header, tensors=tensors, template=template)
+    if as_json:
+        state.output.json(facts)
+        return
+    width = max(len(title) for title, _ in _LINES)
+    for title, text in ((title, line(facts)) for title, line in _LINES):
+        if text:
+            state.output.data(f"{title:{width}}  {text}")
+    if tensors:
+        state.output.data("")
+        rows = [("TENSOR", "TYPE", "SHAPE", "SIZE")]
+        rows += [
+            (t["name"], t["type"], " × ".join(map(str, t["shape"])), words.size(t["size_bytes"]))
+            for t in facts["tensors"]
+        ]
+        state.output.table(rows, right=(3,))
+
+
+def describe(
+    found: FoundModel, header: GgufFile, *, tensors: bool, template: bool
+) -> dict[str, Any]:
+    """The object of `hearth show --json`, with the list of tensors and the template on request."""
+    chat_template = header.chat_template
+    vocabulary = header.value(_TOKENS)
+    facts: dict[str, Any] = {
+        "name": found.name,
+        "title": header.value("general.name"),
+        "path": str(found.path),
+        "origin": found.origin,
+        "size_bytes": sum(part.size_bytes for part in (header, *header.shards)),
+        "files": 1 + len(header.shards),
+        "architecture": header.architecture,
+        "parameters": header.parameter_count,
+        "quantization": header.file_type_name,
+        "bits_per_weight": round(_weight_bits(header), 2),
+        "context": header.context_length,
+        "kv_bytes_per_token": {kv_type: _kv_bytes(header, kv_type) for kv_type in get_args(KvType)},
+        "tokenizer": header.value("tokenizer.ggml.model"),
+        "pre_tokenizer": header.value("tokenizer.ggml.pre"),
+        "vocabulary": None if vocabulary is None else len(vocabulary),
+        "template_sha256": chat_template and hashlib.sha256(chat_template.encode()).hexdigest(),
+        "licence": header.value("general.license"),
+        "gguf_version": header.version,
+        "tensor_count": len(header.all_tensors),
+    }
+    if template:
+        facts["template"] = chat_template
+    if tensors:
+        facts["tensors"] = [
+            {"name": t.name, "type": t.type.name, "shape": list(t.shape), "size_bytes": t.nbytes}
+            for t in header.all_tensors
+        ]
+    return facts
+
+
+def _weight_bits(header: GgufFile) -> float:
+    return 8 * sum(tensor.nbytes for tensor in header.all_tensors) / max(1, header.parameter_count)
+
+
+def _kv_bytes(header: GgufFile, kv_type: str) -> int | None:
+    """Bytes of KV cache a token; None if this model's heads cannot be stored in that type."""
+    try:
+        return header.kv_bytes_per_token(kv_type, kv_type)
+    except HearthError:
+        return None
+
+
+def _kv_line(facts: dict[str, Any]) -> str:
+    bytes_of: dict[str, int | None] = facts["kv_bytes_per_token"]
+    parts = [f"{name} {'not possible' if n is None else f'{n:,}'}" for name, n in bytes_of.items()]
+    return " · ".join(parts) + "  (bytes a token)"
+
+
+def _template_line(facts: dict[str, Any]) -> str:
+    digest = facts["template_sha256"]
+    return f"yes, sha256 {digest[:16]}" if digest else "none: use hearth run --raw"
+
+
+_LINES = (
+    ("name", lambda facts: facts["name"]),
+    ("title", lambda facts: facts["title"]),
+    ("file", lambda facts: facts["path"]),
+    ("size", lambda facts: words.size(facts["size_bytes"])),
+    ("architecture", lambda facts: facts["architecture"]),
+    ("parameters", lambda facts: f"{words.count(facts['parameters'])} ({facts['parameters']:,})"),
+    (
+        "quantization",
+        lambda facts: f"{facts['quantization']}, {facts['bits_per_weight']} bits a weight",
+    ),
+    ("context", lambda facts: f"{facts['context']:,} tokens (trained)"),
+    ("KV cache", _kv_line),
+    (
+        "tokenizer",
+        lambda facts: (
+            f"{facts['tokenizer']} ({facts['pre_tokenizer'] or 'default'}), "
+            f"{facts['vocabulary'] or 0:,} tokens"
+        ),
+    ),
+    ("template", _template_line),
+    ("licence", lambda facts: facts["licence"] or "not stated in the file"),
+)

@@ -1,0 +1,22 @@
+"""The standard streams, for what must not wait for the rest of `output`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """A person sits at the other end of `stream`."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def use_utf8() -> None:
+    """Make the standard streams UTF-8, with a replacement for what a terminal cannot show."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            encoding = stream.encoding if is_terminal(stream) else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="replace")

@@ -1,0 +1,80 @@
+"""Facts about models and answers in words, as `run`, `chat`, `list` and `show` print them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hearth.app.cli.asking import Answer
+from hearth.backends.contract import ModelInfo
+
+
+def headline(info: ModelInfo) -> str:
+    """The line that says what answers, such as "guide · F16 · context 2,048 · f16 KV"."""
+    return f"{info.name} · {info.quantization} · context {info.context:,} · {info.kv_type} KV"
+
+
+def statistics(answer: Answer, seed: int | None) -> str:
+    """The line of `--stats`."""
+    usage, timings = answer.usage, answer.timings
+    cached = f" ({usage.cached_tokens:,} cached)" if usage.cached_tokens else ""
+    parts = [
+        f"prompt {usage.prompt_tokens:,} tokens{cached}",
+        f"answer {usage.completion_tokens:,} tokens",
+        f"TTFT {timings.ttft_s:.3f} s" if timings.ttft_s else "",
+        f"prefill {timings.prefill_tok_per_s:,.1f} tok/s" if timings.prefill_tok_per_s else "",
+        f"decode {timings.decode_tok_per_s:,.1f} tok/s" if timings.decode_tok_per_s else "",
+        f"seed {seed}" if seed is not None else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def ending(answer: Answer, info: ModelInfo, max_tokens: int | None) -> str:
+    """Why the answer stops before its end; empty if it does not."""
+    if answer.reason == "cancelled":
+        return "(stopped)"
+    if answer.reason != "length":
+        return ""
+    if max_tokens is not None and answer.usage.completion_tokens >= max_tokens:
+        return f"(cut at --max-tokens {max_tokens:,})"
+    return f"(cut: the context of {info.context:,} tokens is full)"
+
+
+def answer_json(answer: Answer, info: ModelInfo, seed: int | None) -> dict[str, Any]:
+    """The object of `hearth run --json`."""
+    document: dict[str, Any] = {
+        "model": info.name,
+        "backend": info.backend,
+        "quantization": info.quantization,
+        "context": info.context,
+        "kv_type": info.kv_type,
+        "text": answer.text,
+        "finish_reason": answer.reason,
+        "stop": answer.stop,
+        "seed": seed,
+        "usage": dataclasses.asdict(answer.usage),
+        "timings": dataclasses.asdict(answer.timings),
+        "notices": [*info.notices, *answer.notices],
+    }
+    if answer.logprobs:
+        document["logprobs"] = [dataclasses.asdict(item) for item in answer.logprobs]
+    return document
+
+
+def size(size_bytes: float) -> str:
+    """A size in decimal units, such as "4.7 GB"."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.1f} TB"
+
+
+def count(number: int) -> str:
+    """A count of parameters, such as "7.1 M"."""
+    if not number:
+        return "?"
+    for unit, divisor in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= divisor:
+            return f"{number / divisor:.1f} {unit}"
+    return str(number)

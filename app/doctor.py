@@ -1,0 +1,244 @@
+"""The checks of `hearth doctor`: what is found, whether it is well, and the cure if not."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from typing import Any, Literal
+
+from hearth.app import machine
+from hearth.app.host_link import HostLink
+from hearth.app.library.local import BUNDLED, Library
+from hearth.app.paths import Paths
+from hearth.app.settings import Settings
+from hearth.backends.errors import HearthError, HostUnreachable
+
+DISTRIBUTION = "hearth-llm"
+_LOW_DISK_BYTES = 2 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's report.
+
+    Attributes:
+        subject: what was looked at, a stable name.
+        state: "ok"; "warning": works, but see `cure`; "fault": broken.
+        text: what was found.
+        cure: what to do about it; may be several lines of commands.
+        data: the same for programs.
+    """
+
+    subject: str
+    state: Literal["ok", "warning", "fault"]
+    text: str
+    cure: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def examine(paths: Paths, settings: Settings | HearthError, library: Library) -> Iterator[Finding]:
+    """Every finding, as it is found; `settings` may be the error that reading them gave."""
+    yield _python()
+    yield from _packages()
+    yield _machine()
+    yield _compiler()
+    yield _llamacpp(paths)
+    yield from _folders(paths)
+    yield _disk(paths)
+    yield from _settings(settings)
+    yield from _models(library)
+    yield _host(paths)
+
+
+def _python() -> Finding:
+    text = (
+        f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
+    )
+    return Finding("python", "ok", text, data={"version": platform.python_version()})
+
+
+def _packages() -> Iterator[Finding]:
+    versions: dict[str, str | None] = {}
+    for requirement in metadata.requires(DISTRIBUTION) or ():
+        if "extra ==" not in requirement:
+            name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+            versions[name] = _version(name)
+    found = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    yield Finding(
+        "packages",
+        "ok",
+        f"{DISTRIBUTION} {_version(DISTRIBUTION)}; {found}",
+        data={"versions": versions},
+    )
+    missing = [name for name, version in versions.items() if version is None]
+    if missing:
+        yield Finding(
+            "missing packages",
+            "warning",
+            f"not installed: {', '.join(missing)}",
+            f"What needs them does not work. pip install {' '.join(missing)}",
+            {"missing": missing},
+        )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _machine() -> Finding:
+    found = machine.this_machine()
+    gib = 2**30
+    text = (
+        f"{found.cpu}, {found.physical_cores} cores ({found.usable_cores} usable threads), "
+        f"{' '.join(found.cpu_flags) or 'no flags known'}; memory "
+        f"{found.memory_total_bytes / gib:.1f} GiB, "
+        f"{found.memory_available_bytes / gib:.1f} GiB available"
+    )
+    return Finding("machine", "ok", text, data=asdict(found))
+
+
+def _compiler() -> Finding:
+    found = machine.compiler()
+    if found:
+        return Finding("compiler", "ok", found)
+    return Finding(
+        "compiler",
+        "warning",
+        "there is no C++ compiler",
+        "Only building llama-cpp-python needs one: apt install g++, or xcode-select --install on "
+        "macOS.",
+    )
+
+
+def _llamacpp(paths: Paths) -> Finding:
+    """The self-test runs in a child process, which may crash; its verdict is kept."""
+    from hearth.backends.llamacpp import selftest
+
+    try:
+        verdict = selftest.verdict(paths.cache)
+    except HearthError as error:
+        return Finding("llama.cpp", "fault", error.message, error.hint, {"error": error.code})
+    version = _version("llama-cpp-python")
+    data = asdict(verdict)
+    slower = selftest.explain(verdict)
+    if slower is None:
+        text = f"llama-cpp-python {version} passed its self-test; {verdict.system_info}"
+        return Finding("llama.cpp", "ok", text, data=data)
+    text = f"{slower} In the self-test: {verdict.reason}. The build: {verdict.system_info}"
+    return Finding("llama.cpp", "fault", text, selftest.cure(), data)
+
+
+def _folders(paths: Paths) -> Iterator[Finding]:
+    for name, folder in (
+        ("config", paths.config),
+        ("data", paths.data),
+        ("models", paths.models),
+        ("state", paths.state),
+        ("cache", paths.cache),
+        ("log", paths.log),
+    ):
+        data = {"path": str(folder)}
+        if machine.can_write(folder):
+            yield Finding(f"{name} folder", "ok", str(folder), data=data)
+        else:
+            cure = "Give yourself the right to write there, or set HEARTH_HOME to another folder."
+            yield Finding(f"{name} folder", "fault", f"{folder} cannot be written to", cure, data)
+
+
+def _disk(paths: Paths) -> Finding:
+    free = machine.free_disk_bytes(paths.models)
+    text = f"{free / 10**9:.1f} GB free for models"
+    data = {"free_bytes": free}
+    if free < _LOW_DISK_BYTES:
+        return Finding(
+            "disk", "warning", text, "Most models need more. Make room, or set HEARTH_HOME.", data
+        )
+    return Finding("disk", "ok", text, data=data)
+
+
+def _settings(settings: Settings | HearthError) -> Iterator[Finding]:
+    if isinstance(settings, HearthError):
+        yield Finding("settings", "fault", settings.message, settings.hint)
+        return
+    changed = {
+        name: setting for name, setting in settings.all().items() if setting.origin != "default"
+    }
+    text = "; ".join(
+        f"{name} = {setting.value} ({setting.origin})" for name, setting in changed.items()
+    )
+    exists = "" if settings.file.exists() else " (does not exist)"
+    yield Finding(
+        "settings",
+        "ok",
+        f"{settings.file}{exists}: {text or 'all as they come'}",
+        data={
+            "file": str(settings.file),
+            "values": {
+                n: {"value": s.value, "origin": s.origin} for n, s in settings.all().items()
+            },
+            "models": sorted(settings.models),
+        },
+    )
+    if settings.strangers:
+        yield Finding(
+            "environment",
+            "warning",
+            f"nothing reads {', '.join(settings.strangers)}",
+            "hearth settings lists what there is to set; a variable is HEARTH_ and its name.",
+        )
+    origin = settings.all()["offline"].origin
+    text = (
+        f"no connection is opened ({origin})"
+        if settings.offline
+        else "network allowed; only downloads use it"
+    )
+    yield Finding("offline", "ok", text, data={"offline": settings.offline})
+
+
+def _models(library: Library) -> Iterator[Finding]:
+    models = library.list()
+    names = {model.name for model in models}
+    for model in models:
+        if model.error:
+            cure = (
+                "Install Hearth again."
+                if model.origin == "bundled"
+                else f"Replace or remove {model.path}."
+            )
+            state: Literal["warning", "fault"] = "fault" if model.origin == "bundled" else "warning"
+            yield Finding(
+                "model", state, f"{model.name}: {model.error}", cure, {"path": str(model.path)}
+            )
+    missing = [name for name in BUNDLED if name not in names]
+    if missing:
+        text = f"the bundled {' and '.join(missing)} cannot be found"
+        yield Finding(
+            "bundled models", "fault", text, "The installation is incomplete: install Hearth again."
+        )
+    usable = [model.name for model in models if not model.error]
+    text = f"{len(usable)} usable: {', '.join(usable)}" if usable else "there are none"
+    yield Finding("models", "ok", text, data={"usable": usable})
+
+
+def _host(paths: Paths) -> Finding:
+    try:
+        with HostLink(paths.host_place(), 0.0, start=False) as link:
+            stats = link.stats()
+    except HostUnreachable:
+        return Finding(
+            "host", "ok", "no host process is running; commands start one", data={"running": False}
+        )
+    except HearthError as error:
+        return Finding("host", "fault", error.message, error.hint)
+    loaded = (
+        ", ".join(f"{w.name} (process {w.pid}, {w.running} running)" for w in stats.workers)
+        or "nothing loaded"
+    )
+    text = f"process {stats.pid}, version {stats.version}, {stats.clients} attached, {loaded}"
+    return Finding("host", "ok", text, data={"running": True, **asdict(stats)})

@@ -1,0 +1,187 @@
+"""The local library: `LocalModel`, and `Library` that lists and finds them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hearth.app.library.formats import PICKLE_SUFFIXES, require_gguf
+from hearth.app.nearest import nearest
+from hearth.backends.errors import HearthError, ModelNotFound
+
+BUNDLED = ("guide", "guide-draft")
+_SUFFIX = ".gguf"
+_FILE_SUFFIXES = (_SUFFIX, ".safetensors", *PICKLE_SUFFIXES)
+_PART = re.compile(r"-(\d{5})-of-\d{5}(?=\.gguf$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model file on this machine; what was read from its header, or why it could not be."""
+
+    name: str
+    path: Path
+    origin: Literal["bundled", "library", "path"]
+    size_bytes: int
+    file_type: str = ""
+    architecture: str = ""
+    parameters: int = 0
+    context: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """Which file a name or path stands for."""
+
+    name: str
+    path: Path
+    origin: Literal["bundled", "library", "path"]
+
+
+class Library:
+    """The bundled models and the GGUF files in one folder and its subfolders.
+
+    Args:
+        folder: the library folder; need not exist.
+        bundled: folder of the bundled models; by default the installed one.
+    """
+
+    def __init__(self, folder: Path, bundled: Path | None = None) -> None:
+        self.folder = folder
+        self._bundled = bundled or bundled_folder()
+
+    def found(self) -> list[FoundModel]:
+        """Every model by name, bundled ones first, without opening a file."""
+        models = [
+            FoundModel(name, path, "bundled")
+            for name in BUNDLED
+            if (path := self._bundled / f"{name}.f16.gguf").is_file()
+        ]
+        paths = sorted(self._files(), key=lambda path: (_stem(path).lower(), path))
+        stems = Counter(_stem(path).lower() for path in paths)
+        stems.update(BUNDLED)
+        for path in paths:
+            name = _stem(path)
+            if stems[name.lower()] > 1:
+                name = (path.parent.relative_to(self.folder) / name).as_posix()
+            models.append(FoundModel(name, path, "library"))
+        return models
+
+    def _files(self) -> list[Path]:
+        """The GGUF files; of a split model its first."""
+        found = []
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                part = _PART.search(name)
+                if name.lower().endswith(_SUFFIX) and (part is None or int(part[1]) == 1):
+                    found.append(Path(folder, name))
+        return found
+
+    def list(self) -> Sequence[LocalModel]:
+        """Every model with the facts of its header; one whose header is bad carries its error."""
+        return [describe(model) for model in self.found()]
+
+    def resolve(self, name_or_path: str) -> FoundModel:
+        """The model behind `name_or_path`: a bundled name, a name in the library, or a path.
+
+        Names are compared without regard to case. A bundled name wins over a library name, that
+        over a path without a folder or suffix in it.
+
+        Raises:
+            ModelNotFound: with the nearest names and how to add one; also when two models go by
+                that name.
+            UnsupportedModel, CorruptFile: a path to something that is no GGUF file.
+        """
+        if _looks_like_path(name_or_path):
+            return _at(Path(name_or_path).expanduser())
+        models = self.found()
+        wanted = name_or_path.lower().removesuffix(_SUFFIX)
+        for model in models:
+            if model.name.lower() == wanted:
+                require_gguf(model.path)
+                return model
+        same = [model.name for model in models if _stem(model.path).lower() == wanted]
+        if same:
+            raise ModelNotFound(
+                f"{len(same)} models go by the name {name_or_path}.",
+                f"Say which: {', '.join(same)}.",
+                names=same,
+            )
+        path = Path(name_or_path).expanduser()
+        if path.exists():
+            return _at(path)
+        raise self._not_found(name_or_path, [model.name for model in models])
+
+    def _not_found(self, name: str, names: Sequence[str]) -> HearthError:
+        if name.lower() in BUNDLED:
+            return ModelNotFound(
+                f"The bundled model {name} is missing from {self._bundled}.",
+                "The installation is incomplete: install Hearth again.",
+            )
+        near = nearest(name, names, most=3)
+        guess = f"Did you mean {' or '.join(near)}? " if near else ""
+        return ModelNotFound(
+            f'There is no model "{name}".',
+            f"{guess}`hearth list` shows the models that are here. To add one, put its .gguf file "
+            "into "
+            f"{self.folder}, or give its path: hearth run ./model.gguf.",
+            name=name,
+            nearest=near,
+        )
+
+
+def bundled_folder() -> Path:
+    """The folder of the models that come with Hearth."""
+    from importlib.resources import files
+
+    return Path(str(files("hearth.assets"))) / "guide"
+
+
+def describe(model: FoundModel) -> LocalModel:
+    """`model` with its size and what its header says, or in `error` why that cannot be read."""
+    from hearth.quant.gguf import preflight
+
+    try:
+        size_bytes = model.path.stat().st_size
+        header = preflight.check(model.path)
+    except OSError as error:
+        return LocalModel(
+            model.name, model.path, model.origin, 0, error=error.strerror or str(error)
+        )
+    except HearthError as error:
+        return LocalModel(model.name, model.path, model.origin, size_bytes, error=error.message)
+    return LocalModel(
+        model.name,
+        model.path,
+        model.origin,
+        sum(part.size_bytes for part in (header, *header.shards)),
+        file_type=header.file_type_name,
+        architecture=header.architecture,
+        parameters=header.parameter_count,
+        context=header.context_length,
+    )
+
+
+def _looks_like_path(text: str) -> bool:
+    """`text` can only mean a file: it is rooted, or ends as model files do and has a folder."""
+    path = Path(text)
+    if text.startswith(("~", ".")) or path.is_absolute() or "\\" in text:
+        return True
+    return path.suffix.lower() in _FILE_SUFFIXES and (len(path.parts) > 1 or path.exists())
+
+
+def _stem(path: Path) -> str:
+    """The name of a model file without suffix and part number."""
+    return _PART.sub("", path.name)[: -len(_SUFFIX)]
+
+
+def _at(path: Path) -> FoundModel:
+    require_gguf(path)
+    name = _PART.sub("", path.name)
+    return FoundModel(name.removesuffix(Path(name).suffix), path.absolute(), "path")

@@ -1,0 +1,111 @@
+"""What this machine is, as far as running models goes: processor, memory, disk, compiler."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_X86_CPU_FLAGS = (
+    "avx2",
+    "fma",
+    "avx_vnni",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_tile",
+    "amx_int8",
+)
+_ARM_CPU_FLAGS = ("asimd", "asimddp", "i8mm", "bf16", "sve")
+_COMPILERS = ("c++", "g++", "clang++", "cl")
+_COMPILER_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Facts of this machine. Sizes in bytes; `cpu_flags` are those that matter to llama.cpp."""
+
+    system: str
+    cpu: str
+    cpu_flags: tuple[str, ...]
+    physical_cores: int
+    usable_cores: int
+    memory_total_bytes: int
+    memory_available_bytes: int
+
+
+def this_machine() -> Machine:
+    """Ask the system."""
+    memory = psutil.virtual_memory()
+    cpu, flags = _cpu()
+    return Machine(
+        system=platform.platform(),
+        cpu=cpu,
+        cpu_flags=flags,
+        physical_cores=psutil.cpu_count(logical=False) or 0,
+        usable_cores=len(os.sched_getaffinity(0))
+        if sys.platform == "linux"
+        else os.cpu_count() or 1,
+        memory_total_bytes=memory.total,
+        memory_available_bytes=memory.available,
+    )
+
+
+def free_disk_bytes(folder: Path) -> int:
+    """Free space of the file system that holds `folder`, which need not exist yet."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def can_write(folder: Path) -> bool:
+    """`folder`, or what exists of the path to it, can be written to."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK)
+
+
+def compiler() -> str:
+    """The first line of the C++ compiler's version; empty where there is none."""
+    for name in _COMPILERS:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        arguments = [path] if name == "cl" else [path, "--version"]
+        try:
+            done = subprocess.run(
+                arguments,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_COMPILER_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{path} does not run: {error}"
+        return next(iter((done.stdout or done.stderr).splitlines()), path)
+    return ""
+
+
+def _cpu() -> tuple[str, tuple[str, ...]]:
+    """Name and telling flags of the processor."""
+    fields: dict[str, str] = {}
+    try:
+        for line in (
+            Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        ):
+            name, _, value = line.partition(":")
+            fields.setdefault(name.strip().lower(), value.strip())
+    except OSError:
+        return platform.processor() or platform.machine(), ()
+    present = (fields.get("flags") or fields.get("features", "")).split()
+    telling = _X86_CPU_FLAGS if "flags" in fields else _ARM_CPU_FLAGS
+    return fields.get("model name", platform.machine()), tuple(
+        flag for flag in telling if flag in present
+    )

@@ -1,0 +1,90 @@
+"""The one place that spells paths: where settings, models, state, caches and logs lie."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hearth.backends.client import HostPlace
+
+HOME_VARIABLE = "HEARTH_HOME"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Hearth's folders. None of them need exist; `private_folder` makes one."""
+
+    config: Path
+    data: Path
+    state: Path
+    cache: Path
+    log: Path
+
+    @property
+    def settings_file(self) -> Path:
+        """The user's settings."""
+        return self.config / "settings.toml"
+
+    @property
+    def models(self) -> Path:
+        """The library folder."""
+        return self.data / "models"
+
+    def host_place(self) -> HostPlace:
+        """Where the host process has its socket, logs and caches."""
+        from hearth.backends.client import HostPlace
+
+        return HostPlace(runtime_dir=self.state / "run", log_dir=self.log, cache_dir=self.cache)
+
+
+def find_paths(environ: Mapping[str, str] | None = None) -> Paths:
+    """The folders of this user on this platform.
+
+    `HEARTH_HOME` puts all of them below one folder. Otherwise they are the platform's own
+    (platformdirs), and the `XDG_*` variables are honoured on Linux and, where they are set, on
+    macOS.
+
+    Args:
+        environ: where to look for `HEARTH_HOME` and `XDG_*`; by default the process's own
+            environment.
+    """
+    environ = os.environ if environ is None else environ
+    home = environ.get(HOME_VARIABLE)
+    if home:
+        root = Path(home).expanduser().absolute()
+        return Paths(root / "config", root / "data", root / "state", root / "cache", root / "log")
+    from platformdirs import PlatformDirs
+
+    dirs = PlatformDirs("hearth", appauthor=False)
+    return Paths(
+        config=_xdg(environ, "XDG_CONFIG_HOME") or Path(dirs.user_config_dir),
+        data=_xdg(environ, "XDG_DATA_HOME") or Path(dirs.user_data_dir),
+        state=_xdg(environ, "XDG_STATE_HOME") or Path(dirs.user_state_dir),
+        cache=_xdg(environ, "XDG_CACHE_HOME") or Path(dirs.user_cache_dir),
+        log=_xdg(environ, "XDG_STATE_HOME", "log") or Path(dirs.user_log_dir),
+    )
+
+
+def _xdg(environ: Mapping[str, str], variable: str, *parts: str) -> Path | None:
+    """The folder below an absolute `XDG_*` path, which counts on macOS too; None without one."""
+    base = environ.get(variable, "")
+    return (
+        Path(base, "hearth", *parts) if base.startswith("/") and sys.platform != "win32" else None
+    )
+
+
+def private_folder(path: Path) -> Path:
+    """Make `path` and what is missing above it, each for its owner alone; returns it."""
+    missing = []
+    folder = path
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return path

@@ -1,0 +1,273 @@
+"""Settings: flags win over `HEARTH_*` variables, those over `settings.toml`, that over defaults.
+
+The file has top-level keys, `[load]` and `[sampling]` for all models, and `[models."name"]` with a
+`sampling` table of its own for one. `settings_keys` declares every key; `origin` says where a value
+comes from.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from hearth.app import settings_keys as keys
+from hearth.app.nearest import did_you_mean, nearest
+from hearth.app.settings_keys import Key, Value
+from hearth.backends.contract import BackendName, ModelSettings, SamplingParams
+from hearth.backends.errors import SettingsError
+
+# Read elsewhere: paths, error reports, the endpoint, and the Makefile's tools.
+_OWN_VARIABLES = ("HEARTH_HOME", "HEARTH_DEBUG", "HEARTH_API_KEY", "HEARTH_TORCH_INDEX")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it comes from: "default", the file, a variable or a flag, by name."""
+
+    value: Value
+    origin: str = "default"
+
+
+Layer = dict[str, Setting]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """The settings that hold for one model, flags included."""
+
+    backend: BackendName
+    system: str
+    load: ModelSettings
+    sampling: SamplingParams
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    origins: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What file, environment and flags say.
+
+    Attributes:
+        file: where the settings file is or would be.
+        base: from the file's top level, `[load]` and `[sampling]`.
+        models: from `[models."name"]`, by lower-case name.
+        environment: from `HEARTH_*`.
+        flags: what was typed.
+        strangers: `HEARTH_*` variables that nobody reads.
+    """
+
+    file: Path
+    base: Layer = field(default_factory=dict)
+    models: dict[str, Layer] = field(default_factory=dict)
+    environment: Layer = field(default_factory=dict)
+    flags: Layer = field(default_factory=dict)
+    strangers: tuple[str, ...] = ()
+
+    def with_flags(self, flags: Layer) -> Settings:
+        """These settings with more flags typed."""
+        return replace(self, flags={**self.flags, **flags})
+
+    def all(self, model: str = "") -> Layer:
+        """Every setting by name, as it holds for `model` (for none in particular if empty)."""
+        defaults = {key.name: Setting(keys.default_of(key)) for key in keys.ALL.values()}
+        own = self.models.get(model.lower(), {})
+        return {**defaults, **self.base, **own, **self.environment, **self.flags}
+
+    def text(self, name: str) -> str:
+        """The text of a top-level key."""
+        return str(self.all()[name].value)
+
+    @property
+    def offline(self) -> bool:
+        """No network connection may be opened."""
+        return self.all()["offline"].value is True
+
+    @property
+    def host_idle_s(self) -> float:
+        """Seconds the host process stays when nobody is attached and it is idle."""
+        return cast(float, self.all()["host_idle_s"].value)
+
+    def for_model(self, name: str) -> ModelUse:
+        """What holds for the model called `name`. Raises `SettingsError` for its template file."""
+        found = self.all(name)
+        load: dict[str, Any] = {key.name: found[key.name].value for key in keys.LOADING}
+        if "chat_template" in found:
+            load["chat_template"] = self._template(found["chat_template"])
+        sampled = {item.name for item in fields(SamplingParams)}
+        return ModelUse(
+            backend=cast(BackendName, found["backend"].value),
+            system=str(found["system"].value),
+            load=ModelSettings(**load),
+            sampling=SamplingParams(**cast(Any, {n: found[n].value for n in sampled})),
+            max_tokens=cast("int | None", found["max_tokens"].value),
+            stop=cast("tuple[str, ...]", found["stop"].value),
+            origins={name: setting.origin for name, setting in found.items()},
+        )
+
+    def _template(self, setting: Setting) -> str:
+        path = self.file.parent / Path(str(setting.value)).expanduser()
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(
+                f"{setting.origin}: the chat template {path} cannot be read ({error}).",
+                "Correct chat_template, or remove it to use the model's own template.",
+            ) from error
+
+
+def load_settings(file: Path, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read `file` (if there is one) and the environment.
+
+    Raises:
+        SettingsError: unknown key, wrong type or value out of range, by file or variable, key and
+            what is expected.
+    """
+    environment, strangers = _read_environment(os.environ if environ is None else environ)
+    base, models = _read_file(file)
+    return Settings(file, base, models, environment, strangers=strangers)
+
+
+def _read_file(file: Path) -> tuple[Layer, dict[str, Layer]]:
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}, {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(
+            f"{file}: {error}",
+            "Correct the file; `hearth settings --default` prints one to start from.",
+        ) from error
+    source = _Source(file)
+    models = source.table(data.pop("models", {}), "models")
+    base = {
+        **source.layer(source.table(data.pop("load", {}), "load"), "load", keys.LOADING),
+        **source.layer(
+            source.table(data.pop("sampling", {}), "sampling"), "sampling", keys.SAMPLING
+        ),
+        **source.layer(data, "", keys.GENERAL, ("load", "sampling", "models")),
+    }
+    return base, {name.lower(): source.model(name, table) for name, table in models.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A settings file being read; knows how to name a place in it."""
+
+    file: Path
+
+    def table(self, value: object, name: str) -> dict[str, object]:
+        if not isinstance(value, dict):
+            raise SettingsError(f"{self.file}: {name} must be a table, [{name}].")
+        return value
+
+    def model(self, name: str, value: object) -> Layer:
+        where = f'models."{name}"'
+        table = dict(self.table(value, where))
+        sampling = self.table(table.pop("sampling", {}), f"{where}.sampling")
+        own = (*keys.LOADING, *keys.MODEL_ONLY)
+        return {
+            **self.layer(table, where, own, ("sampling",)),
+            **self.layer(sampling, f"{where}.sampling", keys.SAMPLING),
+        }
+
+    def layer(
+        self,
+        table: dict[str, object],
+        where: str,
+        allowed: Iterable[Key],
+        tables: tuple[str, ...] = (),
+    ) -> Layer:
+        known = {key.name: key for key in allowed}
+        place = f"{self.file}, [{where}]" if where else str(self.file)
+        found: Layer = {}
+        for name, value in table.items():
+            if name not in known:
+                raise SettingsError(
+                    f'{place}: unknown key "{name}".{did_you_mean(name, (*known, *tables))}',
+                    "`hearth settings --default` lists every key.",
+                )
+            try:
+                found[name] = Setting(known[name].check(value), place)
+            except ValueError as error:
+                raise SettingsError(f"{place}: {name}: {error}.") from None
+        return found
+
+
+def _read_environment(environ: Mapping[str, str]) -> tuple[Layer, tuple[str, ...]]:
+    known = {key.variable: key for key in keys.ALL.values()}
+    found: Layer = {}
+    strangers = []
+    for variable, text in sorted(environ.items()):
+        if not variable.startswith("HEARTH_") or variable in _OWN_VARIABLES:
+            continue
+        key = known.get(variable)
+        if key is None:
+            if nearest(variable.removeprefix("HEARTH_"), keys.ALL):
+                raise SettingsError(f"Unknown variable {variable}.{did_you_mean(variable, known)}")
+            strangers.append(variable)
+            continue
+        try:
+            found[key.name] = Setting(key.parse(text), variable)
+        except ValueError as error:
+            raise SettingsError(f"{variable}: {error}.") from None
+    if "offline" not in found and environ.get("HF_HUB_OFFLINE", "").strip().lower() in (
+        "1",
+        "true",
+        "yes",
+        "on",
+    ):
+        found["offline"] = Setting(True, "HF_HUB_OFFLINE")
+    return found, tuple(strangers)
+
+
+Section = Literal["", "load", "sampling"]
+
+
+def default_document() -> str:
+    """A settings file that says what every key does and changes nothing."""
+    lines = [
+        "# Hearth's settings. Every line below shows a default; remove the # to change one.",
+        "# Flags win over HEARTH_* variables (HEARTH_TEMPERATURE=0.2), those over this file.",
+    ]
+    sections: tuple[tuple[Section, tuple[Key, ...]], ...] = (
+        ("", keys.GENERAL),
+        ("load", keys.LOADING),
+        ("sampling", keys.SAMPLING),
+    )
+    for section, declared in sections:
+        lines += ["", f"[{section}]"] if section else [""]
+        lines += [f"# {key.name} = {_toml(keys.default_of(key))}  # {key.help}" for key in declared]
+    lines += [
+        "",
+        "# For one model; any key of [load], and those of [sampling] in a table of their own:",
+    ]
+    lines += ['# [models."guide"]', "# context = 1024"]
+    lines += [f'# {key.name} = ""  # {key.help}' for key in keys.MODEL_ONLY]
+    lines += ['# [models."guide".sampling]', "# temperature = 0.2", ""]
+    return "\n".join(lines)
+
+
+def _toml(value: Value) -> str:
+    if value is None:
+        return f'"{keys.AUTO}"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _toml_text(value)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml_text(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{token} = {bias}" for token, bias in value.items()) + " }"
+    return str(value)
+
+
+def _toml_text(text: str) -> str:
+    escaped = (
+        text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    )
+    return f'"{escaped}"'

@@ -1,0 +1,285 @@
+"""Every setting, declared once for the file, `HEARTH_*` variables, flags and `/set`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from hearth.backends.contract import BackendName, KvType, ModelSettings, SamplingParams
+from hearth.backends.engine.validate import REQUEST_FIELDS, SAMPLING_FIELDS, Field
+
+Value = bool | int | float | str | tuple[str, ...] | dict[int, float] | None
+Kind = Literal["bool", "int", "float", "text", "texts", "biases"]
+
+AUTO = "auto"
+_INT32_MAX = 2**31 - 1
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting.
+
+    Attributes:
+        name: as written in the file and after `/set`; `HEARTH_` + upper case in the environment.
+        kind: type of its value; "texts" is a list of texts, "biases" a table from token id to
+            number.
+        help: what it does, in one line without a full stop.
+        low, high: inclusive range of a number.
+        above: exclusive lower bound of a number, in place of `low`.
+        choices: allowed texts.
+        auto: "auto" is allowed too, and stands for None: decided by Hearth.
+        default: the value when nobody sets it.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    choices: tuple[str, ...] = ()
+    auto: bool = False
+    default: Value = None
+
+    @property
+    def flag(self) -> str:
+        """The long option of the same name."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable of the same name."""
+        return "HEARTH_" + self.name.upper()
+
+    def expects(self) -> str:
+        """The allowed values in words, for messages and help."""
+        if self.choices:
+            text = "one of " + ", ".join(self.choices)
+        elif self.kind in ("int", "float"):
+            text = ("a whole number" if self.kind == "int" else "a number") + self._range()
+        else:
+            text = _KIND_WORDS[self.kind]
+        return f"{text}, or {AUTO}" if self.auto else text
+
+    def _range(self) -> str:
+        low = f"above {self.above:g}" if self.above is not None else ""
+        if self.low is not None:
+            low = f"from {_number(self.low)}"
+        if self.high is None:
+            return f" {low}" if low else ""
+        return f" {low} to {_number(self.high)}" if low else f" up to {_number(self.high)}"
+
+    def check(self, value: object) -> Value:
+        """`value`, as TOML gives it, in the type of this key. Raises ValueError otherwise."""
+        if self.auto and value == AUTO:
+            return None
+        checked = _CHECKS[self.kind](value)
+        if checked is None:
+            raise ValueError(f"expected {self.expects()}, not {_shown(value)}")
+        if self.choices and checked not in self.choices:
+            raise ValueError(f"expected {self.expects()}, not {_shown(value)}")
+        if (
+            isinstance(checked, int | float)
+            and not isinstance(checked, bool)
+            and self._outside(checked)
+        ):
+            raise ValueError(f"expected {self.expects()}, not {_shown(value)}")
+        return checked
+
+    def _outside(self, number: float) -> bool:
+        return (
+            not math.isfinite(number)
+            or (self.low is not None and number < self.low)
+            or (self.high is not None and number > self.high)
+            or (self.above is not None and number <= self.above)
+        )
+
+    def parse(self, text: str) -> Value:
+        """The value that people write as `text`. Raises ValueError as `check` does."""
+        if self.auto and text.strip().lower() == AUTO:
+            return None
+        return self.check(_PARSERS[self.kind](text))
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:g}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _check_bool(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _check_int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _check_float(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _check_text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _check_texts(value: object) -> tuple[str, ...] | None:
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    return None
+
+
+def _check_biases(value: object) -> dict[int, float] | None:
+    if not isinstance(value, dict):
+        return None
+    biases: dict[int, float] = {}
+    for token, bias in value.items():
+        number = _check_float(bias)
+        if number is None or not -100 <= number <= 100 or not str(token).isdecimal():
+            return None
+        biases[int(token)] = number
+    return biases
+
+
+def _parse_bool(text: str) -> object:
+    lowered = text.strip().lower()
+    if lowered in _TRUE:
+        return True
+    return False if lowered in _FALSE else text
+
+
+def _parse_int(text: str) -> object:
+    try:
+        return int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        return text
+
+
+def _parse_float(text: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _parse_texts(text: str) -> object:
+    return (text,)
+
+
+def _parse_biases(text: str) -> object:
+    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+    return {token.strip(): _parse_float(bias) for token, _, bias in pairs}
+
+
+_KIND_WORDS = {
+    "bool": "true or false",
+    "text": "a text",
+    "texts": "a list of texts",
+    "biases": "token ids with a number from -100 to 100 each, such as 42=-100",
+}
+_CHECKS: dict[Kind, Callable[[object], Value]] = {
+    "bool": _check_bool,
+    "int": _check_int,
+    "float": _check_float,
+    "text": _check_text,
+    "texts": _check_texts,
+    "biases": _check_biases,
+}
+_PARSERS: dict[Kind, Callable[[str], object]] = {
+    "bool": _parse_bool,
+    "int": _parse_int,
+    "float": _parse_float,
+    "text": str,
+    "texts": _parse_texts,
+    "biases": _parse_biases,
+}
+
+GENERAL = (
+    Key("model", "text", "model of a bare `hearth` and `hearth chat`", default="guide"),
+    Key("system", "text", "system prompt", default=""),
+    Key("backend", "text", "what runs models", choices=get_args(BackendName), default="llamacpp"),
+    Key(
+        "offline",
+        "bool",
+        "open no network connection; HF_HUB_OFFLINE=1 means the same",
+        default=False,
+    ),
+    Key(
+        "host_idle_s",
+        "float",
+        "seconds the host process stays when nobody needs it",
+        low=0,
+        default=10.0,
+    ),
+)
+
+LOADING = (
+    Key(
+        "context",
+        "int",
+        "context length in tokens; auto: what was trained or fits",
+        low=1,
+        auto=True,
+    ),
+    Key("kv_type", "text", "type of the KV cache", choices=get_args(KvType), default="f16"),
+    Key("gpu_layers", "int", "layers on the GPU; auto: all, where there is one", low=0, auto=True),
+    Key("threads", "int", "threads for decode; auto: measured", low=1, high=1024, auto=True),
+    Key("batch_threads", "int", "threads for prefill; auto: measured", low=1, high=1024, auto=True),
+    Key("chunk_tokens", "int", "prefill tokens a step", low=1, high=65536),
+    Key("flash_attention", "bool", "flash attention; auto: the library decides", auto=True),
+    Key(
+        "extra_buffers", "bool", "repacked weights; auto: on where the self-test passed", auto=True
+    ),
+    Key("max_sessions", "int", "sequences that run at the same time", low=1, high=256),
+    Key("keep_alive_s", "float", "unload after so many idle seconds; negative: never"),
+)
+
+
+def _key_of(field: Field) -> Key:
+    """The key of a number that requests carry; its range and meaning are declared there."""
+    return Key(
+        field.name,
+        field.kind,
+        field.help,
+        low=None if field.above_minimum else field.minimum,
+        above=field.minimum if field.above_minimum else None,
+        high=None if field.maximum == _INT32_MAX else field.maximum,
+        auto=field.optional,
+    )
+
+
+_ASKED = tuple(field for field in REQUEST_FIELDS if field.name == "max_tokens")
+
+SAMPLING = (
+    *(_key_of(field) for field in (*SAMPLING_FIELDS, *_ASKED)),
+    Key("stop", "texts", "end before this text", default=()),
+    Key("dry_sequence_breakers", "texts", "DRY: texts that end a run"),
+    Key("logit_bias", "biases", "added to the logits of tokens, by id; -100 bans a token"),
+)
+
+MODEL_ONLY = (
+    Key("system", "text", "system prompt for this model"),
+    Key(
+        "chat_template",
+        "text",
+        "file with a Jinja chat template to use in place of the model's own",
+    ),
+)
+
+ALL = {key.name: key for key in (*GENERAL, *LOADING, *SAMPLING)}
+
+
+def default_of(key: Key) -> Value:
+    """What `key` is when nobody sets it: its own default, or that of the contract's field."""
+    for defaults in (ModelSettings(), SamplingParams()):
+        if key.name in {field.name for field in fields(defaults)}:
+            value: Value = getattr(defaults, key.name)
+            return value
+    return key.default

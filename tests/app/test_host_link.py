@@ -1,0 +1,97 @@
+"""The synchronous face of the host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fake_host import FakeHost
+from hearth.app import host_link
+from hearth.app.host_link import HostLink
+from hearth.backends.contract import Event, Failed, Finished, ModelSpec, Request, Token
+from hearth.backends.errors import HostUnreachable, UnsupportedModel
+from hearth.backends.local_socket import HostPlace
+
+SPEC = ModelSpec("/m.gguf", "m")
+LOST = {"error": {"code": "host_unreachable", "message": "The connection was lost."}}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> HostPlace:
+    return HostPlace(tmp_path / "run", tmp_path / "log", tmp_path / "cache")
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> FakeHost:
+    fake = FakeHost(request.param)
+    monkeypatch.setattr(host_link, "HostClient", fake)
+    return fake
+
+
+def script(*answers: list[dict[str, object]], **more: object) -> dict[str, object]:
+    return {"answers": list(answers), **more}
+
+
+def read(link: HostLink) -> list[Event]:
+    with link.model(SPEC).stream(Request(text="hi")) as events:
+        return list(events)
+
+
+@pytest.mark.parametrize(
+    "host", [script([{"text": "a"}, {"text": "b"}, {"finish": "stop"}])], indirect=True
+)
+def test_events_come_in_order_and_end_with_the_last(host: FakeHost, place: HostPlace) -> None:
+    with HostLink(place, 1.0) as link:
+        assert link.model(SPEC).info().name == "m"
+        *tokens, last = read(link)
+    assert [token.text for token in tokens if isinstance(token, Token)] == ["a", "b"]
+    assert isinstance(last, Finished)
+    assert host.attached == 1
+
+
+@pytest.mark.parametrize("host", [script([{"text": "a"}, {"wait": True}])], indirect=True)
+def test_an_interrupted_stream_ends_and_cancels_the_request(
+    host: FakeHost, place: HostPlace
+) -> None:
+    seen = []
+    with HostLink(place, 1.0) as link, link.model(SPEC).stream(Request(text="hi")) as events:
+        for event in events:
+            seen.append(event)
+            events.interrupt()
+    assert len(seen) == 1
+    assert host.cancelled == 1
+
+
+@pytest.mark.parametrize("host", [script([{"text": "a"}])], indirect=True)
+def test_a_stream_without_an_end_is_a_failure(host: FakeHost, place: HostPlace) -> None:
+    with HostLink(place, 1.0) as link:
+        last = read(link)[-1]
+    assert isinstance(last, Failed)
+    assert last.error.code == "internal_error"
+
+
+@pytest.mark.parametrize("host", [script([LOST], [{"finish": "stop"}])], indirect=True)
+def test_after_a_lost_connection_the_next_request_attaches_again(
+    host: FakeHost, place: HostPlace
+) -> None:
+    with HostLink(place, 1.0) as link:
+        assert isinstance(read(link)[-1], Failed)
+        assert isinstance(read(link)[-1], Finished)
+    assert host.attached == 2
+
+
+@pytest.mark.parametrize("host", [script(unreachable="no host")], indirect=True)
+def test_no_host_is_said_on_entering(host: FakeHost, place: HostPlace) -> None:
+    with pytest.raises(HostUnreachable, match="no host"), HostLink(place, 1.0):
+        pytest.fail("attached to nothing")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [script(info={"error": {"code": "unsupported_model", "message": "too new"}})],
+    indirect=True,
+)
+def test_errors_of_calls_keep_their_type(host: FakeHost, place: HostPlace) -> None:
+    with HostLink(place, 1.0) as link, pytest.raises(UnsupportedModel, match="too new"):
+        link.model(SPEC).info()

@@ -1,0 +1,206 @@
+"""Settings: who wins, where a value comes from, and what a mistake is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hearth.app import settings_keys as keys
+from hearth.app.settings import Setting, Settings, default_document, load_settings
+from hearth.backends.contract import ModelSettings, SamplingParams
+from hearth.backends.errors import SettingsError
+
+
+def load(folder: Path, text: str = "", **environ: str) -> Settings:
+    file = folder / "settings.toml"
+    file.write_text(text, encoding="utf-8")
+    return load_settings(file, environ)
+
+
+FILE = """
+model = "tiny"
+[load]
+context = 1024
+[sampling]
+temperature = 0.1
+top_k = 11
+seed = 7
+[models."Tiny"]
+context = 256
+kv_type = "q8_0"
+system = "Be brief."
+[models."Tiny".sampling]
+temperature = 0.2
+"""
+
+
+def test_without_a_file_the_contract_s_defaults_hold(tmp_path: Path) -> None:
+    settings = load_settings(tmp_path / "missing.toml", {})
+    use = settings.for_model("any")
+    assert use.load == ModelSettings()
+    assert use.sampling == SamplingParams()
+    assert (use.max_tokens, use.stop, use.system) == (None, (), "")
+    assert set(use.origins.values()) == {"default"}
+
+
+def test_flags_win_over_the_environment_over_the_model_over_the_file(tmp_path: Path) -> None:
+    settings = load(tmp_path, FILE, HEARTH_TOP_K="22", HEARTH_SEED="8")
+    settings = settings.with_flags({"seed": Setting(9, "--seed")})
+    use = settings.for_model("TINY")
+    assert use.load.context == 256
+    assert use.load.kv_type == "q8_0"
+    assert use.sampling.temperature == 0.2
+    assert use.sampling.top_k == 22
+    assert use.sampling.seed == 9
+    assert use.system == "Be brief."
+    other = settings.for_model("other")
+    assert (other.load.context, other.sampling.temperature, other.system) == (1024, 0.1, "")
+
+
+def test_the_origin_of_each_value_is_kept(tmp_path: Path) -> None:
+    settings = load(tmp_path, FILE, HEARTH_TOP_K="22")
+    origins = settings.with_flags({"min_p": Setting(0.5, "--min-p")}).for_model("tiny").origins
+    assert origins["top_k"] == "HEARTH_TOP_K"
+    assert origins["min_p"] == "--min-p"
+    assert origins["temperature"] == f'{settings.file}, [models."Tiny".sampling]'
+    assert origins["seed"] == f"{settings.file}, [sampling]"
+    assert origins["top_p"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("temprature = 1", ['"temprature"', "unknown key"]),
+        (
+            "[sampling]\ntemprature = 1",
+            ['"temprature"', "[sampling]", "Did you mean temperature?"],
+        ),
+        ("ofline = true", ["Did you mean offline?"]),
+        ("[smpling]\ntop_k = 1", ["Did you mean sampling?"]),
+        ('[models."x"]\nkv = "f16"', ['"kv"', 'models."x"']),
+        ('[models."x"]\ntemperature = 1', ["temperature", "unknown key"]),
+        ('[models."x".sampling]\ncontext = 1', ["context", 'models."x".sampling']),
+        ("[sampling]\ntemperature = 11", ["temperature", "from 0 to 10", "11"]),
+        ("[sampling]\ntop_p = 0", ["top_p", "above 0 to 1"]),
+        ("[sampling]\ntop_p = nan", ["top_p"]),
+        ('[sampling]\ntop_k = "many"', ["top_k", "whole number", "'many'"]),
+        ("[sampling]\ntop_k = 1.5", ["top_k", "whole number"]),
+        ("[sampling]\ntop_k = true", ["top_k", "whole number"]),
+        ("[sampling]\nstop = [1]", ["stop", "list of texts"]),
+        ("[sampling]\nlogit_bias = {a = 1}", ["logit_bias", "token ids"]),
+        ("[sampling]\nlogit_bias = {1 = 101}", ["logit_bias", "-100 to 100"]),
+        ('[load]\nkv_type = "f8"', ["kv_type", "f32, f16, q8_0, q4_0", "'f8'"]),
+        ("[load]\ncontext = 0", ["context", "from 1"]),
+        ("offline = 1", ["offline", "true or false"]),
+        ('backend = "vllm"', ["backend", "llamacpp"]),
+        ("load = 3", ["load", "table"]),
+        ("models = 3", ["models", "table"]),
+        ("models.x = 3", ['models."x"', "table"]),
+        ("a = = 1", ["line 1"]),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, said: list[str]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(tmp_path, text)
+    for part in [str(tmp_path / "settings.toml"), *said]:
+        assert part in caught.value.message
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("HEARTH_TEMPERATURE", "hot", "a number from 0 to 10"),
+        ("HEARTH_TOP_P", "2", "above 0 to 1"),
+        ("HEARTH_OFFLINE", "perhaps", "true or false"),
+        ("HEARTH_CONTEXT", "-1", "from 1"),
+        ("HEARTH_TEMPERATUR", "1", "Did you mean HEARTH_TEMPERATURE?"),
+    ],
+)
+def test_a_mistake_in_a_variable_is_named(
+    tmp_path: Path, variable: str, text: str, said: str
+) -> None:
+    with pytest.raises(SettingsError, match=variable) as caught:
+        load(tmp_path, **{variable: text})
+    assert said in caught.value.message
+
+
+def test_variables_of_others_are_left_alone_and_reported(tmp_path: Path) -> None:
+    settings = load(tmp_path, HEARTH_HOME="/x", HEARTH_DEBUG="1", HEARTH_SOMETHING_ELSE="1")
+    assert settings.strangers == ("HEARTH_SOMETHING_ELSE",)
+
+
+@pytest.mark.parametrize(
+    ("environ", "offline", "origin"),
+    [
+        ({}, False, "default"),
+        ({"HF_HUB_OFFLINE": "1"}, True, "HF_HUB_OFFLINE"),
+        ({"HF_HUB_OFFLINE": "0"}, False, "default"),
+        ({"HEARTH_OFFLINE": "yes"}, True, "HEARTH_OFFLINE"),
+        ({"HEARTH_OFFLINE": "0", "HF_HUB_OFFLINE": "1"}, False, "HEARTH_OFFLINE"),
+    ],
+)
+def test_offline_has_two_variables(
+    tmp_path: Path, environ: dict[str, str], offline: bool, origin: str
+) -> None:
+    settings = load(tmp_path, **environ)
+    assert settings.offline is offline
+    assert settings.all()["offline"].origin == origin
+
+
+def test_auto_stands_for_undecided(tmp_path: Path) -> None:
+    settings = load(tmp_path, "[load]\ncontext = 99\n", HEARTH_CONTEXT="auto", HEARTH_SEED="auto")
+    use = settings.for_model("x")
+    assert use.load.context is None
+    assert use.sampling.seed is None
+    assert use.origins["context"] == "HEARTH_CONTEXT"
+
+
+def test_a_template_file_is_read_from_beside_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "my.jinja").write_text("{{ messages }}")
+    settings = load(tmp_path, '[models."x"]\nchat_template = "my.jinja"')
+    assert settings.for_model("x").load.chat_template == "{{ messages }}"
+    assert settings.for_model("y").load.chat_template is None
+
+
+def test_a_missing_template_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    settings = load(tmp_path, '[models."x"]\nchat_template = "gone.jinja"')
+    with pytest.raises(SettingsError, match=r"gone\.jinja"):
+        settings.for_model("x")
+
+
+def test_the_printed_file_changes_nothing_and_all_its_lines_are_right(tmp_path: Path) -> None:
+    document = default_document()
+    assert load(tmp_path, document).for_model("x").load == ModelSettings()
+    general, _, models = document.partition("\n# For one model")
+    lines = [
+        line.removeprefix("# ") if " = " in line else line for line in general.splitlines()[2:]
+    ]
+    settings = load(tmp_path, "\n".join(lines))
+    assert settings.for_model("x").sampling == SamplingParams()
+    assert {
+        name for name, setting in settings.all().items() if setting.origin == "default"
+    } == set()
+    assert 'chat_template = ""' in models
+
+
+@pytest.mark.parametrize("key", keys.ALL.values(), ids=keys.ALL)
+def test_every_default_is_a_value_that_its_key_allows(key: keys.Key) -> None:
+    default = keys.default_of(key)
+    assert key.check(keys.AUTO if default is None else default) == default
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("stop", "END", ("END",)),
+        ("logit_bias", "5=-100,6=1.5", {5: -100.0, 6: 1.5}),
+        ("context", "32,768", 32768),
+        ("offline", "On", True),
+        ("kv_type", "q4_0", "q4_0"),
+        ("seed", str(2**64 - 1), 2**64 - 1),
+    ],
+)
+def test_values_as_people_write_them(name: str, text: str, value: object) -> None:
+    assert keys.ALL[name].parse(text) == value

@@ -1,0 +1,190 @@
+"""Runs `hearth` over a scripted host: in this process, or in a terminal (pty) of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fake_host
+from gguf_builder import tiny_llama
+from hearth.app import host_link
+from hearth.app.cli.main import main
+
+PATIENCE_S = 30.0
+
+
+@dataclass
+class Result:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+    host: fake_host.FakeHost
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class NoTerminal(io.TextIOWrapper):
+    """stdin that is a pipe."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data), encoding="utf-8")
+
+
+class Keyboard(NoTerminal):
+    """stdin that is a terminal at which nobody types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
+
+
+@pytest.fixture
+def home(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A HEARTH_HOME whose library holds "tiny", which is the default model."""
+    models = tmp_path / "home" / "data" / "models"
+    models.mkdir(parents=True)
+    (models / "tiny.gguf").write_bytes(tiny_model.read_bytes())
+    monkeypatch.setenv("HEARTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HEARTH_MODEL", "tiny")
+    monkeypatch.delenv("HEARTH_DEBUG", raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def hearth(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Result]:
+    """Runs a command in this process; stdout and stderr are pipes, and stdin is one too if `stdin`
+    is given.
+    """
+
+    def run(*args: str, stdin: str | bytes | None = None, **script: Any) -> Result:
+        fake = fake_host.FakeHost(script)
+        monkeypatch.setattr(host_link, "HostClient", fake)
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "stdin", Keyboard(b"") if data is None else NoTerminal(data))
+        capsys.readouterr()
+        code = main(list(args))
+        out, err = capsys.readouterr()
+        return Result(code, out, err, fake)
+
+    return run
+
+
+@dataclass
+class Terminal:
+    """A command in a pseudo-terminal; `seen` is every byte that it wrote there."""
+
+    process: subprocess.Popen[bytes]
+    fd: int
+    seen: bytes = b""
+    read_to: int = field(default=0)
+
+    def expect(self, text: str) -> None:
+        """Wait until `text` appears after what was expected before."""
+        wanted = text.encode()
+        until = time.monotonic() + PATIENCE_S
+        while (at := self.seen.find(wanted, self.read_to)) < 0:
+            if time.monotonic() > until or not self._read(until):
+                pytest.fail(f"{text!r} never came; seen: {self.seen[self.read_to :]!r}")
+        self.read_to = at + len(wanted)
+
+    def send(self, text: str) -> None:
+        """Type `text` and Enter."""
+        os.write(self.fd, text.encode() + b"\r")
+
+    def press(self, control: str) -> None:
+        """Press Ctrl and a letter."""
+        os.write(self.fd, bytes([ord(control.upper()) - 64]))
+
+    def finish(self) -> int:
+        """Wait for the end; returns the exit code."""
+        until = time.monotonic() + PATIENCE_S
+        while self._read(until):
+            assert time.monotonic() < until, f"still running; seen: {self.seen!r}"
+        return self.process.wait(timeout=PATIENCE_S)
+
+    def _read(self, until: float) -> bool:
+        ready, _, _ = select.select([self.fd], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            return False
+        try:
+            data = os.read(self.fd, 65536)
+        except OSError:  # Linux says EIO when the other side is closed
+            return False
+        self.seen += data
+        return bool(data)
+
+
+@pytest.fixture
+def terminal(home: Path, tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    """Starts a command in a pseudo-terminal over a scripted host."""
+    if sys.platform == "win32":
+        pytest.skip("there are no pseudo-terminals here")
+    import pty
+
+    opened: list[Terminal] = []
+
+    def start(*args: str, env: dict[str, str] | None = None, **script: Any) -> Terminal:
+        file = tmp_path / f"script{len(opened)}.json"
+        file.write_text(
+            json.dumps({"log": str(tmp_path / "requests.jsonl"), **script}), encoding="utf-8"
+        )
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, str(Path(fake_host.__file__)), str(file), *args],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+            env={**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **(env or {})},
+        )
+        os.close(theirs)
+        opened.append(Terminal(process, ours))
+        return opened[-1]
+
+    yield start
+    for running in opened:
+        if running.process.poll() is None:
+            running.process.send_signal(signal.SIGKILL)
+            running.process.wait()
+        os.close(running.fd)
+
+
+def _take_terminal() -> None:
+    """In the child: make its stdin the controlling terminal, so that Ctrl+C is a signal."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture
+def requests(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
+    """What the scripted host of `terminal` was asked."""
+
+    def read() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
+
+    return read

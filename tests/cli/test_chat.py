@@ -1,0 +1,139 @@
+"""The line-mode chat, its questions piped in."""
+
+from __future__ import annotations
+
+import pytest
+
+TOO_LONG = {
+    "error": {
+        "code": "prompt_too_long",
+        "message": "The prompt has 600 tokens; the context of tiny holds 512.",
+    }
+}
+
+
+def say(*texts: str) -> str:
+    return "".join(f"{text}\n" for text in texts)
+
+
+def contents(request) -> list[str]:
+    return [message["content"] for message in request["messages"]]
+
+
+def test_each_line_is_a_turn_and_turns_are_remembered(hearth) -> None:
+    result = hearth("chat", stdin=say("one", "", "two"))
+    assert result.code == 0
+    assert result.out == "echo: one\necho: two\n"
+    assert contents(result.host.requests[1]) == ["one", "echo: one", "two"]
+
+
+def test_a_message_of_several_lines(hearth) -> None:
+    result = hearth("chat", "--plain", stdin='one\\\ntwo\n"""three\n\nfour"""\n"""\nfive\n"""\n')
+    asked = [contents(request)[-1] for request in result.host.requests]
+    assert asked == ["one\ntwo", "three\n\nfour", "five"]
+
+
+def test_a_new_chat_forgets_and_a_system_prompt_stays(hearth) -> None:
+    result = hearth("chat", stdin=say("/system Be brief.", "one", "/new", "two"))
+    assert contents(result.host.requests[1]) == ["Be brief.", "two"]
+    assert result.out == "echo: one\necho: two\n"
+
+
+def test_settings_change_from_the_next_answer_on(hearth) -> None:
+    result = hearth(
+        "chat", "--seed", "1", stdin=say("one", "/set top-k 3", "/set seed auto", "two")
+    )
+    first, second = (request["sampling"] for request in result.host.requests)
+    assert (first["top_k"], second["top_k"]) == (40, 3)
+    assert first["seed"] == 1 != second["seed"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/set temperature 99", "from 0 to 10"),
+        ("/set temperatur 1", "Did you mean temperature?"),
+        ("/set context 9", "when a model is loaded"),
+        ("/hepl", "Did you mean /help?"),
+        ("/model nothing", 'There is no model "nothing"'),
+    ],
+)
+def test_a_mistake_is_said_and_the_chat_goes_on(hearth, line, said) -> None:
+    result = hearth("chat", stdin=say(line, "still there?"))
+    assert said in result.err
+    assert result.out == "echo: still there?\n"
+    assert result.code in (2, 3)
+
+
+def test_the_model_can_be_changed_in_the_middle(hearth, home) -> None:
+    models = home / "data" / "models"
+    (models / "other.gguf").write_bytes((models / "tiny.gguf").read_bytes())
+    result = hearth("chat", "--stats", stdin=say("one", "/model other", "two"))
+    assert [spec["name"] for spec in result.host.specs] == ["tiny", "tiny", "other", "other"]
+    assert contents(result.host.requests[1]) == ["one", "echo: one", "two"]
+    assert "other · F32" in result.err
+
+
+def test_help_lists_every_command_on_stderr(hearth) -> None:
+    result = hearth("chat", stdin=say("/help", "/set", "/system", "/model"))
+    assert result.out == ""
+    for command in ("/help", "/new", "/system", "/model", "/set", "/stats", "/quit"):
+        assert command in result.err
+    assert "repetition_penalty" in result.err
+
+
+@pytest.mark.parametrize("line", ["/quit", "/exit"])
+def test_quit_leaves(hearth, line) -> None:
+    result = hearth("chat", stdin=say("one", line, "two"))
+    assert (result.code, result.out) == (0, "echo: one\n")
+
+
+def test_stats_can_be_switched_on(hearth) -> None:
+    result = hearth("chat", stdin=say("/stats", "one"))
+    assert "decode 50.0 tok/s" in result.err
+    assert result.out == "echo: one\n"
+
+
+def test_a_path_at_the_start_is_no_command(hearth) -> None:
+    result = hearth("chat", stdin=say("/etc/hosts is what?"))
+    assert result.out == "echo: /etc/hosts is what?\n"
+
+
+def test_when_the_context_is_full_the_oldest_turn_goes_and_is_named(hearth) -> None:
+    answers = [[{"text": "A"}, {"finish": "stop"}], [{"text": "B"}, {"finish": "stop"}], [TOO_LONG]]
+    result = hearth("chat", stdin=say("first question", "second", "third"), answers=answers)
+    assert result.code == 0
+    assert "600 tokens" in result.err and "512" in result.err
+    assert '"first question"' in result.err
+    assert contents(result.host.requests[2]) == ["first question", "A", "second", "B", "third"]
+    assert contents(result.host.requests[3]) == ["second", "B", "third"]
+    assert result.out == "A\nB\necho: third\n"
+
+
+def test_a_question_too_long_by_itself_is_an_error_and_is_taken_back(hearth) -> None:
+    answers = [[{"text": "A"}, {"finish": "stop"}], [TOO_LONG], [TOO_LONG]]
+    result = hearth("chat", stdin=say("one", "far too long", "three"), answers=answers)
+    assert result.code == 1
+    assert "error: The prompt has 600 tokens" in result.err
+    assert contents(result.host.requests[-1]) == ["three"]
+
+
+def test_the_text_of_a_broken_answer_stays_in_the_chat(hearth) -> None:
+    died = {"error": {"code": "worker_died", "message": "The process died."}}
+    result = hearth("chat", stdin=say("one", "two"), answers=[[{"text": "Hal"}, died]])
+    assert result.code == 1
+    assert result.out == "Hal\necho: two\n"
+    assert "error: The process died." in result.err
+    assert contents(result.host.requests[1]) == ["one", "Hal", "two"]
+
+
+def test_a_question_without_an_answer_leaves_no_trace(hearth) -> None:
+    died = {"error": {"code": "worker_died", "message": "The process died."}}
+    result = hearth("chat", stdin=say("one", "two"), answers=[[died]])
+    assert contents(result.host.requests[1]) == ["two"]
+
+
+def test_a_model_without_a_template_does_not_chat(hearth) -> None:
+    result = hearth("chat", stdin=say("one"), info={"has_chat_template": False})
+    assert result.code == 1
+    assert "--raw" in result.err

@@ -1,0 +1,124 @@
+"""`hearth doctor`: what it finds, and that every fault has a cure and exit code 1."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hearth.app.library import local
+from hearth.backends.errors import BackendUnavailable
+from hearth.backends.llamacpp import selftest
+
+GOOD = selftest.Verdict(True, "", "CPU : AVX2 = 1 | REPACK = 1", "0" * 16)
+CRASHES = selftest.Verdict(False, "it died of SIGSEGV", "CPU : AMX_INT8 = 1", "0" * 16)
+
+
+@pytest.fixture
+def healthy(home: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine on which nothing is wrong; the self-test itself has tests of its own."""
+    bundled = home / "bundled"
+    bundled.mkdir()
+    for name in local.BUNDLED:
+        shutil.copy(tiny_model, bundled / f"{name}.f16.gguf")
+    monkeypatch.setattr(local, "bundled_folder", lambda: bundled)
+    monkeypatch.setattr(selftest, "verdict", lambda cache_dir: GOOD)
+    return home
+
+
+Hearth = Callable[..., Any]
+
+
+def findings(result: Any) -> dict[str, dict[str, Any]]:
+    return {finding["subject"]: finding for finding in result.json["findings"]}
+
+
+def test_a_healthy_machine(hearth: Hearth, healthy: Path) -> None:
+    result = hearth("doctor")
+    assert (result.code, result.err) == (0, "")
+    assert not [line for line in result.out.splitlines() if line.startswith("x")]
+    for path in ("config", "data/models", "state", "cache", "log"):
+        assert str(healthy / path) in result.out
+    assert "passed its self-test; CPU : AVX2 = 1" in result.out
+
+
+def test_the_report_for_programs(
+    hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEARTH_TOP_K", "3")
+    monkeypatch.setenv("HEARTH_NO_SUCH_THING", "3")
+    result = hearth("--offline", "doctor", "--json")
+    found = findings(result)
+    assert result.json["healthy"] is True
+    assert found["settings"]["data"]["values"]["top_k"] == {"value": 3, "origin": "HEARTH_TOP_K"}
+    assert found["offline"]["data"] == {"offline": True}
+    assert found["host"]["data"]["running"] is True
+    assert found["llama.cpp"]["data"] == dataclasses.asdict(GOOD)
+    assert found["models"]["data"]["usable"] == ["guide", "guide-draft", "tiny"]
+    assert found["environment"]["state"] == "warning"
+    assert "HEARTH_NO_SUCH_THING" in found["environment"]["text"]
+    assert found["packages"]["data"]["versions"]["numpy"]
+
+
+def test_without_a_host_nothing_is_wrong(hearth: Hearth, healthy: Path) -> None:
+    found = findings(hearth("doctor", "--json", unreachable="none"))
+    assert found["host"] == {
+        "subject": "host",
+        "state": "ok",
+        "text": "no host process is running; commands start one",
+        "cure": "",
+        "data": {"running": False},
+    }
+
+
+def test_a_library_that_crashes_is_a_fault_with_its_cause_and_cure(
+    hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selftest, "verdict", lambda cache_dir: CRASHES)
+    result = hearth("doctor")
+    assert result.code == 1
+    assert "GCC before 12.4 / 13.3" in result.out and "it died of SIGSEGV" in result.out
+    for line in selftest.cure().splitlines():
+        assert line.strip() in result.out
+    assert "Broken: llama.cpp." in result.err
+
+
+def test_a_missing_library_is_a_fault(
+    hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(cache_dir: Path) -> None:
+        raise BackendUnavailable("The llama.cpp backend is not installed.", "Install it.")
+
+    monkeypatch.setattr(selftest, "verdict", missing)
+    result = hearth("doctor", "--json")
+    assert result.code == 1
+    assert findings(result)["llama.cpp"]["cure"] == "Install it."
+
+
+def test_broken_settings_are_a_fault_and_the_rest_is_still_examined(
+    hearth: Hearth, healthy: Path
+) -> None:
+    (healthy / "config").mkdir()
+    (healthy / "config" / "settings.toml").write_text("modle = 1")
+    result = hearth("doctor", "--json")
+    assert result.code == 1
+    assert "Did you mean model?" in findings(result)["settings"]["text"]
+    assert "host" in findings(result)
+
+
+def test_a_missing_bundled_model_is_a_fault(hearth: Hearth, healthy: Path) -> None:
+    (healthy / "bundled" / "guide.f16.gguf").unlink()
+    result = hearth("doctor")
+    assert result.code == 1
+    assert "the bundled guide cannot be found" in result.out
+
+
+def test_a_bad_model_of_the_user_is_a_warning(hearth: Hearth, healthy: Path) -> None:
+    (healthy / "data" / "models" / "bad.gguf").write_bytes(b"GGUF")
+    result = hearth("doctor")
+    assert result.code == 0
+    assert "! model" in result.out and "bad" in result.out
