@@ -1,4 +1,6 @@
-"""Maps the top-level rooms into one import namespace: `backends/` is `hearth.backends` (docs/architecture.md)."""
+"""Maps the top-level rooms into one import namespace: `backends/` is `hearth.backends`
+(docs/decisions/0001).
+"""
 
 from setuptools import find_packages, setup
 

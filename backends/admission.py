@@ -1,4 +1,6 @@
-"""Room for requests to one model: reserved before any work, so that a flood is refused at the door."""
+"""Room for requests to one model: reserved before any work, so that a flood is refused at the
+door.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ MAX_WAITING = 64
 
 
 def upper_bound_tokens(request: Request) -> int:
-    """Most tokens that `request` can hold, before it is tokenized: a token is at least one byte of its text.
+    """Most tokens that `request` can hold, before it is tokenized: a token is at least one byte of
+    its text.
 
-    With no `max_tokens` only the prompt is counted: how much is generated is bounded by the context later.
+    With no `max_tokens` only the prompt is counted: how much is generated is bounded by the
+    context later.
     """
     size = len(request.token_ids or ())
     size += len((request.text or "").encode(errors="surrogatepass"))
@@ -31,7 +35,9 @@ class Ticket:
 
 
 class Admission:
-    """Counts requests and tokens of one model. Not thread-safe: it lives in the host's event loop."""
+    """Counts requests and tokens of one model. Not thread-safe: it lives in the host's event
+    loop.
+    """
 
     def __init__(self, max_sessions: int) -> None:
         self._max_requests = max_sessions + MAX_WAITING

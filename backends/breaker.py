@@ -11,7 +11,9 @@ COOL_DOWN_S = 60.0
 
 
 class Breaker:
-    """Open after `MAX_DEATHS` deaths in a row without one finished step between them; one try each `COOL_DOWN_S`."""
+    """Open after `MAX_DEATHS` deaths in a row without one finished step between them; one try each
+    `COOL_DOWN_S`.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name

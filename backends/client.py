@@ -1,4 +1,6 @@
-"""A front end's side of the host: attach to it (start it where there is none), and hold models as `Backend`s."""
+"""A front end's side of the host: attach to it (start it where there is none), and hold models as
+`Backend`s.
+"""
 
 from __future__ import annotations
 
@@ -243,7 +245,7 @@ async def _greet(place: HostPlace) -> HostClient | None:
     writer.close()
     if answer is not None and isinstance(answer.body, Failed):
         raise HostUnreachable(
-            f"A host of Hearth {frame.body.version} is running and busy; this is {hearth_version()}.",
+            f"A host of Hearth {frame.body.version} is busy; this is Hearth {hearth_version()}.",
             "Wait until it is idle, or end it.",
             pid=frame.body.pid,
         )

@@ -1,8 +1,8 @@
 """The types that both sides of every process boundary speak: front ends, host and workers.
 
-Standard library only, so that every room and every runner can import it. `backends.wire` carries these types between
-processes. A stream of events for one `Request` is: `Started`, then `Progress`* during prefill, then `Token`*, and
-exactly one `Finished` or `Failed`.
+Standard library only, so that every room and every runner can import it. `backends.wire` carries
+these types between processes. A stream of events for one `Request` is: `Started`, then `Progress`*
+during prefill, then `Token`*, and exactly one `Finished` or `Failed`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is drawn. `backends.engine.validate` checks every field before any model work.
+    """How the next token is drawn. `backends.engine.validate` checks every field before any model
+    work.
 
-    The order is: logit bias, repetition, frequency and presence penalties, DRY, then top-k, typical-p, top-p, min-p,
-    XTC, temperature, draw. A value that switches a step off is given for each.
+    The order is: logit bias, repetition, frequency and presence penalties, DRY, then top-k,
+    typical-p, top-p, min-p, XTC, temperature, draw. A value that switches a step off is given for
+    each.
     """
 
     temperature: float = 0.7
@@ -44,7 +46,9 @@ class SamplingParams:
     typical_p: float = 1.0
     """Locally typical sampling (arXiv 2202.00666), in (0, 1]; 1 is off."""
     repetition_penalty: float = 1.0
-    """Divides positive and multiplies negative logits of tokens seen in the window (arXiv 1909.05858); 1 is off."""
+    """Divides positive and multiplies negative logits of tokens seen in the window (arXiv
+    1909.05858); 1 is off.
+    """
     repetition_window: int = 64
     """How many last tokens, prompt included, the three penalties look at; -1 all, 0 none."""
     frequency_penalty: float = 0.0
@@ -61,11 +65,15 @@ class SamplingParams:
     xtc_probability: float = 0.0
     """Exclude Top Choices with this chance at each position; 0 is off."""
     xtc_threshold: float = 0.1
-    """XTC removes all but the least likely of the tokens at or above this probability; over 0.5 it never acts."""
+    """XTC removes all but the least likely of the tokens at or above this probability; over 0.5 it
+    never acts.
+    """
     logit_bias: dict[int, float] = field(default_factory=dict)
     """Added to logits by token id, each in [-100, 100]; -100 bans a token."""
     seed: int | None = None
-    """In [0, 2**64). The draw at a position is a function of (seed, position) alone. None: a fresh seed."""
+    """In [0, 2**64). The draw at a position is a function of (seed, position) alone. None: a fresh
+    seed.
+    """
     logprobs: int | None = None
     """None: none. n in [0, 20]: log probability of each token drawn and of the n likeliest."""
 
@@ -74,8 +82,8 @@ class SamplingParams:
 class Request:
     """What somebody asked: exactly one of `messages`, `text` and `token_ids`.
 
-    `messages` go through the chat template; `text` is completed as it stands (special tokens in it are plain text);
-    `token_ids` are used unchanged.
+    `messages` go through the chat template; `text` is completed as it stands (special tokens in it
+    are plain text); `token_ids` are used unchanged.
     """
 
     messages: tuple[Message, ...] | None = None
@@ -97,7 +105,9 @@ class ModelSettings:
     """How a model is loaded. None means: decided on this machine, and reported in `ModelInfo`."""
 
     context: int | None = None
-    """Context length in tokens; None: what the model was trained for or what fits, whichever is less."""
+    """Context length in tokens; None: what the model was trained for or what fits, whichever is
+    less.
+    """
     kv_type: KvType = "f16"
     gpu_layers: int | None = None
     """Layers on Metal or CUDA; None: all where the library has a GPU, else none."""
@@ -158,7 +168,9 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """A `HearthError` on its way between processes (`backends.errors.from_info` makes it one again)."""
+    """A `HearthError` on its way between processes (`backends.errors.from_info` makes it one
+    again).
+    """
 
     code: str
     message: str
@@ -168,7 +180,9 @@ class ErrorInfo:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Natural-log probability of a token under the model's own distribution (before temperature and truncation)."""
+    """Natural-log probability of a token under the model's own distribution (before temperature
+    and truncation).
+    """
 
     id: int
     text: str
@@ -218,7 +232,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """More text. `ids` are the tokens since the last event; text of a token that may begin a stop string comes later."""
+    """More text. `ids` are the tokens since the last event; text of a token that may begin a stop
+    string comes later.
+    """
 
     text: str
     ids: tuple[int, ...] = ()

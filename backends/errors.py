@@ -1,6 +1,7 @@
 """The error tree of requests, models and workers: declared once, with exit code and HTTP status.
 
-Errors cross process boundaries as `(code, message, hint, data)`; `to_info` and `from_info` translate.
+Errors cross process boundaries as `(code, message, hint, data)`; `to_info` and `from_info`
+translate.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class ModelNotFound(HearthError):
 
 
 class DoesNotFit(HearthError):
-    """The model, at the asked context, needs more memory than there is; both numbers are in `data`."""
+    """The model, at the asked context, needs more memory than there is; both numbers are in
+    `data`.
+    """
 
     code = "does_not_fit"
     exit_code = 4

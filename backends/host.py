@@ -1,6 +1,8 @@
-"""The headless host process: one per user, serves front ends on the private local socket, owns the workers.
+"""The headless host process: one per user, serves front ends on the private local socket, owns the
+workers.
 
-Started by the first front end (`backends.client`), leaves when nobody is attached and nothing is loaded.
+Started by the first front end (`backends.client`), leaves when nobody is attached and nothing is
+loaded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The private local socket of the host: a Unix socket (0600 in a 0700 folder), a named pipe on Windows, never TCP."""
+"""The private local socket of the host: a Unix socket (0600 in a 0700 folder), a named pipe on
+Windows, never TCP.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class HostPlace:
 
     @property
     def address(self) -> str:
-        """The socket's path (a short one in the temporary folder where `runtime_dir` is too long) or pipe name."""
+        """The socket's path (a short one in the temporary folder where `runtime_dir` is too long)
+        or pipe name.
+        """
         key = hashlib.sha256(str(self.runtime_dir.absolute()).encode()).hexdigest()[:16]
         if sys.platform == "win32":
             return rf"\\.\pipe\hearth-{key}"
@@ -45,7 +49,9 @@ class HostPlace:
         return str(Path(tempfile.gettempdir()) / f"hearth-{os.getuid()}-{key}" / "host.sock")
 
     def prepare(self) -> None:
-        """Create the folders, private to the user. Raises `HostUnreachable` if one belongs to somebody else."""
+        """Create the folders, private to the user. Raises `HostUnreachable` if one belongs to
+        somebody else.
+        """
         for folder in (self.runtime_dir, self.log_dir, self.cache_dir):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if sys.platform == "win32":
@@ -62,7 +68,8 @@ class HostPlace:
 
 
 async def listen(place: HostPlace, on_client: OnClient) -> asyncio.AbstractServer | None:
-    """Serve `on_client` on the place's address; the caller holds the lock, so an old socket file is stale.
+    """Serve `on_client` on the place's address; the caller holds the lock, so an old socket file
+    is stale.
 
     Returns the server, or None on Windows, where the pipe lives as long as the process.
     """

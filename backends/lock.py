@@ -1,4 +1,6 @@
-"""A lock file that a process holds as long as it lives; the system frees it however the process ends."""
+"""A lock file that a process holds as long as it lives; the system frees it however the process
+ends.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class LockFile:
         return True
 
     def release(self) -> None:
-        """Free the lock; the file stays, so that nobody locks a file that another process is about to remove."""
+        """Free the lock; the file stays, so that nobody locks a file that another process is about
+        to remove.
+        """
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

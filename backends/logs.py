@@ -10,7 +10,9 @@ MAX_LOG_BYTES = 4 << 20
 
 
 def open_log(path: Path) -> BinaryIO:
-    """`path` open for appending, 0600; a file that has grown past `MAX_LOG_BYTES` becomes `<name>.1` first."""
+    """`path` open for appending, 0600; a file that has grown past `MAX_LOG_BYTES` becomes
+    `<name>.1` first.
+    """
     try:
         if path.stat().st_size > MAX_LOG_BYTES:
             path.replace(path.with_name(path.name + ".1"))

@@ -1,9 +1,12 @@
-"""From a `Request` to a `Sequence`: render, tokenize, check against the context. Runs beside the step loop."""
+"""From a `Request` to a `Sequence`: render, tokenize, check against the context. Runs beside the
+step loop.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence as Seq
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 
 from hearth.backends.contract import Event, Message, Request
 from hearth.backends.engine.dry import breaker_ids
@@ -140,7 +143,9 @@ class Preparer:
         )
 
     def _breaker_ids(self, texts: tuple[str, ...]) -> frozenset[int]:
-        """Reads the whole vocabulary, so the last set is kept: nearly everybody uses the default one."""
+        """Reads the whole vocabulary, so the last set is kept: nearly everybody uses the default
+        one.
+        """
         texts_kept, ids = self._breakers
         if texts_kept != texts:
             ids = breaker_ids(self._tokenizer, texts)

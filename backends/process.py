@@ -1,4 +1,6 @@
-"""What Hearth's processes do at their first instruction: tie their life to the parent's, keep their pipes private."""
+"""What Hearth's processes do at their first instruction: tie their life to the parent's, keep
+their pipes private.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies (Linux; elsewhere the end of stdin tells it).
+    """Ask the kernel to kill this process when its parent dies (Linux; elsewhere the end of stdin
+    tells it).
 
-    Source: prctl(2), PR_SET_PDEATHSIG. The parent may have died before the call: then the process leaves at once.
+    Source: prctl(2), PR_SET_PDEATHSIG. The parent may have died before the call: then the process
+    leaves at once.
     """
     if sys.platform != "linux":
         return
@@ -26,8 +30,8 @@ def die_with_parent() -> None:
 def take_private_pipes() -> tuple[int, int]:
     """Move stdin and stdout to private descriptors for frames; returns (input, output).
 
-    Afterwards descriptor 0 reads nothing and 1 goes where stderr goes (the log), so that nothing printed by native
-    code can get between two frames.
+    Afterwards descriptor 0 reads nothing and 1 goes where stderr goes (the log), so that nothing
+    printed by native code can get between two frames.
     """
     private_in, private_out = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)

@@ -1,4 +1,6 @@
-"""Which runner opens a model. The only place that knows all runners; each is imported when it is asked for."""
+"""Which runner opens a model. The only place that knows all runners; each is imported when it is
+asked for.
+"""
 
 from __future__ import annotations
 

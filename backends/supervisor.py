@@ -1,4 +1,6 @@
-"""Which models are loaded: starts a worker where there is none, restarts it when it dies, unloads it when idle."""
+"""Which models are loaded: starts a worker where there is none, restarts it when it dies, unloads
+it when idle.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which Hearth this is: a front end and a host of different versions must not talk past each other."""
+"""Which Hearth this is: a front end and a host of different versions must not talk past each
+other.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Length-prefixed msgpack frames between front ends, host and workers.
 
-A frame is four bytes of big-endian length and a msgpack array `[id, kind, body, model]`. `kind` names one of the types
-below or an event of `backends.contract`; bodies are decoded into that type, so a malformed frame is a `WireError`
-before anything acts on it. Nothing that is executed ever travels: no pickles.
+A frame is four bytes of big-endian length and a msgpack array `[id, kind, body, model]`. `kind`
+names one of the types below or an event of `backends.contract`; bodies are decoded into that type,
+so a malformed frame is a `WireError` before anything acts on it. Nothing that is executed ever
+travels: no pickles.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ class GetStats:
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """Stop the worker of the model with this path or name, or all of them; answered by `Text` (how many)."""
+    """Stop the worker of the model with this path or name, or all of them; answered by `Text` (how
+    many).
+    """
 
     model: str | None
 
@@ -132,7 +135,9 @@ _KINDS: dict[str, type[Body]] = {
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message. `id` ties an answer to its call; `model` says which model a front end's call is for."""
+    """One message. `id` ties an answer to its call; `model` says which model a front end's call is
+    for.
+    """
 
     id: int
     body: Body
@@ -143,7 +148,9 @@ _Envelope = tuple[int, str, msgspec.Raw, ModelSpec | None]
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame's bytes, length first. Raises `WireError` if it is larger than `MAX_FRAME_BYTES`."""
+    """The frame's bytes, length first. Raises `WireError` if it is larger than
+    `MAX_FRAME_BYTES`.
+    """
     kind = type(frame.body).__name__
     payload = msgspec.msgpack.encode((frame.id, kind, frame.body, frame.model))
     if len(payload) > MAX_FRAME_BYTES:

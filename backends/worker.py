@@ -1,7 +1,9 @@
-"""The process that runs one model: frames in on stdin, frames out on stdout, everything printed into the log.
+"""The process that runs one model: frames in on stdin, frames out on stdout, everything printed
+into the log.
 
-Three kinds of threads: one reads frames, a few prepare requests (template, tokens), the main one runs the engine; a
-writer sends what they say, so that a slow reader at the other end does not hold up a step.
+Three kinds of threads: one reads frames, a few prepare requests (template, tokens), the main one
+runs the engine; a writer sends what they say, so that a slow reader at the other end does not hold
+up a step.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 from hearth.backends.process import die_with_parent, take_private_pipes
 
 if __name__ == "__main__":
-    # Before anything else is imported: whatever prints must find the log, whoever dies must take this process along.
+    # Before anything else is imported: whatever prints must find the log, whoever dies must take
+    # this process along.
     die_with_parent()
     _PIPES = take_private_pipes()
 
@@ -158,7 +161,9 @@ def _read(stream: BinaryIO, desk: Desk) -> None:
 def serve(
     spec: ModelSpec, load_id: int, requests: BinaryIO, outbox: Outbox, cache_dir: Path
 ) -> None:
-    """Load the model of `spec`, answer the load, then answer calls until the host closes the pipe."""
+    """Load the model of `spec`, answer the load, then answer calls until the host closes the
+    pipe.
+    """
     renderer = Renderer()
     try:
         loaded = open_model(spec, cache_dir)

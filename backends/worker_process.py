@@ -1,4 +1,6 @@
-"""The host's side of one worker: the child process, its frames, and the streams that wait for them."""
+"""The host's side of one worker: the child process, its frames, and the streams that wait for
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def is_last(answer: Answer) -> bool:
 
 
 class Stream:
-    """The answers to one call; ends with exactly one last answer, whatever happens to the worker."""
+    """The answers to one call; ends with exactly one last answer, whatever happens to the
+    worker.
+    """
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Answer] = asyncio.Queue()
@@ -55,7 +59,9 @@ class Stream:
         self._worker, self._ident = worker, ident
 
     def cancel(self) -> None:
-        """Ask for an early end: the worker answers `Finished`, or the stream ends here if none has the call yet."""
+        """Ask for an early end: the worker answers `Finished`, or the stream ends here if none has
+        the call yet.
+        """
         if self._over:
             return
         if self._worker is None:

@@ -1,8 +1,9 @@
 """The root of Hearth's error tree, on the lowest floor that raises one.
 
-Every error a person can meet is a `HearthError`: `message` says what happened, `hint` says what to do next,
-`code` is its stable name, and the class carries the exit code of a command and the HTTP status of the endpoint.
-The rest of the tree (requests, workers, limits) is in `hearth.backends.errors`.
+Every error a person can meet is a `HearthError`: `message` says what happened, `hint` says what to
+do next, `code` is its stable name, and the class carries the exit code of a command and the HTTP
+status of the endpoint. The rest of the tree (requests, workers, limits) is in
+`hearth.backends.errors`.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ log = logging.getLogger(__name__)
 class Engine:
     """Runs sequences over one runner.
 
-    `submit` and `cancel` may be called from any thread; `run` (or `turn`, step by step) belongs to one thread, the
-    only one that touches the runner. What goes wrong in one sequence ends that sequence alone.
+    `submit` and `cancel` may be called from any thread; `run` (or `turn`, step by step) belongs to
+    one thread, the only one that touches the runner. What goes wrong in one sequence ends that
+    sequence alone.
     """
 
     def __init__(self, runner: Runner) -> None:

@@ -1,4 +1,6 @@
-"""What the engine asks of a runner: a small contract that llama.cpp, native PyTorch and a fake one implement."""
+"""What the engine asks of a runner: a small contract that llama.cpp, native PyTorch and a fake one
+implement.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class RunnerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Some tokens of one sequence in one step: `tokens` go to positions `start`, `start + 1`, ..."""
+    """Some tokens of one sequence in one step: `tokens` go to positions `start`, `start + 1`,
+    ...
+    """
 
     slot: int
     start: int
@@ -53,7 +57,9 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`logits[slot]`: [vocab_size] float32, for each row that wanted them; valid until the next step."""
+    """`logits[slot]`: [vocab_size] float32, for each row that wanted them; valid until the next
+    step.
+    """
 
     logits: dict[int, NDArray[np.float32]]
 
@@ -66,7 +72,9 @@ class RunnerCache(Protocol):
         ...
 
     def trim(self, slot: int, tokens: int) -> bool:
-        """Keep the first `tokens` tokens of `slot`; False if this model's memory cannot roll back."""
+        """Keep the first `tokens` tokens of `slot`; False if this model's memory cannot roll
+        back.
+        """
         ...
 
     def fork(self, source: int, target: int, tokens: int) -> None:
@@ -92,7 +100,9 @@ class Runner(Protocol):
     def cache(self) -> RunnerCache: ...
 
     def step(self, plan: StepPlan) -> StepResult:
-        """Compute `plan`. Raises `HearthError` if the library fails; then no row of the plan was computed."""
+        """Compute `plan`. Raises `HearthError` if the library fails; then no row of the plan was
+        computed.
+        """
         ...
 
     def close(self) -> None:

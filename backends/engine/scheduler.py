@@ -1,4 +1,6 @@
-"""Who gets which tokens in the next step. There is no prefill phase and no decode phase: `computed` chases `total`."""
+"""Who gets which tokens in the next step. There is no prefill phase and no decode phase:
+`computed` chases `total`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from hearth.backends.engine.sequence import Sequence
 class Scheduler:
     """Admits sequences in order of priority and arrival, and plans steps over those that run.
 
-    A sequence is admitted when a slot is free and the pool can hold every token that it may come to need, so a
-    running one is never short of memory. The first that waits is never overtaken: nobody starves.
+    A sequence is admitted when a slot is free and the pool can hold every token that it may come
+    to need, so a running one is never short of memory. The first that waits is never overtaken:
+    nobody starves.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -52,7 +55,9 @@ class Scheduler:
         self._reserved_tokens -= sequence.most_tokens
 
     def plan(self) -> StepPlan | None:
-        """The next step: sequences that decode first, prefill with what is left of the chunk. None: nothing to do."""
+        """The next step: sequences that decode first, prefill with what is left of the chunk.
+        None: nothing to do.
+        """
         self._admit()
         budget = self._info.chunk_tokens
         rows: list[Row] = []

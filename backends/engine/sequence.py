@@ -42,7 +42,9 @@ class Limits:
     """Every end-of-generation token of the model."""
 
     def banned(self, new_tokens: int) -> frozenset[int]:
-        """What may not be drawn after `new_tokens` tokens: the end, before `min_tokens` or with `ignore_eos`."""
+        """What may not be drawn after `new_tokens` tokens: the end, before `min_tokens` or with
+        `ignore_eos`.
+        """
         return self.end_ids if self.ignore_eos or new_tokens < self.min_tokens else frozenset()
 
 
@@ -57,10 +59,12 @@ class Clock:
 
 
 class Sequence:
-    """`total` tokens are known (prompt and accepted ones), `computed` of them are in the runner's cache.
+    """`total` tokens are known (prompt and accepted ones), `computed` of them are in the runner's
+    cache.
 
-    The scheduler gives a sequence tokens until `computed` reaches `total`; then the logits of the last one are drawn
-    from, which makes `total` one larger. Text leaves through `emit` as soon as no stop string can begin in it.
+    The scheduler gives a sequence tokens until `computed` reaches `total`; then the logits of the
+    last one are drawn from, which makes `total` one larger. Text leaves through `emit` as soon as
+    no stop string can begin in it.
     """
 
     def __init__(
@@ -112,7 +116,9 @@ class Sequence:
         return self.prompt_tokens + self.limits.max_tokens
 
     def start(self, slot: int, cached: int = 0) -> None:
-        """The scheduler admitted it to `slot`, where `cached` prompt tokens are already computed."""
+        """The scheduler admitted it to `slot`, where `cached` prompt tokens are already
+        computed.
+        """
         self.slot = slot
         self.computed = self.cached = cached
         self.clock.admitted = time.monotonic()

@@ -1,8 +1,9 @@
 """From a rendered template to token ids, so that nobody can forge a turn by typing a special token.
 
-A template's own special tokens must be recognised; the same characters inside a message must not. Messages are
-protected before rendering: a control token written out in one is wrapped in two private-use characters, which the
-tokenization of the rendered text takes out again, reading what stands between them as plain text.
+A template's own special tokens must be recognised; the same characters inside a message must not.
+Messages are protected before rendering: a control token written out in one is wrapped in two
+private-use characters, which the tokenization of the rendered text takes out again, reading what
+stands between them as plain text.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class Tokenizer(Protocol):
         """Token ids of `text`.
 
         Args:
-            special: recognise special tokens that are written out in `text` (rendered templates); otherwise they are
-                plain text (what people typed), so nobody can forge a turn.
+            special: recognise special tokens that are written out in `text` (rendered templates);
+                otherwise they are plain text (what people typed), so nobody can forge a turn.
             add_bos: put the beginning-of-sequence token first where the model wants one.
         """
         ...

@@ -1,8 +1,10 @@
-"""The engine over a runner without a model: who runs, what is said, and that nobody harms another."""
+"""The engine over a runner without a model: who runs, what is said, and that nobody harms
+another.
+"""
 
 import pytest
-from fake_runner import FakeRunner
 
+from fake_runner import FakeRunner
 from hearth.backends.contract import Failed, Finished, Progress, SamplingParams, Started, Token
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.sampler import Sampler
@@ -128,7 +130,7 @@ def test_higher_priority_is_admitted_first():
     engine = Engine(runner)
     order = []
     for ident, priority in [(0, 0), (1, 0), (2, 5)]:
-        made, listener = sequence(ident, [ident + 1], runner, tokens=2, priority=priority)
+        made, _ = sequence(ident, [ident + 1], runner, tokens=2, priority=priority)
         made._emit = lambda event, i=ident: order.append(i) if isinstance(event, Started) else None
         engine.submit(made)
     drain(engine)

@@ -1,4 +1,6 @@
-"""A runner without a model: the next token is a function of all tokens before it. Drives the engine's tests."""
+"""A runner without a model: the next token is a function of all tokens before it. Drives the
+engine's tests.
+"""
 
 from __future__ import annotations
 
