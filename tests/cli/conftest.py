@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import select
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +16,7 @@ import fake_host
 from gguf_builder import tiny_llama
 from hearth.app import host_link
 from hearth.app.cli.main import main
-
-PATIENCE_S = 30.0
+from terminals import Terminal, open_terminal
 
 
 @dataclass
@@ -91,58 +85,11 @@ def hearth(
     return run
 
 
-@dataclass
-class Terminal:
-    """A command in a pseudo-terminal; `seen` is every byte that it wrote there."""
-
-    process: subprocess.Popen[bytes]
-    fd: int
-    seen: bytes = b""
-    read_to: int = field(default=0)
-
-    def expect(self, text: str) -> None:
-        """Wait until `text` appears after what was expected before."""
-        wanted = text.encode()
-        until = time.monotonic() + PATIENCE_S
-        while (at := self.seen.find(wanted, self.read_to)) < 0:
-            if time.monotonic() > until or not self._read(until):
-                pytest.fail(f"{text!r} never came; seen: {self.seen[self.read_to :]!r}")
-        self.read_to = at + len(wanted)
-
-    def send(self, text: str) -> None:
-        """Type `text` and Enter."""
-        os.write(self.fd, text.encode() + b"\r")
-
-    def press(self, control: str) -> None:
-        """Press Ctrl and a letter."""
-        os.write(self.fd, bytes([ord(control.upper()) - 64]))
-
-    def finish(self) -> int:
-        """Wait for the end; returns the exit code."""
-        until = time.monotonic() + PATIENCE_S
-        while self._read(until):
-            assert time.monotonic() < until, f"still running; seen: {self.seen!r}"
-        return self.process.wait(timeout=PATIENCE_S)
-
-    def _read(self, until: float) -> bool:
-        ready, _, _ = select.select([self.fd], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            return False
-        try:
-            data = os.read(self.fd, 65536)
-        except OSError:  # Linux says EIO when the other side is closed
-            return False
-        self.seen += data
-        return bool(data)
-
-
 @pytest.fixture
 def terminal(home: Path, tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     """Starts a command in a pseudo-terminal over a scripted host."""
     if sys.platform == "win32":
         pytest.skip("there are no pseudo-terminals here")
-    import pty
-
     opened: list[Terminal] = []
 
     def start(*args: str, env: dict[str, str] | None = None, **script: Any) -> Terminal:
@@ -150,34 +97,13 @@ def terminal(home: Path, tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
         file.write_text(
             json.dumps({"log": str(tmp_path / "requests.jsonl"), **script}), encoding="utf-8"
         )
-        ours, theirs = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, str(Path(fake_host.__file__)), str(file), *args],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=_take_terminal,
-            env={**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **(env or {})},
-        )
-        os.close(theirs)
-        opened.append(Terminal(process, ours))
+        command = [sys.executable, str(Path(fake_host.__file__)), str(file), *args]
+        opened.append(open_terminal(command, env))
         return opened[-1]
 
     yield start
     for running in opened:
-        if running.process.poll() is None:
-            running.process.send_signal(signal.SIGKILL)
-            running.process.wait()
-        os.close(running.fd)
-
-
-def _take_terminal() -> None:
-    """In the child: make its stdin the controlling terminal, so that Ctrl+C is a signal."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        running.close()
 
 
 @pytest.fixture

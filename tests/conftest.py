@@ -1,0 +1,51 @@
+"""What every test gets: folders of its own run, no network, a reason where a device is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DEVICE_MARKERS = ("cuda", "mps")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hearth_home() -> Iterator[Path]:
+    """Settings, models, sockets and logs of the whole run lie here, never in the user's own
+    folders.
+
+    The path is short, as that of a Unix socket must be (about 100 bytes).
+    """
+    home = Path(tempfile.mkdtemp(prefix="hearth-"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("HEARTH_")]:
+            patch.delenv(name)
+        patch.setenv("HEARTH_HOME", str(home))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield home
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips tests marked `cuda` or `mps` where there is no such device; torch is imported only if
+    one is selected.
+    """
+    for marker in DEVICE_MARKERS:
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and not _device_works(marker):
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=f"no {marker} device here"))
+
+
+def _device_works(marker: str) -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(
+        torch.cuda.is_available() if marker == "cuda" else torch.backends.mps.is_available()
+    )

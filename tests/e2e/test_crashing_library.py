@@ -1,0 +1,45 @@
+"""A llama.cpp that dies on quantised files unless weights stay as they are: Hearth answers."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import llama_shim
+
+
+@pytest.fixture
+def environ(tmp_path):
+    shim = llama_shim.crashing(tmp_path / "shim")
+    path = os.pathsep.join(filter(None, [str(shim), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": path, "HEARTH_HOME": str(tmp_path / "home")}
+
+
+def hearth(environ, *arguments, **options):
+    command = [sys.executable, "-m", "hearth.app.cli.main", *arguments]
+    return subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=90, **options
+    )
+
+
+def test_run_answers_and_says_why_it_is_slower(environ, guide_q8):
+    done = hearth(environ, "run", str(guide_q8), "How do I download a model?", "--temperature", "0")
+    assert done.returncode == 0, done.stderr
+    assert "hearth pull" in done.stdout
+    assert "slower" in done.stderr and "hearth doctor" in done.stderr
+    again = hearth(environ, "run", str(guide_q8), "hi", "--json")
+    assert json.loads(again.stdout)["text"]
+
+
+def test_doctor_names_cause_and_cure(environ):
+    done = hearth(environ, "doctor")
+    assert done.returncode == 1
+    assert "GCC" in done.stdout and "-mno-amx" in done.stdout
+
+
+def test_an_unquantised_file_needs_no_self_test(environ, guide):
+    done = hearth(environ, "run", str(guide), "hi", "--temperature", "0")
+    assert done.returncode == 0 and done.stdout.strip()
+    assert "slower" not in done.stderr

@@ -1,0 +1,135 @@
+"""Exact mode on the bundled model: host, worker and engine say what a bare loop says."""
+
+import asyncio
+import json
+
+import pytest
+
+from guide_forms import guide_path
+from hearth.backends.contract import (
+    Message,
+    ModelSettings,
+    ModelSpec,
+    Request,
+    SamplingParams,
+    Token,
+)
+from hosts import attached, collect
+from raw_loop import RawModel
+
+EXACT = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
+TOKENS = 64
+WORDS = "how what which where tell me a story about the model settings file quantize download and"
+PROMPTS = [
+    " ".join((WORDS.split() * 3)[start : start + length])
+    for start, length in ((n % 16, 1 + n % 23) for n in range(42))
+]
+PROMPTS += [
+    "\N{SEAT}",
+    "\N{GRINNING FACE} ok \N{ROCKET}",
+    "na\u00efve caf\u00e9",
+    "\u4f60\u597d",
+    "\n\n\t",
+    "0 1 2 3",
+    "A" * 80,
+    "e\u0301",
+]
+
+
+def questions(count):
+    path = guide_path().parent / "questions.jsonl"
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line)["q"] for line, _ in zip(lines, range(count), strict=False)]
+
+
+def test_fifty_prompts_give_the_tokens_of_a_raw_loop(guide_f32, place):
+    assert len(PROMPTS) == 50
+
+    async def main():
+        said = []
+        async with attached(place) as host:
+            backend = host.backend(ModelSpec(str(guide_f32), settings=EXACT))
+            greedy = SamplingParams(temperature=0.0)
+            for prompt in PROMPTS:
+                request = Request(text=prompt, sampling=greedy, max_tokens=TOKENS, ignore_eos=True)
+                ids = await backend.tokenize(prompt)
+                text, said_ids, _ = await collect(backend.generate(request))
+                assert text == (await backend.detokenize(said_ids)) or "\ufffd" in text
+                said.append((ids, said_ids))
+        return said
+
+    said = asyncio.run(main())
+    raw = RawModel(guide_f32)
+    try:
+        ends = end_ids(raw)
+        for prompt_ids, ids in said:
+            assert ids == greedy_without(raw, prompt_ids, TOKENS, ends)
+    finally:
+        raw.close()
+
+
+def end_ids(raw):
+    """Tokens that end generation: `ignore_eos` bans them, so the reference does too."""
+    api, vocab = raw._api, raw._api.llama_model_get_vocab(raw._model)
+    return [i for i in range(api.llama_vocab_n_tokens(vocab)) if api.llama_vocab_is_eog(vocab, i)]
+
+
+def greedy_without(raw, prompt, count, banned):
+    """`RawModel.greedy` over the tokens that are not `banned`."""
+    pick, logits = raw.logits, raw.logits
+
+    def masked():
+        row = logits()
+        row[banned] = -float("inf")
+        return row
+
+    raw.logits = masked
+    try:
+        return raw.greedy(prompt, count)
+    finally:
+        raw.logits = pick
+
+
+def test_a_stream_is_the_whole_text_is_the_detokenized_ids(guide_f32, place):
+    async def main():
+        async with attached(place) as host:
+            backend = host.backend(ModelSpec(str(guide_f32), settings=EXACT))
+            for question in questions(10):
+                request = Request(
+                    messages=(Message("user", question),),
+                    sampling=SamplingParams(temperature=0.0),
+                    max_tokens=200,
+                )
+                parts = []
+                ids = []
+                async for event in backend.generate(request):
+                    if isinstance(event, Token):
+                        parts.append(event.text)
+                        ids += event.ids
+                whole, whole_ids, _ = await collect(backend.generate(request))
+                assert "".join(parts) == whole == await backend.detokenize(ids)
+                assert ids == whole_ids and len(parts) > 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("temperature", [0.8, 5.0])
+def test_the_same_seed_gives_the_same_text_and_bytes_are_never_lost(guide_f32, place, temperature):
+    """At temperature 5 the model says nearly random bytes: cut and broken UTF-8 of every kind."""
+
+    async def main():
+        async with attached(place) as host:
+            backend = host.backend(ModelSpec(str(guide_f32), settings=EXACT))
+            texts = set()
+            for seed in (1, 1, 2, 3):
+                sampling = SamplingParams(
+                    temperature=temperature, top_k=0, top_p=1.0, min_p=0.0, seed=seed
+                )
+                request = Request(text="Once", sampling=sampling, max_tokens=120, ignore_eos=True)
+                text, ids, _ = await collect(backend.generate(request))
+                assert len(ids) == 120
+                assert text == await backend.detokenize(ids)
+                texts.add(text)
+            assert len(texts) == 3
+
+    asyncio.run(main())

@@ -1,0 +1,49 @@
+"""A worker killed in the middle of an answer at a real terminal: said in words, nothing lost."""
+
+import contextlib
+import sys
+
+import psutil
+import pytest
+
+from gguf_builder import tiny_llama
+from terminals import open_terminal
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals here")
+
+
+def worker_of(home):
+    """The worker process of the host that lives in `home`."""
+    for process in psutil.process_iter(["cmdline"]):
+        with contextlib.suppress(psutil.Error):
+            words = process.info["cmdline"] or []
+            if "hearth.backends.worker" in words and any(w.startswith(str(home)) for w in words):
+                return process
+    raise AssertionError("no worker runs")
+
+
+def test_a_killed_worker_leaves_chat_and_terminal_intact(tmp_path):
+    home = tmp_path / "home"
+    model = tiny_llama(tmp_path / "endless.gguf", context=32768)
+    command = [sys.executable, "-m", "hearth.app.cli.main", "chat", str(model)]
+    env = {"HEARTH_HOME": str(home), "HEARTH_KEEP_ALIVE_S": "1", "HEARTH_MIN_P": "0"}
+    chat = open_terminal(command, env)
+    try:
+        chat.expect("> ")
+        at_prompt = chat.modes()
+        chat.send("hello")
+        for _ in range(3):
+            chat.expect("\ufffd")  # random weights babble broken UTF-8, shown as U+FFFD
+        worker_of(home).kill()
+        chat.expect("died (SIGKILL)")
+        chat.expect("> ")
+        assert chat.modes() == at_prompt
+        chat.send("/set max_tokens 5")
+        chat.expect("> ")
+        chat.send("again")
+        chat.expect("(cut")
+        chat.expect("> ")
+        chat.send("/quit")
+        assert chat.finish() == 0
+    finally:
+        chat.close()

@@ -1,0 +1,100 @@
+"""Commands in a pseudo-terminal: typed at, listened to, and left as they were found."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+PATIENCE_S = 30.0
+
+
+@dataclass
+class Terminal:
+    """A command in a pseudo-terminal; `seen` is every byte that it wrote there."""
+
+    process: subprocess.Popen[bytes]
+    fd: int
+    seen: bytes = b""
+    read_to: int = field(default=0)
+
+    def expect(self, text: str) -> None:
+        """Wait until `text` appears after what was expected before."""
+        wanted = text.encode()
+        until = time.monotonic() + PATIENCE_S
+        while (at := self.seen.find(wanted, self.read_to)) < 0:
+            if time.monotonic() > until or not self._read(until):
+                pytest.fail(f"{text!r} never came; seen: {self.seen[self.read_to :]!r}")
+        self.read_to = at + len(wanted)
+
+    def send(self, text: str) -> None:
+        """Type `text` and Enter."""
+        os.write(self.fd, text.encode() + b"\r")
+
+    def press(self, control: str) -> None:
+        """Press Ctrl and a letter."""
+        os.write(self.fd, bytes([ord(control.upper()) - 64]))
+
+    def finish(self) -> int:
+        """Wait for the end; returns the exit code."""
+        until = time.monotonic() + PATIENCE_S
+        while self._read(until):
+            assert time.monotonic() < until, f"still running; seen: {self.seen!r}"
+        return self.process.wait(timeout=PATIENCE_S)
+
+    def _read(self, until: float) -> bool:
+        ready, _, _ = select.select([self.fd], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            return False
+        try:
+            data = os.read(self.fd, 65536)
+        except OSError:  # Linux says EIO when the other side is closed
+            return False
+        self.seen += data
+        return bool(data)
+
+    def modes(self) -> list[Any]:
+        """The terminal's modes (termios), e.g. to see that they are what they were."""
+        import termios
+
+        return termios.tcgetattr(self.fd)
+
+    def close(self) -> None:
+        """Kill the command if it still runs, and close the terminal."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+        os.close(self.fd)
+
+
+def open_terminal(command: Sequence[str], env: Mapping[str, str] | None = None) -> Terminal:
+    """Start `command` in a pseudo-terminal of its own."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=_take_terminal,
+        env={**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **(env or {})},
+    )
+    os.close(theirs)
+    return Terminal(process, ours)
+
+
+def _take_terminal() -> None:
+    """In the child: make its stdin the controlling terminal, so that Ctrl+C is a signal."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,0 +1,199 @@
+"""The import contracts of docs/architecture.md, read from the source, and what starting the command
+may import.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from source_tree import ROOMS, Import, Module, modules, under
+
+FLOORS = {"app": 4, "backends": 3, "quant": 2, "kernels": 1}
+RUNNERS = ("hearth.backends.native", "hearth.backends.llamacpp", "hearth.backends.remote")
+LIBRARIES_OF_MODELS = ("torch", "llama_cpp")
+UNSAFE_MODULES = ("pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib")
+JINJA_ENVIRONMENTS = {
+    "Environment",
+    "SandboxedEnvironment",
+    "ImmutableSandboxedEnvironment",
+    "NativeEnvironment",
+    "Template",
+}
+HEAVY = ("torch", "llama_cpp", "numpy", "gguf", "textual", "huggingface_hub", "jinja2", "asyncio")
+
+Rule = Callable[[Module, Import], bool]
+
+
+def breaches(found: list[Module], rule: Rule) -> list[str]:
+    """`file:line: name` of each import that breaks `rule`."""
+    return [
+        f"{module}:{entry.line}: {entry.name}"
+        for module in found
+        for entry in module.imports()
+        if rule(module, entry)
+    ]
+
+
+def room_of(name: str) -> str | None:
+    parts = name.split(".")
+    return parts[1] if parts[0] == "hearth" and len(parts) > 1 else None
+
+
+def climbs(module: Module, entry: Import) -> bool:
+    target = room_of(entry.name)
+    if target is None or target == module.room:
+        return False
+    return FLOORS.get(target, 5) >= FLOORS[module.room]
+
+
+def crosses_runners(module: Module, entry: Import) -> bool:
+    own = [runner for runner in RUNNERS if under(module.name, runner)]
+    others = [runner for runner in RUNNERS if runner not in own]
+    return bool(own) and under(entry.name, *others)
+
+
+def test_a_room_imports_only_what_stands_below_it() -> None:
+    assert breaches(modules(*FLOORS), climbs) == []
+
+
+def test_the_rule_for_floors_notices_a_climb() -> None:
+    quant = Module(modules("quant")[0].path, "hearth.quant.example")
+    assert climbs(quant, Import("hearth.backends.contract.Request", 1))
+    assert climbs(quant, Import("hearth.assets.guide", 1))
+    assert not climbs(quant, Import("hearth.kernels.table", 1))
+
+
+def test_assets_use_only_themselves() -> None:
+    def leaves(module: Module, entry: Import) -> bool:
+        return room_of(entry.name) not in (None, "assets")
+
+    assert breaches(modules("assets"), leaves) == []
+
+
+def test_rooms_are_imported_by_their_full_name() -> None:
+    def is_bare(module: Module, entry: Import) -> bool:
+        return entry.name.split(".")[0] in ROOMS
+
+    assert breaches(modules(*ROOMS, "tests", "benchmarks", "tools"), is_bare) == []
+
+
+def test_the_engine_knows_no_runner() -> None:
+    engine = [
+        module for module in modules("backends") if under(module.name, "hearth.backends.engine")
+    ]
+
+    def names_a_runner(module: Module, entry: Import) -> bool:
+        return under(entry.name, *RUNNERS, *LIBRARIES_OF_MODELS)
+
+    assert engine
+    assert breaches(engine, names_a_runner) == []
+
+
+def test_runners_do_not_know_each_other() -> None:
+    assert breaches(modules("backends"), crosses_runners) == []
+
+
+def test_front_ends_import_no_library_that_runs_models() -> None:
+    def runs_models(module: Module, entry: Import) -> bool:
+        return under(entry.name, *LIBRARIES_OF_MODELS)
+
+    assert breaches(modules("app"), runs_models) == []
+
+
+def test_only_its_own_runner_imports_llama_cpp() -> None:
+    others = [
+        module for module in modules(*ROOMS) if not under(module.name, "hearth.backends.llamacpp")
+    ]
+
+    def imports_llama_cpp(module: Module, entry: Import) -> bool:
+        return under(entry.name, "llama_cpp")
+
+    assert breaches(others, imports_llama_cpp) == []
+
+
+def test_nothing_unpickles() -> None:
+    def is_unsafe(module: Module, entry: Import) -> bool:
+        return under(entry.name, *UNSAFE_MODULES) or under(entry.name, "torch.load")
+
+    assert breaches(modules(*ROOMS), is_unsafe) == []
+
+
+def test_nothing_that_came_with_a_model_is_executed() -> None:
+    found = []
+    for module in modules(*ROOMS):
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and _is_unsafe_call(node):
+                found.append(f"{module}:{node.lineno}: {ast.unparse(node)[:60]}")
+    assert found == []
+
+
+def _is_unsafe_call(call: ast.Call) -> bool:
+    unpickles = any(
+        keyword.arg in {"allow_pickle", "trust_remote_code"}
+        and ast.unparse(keyword.value) != "False"
+        for keyword in call.keywords
+    )
+    return unpickles or ast.unparse(call.func) in {"eval", "exec", "torch.load"}
+
+
+def test_one_function_makes_the_jinja_environment() -> None:
+    makers = set()
+    for module in modules(*ROOMS):
+        names = JINJA_ENVIRONMENTS | _subclasses(module.tree)
+        for function in ast.walk(module.tree):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and _calls(
+                function, names
+            ):
+                makers.add(f"{module.name}.{function.name}")
+    assert len(makers) == 1, makers
+
+
+def _subclasses(tree: ast.Module) -> set[str]:
+    return {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base).split(".")[-1] in JINJA_ENVIRONMENTS for base in node.bases)
+    }
+
+
+def _calls(function: ast.AST, names: set[str]) -> bool:
+    return any(
+        isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in names
+        for node in ast.walk(function)
+    )
+
+
+REPORT = """
+import json, sys
+
+def no_network(event, args):
+    if event in ("socket.connect", "socket.getaddrinfo"):
+        raise RuntimeError(f"{event} {args[1:]}")
+
+sys.addaudithook(no_network)
+import hearth.app.cli.main
+if len(sys.argv) > 1:
+    try:
+        hearth.app.cli.main.main()
+    except SystemExit as left:
+        assert not left.code, left.code
+print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["import", "help"])
+def test_the_command_starts_without_heavy_imports_or_a_network(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = json.loads(done.stderr.splitlines()[-1])
+    assert [name for name in loaded if under(name, *HEAVY)] == []
+    assert arguments == [] or "Usage" in done.stdout
