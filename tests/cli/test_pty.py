@@ -73,8 +73,7 @@ def test_ctrl_c_stops_an_answer_keeps_its_text_and_the_chat(terminal, requests) 
     chat.send("go on")
     chat.expect("echo: go on")
     chat.expect("> ")
-    chat.press("C")
-    chat.expect("Ctrl+D or /quit leaves.")
+    chat.interrupt_until("Ctrl+D or /quit leaves.")
     chat.send("/quit")
     assert chat.finish() == 0
     assert [m["content"] for m in requests()[1]["messages"]] == ["hello", "Half", "go on"]

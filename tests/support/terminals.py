@@ -42,6 +42,23 @@ class Terminal:
         """Press Ctrl and a letter."""
         os.write(self.fd, bytes([ord(control.upper()) - 64]))
 
+    def interrupt_until(self, text: str) -> None:
+        """Press Ctrl+C, as a person does, again if nothing happens, until `text` appears.
+
+        CPython's readline loop loses a signal that comes between the drawing of the prompt and
+        its `select` (Modules/readline.c): the next one is seen.
+        """
+        wanted = text.encode()
+        for _ in range(int(PATIENCE_S)):
+            self.press("C")
+            until = time.monotonic() + 1.0
+            while (at := self.seen.find(wanted, self.read_to)) < 0 and self._read(until):
+                pass
+            if at >= 0:
+                self.read_to = at + len(wanted)
+                return
+        pytest.fail(f"{text!r} never came; seen: {self.seen[self.read_to :]!r}")
+
     def finish(self) -> int:
         """Wait for the end; returns the exit code."""
         until = time.monotonic() + PATIENCE_S
@@ -93,8 +110,11 @@ def open_terminal(command: Sequence[str], env: Mapping[str, str] | None = None) 
 
 
 def _take_terminal() -> None:
-    """In the child: make its stdin the controlling terminal, so that Ctrl+C is a signal."""
+    """In the child: make its stdin the controlling terminal, so that Ctrl+C is a signal, and let
+    that signal work where this test run itself was told to ignore it.
+    """
     import fcntl
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

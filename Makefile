@@ -1,0 +1,62 @@
+# `make help` lists the targets. Each makes .venv once (tools/setup_env.py) and is quick afterwards.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+ROOMS := app backends quant kernels assets
+LINKS := $(ROOMS:%=.types/hearth/%)
+GPU_BENCHMARKS := $(wildcard benchmarks/*_cuda.py)
+BENCHMARKS := $(filter-out $(GPU_BENCHMARKS),$(wildcard benchmarks/*.py))
+
+.DEFAULT_GOAL := help
+.PHONY: help chat test slow check serve bench gpu setup pins clean again
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 16
+
+chat: $(READY) ## talk to the bundled model
+	@$(BIN)/hearth
+
+test: $(READY) ## the default test suite
+	@$(BIN)/python -m pytest
+
+slow: $(READY) ## the tests that take minutes
+	@$(BIN)/python -m pytest -m slow
+
+check: $(READY) $(LINKS) ## format, lint, types, import contracts
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/test_imports.py tests/test_layout.py
+
+serve: $(READY) ## the OpenAI-style endpoint on loopback
+	@$(BIN)/hearth serve
+
+bench: $(READY) ## speed tables
+	@set -e; for script in $(BENCHMARKS); do $(BIN)/python $$script; done
+
+# On a machine with an NVIDIA card and a torch of its own: nothing is installed, and the rooms are found by their links.
+gpu: export PYTHONPATH := .types
+gpu: $(LINKS) ## CUDA tests and benchmarks, with PYTHON's own torch
+	@$(PYTHON) -m pytest -m cuda || test $$? -eq 5
+	@set -e; for script in $(GPU_BENCHMARKS); do $(PYTHON) $$script; done
+
+setup: ## make .venv again, after CMAKE_ARGS, CC or CFLAGS changed
+	@$(PYTHON) tools/setup_env.py
+
+pins: $(READY) ## write constraints.txt from what .venv holds
+	@$(PYTHON) tools/pins.py
+
+clean: ## remove everything that make made here
+	rm -rf .venv .types build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment that was moved or copied from elsewhere does not work: the stamp names the folder it was made in.
+ifneq ($(shell cat $(READY) 2>/dev/null),$(shell pwd -P))
+$(READY): again
+endif
+$(READY): pyproject.toml setup.py constraints.txt tools/setup_env.py tools/toolchain.py tools/torch_source.py
+	@$(PYTHON) tools/setup_env.py
+
+.types/hearth/%:
+	@mkdir -p .types/hearth && ln -sfn ../../$* $@

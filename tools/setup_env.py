@@ -1,0 +1,291 @@
+"""Makes `.venv` for the Makefile: Hearth, its tested dependencies and a llama.cpp that works on
+this processor.
+
+Run by the system's Python (3.11 or newer) with nothing installed. Says what it does on stderr;
+pip's own output goes to `.venv/setup.log`, whose end is shown when a step fails.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036, as an older Python may be the one that runs this
+    sys.exit(
+        f"Hearth needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}.\n"
+        "Name a newer one: make PYTHON=python3.12 chat"
+    )
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import toolchain
+import torch_source
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+STAMP = VENV / ".ready"
+LOG = VENV / "setup.log"
+CONSTRAINTS = ROOT / "constraints.txt"
+INSTALLED_RECIPE = VENV / ".llama-recipe"
+EXTRAS = ".[test,check]"
+HEARTBEAT_S = 60
+
+
+class SetupFailed(Exception):
+    """A step failed; the message is for the person who waits."""
+
+
+def say(text: str) -> None:
+    """Narration goes to stderr: stdout belongs to what runs after the set-up."""
+    print(f"[hearth] {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def step(what: str) -> Iterator[None]:
+    """Says what starts, and how long it took if that is worth a line."""
+    say(what)
+    start = time.monotonic()
+    yield
+    took_s = time.monotonic() - start
+    if took_s >= 2:
+        say(f"  done in {took_s:.0f} s")
+
+
+def logged(command: list[str], environment: Mapping[str, str] | None = None) -> None:
+    """Run a command with its output in the log. Raises `SetupFailed` with the log's end."""
+    start = time.monotonic()
+    with LOG.open("ab") as log:
+        log.write(f"\n$ {' '.join(command)}\n".encode())
+        log.flush()
+        child = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        while True:
+            try:
+                code = child.wait(timeout=HEARTBEAT_S)
+                break
+            except subprocess.TimeoutExpired:
+                say(f"  still working, {time.monotonic() - start:.0f} s")
+            except BaseException:
+                child.terminate()
+                raise
+    if code != 0:
+        tail = LOG.read_text(errors="replace").splitlines()[-40:]
+        raise SetupFailed(
+            "\n".join([*tail, "", f"This failed: {' '.join(command)}", f"The whole log: {LOG}"])
+        )
+
+
+def venv_python() -> str:
+    return str(VENV / "bin" / "python")
+
+
+def pip(*arguments: str) -> list[str]:
+    return [venv_python(), "-m", "pip", "--disable-pip-version-check", *arguments]
+
+
+def make_venv() -> None:
+    """A new environment, unless the one here runs and was made in this very folder (they cannot be
+    moved).
+    """
+    home = VENV / ".made-in"
+    made_here = home.exists() and home.read_text() == str(ROOT)
+    if made_here and toolchain.ask([venv_python(), "-c", "import pip"]) is not None:
+        return
+    shutil.rmtree(VENV, ignore_errors=True)
+    done = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True)
+    if done.returncode != 0:
+        hint = "On Debian and Ubuntu: sudo apt install python3-venv"
+        raise SetupFailed(
+            f"{done.stdout}{done.stderr}\nPython could not make a virtual environment. {hint}"
+        )
+    home.write_text(str(ROOT))
+
+
+def pinned(name: str) -> str:
+    """The tested version of a package, from constraints.txt."""
+    for line in CONSTRAINTS.read_text().splitlines():
+        if line.lower().startswith(f"{name.lower()}=="):
+            return line.split("==")[1].strip()
+    raise SetupFailed(f"{CONSTRAINTS.name} has no line for {name}.")
+
+
+def installed_version(name: str) -> str | None:
+    code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+    found = toolchain.ask([venv_python(), "-c", code, name])
+    return found.strip() if found else None
+
+
+def install_torch() -> None:
+    """torch in its tested version, without CUDA packages where no NVIDIA card is."""
+    wanted = pinned("torch")
+    if (installed_version("torch") or "").split("+")[0] == wanted:
+        return
+    system = toolchain.read_machine().system
+    nvidia = torch_source.has_nvidia_card()
+    needs_cpu_index = system == "Linux" and not nvidia and not os.environ.get("HEARTH_TORCH_INDEX")
+    source = torch_source.choose_source(
+        system,
+        os.environ,
+        has_nvidia=nvidia,
+        cpu_index_answers=needs_cpu_index and torch_source.cpu_index_answers(),
+    )
+    requirement = f"torch=={wanted}"
+    if source.may_bring_cuda:
+        dry = pip("install", "--quiet", "--dry-run", "--report", "-", "--no-deps", requirement)
+        report = subprocess.run(
+            dry, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        ).stdout
+        candidate = torch_source.describe_candidate(torch_source.parse_report(report))
+        say(f"pip's sources have {candidate}")
+    with step(f"installing torch {wanted}, {source.reason}"):
+        logged(pip("install", *source.pip_arguments(), requirement))
+
+
+def build_wheel(recipe: toolchain.Recipe, folder: Path) -> Path:
+    """The wheel for `recipe`, built now or found in `folder`, our own cache.
+
+    pip's wheel cache is not asked: it knows a wheel's source but not its compiler flags.
+    """
+    found = sorted(folder.glob("*.whl"))
+    if found:
+        say(f"llama.cpp: using the build made here before ({recipe.reason})")
+        return found[0]
+    say(f"llama.cpp: building with {recipe.reason}")
+    requirement = f"llama-cpp-python=={recipe.package_version}"
+    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
+    arguments = (
+        "--no-deps",
+        "--no-cache-dir",
+        "--no-binary",
+        "llama-cpp-python",
+        "--wheel-dir",
+        str(part),
+    )
+    try:
+        with step("  compiling; some minutes, once (about 4 on two fast cores)"):
+            logged(pip("wheel", *arguments, requirement), recipe.environment(os.environ))
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return next(folder.glob("*.whl"))
+
+
+def install_llama(recipe: toolchain.Recipe, machine: toolchain.Machine) -> Path:
+    """Build or find the wheel of `recipe` and install it; the folder that holds it is returned."""
+    key = recipe.key(machine, os.environ)
+    folder = toolchain.cache_folder(os.environ, machine.system) / key
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    same_build = INSTALLED_RECIPE.exists() and INSTALLED_RECIPE.read_text() == key
+    if not (same_build and installed_version("llama-cpp-python") == recipe.package_version):
+        wheel = build_wheel(recipe, folder)
+        logged(pip("install", "--no-deps", "--force-reinstall", str(wheel)))
+        INSTALLED_RECIPE.write_text(key)
+    return folder
+
+
+def find_fault() -> str | None:
+    """What Hearth's self-test says against the installed llama.cpp, on one line; None if it passes.
+
+    The test survives a crash of the library. Raises `SetupFailed` if it cannot run at all.
+    """
+    command = [venv_python(), "-m", "hearth.backends.llamacpp.selftest", "--verify"]
+    done = subprocess.run(
+        command, cwd=VENV, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    with LOG.open("a") as log:
+        log.write(f"\n$ {' '.join(command)}\n{done.stdout}{done.stderr}")
+    if done.returncode == 0:
+        return None
+    verdict = done.stdout.strip()
+    if done.returncode != 1 or not verdict:
+        raise SetupFailed(f"{done.stderr}\nThe self-test of llama.cpp could not run.")
+    return verdict.splitlines()[-1]
+
+
+def note_result(folder: Path, recipe: toolchain.Recipe, *, passed: bool) -> None:
+    """Remembers beside the wheel what it is and whether it passed, so that a bad one is not tried
+    twice.
+    """
+    if folder.exists():
+        result = {"recipe": recipe.reason, "flags": recipe.flags, "self_test_passed": passed}
+        (folder / "recipe.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+def known_bad(folder: Path) -> bool:
+    note = folder / "recipe.json"
+    return note.exists() and json.loads(note.read_text()).get("self_test_passed") is False
+
+
+def verify_llama(recipe: toolchain.Recipe, machine: toolchain.Machine, folder: Path) -> None:
+    """Self-test; a library that fails it is built again the safe way, where there is one."""
+    with step("checking llama.cpp on a quantised file"):
+        fault = find_fault()
+    note_result(folder, recipe, passed=fault is None)
+    safer = toolchain.safe_recipe(recipe, machine) if fault else None
+    if safer:
+        say(f"  {fault} Building again without the part that fails.")
+        folder = install_llama(safer, machine)
+        fault = find_fault()
+        note_result(folder, safer, passed=fault is None)
+    if fault:
+        say(f"  {fault} Hearth will run llama.cpp in a slower mode; see: hearth doctor")
+
+
+def first_recipe(machine: toolchain.Machine) -> toolchain.Recipe:
+    """The recipe to start with: the fastest one, or the safe one where the fastest failed here
+    before.
+    """
+    recipe = toolchain.choose_recipe(pinned("llama-cpp-python"), machine, os.environ)
+    folder = toolchain.cache_folder(os.environ, machine.system) / recipe.key(machine, os.environ)
+    safer = toolchain.safe_recipe(recipe, machine) if known_bad(folder) else None
+    return safer or recipe
+
+
+def set_up() -> None:
+    start = time.monotonic()
+    version = ".".join(map(str, sys.version_info[:3]))
+    say(f"setting up .venv with Python {version} (once; {LOG.relative_to(ROOT)} has the details)")
+    machine = toolchain.read_machine()
+    recipe = first_recipe(machine)
+    make_venv()
+    LOG.write_bytes(b"")
+    logged(pip("install", "-c", str(CONSTRAINTS), "setuptools"))
+    install_torch()
+    folder = install_llama(recipe, machine)
+    with step("installing Hearth and its other dependencies"):
+        logged(pip("install", "-c", str(CONSTRAINTS), "--no-build-isolation", "-e", EXTRAS))
+    verify_llama(recipe, machine, folder)
+    STAMP.write_text(f"{ROOT}\n")
+    say(f"ready after {time.monotonic() - start:.0f} s")
+
+
+def main() -> int:
+    if os.name == "nt":
+        say("On Windows install with pip: see README.md, section Windows.")
+        return 1
+    try:
+        set_up()
+    except (SetupFailed, toolchain.NoCompiler) as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("stopped; the next make goes on from here")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
