@@ -9,7 +9,7 @@ GPU_BENCHMARKS := $(wildcard benchmarks/*_cuda.py)
 BENCHMARKS := $(filter-out $(GPU_BENCHMARKS),$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test slow check serve bench gpu setup pins clean again
+.PHONY: help chat test slow check serve bench gpu forms setup pins clean again
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 16
@@ -40,6 +40,9 @@ gpu: export PYTHONPATH := .types
 gpu: $(LINKS) ## CUDA tests and benchmarks, with PYTHON's own torch
 	@$(PYTHON) -m pytest -m cuda || test $$? -eq 5
 	@set -e; for script in $(GPU_BENCHMARKS); do $(PYTHON) $$script; done
+
+forms: $(READY) ## the bundled models as f32 and quantised files, in build/guide
+	@$(BIN)/python tools/guide_forms.py 2>/dev/null
 
 setup: ## make .venv again, after CMAKE_ARGS, CC or CFLAGS changed
 	@$(PYTHON) tools/setup_env.py

@@ -24,7 +24,6 @@ STATEMENTS = {
     "msgspec": "import msgspec",
     "click": "import click",
     "psutil": "import psutil",
-    "tomlkit": "import tomlkit",
     "tokenizers": "import tokenizers",
 }
 ROUNDS = 5

@@ -113,6 +113,27 @@ def test_a_stream_is_the_whole_text_is_the_detokenized_ids(guide_f32, place):
     asyncio.run(main())
 
 
+def test_answers_are_those_of_the_torch_model_that_was_trained(guide_f32, place):
+    """The shipped file through llama.cpp and through the training code: the same greedy text."""
+    from hearth.assets.guide.sample import Sampler
+
+    sampler = Sampler(guide_path())
+
+    async def main():
+        async with attached(place) as host:
+            backend = host.backend(ModelSpec(str(guide_f32), settings=EXACT))
+            for question in questions(20):
+                request = Request(
+                    messages=(Message("user", question),),
+                    sampling=SamplingParams(temperature=0.0),
+                    max_tokens=80,
+                )
+                text, _, _ = await collect(backend.generate(request))
+                assert text == sampler.answer([("user", question)], 80)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("temperature", [0.8, 5.0])
 def test_the_same_seed_gives_the_same_text_and_bytes_are_never_lost(guide_f32, place, temperature):
     """At temperature 5 the model says nearly random bytes: cut and broken UTF-8 of every kind."""
