@@ -29,7 +29,7 @@ check: $(READY) $(LINKS) ## format, lint, types, import contracts
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_imports.py tests/test_layout.py
 
-serve: $(READY) ## the OpenAI-style endpoint on loopback
+serve: $(READY) ## the OpenAI-style endpoint (in the next version)
 	@$(BIN)/hearth serve
 
 bench: $(READY) ## speed tables

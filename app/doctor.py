@@ -18,6 +18,7 @@ from hearth.backends.errors import HearthError, HostUnreachable
 
 DISTRIBUTION = "hearth-llm"
 _LOW_DISK_BYTES = 2 * 10**9
+_MOVE_HOME = "Give yourself the right to write there, or set HEARTH_HOME to another folder."
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,11 @@ def _version(name: str) -> str | None:
 
 def _machine() -> Finding:
     found = machine.this_machine()
-    gib = 2**30
     text = (
         f"{found.cpu}, {found.physical_cores} cores ({found.usable_cores} usable threads), "
         f"{' '.join(found.cpu_flags) or 'no flags known'}; memory "
-        f"{found.memory_total_bytes / gib:.1f} GiB, "
-        f"{found.memory_available_bytes / gib:.1f} GiB available"
+        f"{found.memory_total_bytes / 10**9:.1f} GB, "
+        f"{found.memory_available_bytes / 10**9:.1f} GB available"
     )
     return Finding("machine", "ok", text, data=asdict(found))
 
@@ -124,6 +124,8 @@ def _llamacpp(paths: Paths) -> Finding:
         verdict = selftest.verdict(paths.cache)
     except HearthError as error:
         return Finding("llama.cpp", "fault", error.message, error.hint, {"error": error.code})
+    except OSError as error:
+        return Finding("llama.cpp", "fault", f"the self-test left no result: {error}", _MOVE_HOME)
     version = _version("llama-cpp-python")
     data = asdict(verdict)
     slower = selftest.explain(verdict)
@@ -147,8 +149,8 @@ def _folders(paths: Paths) -> Iterator[Finding]:
         if machine.can_write(folder):
             yield Finding(f"{name} folder", "ok", str(folder), data=data)
         else:
-            cure = "Give yourself the right to write there, or set HEARTH_HOME to another folder."
-            yield Finding(f"{name} folder", "fault", f"{folder} cannot be written to", cure, data)
+            text = f"{folder} cannot be written to"
+            yield Finding(f"{name} folder", "fault", text, _MOVE_HOME, data)
 
 
 def _disk(paths: Paths) -> Finding:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
@@ -32,8 +31,9 @@ from hearth.backends.errors import HostUnreachable, InternalError, to_info
 
 T = TypeVar("T")
 
-# A wait without a limit cannot be interrupted by Ctrl+C on Windows.
-_WAIT_S = 0.2 if sys.platform == "win32" else None
+# A wait without a limit would miss a Ctrl+C that comes just before it begins: CPython runs signal
+# handlers between bytecodes only. On Windows no Ctrl+C ends such a wait.
+_WAIT_S = 0.2
 
 
 class Host(Protocol):

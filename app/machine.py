@@ -59,14 +59,14 @@ def this_machine() -> Machine:
 
 def free_disk_bytes(folder: Path) -> int:
     """Free space of the file system that holds `folder`, which need not exist yet."""
-    while not folder.exists():
+    while not os.path.exists(folder):
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
 
 def can_write(folder: Path) -> bool:
     """`folder`, or what exists of the path to it, can be written to."""
-    while not folder.exists():
+    while not os.path.exists(folder):
         folder = folder.parent
     return folder.is_dir() and os.access(folder, os.W_OK)
 

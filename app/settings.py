@@ -96,7 +96,7 @@ class Settings:
         """What holds for the model called `name`. Raises `SettingsError` for its template file."""
         found = self.all(name)
         load: dict[str, Any] = {key.name: found[key.name].value for key in keys.LOADING}
-        if "chat_template" in found:
+        if "chat_template" in found and found["chat_template"].value:
             load["chat_template"] = self._template(found["chat_template"])
         sampled = {item.name for item in fields(SamplingParams)}
         return ModelUse(

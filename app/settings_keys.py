@@ -127,13 +127,18 @@ def _check_float(value: object) -> float | None:
 
 
 def _check_text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and _is_utf8(value) else None
 
 
 def _check_texts(value: object) -> tuple[str, ...] | None:
-    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+    if isinstance(value, list | tuple) and all(_check_text(item) is not None for item in value):
         return tuple(value)
     return None
+
+
+def _is_utf8(text: str) -> bool:
+    """False for the lone surrogates that undecodable bytes of arguments and variables become."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _check_biases(value: object) -> dict[int, float] | None:
@@ -170,7 +175,7 @@ def _parse_float(text: str) -> object:
 
 
 def _parse_texts(text: str) -> object:
-    return (text,)
+    return (text,) if text else ()
 
 
 def _parse_biases(text: str) -> object:
@@ -180,8 +185,8 @@ def _parse_biases(text: str) -> object:
 
 _KIND_WORDS = {
     "bool": "true or false",
-    "text": "a text",
-    "texts": "a list of texts",
+    "text": "a text in UTF-8",
+    "texts": "a list of texts in UTF-8",
     "biases": "token ids with a number from -100 to 100 each, such as 42=-100",
 }
 _CHECKS: dict[Kind, Callable[[object], Value]] = {
@@ -230,9 +235,9 @@ LOADING = (
     ),
     Key("kv_type", "text", "type of the KV cache", choices=get_args(KvType), default="f16"),
     Key("gpu_layers", "int", "layers on the GPU; auto: all, where there is one", low=0, auto=True),
-    Key("threads", "int", "threads for decode; auto: measured", low=1, high=1024, auto=True),
-    Key("batch_threads", "int", "threads for prefill; auto: measured", low=1, high=1024, auto=True),
-    Key("chunk_tokens", "int", "prefill tokens a step", low=1, high=65536),
+    Key("threads", "int", "threads for decode; auto: measured", low=1, high=512, auto=True),
+    Key("batch_threads", "int", "threads for prefill; auto: measured", low=1, high=512, auto=True),
+    Key("chunk_tokens", "int", "prefill tokens a step", low=1, high=8192),
     Key("flash_attention", "bool", "flash attention; auto: the library decides", auto=True),
     Key(
         "extra_buffers", "bool", "repacked weights; auto: on where the self-test passed", auto=True

@@ -228,10 +228,10 @@ def safe_recipe(recipe: Recipe, machine: Machine) -> Recipe | None:
 
 
 def cache_folder(environment: Mapping[str, str], system: str) -> Path:
-    """Where built wheels are kept: `HEARTH_HOME`, else the user's cache folder."""
+    """Where built wheels are kept: in the folder that `hearth.app.paths` calls the cache."""
     if environment.get("HEARTH_HOME"):
-        return Path(environment["HEARTH_HOME"], "cache", "wheels")
-    if environment.get("XDG_CACHE_HOME"):
+        return Path(environment["HEARTH_HOME"]).expanduser().absolute() / "cache" / "wheels"
+    if environment.get("XDG_CACHE_HOME", "").startswith("/"):
         return Path(environment["XDG_CACHE_HOME"], "hearth", "wheels")
     home = Path.home()
     if system == "Darwin":

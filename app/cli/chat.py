@@ -31,7 +31,10 @@ def chat(ctx: click.Context, /, model: str, plain: bool, stats: bool, **_: Any) 
     Type /help for the commands. Ctrl+C stops an answer and keeps its text; Ctrl+D leaves. A line
     that ends in a backslash goes on in the next; triple quotes begin and end a longer text.
     """
-    return open_chat(ctx.obj, model, typed_settings(ctx), stats=stats)
+    flags = typed_settings(ctx)
+    if "logprobs" in flags:
+        raise click.UsageError("A chat shows no log probabilities: hearth run --json prints them.")
+    return open_chat(ctx.obj, model, flags, stats=stats)
 
 
 def open_chat(state: State, model: str, flags: Layer, *, stats: bool = False) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from hearth.app.cli.prompt import clean
+from hearth.app.cli.prompt import clean, decode
 from hearth.app.cli.streams import is_terminal
 
 PROMPT = "> "
@@ -25,6 +25,7 @@ class LineReader:
 
         Raises:
             KeyboardInterrupt: Ctrl+C; what was typed of the message is dropped.
+            UsageError: piped text that is not UTF-8.
         """
         line = self._line(PROMPT)
         if line is None:
@@ -57,9 +58,13 @@ class LineReader:
                 return clean(input(prompt))
             except EOFError:
                 return None
-        if self.interactive:
-            print(prompt, end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline() if sys.stdin is not None else ""
+        if sys.stdin is None:
+            return None
+        if not self.interactive:
+            data = sys.stdin.buffer.readline()
+            return decode(data).rstrip("\r\n") if data else None
+        print(prompt, end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
         return clean(line.rstrip("\r\n")) if line else None
 
 

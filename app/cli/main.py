@@ -149,7 +149,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:  # noqa: BLE001 - the last door; report() decides
         from hearth.app.cli.report import report
 
-        return report(error, as_json="--json" in args)
+        typed = args[: args.index("--")] if "--" in args else args
+        return report(error, as_json="--json" in typed)
     return int(code or 0)
 
 

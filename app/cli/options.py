@@ -38,9 +38,12 @@ class KeyType(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The checked value."""
-        if not isinstance(value, str) or self.key.kind == "texts":
+        if not isinstance(value, str):
             return value
         try:
+            if self.key.kind == "texts":
+                self.key.check((value,))
+                return value
             return self.key.parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)

@@ -17,14 +17,14 @@ def read_prompt(words: Sequence[str]) -> str:
     typed = clean(" ".join(words))
     if sys.stdin is None or is_terminal(sys.stdin):
         return typed
-    piped = _piped()
+    piped = decode(sys.stdin.buffer.read()).rstrip("\r\n")
     return "\n\n".join(part for part in (piped, typed) if part)
 
 
-def _piped() -> str:
-    data = sys.stdin.buffer.read()
+def decode(data: bytes) -> str:
+    """The text of piped bytes, without a byte order mark. Raises UsageError if it is not UTF-8."""
     try:
-        return data.decode("utf-8-sig").rstrip("\r\n")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise click.UsageError(
             f"The piped text is not UTF-8 (byte {data[error.start]:#04x} at {error.start})."

@@ -64,6 +64,15 @@ class Repl:
         self.chosen, self._linked, self.info = chosen, linked, info
         announce(self.state, info, stats=self.stats)
 
+    def change_model(self, model: str) -> None:
+        """Go on with the model called `model`, and with its own system prompt unless the user has
+        set another. Raises HearthError, with nothing changed.
+        """
+        before = self.chosen.use.system
+        self.load(model)
+        if self.conversation.system == before:
+            self.conversation.system = self.chosen.use.system
+
     def settle(self) -> None:
         """Let changed flags hold from now on."""
         self.chosen = replace(
@@ -116,7 +125,7 @@ class Repl:
             error = from_info(answer.error) if answer.error is not None else None
             if not isinstance(error, PromptTooLong) or answer.text or not self._make_room(error):
                 break
-        if answer.text or error is None:
+        if answer.text or answer.reason not in ("cancelled", "error"):
             self.conversation.answer(answer.text)
         else:
             self.conversation.take_back()

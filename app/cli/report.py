@@ -33,9 +33,9 @@ def report(error: BaseException, *, as_json: bool) -> int:
     if not isinstance(error, Exception):
         raise error
     known = _typed(error)
-    if os.environ.get("HEARTH_DEBUG") and not isinstance(error, click.ClickException):
-        traceback.print_exception(error, file=sys.stderr)
     output = Output()
+    if os.environ.get("HEARTH_DEBUG") and not isinstance(error, click.ClickException):
+        output.note("".join(traceback.format_exception(error)).rstrip())
     if as_json:
         output.json({"error": error_json(known)})
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,9 @@ import click
 
 from hearth.app.cli.asking import Answer, ask
 from hearth.app.cli.options import complete_model, json_option, model_options, typed_settings
-from hearth.app.cli.output import error_json
-from hearth.app.cli.prompt import clean, read_prompt
+from hearth.app.cli.prompt import read_prompt
 from hearth.app.cli.state import Chosen, State
+from hearth.app.cli.streams import is_terminal
 from hearth.app.cli.words import answer_json, ending, headline, statistics
 from hearth.app.exit_codes import ExitCode
 from hearth.app.settings import Layer
@@ -52,9 +53,12 @@ def run(
     flags = typed_settings(ctx)
     if "logprobs" in flags and not as_json:
         raise click.UsageError("--logprobs needs --json, which prints them.")
+    if "system" in flags and raw:
+        raise click.UsageError("--raw has no system prompt: write it into the text.")
     text = read_prompt(prompt)
     if not text:
-        if raw or as_json or prompt or not state.output.narrates_to_terminal:
+        somebody_types = is_terminal(sys.stdin) and state.output.narrates_to_terminal
+        if raw or as_json or prompt or not somebody_types:
             raise click.UsageError(
                 "There is no prompt. Type it after the model's name, or pipe it in."
             )
@@ -93,10 +97,15 @@ def run_once(
 
         answer = ask(linked, request, show)
     if as_json:
-        return _report_json(state, answer, info, request)
+        if stats:
+            state.output.note(statistics(answer, request.sampling.seed))
+        state.output.json(answer_json(answer, info, request.sampling.seed))
+        return exit_code(answer)
     writer.end()
     narrate_end(state, answer, info, request, stats=stats)
-    return conclude(state, answer)
+    if answer.error is not None:
+        state.output.error(from_info(answer.error))
+    return exit_code(answer)
 
 
 def build_request(chosen: Chosen, text: str, *, raw: bool) -> Request:
@@ -108,7 +117,7 @@ def build_request(chosen: Chosen, text: str, *, raw: bool) -> Request:
     )
     if raw:
         return replace(request, text=text)
-    system = (Message("system", clean(use.system)),) if use.system else ()
+    system = (Message("system", use.system),) if use.system else ()
     return replace(request, messages=(*system, Message("user", text)))
 
 
@@ -140,21 +149,8 @@ def narrate_end(
         state.output.note(statistics(answer, request.sampling.seed))
 
 
-def conclude(state: State, answer: Answer) -> int:
-    """Say how `answer` ended, if not well; returns the exit code."""
+def exit_code(answer: Answer) -> int:
+    """What a command that ends with `answer` exits with."""
     if answer.error is not None:
-        error = from_info(answer.error)
-        state.output.error(error)
-        return error.exit_code
+        return from_info(answer.error).exit_code
     return ExitCode.INTERRUPTED if answer.reason == "cancelled" else ExitCode.OK
-
-
-def _report_json(state: State, answer: Answer, info: ModelInfo, request: Request) -> int:
-    document = answer_json(answer, info, request.sampling.seed)
-    code: int = ExitCode.INTERRUPTED if answer.reason == "cancelled" else ExitCode.OK
-    if answer.error is not None:
-        error = from_info(answer.error)
-        document["error"] = error_json(error)
-        code = error.exit_code
-    state.output.json(document)
-    return code

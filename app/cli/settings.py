@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hearth.app import settings_keys as keys
+from hearth.app.cli import words
 from hearth.app.cli.options import complete_model, json_option
 from hearth.app.cli.state import State, pass_state
 from hearth.app.settings import default_document
@@ -36,7 +36,9 @@ def settings(state: State, model: str, print_default: bool, as_json: bool) -> No
         state.output.json({"file": str(state.settings.file), "settings": found})
         return
     rows = [("SETTING", "VALUE", "FROM")]
-    rows += [(name, _shown(entry["value"]), str(entry["origin"])) for name, entry in found.items()]
+    rows += [
+        (name, words.setting(entry["value"]), str(entry["origin"])) for name, entry in found.items()
+    ]
     state.output.table(rows)
     state.output.note(f"The settings file is {state.settings.file}.")
 
@@ -48,11 +50,3 @@ def settings_in_force(state: State, model: str = "") -> dict[str, dict[str, Any]
         key: {"value": setting.value, "origin": setting.origin}
         for key, setting in state.settings.all(name).items()
     }
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return keys.AUTO
-    if isinstance(value, tuple):
-        return " ".join(repr(text) for text in value)
-    return str(value) if value != {} else ""

@@ -13,7 +13,7 @@ from hearth.app.cli.state import State, pass_state
 from hearth.app.library.local import FoundModel
 from hearth.backends.contract import KvType
 from hearth.backends.errors import HearthError, NoChatTemplate
-from hearth.quant.gguf import preflight
+from hearth.quant.gguf import StringArray, preflight
 from hearth.quant.gguf.file import GgufFile
 
 _TOKENS = "tokenizer.ggml.tokens"
@@ -57,10 +57,10 @@ def describe(
 ) -> dict[str, Any]:
     """The object of `hearth show --json`, with the list of tensors and the template on request."""
     chat_template = header.chat_template
-    vocabulary = header.value(_TOKENS)
+    tokens = header.value(_TOKENS)
     facts: dict[str, Any] = {
         "name": found.name,
-        "title": header.value("general.name"),
+        "title": _text(header, "general.name"),
         "path": str(found.path),
         "origin": found.origin,
         "size_bytes": sum(part.size_bytes for part in (header, *header.shards)),
@@ -71,11 +71,11 @@ def describe(
         "bits_per_weight": round(_weight_bits(header), 2),
         "context": header.context_length,
         "kv_bytes_per_token": {kv_type: _kv_bytes(header, kv_type) for kv_type in get_args(KvType)},
-        "tokenizer": header.value("tokenizer.ggml.model"),
-        "pre_tokenizer": header.value("tokenizer.ggml.pre"),
-        "vocabulary": None if vocabulary is None else len(vocabulary),
+        "tokenizer": _text(header, "tokenizer.ggml.model"),
+        "pre_tokenizer": _text(header, "tokenizer.ggml.pre"),
+        "vocabulary": len(tokens) if isinstance(tokens, StringArray) else None,
         "template_sha256": chat_template and hashlib.sha256(chat_template.encode()).hexdigest(),
-        "licence": header.value("general.license"),
+        "licence": _text(header, "general.license"),
         "gguf_version": header.version,
         "tensor_count": len(header.all_tensors),
     }
@@ -87,6 +87,12 @@ def describe(
             for t in header.all_tensors
         ]
     return facts
+
+
+def _text(header: GgufFile, key: str) -> str | None:
+    """The text of `key`; None where the file has none or something else there."""
+    found = header.value(key)
+    return found if isinstance(found, str) else None
 
 
 def _weight_bits(header: GgufFile) -> float:

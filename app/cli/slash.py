@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hearth.app import settings_keys as keys
+from hearth.app.cli import words
 from hearth.app.nearest import did_you_mean, nearest
 from hearth.app.settings import Setting
 from hearth.backends.errors import InvalidParameter
@@ -68,7 +69,7 @@ def _system(repl: Repl, argument: str) -> None:
 
 def _model(repl: Repl, argument: str) -> None:
     if argument:
-        repl.load(argument)
+        repl.change_model(argument)
     else:
         names = [model.name for model in repl.state.library.found()]
         repl.output.note(f"{repl.info.name} answers. Here are: {', '.join(names)}.")
@@ -85,7 +86,8 @@ def _set(repl: Repl, argument: str) -> None:
     if not name:
         values = repl.state.settings.with_flags(repl.flags).all(repl.chosen.found.name)
         for key in known.values():
-            repl.output.note(f"  {key.name:22} {_shown(values[key.name].value):10} {key.help}")
+            shown = words.setting(values[key.name].value)
+            repl.output.note(f"  {key.name:22} {shown:10} {key.help}")
         return
     name = name.replace("-", "_").lstrip("_")
     if name not in known:
@@ -96,7 +98,7 @@ def _set(repl: Repl, argument: str) -> None:
         raise InvalidParameter(name, f"{name}: {error}.") from None
     repl.flags[name] = Setting(value, "/set")
     repl.settle()
-    repl.output.note(f"{name} is {_shown(value)} from the next answer on.")
+    repl.output.note(f"{name} is {words.setting(value)} from the next answer on.")
 
 
 def _why_not(name: str, known: dict[str, keys.Key]) -> str:
@@ -105,14 +107,6 @@ def _why_not(name: str, known: dict[str, keys.Key]) -> str:
             f"{name} is set when a model is loaded: by a flag of `hearth chat`, or in the settings."
         )
     return f'There is no key "{name}".{did_you_mean(name, known)}'
-
-
-def _shown(value: keys.Value) -> str:
-    if value is None:
-        return keys.AUTO
-    if isinstance(value, tuple):
-        return " ".join(repr(text) for text in value) or "none"
-    return str(value or "none") if isinstance(value, dict) else str(value)
 
 
 def _quit(repl: Repl, argument: str) -> None:

@@ -15,8 +15,12 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def use_utf8() -> None:
-    """Make the standard streams UTF-8, with a replacement for what a terminal cannot show."""
+    """Make stdout and stderr UTF-8, with a replacement for what a terminal cannot show; key strokes
+    that are no text become lone surrogates, which `prompt.clean` replaces.
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             encoding = stream.encoding if is_terminal(stream) else "utf-8"
             stream.reconfigure(encoding=encoding, errors="replace")
+    if is_terminal(sys.stdin) and hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(errors="surrogateescape")

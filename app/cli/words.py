@@ -1,12 +1,17 @@
-"""Facts about models and answers in words, as `run`, `chat`, `list` and `show` print them."""
+"""Facts about models, answers and settings in words, as the commands print them."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hearth.app.cli.asking import Answer
-from hearth.backends.contract import ModelInfo
+from hearth.app import settings_keys as keys
+from hearth.app.cli.output import error_json
+from hearth.backends.errors import from_info
+
+if TYPE_CHECKING:
+    from hearth.app.cli.asking import Answer
+    from hearth.backends.contract import ModelInfo
 
 
 def headline(info: ModelInfo) -> str:
@@ -42,7 +47,7 @@ def ending(answer: Answer, info: ModelInfo, max_tokens: int | None) -> str:
 
 def answer_json(answer: Answer, info: ModelInfo, seed: int | None) -> dict[str, Any]:
     """The object of `hearth run --json`."""
-    document: dict[str, Any] = {
+    return {
         "model": info.name,
         "backend": info.backend,
         "quantization": info.quantization,
@@ -55,10 +60,18 @@ def answer_json(answer: Answer, info: ModelInfo, seed: int | None) -> dict[str, 
         "usage": dataclasses.asdict(answer.usage),
         "timings": dataclasses.asdict(answer.timings),
         "notices": [*info.notices, *answer.notices],
+        "logprobs": [dataclasses.asdict(item) for item in answer.logprobs] or None,
+        "error": None if answer.error is None else error_json(from_info(answer.error)),
     }
-    if answer.logprobs:
-        document["logprobs"] = [dataclasses.asdict(item) for item in answer.logprobs]
-    return document
+
+
+def setting(value: keys.Value) -> str:
+    """The value of a setting."""
+    if value is None:
+        return keys.AUTO
+    if isinstance(value, tuple):
+        return " ".join(repr(text) for text in value) or "none"
+    return str(value or "none") if isinstance(value, dict) else str(value)
 
 
 def size(size_bytes: float) -> str:

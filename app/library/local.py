@@ -57,7 +57,11 @@ class Library:
         self._bundled = bundled or bundled_folder()
 
     def found(self) -> list[FoundModel]:
-        """Every model by name, bundled ones first, without opening a file."""
+        """Every model by name, bundled ones first, without opening a file.
+
+        A name is that of the file without suffix; where two would have the same, it begins with the
+        folder, and where that is not enough, it is the file's own with its suffix.
+        """
         models = [
             FoundModel(name, path, "bundled")
             for name in BUNDLED
@@ -70,6 +74,8 @@ class Library:
             name = _stem(path)
             if stems[name.lower()] > 1:
                 name = (path.parent.relative_to(self.folder) / name).as_posix()
+            if any(model.name.lower() == name.lower() for model in models):
+                name = path.relative_to(self.folder).as_posix()
             models.append(FoundModel(name, path, "library"))
         return models
 
@@ -101,11 +107,13 @@ class Library:
         if _looks_like_path(name_or_path):
             return _at(Path(name_or_path).expanduser())
         models = self.found()
-        wanted = name_or_path.lower().removesuffix(_SUFFIX)
-        for model in models:
-            if model.name.lower() == wanted:
-                require_gguf(model.path)
-                return model
+        typed = name_or_path.lower()
+        wanted = typed.removesuffix(_SUFFIX)
+        for name in (typed, wanted):
+            for model in models:
+                if model.name.lower() == name:
+                    require_gguf(model.path)
+                    return model
         same = [model.name for model in models if _stem(model.path).lower() == wanted]
         if same:
             raise ModelNotFound(

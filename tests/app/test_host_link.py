@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
 from pathlib import Path
 
 import pytest
 
 from fake_host import FakeHost
 from hearth.app import host_link
+from hearth.app.cli.asking import ask
 from hearth.app.host_link import HostLink
 from hearth.backends.contract import Event, Failed, Finished, ModelSpec, Request, Token
 from hearth.backends.errors import HostUnreachable, UnsupportedModel
@@ -81,10 +84,31 @@ def test_after_a_lost_connection_the_next_request_attaches_again(
     assert host.attached == 2
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("host", [script([{"text": "a"}, {"wait": True}])], indirect=True)
+def test_a_signal_that_wakes_nobody_ends_the_wait_all_the_same(
+    host: FakeHost, place: HostPlace
+) -> None:
+    """`interrupt_main` does what a Ctrl+C does that comes just before the main thread waits."""
+    signal_after_a = threading.Timer(0.1, _thread.interrupt_main)
+    with HostLink(place, 1.0) as link:
+        answer = ask(link.model(SPEC), Request(text="hi"), lambda text: signal_after_a.start())
+    assert (answer.text, answer.reason) == ("a", "cancelled")
+
+
 @pytest.mark.parametrize("host", [script(unreachable="no host")], indirect=True)
 def test_no_host_is_said_on_entering(host: FakeHost, place: HostPlace) -> None:
     with pytest.raises(HostUnreachable, match="no host"), HostLink(place, 1.0):
         pytest.fail("attached to nothing")
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "run"
+    place = HostPlace(below, below, below)
+    with pytest.raises(HostUnreachable, match="file") as caught, HostLink(place, 1.0):
+        pytest.fail("attached to nothing")
+    assert "HEARTH_HOME" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,15 @@ def test_two_models_of_one_name_must_be_told_apart(library: Library) -> None:
     assert "one/gamma, two/gamma" in caught.value.hint
 
 
+def test_every_listed_name_finds_its_own_file(library: Library, tiny_model: Path) -> None:
+    for name in ("guide.gguf", "big.gguf", "big-00001-of-00002.gguf"):
+        shutil.copy(tiny_model, library.folder / name)
+    found = library.found()
+    names = [model.name for model in found]
+    assert {"guide", "guide.gguf", "big", "big.gguf"} <= set(names)
+    assert [library.resolve(name) for name in names] == found
+
+
 def test_an_unknown_name_gets_the_nearest_and_the_way_to_add_one(library: Library) -> None:
     with pytest.raises(ModelNotFound) as caught:
         library.resolve("alhpa")

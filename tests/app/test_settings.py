@@ -10,6 +10,7 @@ from hearth.app import settings_keys as keys
 from hearth.app.settings import Setting, Settings, default_document, load_settings
 from hearth.backends.contract import ModelSettings, SamplingParams
 from hearth.backends.errors import SettingsError
+from hearth.backends.llamacpp.params import check_settings
 
 
 def load(folder: Path, text: str = "", **environ: str) -> Settings:
@@ -170,6 +171,18 @@ def test_a_missing_template_file_is_an_error_that_names_it(tmp_path: Path) -> No
         settings.for_model("x")
 
 
+def test_an_empty_template_path_means_the_model_s_own(tmp_path: Path) -> None:
+    settings = load(tmp_path, '[models."x"]\nchat_template = ""')
+    assert settings.for_model("x").load.chat_template is None
+
+
+@pytest.mark.parametrize("name", ["threads", "batch_threads", "chunk_tokens", "max_sessions"])
+def test_the_largest_value_of_a_key_is_one_that_the_runner_takes(name: str) -> None:
+    high = keys.ALL[name].high
+    assert high is not None
+    check_settings(ModelSettings(**{name: int(high)}), max_sequences=256)
+
+
 def test_the_printed_file_changes_nothing_and_all_its_lines_are_right(tmp_path: Path) -> None:
     document = default_document()
     assert load(tmp_path, document).for_model("x").load == ModelSettings()
@@ -195,6 +208,7 @@ def test_every_default_is_a_value_that_its_key_allows(key: keys.Key) -> None:
     ("name", "text", "value"),
     [
         ("stop", "END", ("END",)),
+        ("stop", "", ()),
         ("logit_bias", "5=-100,6=1.5", {5: -100.0, 6: 1.5}),
         ("context", "32,768", 32768),
         ("offline", "On", True),

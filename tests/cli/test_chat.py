@@ -137,3 +137,37 @@ def test_a_model_without_a_template_does_not_chat(hearth) -> None:
     result = hearth("chat", stdin=say("one"), info={"has_chat_template": False})
     assert result.code == 1
     assert "--raw" in result.err
+
+
+def test_piped_bytes_that_are_no_text_are_refused_as_in_run(hearth) -> None:
+    result = hearth("chat", stdin=b"one\nok \xff\n")
+    assert (result.code, result.out) == (2, "echo: one\n")
+    assert "not UTF-8" in result.err and "0xff at 3" in result.err
+
+
+def test_a_stop_text_can_be_taken_away_again(hearth) -> None:
+    result = hearth("chat", "--stop", "END", stdin=say("one", "/set stop", "two"))
+    assert [request["stop"] for request in result.host.requests] == [("END",), ()]
+
+
+def test_an_answer_stopped_before_its_first_word_leaves_no_trace(hearth) -> None:
+    nothing = [{"prompt_tokens": 7}, {"finish": "cancelled"}]
+    result = hearth("chat", stdin=say("one", "two"), answers=[nothing])
+    assert contents(result.host.requests[1]) == ["two"]
+
+
+def test_another_model_brings_its_own_system_prompt(hearth, home) -> None:
+    models = home / "data" / "models"
+    (models / "other.gguf").write_bytes((models / "tiny.gguf").read_bytes())
+    (home / "config").mkdir()
+    (home / "config" / "settings.toml").write_text('[models.other]\nsystem = "Be other."\n')
+    result = hearth("chat", stdin=say("/model other", "one"))
+    assert contents(result.host.requests[0]) == ["Be other.", "one"]
+    result = hearth("chat", stdin=say("/system Mine.", "/model other", "one"))
+    assert contents(result.host.requests[0]) == ["Mine.", "one"]
+
+
+def test_log_probabilities_are_refused_where_nothing_shows_them(hearth) -> None:
+    result = hearth("chat", "--logprobs", "3", stdin="one\n")
+    assert result.code == 2
+    assert "log probabilities" in result.err and result.host.requests == []

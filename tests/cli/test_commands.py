@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from gguf_builder import tiny_llama
 from hearth.app.cli.main import COMMANDS, LATER
 from hearth.app.exit_codes import ExitCode
 from hearth.backends import errors
@@ -55,6 +56,12 @@ def test_show_tells_the_header(hearth) -> None:
     assert (facts["architecture"], facts["context"], facts["vocabulary"]) == ("llama", 512, 270)
     assert len(facts["tensors"]) == facts["tensor_count"] == 21
     assert len(facts["template_sha256"]) == 64
+
+
+def test_show_takes_only_texts_for_texts(hearth, home) -> None:
+    path = home / "data" / "models" / "odd.gguf"
+    tiny_llama(path, extra={"general.license": 7})
+    assert hearth("show", "odd", "--json").json["licence"] is None
 
 
 def test_show_prints_the_template_as_it_is(hearth) -> None:

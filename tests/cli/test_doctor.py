@@ -99,6 +99,19 @@ def test_a_missing_library_is_a_fault(
     assert findings(result)["llama.cpp"]["cure"] == "Install it."
 
 
+def test_a_home_that_cannot_be_written_is_a_fault_and_the_rest_is_still_examined(
+    hearth: Hearth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HEARTH_HOME", str(tmp_path / "file"))
+    result = hearth("doctor", "--json")
+    assert result.code == 1
+    found = findings(result)
+    for subject in ("llama.cpp", "state folder"):
+        assert found[subject]["state"] == "fault" and "HEARTH_HOME" in found[subject]["cure"]
+    assert "host" in found
+
+
 def test_broken_settings_are_a_fault_and_the_rest_is_still_examined(
     hearth: Hearth, healthy: Path
 ) -> None:

@@ -142,7 +142,7 @@ def test_a_hostile_file_name_steers_no_terminal(terminal, home, tiny_model) -> N
         ("run", "evil\x1b]0;x\x07", "hi"),
         ("doctor\x1b[2J",),
     ):
-        opened = terminal(*command, env={"NO_COLOR": "1"})
+        opened = terminal(*command, env={"NO_COLOR": "1", "HEARTH_DEBUG": "1"})
         opened.finish()
         assert steering(opened.seen) == set(), command
 

@@ -52,6 +52,11 @@ def test_nothing_to_ask_is_wrong_usage(hearth, args) -> None:
     assert result.out == ""
 
 
+def test_an_empty_pipe_opens_no_chat_at_a_terminal(hearth, monkeypatch) -> None:
+    monkeypatch.setattr("hearth.app.cli.output.Output.narrates_to_terminal", True)
+    assert hearth("run", "tiny", stdin="").code == 2
+
+
 def test_settings_and_flags_reach_the_request(hearth, home) -> None:
     (home / "config").mkdir()
     (home / "config" / "settings.toml").write_text(
@@ -162,6 +167,8 @@ def test_json_is_one_object_with_stable_keys(hearth) -> None:
             "decode_tok_per_s": 50.0,
         },
         "notices": ["n"],
+        "logprobs": None,
+        "error": None,
     }
 
 
@@ -176,6 +183,29 @@ def test_log_probabilities_come_with_json(hearth) -> None:
     result = hearth("run", "tiny", "hi", "--json", "--logprobs", "0", answers=[ANSWER])
     assert [item["text"] for item in result.json["logprobs"]] == ["Hel", "lo."]
     assert hearth("run", "tiny", "hi", "--logprobs", "0").code == 2
+
+
+def test_json_and_stats_together_give_both(hearth) -> None:
+    result = hearth("run", "tiny", "hi", "--json", "--stats", answers=[ANSWER])
+    assert result.json["text"] == "Hello."
+    assert "answer 2 tokens" in result.err
+
+
+def test_raw_text_has_no_system_prompt_and_says_so(hearth) -> None:
+    result = hearth("run", "--raw", "--system", "Be brief.", "tiny", "Once", answers=[ANSWER])
+    assert result.code == 2
+    assert "--raw has no system prompt" in result.err
+
+
+def test_a_text_of_a_flag_must_be_utf8(hearth) -> None:
+    for flag in ("--system", "--stop"):
+        result = hearth("run", "tiny", "hi", flag, "ok \udcff", answers=[ANSWER])
+        assert result.code == 2
+        assert flag in result.err and "UTF-8" in result.err
+
+
+def test_json_after_two_dashes_is_a_prompt(hearth) -> None:
+    assert hearth("run", "nothing", "--", "--json").err.startswith("error: ")
 
 
 @pytest.mark.parametrize(
