@@ -42,7 +42,7 @@ gpu: $(LINKS) ## CUDA tests and benchmarks, with PYTHON's own torch
 	@set -e; for script in $(GPU_BENCHMARKS); do $(PYTHON) $$script; done
 
 forms: $(READY) ## the bundled models as f32 and quantised files, in build/guide
-	@$(BIN)/python tools/guide_forms.py 2>/dev/null
+	@$(BIN)/python tools/guide_forms.py
 
 setup: ## make .venv again, after CMAKE_ARGS, CC or CFLAGS changed
 	@$(PYTHON) tools/setup_env.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
@@ -160,9 +161,15 @@ def _parse_bool(text: str) -> object:
     return False if lowered in _FALSE else text
 
 
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
+
+
 def _parse_int(text: str) -> object:
+    """A whole number, also with thousands separated ("2,048"); other commas are left to fail."""
+    if _THOUSANDS.fullmatch(text):
+        text = text.replace(",", "")
     try:
-        return int(text.replace(",", "").replace("_", ""))
+        return int(text)
     except ValueError:
         return text
 

@@ -40,23 +40,24 @@ class Admission:
     """
 
     def __init__(self, max_sessions: int) -> None:
-        self._max_requests = max_sessions + MAX_WAITING
-        self._max_sessions = max_sessions
+        self._max_sessions = max(1, max_sessions)
         self._context: int | None = None
         self._tickets: list[Ticket] = []
         self._mean_s = 1.0
 
-    def opened(self, context: int) -> None:
-        """The model is loaded with this context: the bound on tokens is known from now on."""
+    def opened(self, context: int, max_sessions: int) -> None:
+        """The model is loaded with this context and so many sessions: they bound what follows."""
         self._context = context
+        self._max_sessions = max_sessions
 
     def admit(self, request: Request) -> Ticket:
         """Reserve room. Raises `Busy` with `retry_after_s` from how long requests took lately."""
         ticket = Ticket(upper_bound_tokens(request))
         held = sum(other.tokens for other in self._tickets)
-        full = len(self._tickets) >= self._max_requests
+        most = self._max_sessions + MAX_WAITING
+        full = len(self._tickets) >= most
         if self._context is not None and self._tickets:
-            full = full or held + ticket.tokens > self._context * self._max_requests
+            full = full or held + ticket.tokens > self._context * most
         if full:
             turns = 1 + len(self._tickets) / self._max_sessions
             raise Busy(

@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from hearth.backends.contract import (
     Event,
@@ -26,7 +28,13 @@ from hearth.backends.contract import (
     Started,
     Token,
 )
-from hearth.backends.errors import HostUnreachable, InternalError, from_info, to_info
+from hearth.backends.errors import (
+    HostUnreachable,
+    InternalError,
+    InvalidParameter,
+    from_info,
+    to_info,
+)
 from hearth.backends.local_socket import HostPlace, connect
 from hearth.backends.logs import open_log
 from hearth.backends.version import hearth_version
@@ -55,6 +63,8 @@ from hearth.backends.wire import (
 __all__ = ["HostClient", "HostPlace"]
 
 _START_TIMEOUT_S = 15.0
+_GREET_TIMEOUT_S = 15.0
+"""A host that runs greets in milliseconds; one that does not in so many seconds is stuck."""
 _FIRST_WAIT_S = 0.01
 _LONGEST_WAIT_S = 0.1
 
@@ -100,8 +110,10 @@ class HostClient:
                 await client._writer.wait_closed()
 
     def backend(self, spec: ModelSpec) -> HostBackend:
-        """The model of `spec`, loaded when first used."""
-        return HostBackend(self, spec)
+        """The model of `spec`, loaded when first used; a relative path is meant from here, which
+        is not where the host is.
+        """
+        return HostBackend(self, replace(spec, path=os.path.abspath(spec.path)))
 
     async def stats(self) -> HostStats:
         """The host and its workers."""
@@ -127,15 +139,25 @@ class HostClient:
     async def stream(
         self, call: Call, model: ModelSpec | None = None
     ) -> AsyncGenerator[Answer, None]:
-        """The answers to `call`, to the last one; closing the iterator early cancels the call."""
+        """The answers to `call`, to the last one; closing the iterator early cancels the call.
+
+        Raises:
+            InvalidParameter: the call cannot travel: it is too large, or its text is no Unicode.
+        """
         ident = next(self._idents)
+        try:
+            question = encode(Frame(ident, call, model))
+        except WireError as error:
+            raise InvalidParameter(
+                "request", f"The request cannot be sent: {error}.", "Shorten or correct it."
+            ) from error
         queue = self._answers[ident] = asyncio.Queue()
         over = False
         try:
             if self._lost:
                 queue.put_nowait(self._lost_answer())
             else:
-                self._writer.write(encode(Frame(ident, call, model)))
+                self._writer.write(question)
             while not over:
                 answer = await queue.get()
                 over = not isinstance(answer, (Started, Progress, Token))
@@ -212,9 +234,16 @@ async def _attach(place: HostPlace, start: bool, host_idle_s: float) -> HostClie
     host: subprocess.Popen[bytes] | None = None
     while True:
         try:
-            client = await _greet(place)
+            async with asyncio.timeout(_GREET_TIMEOUT_S):
+                client = await _greet(place)
             if client is not None:
                 return client
+        except TimeoutError as error:
+            raise HostUnreachable(
+                f"Hearth's host process does not answer on {place.address}.",
+                "End it, and the next command starts another."
+                f" Its log is {place.log_dir / 'host.log'}.",
+            ) from error
         except (OSError, WireError) as error:
             if not start:
                 raise HostUnreachable(
@@ -234,15 +263,20 @@ async def _attach(place: HostPlace, start: bool, host_idle_s: float) -> HostClie
 async def _greet(place: HostPlace) -> HostClient | None:
     """A client of the running host; None if it was an older one that is leaving now."""
     reader, writer = await connect(place)
-    writer.write(encode(Frame(0, Hello(hearth_version()))))
-    frame = await read_frame(reader)
-    if frame is None or not isinstance(frame.body, Welcome):
-        raise WireError("the host did not greet")
-    if frame.body.version == hearth_version():
-        return HostClient(place, reader, writer)
-    writer.write(encode(Frame(0, Leave())))
-    answer = await read_frame(reader)
-    writer.close()
+    kept = False
+    try:
+        writer.write(encode(Frame(0, Hello(hearth_version()))))
+        frame = await read_frame(reader)
+        if frame is None or not isinstance(frame.body, Welcome):
+            raise WireError("the host did not greet")
+        if frame.body.version == hearth_version():
+            kept = True
+            return HostClient(place, reader, writer)
+        writer.write(encode(Frame(0, Leave())))
+        answer = await read_frame(reader)
+    finally:
+        if not kept:
+            writer.close()
     if answer is not None and isinstance(answer.body, Failed):
         raise HostUnreachable(
             f"A host of Hearth {frame.body.version} is busy; this is Hearth {hearth_version()}.",
@@ -253,10 +287,14 @@ async def _greet(place: HostPlace) -> HostClient | None:
 
 
 def _start_host(place: HostPlace, idle_s: float) -> subprocess.Popen[bytes]:
-    """Start the host in a session of its own, so that closing the terminal does not end it."""
-    command = [sys.executable, "-m", "hearth.backends.host"]
-    command += ["--runtime", str(place.runtime_dir), "--logs", str(place.log_dir)]
-    command += ["--cache", str(place.cache_dir), "--idle", str(idle_s)]
+    """Start the host in a session of its own, so that closing the terminal does not end it.
+
+    Neither does it keep the current folder in use, nor import anything from it (-P).
+    """
+    command = [sys.executable, "-P", "-m", "hearth.backends.host"]
+    command += ["--runtime", str(place.runtime_dir.absolute())]
+    command += ["--logs", str(place.log_dir.absolute())]
+    command += ["--cache", str(place.cache_dir.absolute()), "--idle", str(idle_s)]
     flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
     with open_log(place.log_dir / "host.log") as log_file:
         return subprocess.Popen(
@@ -264,6 +302,7 @@ def _start_host(place: HostPlace, idle_s: float) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=log_file,
+            cwd=place.runtime_dir,
             start_new_session=True,
             creationflags=flags,
         )

@@ -18,13 +18,14 @@ import time
 from pathlib import Path
 
 from hearth.backends.contract import Failed, HostStats
-from hearth.backends.errors import Busy, HearthError, InternalError, to_info
+from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter, to_info
 from hearth.backends.local_socket import HostPlace, listen
 from hearth.backends.lock import LockFile
 from hearth.backends.supervisor import Supervisor
 from hearth.backends.version import hearth_version
 from hearth.backends.wire import (
     Body,
+    BodyError,
     Cancel,
     Detokenize,
     Frame,
@@ -64,8 +65,8 @@ class Client:
     async def serve(self) -> None:
         """Answer frames until the front end is gone; then end everything that it had under way."""
         try:
-            while (frame := await read_frame(self._reader)) is not None:
-                self._take(frame)
+            while await self._serve_next():
+                pass
         except WireError as error:
             log.warning("a front end sent a malformed frame: %s", error)
         except OSError:
@@ -76,6 +77,18 @@ class Client:
             if self._tasks:
                 await asyncio.wait(self._tasks)
             self._writer.close()
+
+    async def _serve_next(self) -> bool:
+        """Take one frame; False at the end. A body that cannot be read fails alone."""
+        try:
+            frame = await read_frame(self._reader)
+        except BodyError as error:
+            refusal = InvalidParameter("request", f"The request cannot be read: {error}.")
+            self._send(error.ident, Failed(to_info(refusal)))
+            return True
+        if frame is not None:
+            self._take(frame)
+        return frame is not None
 
     def _take(self, frame: Frame) -> None:
         body = frame.body
@@ -89,12 +102,13 @@ class Client:
         elif isinstance(body, Leave):
             self._send(frame.id, self._host.leave())
         else:
-            task = asyncio.create_task(self._answer(frame))
+            # Before the task runs, so that a cancel that comes right behind finds it.
+            stream = self._streams[frame.id] = Stream()
+            task = asyncio.create_task(self._answer(frame, stream))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, frame: Frame) -> None:
-        stream = self._streams[frame.id] = Stream()
+    async def _answer(self, frame: Frame, stream: Stream) -> None:
         try:
             body = frame.body
             if isinstance(body, Unload):
@@ -111,7 +125,7 @@ class Client:
                 raise InternalError(f"A {type(body).__name__} frame cannot be answered here.")
         except HearthError as error:
             self._send(frame.id, Failed(to_info(error)))
-        except OSError:
+        except ConnectionError:
             log.info("a front end left in the middle of an answer")
         except Exception as error:
             log.exception("answering a %s frame", type(frame.body).__name__)

@@ -49,15 +49,17 @@ class HostPlace:
         return str(Path(tempfile.gettempdir()) / f"hearth-{os.getuid()}-{key}" / "host.sock")
 
     def prepare(self) -> None:
-        """Create the folders, private to the user. Raises `HostUnreachable` if one belongs to
-        somebody else.
+        """Create the folders, private to the user.
+
+        Raises:
+            HostUnreachable: one cannot be made, or belongs to somebody else.
         """
         for folder in (self.runtime_dir, self.log_dir, self.cache_dir):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make(folder)
         if sys.platform == "win32":
             return
         folder = Path(self.address).parent
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make(folder)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             raise HostUnreachable(
@@ -65,6 +67,16 @@ class HostPlace:
                 "Remove it, or set HEARTH_HOME to a folder that is.",
             )
         folder.chmod(0o700)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise HostUnreachable(
+            f"The folder {folder} cannot be made: {error.strerror or error}.",
+            "Set HEARTH_HOME to a folder that you can write to.",
+        ) from error
 
 
 async def listen(place: HostPlace, on_client: OnClient) -> asyncio.AbstractServer | None:

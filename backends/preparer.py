@@ -135,6 +135,14 @@ class Preparer:
                 max_tokens=request.max_tokens,
                 context=context,
             )
+        if request.min_tokens > room:
+            raise PromptTooLong(
+                f"The prompt has {prompt_tokens:,} tokens and at least {request.min_tokens:,} new"
+                f" ones are asked for; the context of {self._name} holds {context:,}.",
+                prompt_tokens=prompt_tokens,
+                min_tokens=request.min_tokens,
+                context=context,
+            )
         return Limits(
             max_tokens=room if request.max_tokens is None else request.max_tokens,
             min_tokens=request.min_tokens,

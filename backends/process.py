@@ -12,16 +12,20 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when its parent dies (Linux; elsewhere the end of stdin
     tells it).
 
     Source: prctl(2), PR_SET_PDEATHSIG. The parent may have died before the call: then the process
-    leaves at once.
+    leaves at once. The kernel means the thread that started this process, so that must be one that
+    lives as long as the parent.
+
+    Args:
+        parent: process id of the parent, as it gave it itself: the one that `os.getppid` says may
+            already be who adopts orphans.
     """
     if sys.platform != "linux":
         return
-    parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from hearth.backends.admission import Admission
 from hearth.backends.breaker import Breaker
@@ -31,6 +32,7 @@ class _Model:
     breaker: Breaker
     admission: Admission
     worker: WorkerProcess | None = None
+    """The last one: loading, loaded, about to leave, or dead."""
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
     """Calls that wait for the worker or hold a stream of it."""
@@ -112,7 +114,6 @@ class Supervisor:
             if which is not None and which not in (key, model.spec.path, model.name):
                 continue
             if (worker := _alive(model)) is not None:
-                model.worker = None
                 await worker.stop()
                 stopped += 1
         return stopped
@@ -120,21 +121,20 @@ class Supervisor:
     async def unload_idle(self) -> None:
         """Stop the workers that were idle for longer than their keep-alive."""
         now = time.monotonic()
-        for model in self._models.values():
+        for model in list(self._models.values()):
             worker = _alive(model)
             if worker is None or model.users or worker.streams:
                 continue
             keep_s = model.spec.settings.keep_alive_s
             if 0 <= keep_s <= now - worker.last_active:
                 log.info("unloading %s after %.0f idle seconds", model.name, keep_s)
-                model.worker = None
                 await worker.stop()
 
     def _model(self, spec: ModelSpec) -> _Model:
         key = os.path.abspath(spec.path)
         model = self._models.get(key)
         if model is None:
-            name = spec.name or os.path.basename(key)
+            name = spec.name or Path(key).stem
             admission = Admission(spec.settings.max_sessions)
             model = self._models[key] = _Model(spec, name, Breaker(name), admission)
         return model
@@ -143,28 +143,29 @@ class Supervisor:
         async with model.starting:
             worker = _alive(model)
             if worker is not None and not _same_load(worker.spec, spec):
-                if worker.streams:
+                if worker.wanted:
                     raise Busy(
                         f"{model.name} is in use with other settings.",
                         "Wait until it is idle, or ask for it with the same settings.",
                         retry_after_s=1.0,
                     )
-                model.worker = None
                 await worker.stop()
                 worker = None
             model.spec = spec
             if worker is None:
+                if model.worker is not None:
+                    await model.worker.died.wait()  # What it holds in memory must be free first.
                 model.breaker.check()
-                worker = WorkerProcess(spec, model.name, self._place, model.breaker)
+                worker = model.worker = WorkerProcess(spec, model.name, self._place, model.breaker)
                 info = await worker.start()
-                model.admission.opened(info.context)
-                model.worker = worker
+                model.admission.opened(info.context, spec.settings.max_sessions)
             return worker
 
 
 def _alive(model: _Model) -> WorkerProcess | None:
+    """Its worker, if it can be used or will be when it is loaded."""
     worker = model.worker
-    return None if worker is None or worker.died.is_set() else worker
+    return worker if worker is not None and worker.usable else None
 
 
 def _same_load(one: ModelSpec, other: ModelSpec) -> bool:

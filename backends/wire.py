@@ -36,6 +36,18 @@ class WireError(Exception):
     """A frame that is too large, cut, or not what its kind says."""
 
 
+class BodyError(WireError):
+    """A whole frame of a known kind, whose body is not what the kind says: the next frame is fine.
+
+    Attributes:
+        ident: the frame's id.
+    """
+
+    def __init__(self, ident: int, message: str) -> None:
+        super().__init__(message)
+        self.ident = ident
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """First frame of a front end."""
@@ -148,25 +160,33 @@ _Envelope = tuple[int, str, msgspec.Raw, ModelSpec | None]
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame's bytes, length first. Raises `WireError` if it is larger than
-    `MAX_FRAME_BYTES`.
+    """The frame's bytes, length first.
+
+    Raises `WireError` if it is larger than `MAX_FRAME_BYTES`, or holds what msgpack does not: text
+    with lone surrogates, whole numbers beyond 64 bits.
     """
     kind = type(frame.body).__name__
-    payload = msgspec.msgpack.encode((frame.id, kind, frame.body, frame.model))
+    try:
+        payload = msgspec.msgpack.encode((frame.id, kind, frame.body, frame.model))
+    except (UnicodeEncodeError, OverflowError, TypeError) as error:
+        raise WireError(f"a {kind} frame cannot be written: {error}") from error
     if len(payload) > MAX_FRAME_BYTES:
         raise WireError(f"a {kind} frame of {len(payload):,} bytes exceeds {MAX_FRAME_BYTES:,}")
     return _LENGTH.pack(len(payload)) + payload
 
 
 def decode(payload: bytes) -> Frame:
-    """The frame in `payload` (without its length). Raises `WireError`."""
+    """The frame in `payload` (without its length). Raises `BodyError` or another `WireError`."""
     try:
         ident, kind, raw, model = msgspec.msgpack.decode(payload, type=_Envelope)
-        if kind not in _KINDS:
-            raise WireError(f"unknown frame kind {kind!r}")
-        return Frame(ident, msgspec.msgpack.decode(raw, type=_KINDS[kind]), model)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WireError(f"malformed frame: {error}") from error
+    if kind not in _KINDS:
+        raise WireError(f"unknown frame kind {kind!r}")
+    try:
+        return Frame(ident, msgspec.msgpack.decode(raw, type=_KINDS[kind]), model)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BodyError(ident, f"malformed {kind} frame: {error}") from error
 
 
 def _checked_length(head: bytes) -> int:

@@ -8,12 +8,14 @@ up a step.
 
 from __future__ import annotations
 
+import sys
+
 from hearth.backends.process import die_with_parent, take_private_pipes
 
 if __name__ == "__main__":
     # Before anything else is imported: whatever prints must find the log, whoever dies must take
     # this process along.
-    die_with_parent()
+    die_with_parent(int(sys.argv[sys.argv.index("--parent") + 1]))
     _PIPES = take_private_pipes()
 
 import argparse
@@ -21,7 +23,7 @@ import logging
 import os
 import queue
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -55,7 +57,11 @@ _PREPARERS = 4
 
 
 class Outbox:
-    """Sends frames from a thread of its own, in the order in which they were put."""
+    """Sends frames from a thread of its own, in the order in which they were put.
+
+    A frame that cannot be sent (too large, or text that is no Unicode) becomes a `Failed`; should
+    the thread itself fail, the process ends, because a worker that cannot answer must not linger.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -74,12 +80,24 @@ class Outbox:
     def _send(self) -> None:
         try:
             while (frame := self._frames.get()) is not None:
-                self._stream.write(encode(frame))
+                self._stream.write(_sendable(frame))
                 if self._frames.empty():
                     self._stream.flush()
             self._stream.flush()
         except OSError:
             os._exit(0)  # The host is gone.
+        except BaseException:
+            log.exception("sending frames")
+            os._exit(1)
+
+
+def _sendable(frame: Frame) -> bytes:
+    try:
+        return encode(frame)
+    except WireError as error:
+        log.exception("a %s frame cannot be sent", type(frame.body).__name__)
+        failure = InternalError(f"The answer cannot be sent: {error}.")
+        return encode(Frame(frame.id, Failed(to_info(failure))))
 
 
 class Desk:
@@ -93,23 +111,22 @@ class Desk:
         self._tokenizer = tokenizer
         self._outbox = outbox
         self._pool = ThreadPoolExecutor(_PREPARERS, thread_name_prefix="prepare")
-        self._cancelled: dict[int, bool] = {}
-        """Requests in preparation, and whether they were cancelled meanwhile."""
+        self._preparing: set[int] = set()
+        """Requests in preparation; a cancelled one leaves it and is over at once."""
         self._lock = threading.Lock()
 
     def take(self, frame: Frame) -> None:
         """Start answering `frame`; called by the reader thread."""
         ident, body = frame.id, frame.body
         if isinstance(body, Cancel):
-            with self._lock:
-                if ident in self._cancelled:
-                    self._cancelled[ident] = True
-                else:
-                    self._engine.cancel(ident)
+            if self._prepared(ident):
+                self._outbox.put(ident, Finished("cancelled"))
+            else:
+                self._engine.cancel(ident)
             return
         if isinstance(body, Generate):
             with self._lock:
-                self._cancelled[ident] = False
+                self._preparing.add(ident)
         self._pool.submit(self._answer, ident, body, Clock())
 
     def _answer(self, ident: int, body: Body, clock: Clock) -> None:
@@ -135,26 +152,39 @@ class Desk:
         def emit(event: Event) -> None:
             self._outbox.put(ident, event)
 
+        with self._lock:
+            if ident not in self._preparing:
+                return  # It was cancelled while it waited for a thread.
         try:
             sequence = self._preparer.sequence(ident, call.request, emit, clock)
         except Exception:
-            with self._lock:
-                del self._cancelled[ident]
-            raise
+            if self._prepared(ident):
+                raise
+            return  # It was cancelled, so it is over: what went wrong is of no interest.
         with self._lock:
-            if self._cancelled.pop(ident):
-                emit(Finished("cancelled"))
-            else:
+            if ident in self._preparing:
+                self._preparing.remove(ident)
                 self._engine.submit(sequence)
 
+    def _prepared(self, ident: int) -> bool:
+        """Take `ident` out of preparation; False if it was not in it any more."""
+        with self._lock:
+            if ident not in self._preparing:
+                return False
+            self._preparing.remove(ident)
+            return True
 
-def _read(stream: BinaryIO, desk: Desk) -> None:
-    """Feed `desk` until the host closes the pipe; then this process is not needed any more."""
+
+def _read(stream: BinaryIO, opened: Future[Desk]) -> None:
+    """Feed the desk until the host closes the pipe; then this process is not needed any more, even
+    if it is still loading.
+    """
     try:
         while (frame := read_frame_blocking(stream)) is not None:
-            desk.take(frame)
-    except WireError:
-        log.exception("the host sent a malformed frame")
+            opened.result().take(frame)
+    except Exception:
+        log.exception("reading frames")
+        os._exit(1)
     os._exit(0)
 
 
@@ -164,6 +194,8 @@ def serve(
     """Load the model of `spec`, answer the load, then answer calls until the host closes the
     pipe.
     """
+    opened: Future[Desk] = Future()
+    threading.Thread(target=_read, args=(requests, opened), name="reader", daemon=True).start()
     renderer = Renderer()
     try:
         loaded = open_model(spec, cache_dir)
@@ -178,19 +210,24 @@ def serve(
     preparer = Preparer(
         loaded.info.name, loaded.runner.info, loaded.tokenizer, loaded.template, renderer
     )
-    desk = Desk(engine, preparer, loaded.tokenizer, outbox)
+    opened.set_result(Desk(engine, preparer, loaded.tokenizer, outbox))
     outbox.put(load_id, loaded.info)
-    threading.Thread(target=_read, args=(requests, desk), name="reader", daemon=True).start()
-    engine.run()
+    try:
+        engine.run()
+    except Exception:
+        log.exception("the engine stopped")
+        os._exit(1)  # At once: the threads that prepare requests need not be waited for.
 
 
 def main(input_fd: int, output_fd: int) -> None:
     """Entry of `python -m hearth.backends.worker`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--parent", type=int, required=True)
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    requests = os.fdopen(input_fd, "rb")
+    # Unbuffered: the reader's thread must not hold a buffer's lock when the interpreter ends.
+    requests = os.fdopen(input_fd, "rb", buffering=0)
     outbox = Outbox(os.fdopen(output_fd, "wb"))
     frame = read_frame_blocking(requests)
     if frame is None:

@@ -5,8 +5,10 @@ them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
+import os
 import signal
 import sys
 import time
@@ -41,6 +43,7 @@ class Stream:
         self._worker: WorkerProcess | None = None
         self._ident = 0
         self._over = False
+        self.cancelled = False
         self.started_at = time.monotonic()
 
     def put(self, answer: Answer) -> None:
@@ -64,6 +67,7 @@ class Stream:
         """
         if self._over:
             return
+        self.cancelled = True
         if self._worker is None:
             self.put(Finished("cancelled"))
         else:
@@ -78,7 +82,7 @@ class Stream:
 
 
 class WorkerProcess:
-    """One child process that runs one model. `start` makes it; it is alive until `died` is set."""
+    """One child process that runs one model. `start` makes it; it is there until `died` is set."""
 
     def __init__(self, spec: ModelSpec, name: str, place: HostPlace, breaker: Breaker) -> None:
         self.spec = spec
@@ -106,17 +110,41 @@ class WorkerProcess:
         """Calls that are not answered to the end yet."""
         return len(self._streams)
 
+    @property
+    def wanted(self) -> bool:
+        """Does anybody wait for an answer? A cancelled call may still take a step to end."""
+        return not all(stream.cancelled for stream in self._streams.values())
+
+    @property
+    def usable(self) -> bool:
+        """It neither died nor is it about to be stopped."""
+        return not (self._stopping or self.died.is_set())
+
     async def start(self) -> ModelInfo:
-        """Start the child and load the model. Raises what the worker says, or `WorkerDied`."""
-        with open_log(self.log_path) as log_file:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "hearth.backends.worker"),
-                *("--cache", str(self._place.cache_dir)),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log_file,
-            )
+        """Start the child and load the model; if it fails or is cancelled, no child is left behind.
+
+        Raises what the worker says, or `WorkerDied`.
+        """
+        try:
+            return await self._start()
+        except BaseException:
+            self._stopping = True
+            self._kill()
+            if self._process is None:
+                self.died.set()
+            raise
+
+    async def _start(self) -> ModelInfo:
+        try:
+            self._process = await self._spawn()
+        except OSError as error:
+            raise WorkerDied(
+                f"The process that runs {self.name} could not be started: {error}",
+                "Free memory or disk space, then ask again.",
+            ) from error
         self._reader = asyncio.create_task(self._read())
+        if self._stopping:
+            raise self._unloaded()
         async for answer in self.call(Load(), self.spec):
             if isinstance(answer, ModelInfo):
                 self.info = answer
@@ -125,6 +153,17 @@ class WorkerProcess:
                 await self.stop()
                 raise from_info(answer.error)
         raise InternalError("The worker answered a load with something else.")
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        with open_log(self.log_path) as log_file:
+            return await asyncio.create_subprocess_exec(
+                # -P: nothing is imported from the folder that somebody happens to be in.
+                *(sys.executable, "-P", "-m", "hearth.backends.worker"),
+                *("--parent", str(os.getpid()), "--cache", str(self._place.cache_dir)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log_file,
+            )
 
     def call(
         self, call: Call, spec: ModelSpec | None = None, stream: Stream | None = None
@@ -148,43 +187,52 @@ class WorkerProcess:
         self._process.stdin.write(encode(frame))
 
     async def stop(self) -> None:
-        """Let the child leave (it does when its stdin ends), or kill it after a grace time."""
+        """Let the child leave (it does when its stdin ends); after a grace time it is killed, also
+        if nobody waits for this any more.
+        """
         self._stopping = True
         if self._process is None:
             return
         if self._process.stdin is not None:
             self._process.stdin.close()
-        try:
-            await asyncio.wait_for(self.died.wait(), _STOP_GRACE_S)
-        except TimeoutError:
-            self._process.kill()
-            await self.died.wait()
+        asyncio.get_running_loop().call_later(_STOP_GRACE_S, self._kill)
+        await self.died.wait()
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it was quicker
+                self._process.kill()
 
     async def _read(self) -> None:
-        assert self._process is not None and self._process.stdout is not None
+        """Deliver frames until the child is gone, then end its streams, whatever went wrong."""
+        assert self._process is not None
         try:
-            while (frame := await read_frame(self._process.stdout)) is not None:
-                if isinstance(frame.body, _NOT_LAST):
-                    self._breaker.step()
-                self._deliver(frame)
-        except WireError:
-            log.exception("worker %s sent a malformed frame", self.name)
-            self._process.kill()
-        except OSError:
+            await self._take_frames(self._process)
+        except Exception:
             log.exception("reading from worker %s", self.name)
-        if self._process.returncode is None and not self._stopping:
-            # Its pipe ended, so it is leaving or broken; it must not linger.
-            await asyncio.sleep(0)
-            try:
-                await asyncio.wait_for(self._process.wait(), _STOP_GRACE_S)
-            except TimeoutError:
-                self._process.kill()
+            self._kill()
         await self._process.wait()
         if not self._stopping:
             log.error("worker %s (pid %d) died: %s", self.name, self.pid, self._cause())
             self._breaker.death()
         self.died.set()
         self._fail_all()
+
+    async def _take_frames(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        try:
+            while (frame := await read_frame(process.stdout)) is not None:
+                if isinstance(frame.body, _NOT_LAST):
+                    self._breaker.step()
+                self._deliver(frame)
+        except WireError as error:
+            log.error("worker %s: %s", self.name, error)
+            # One that died inside a frame keeps the signal that it died of: `kill` would reap it.
+            if not process.stdout.at_eof():
+                self._kill()
+        if process.returncode is None:
+            # Its pipe ended, so it is leaving or broken; it must not linger.
+            asyncio.get_running_loop().call_later(_STOP_GRACE_S, self._kill)
 
     def _deliver(self, frame: Frame) -> None:
         stream = self._streams.get(frame.id)
@@ -208,9 +256,12 @@ class WorkerProcess:
                 return f"signal {-code}"
         return f"exit code {code}"
 
+    def _unloaded(self) -> WorkerDied:
+        return WorkerDied(f"{self.name} was unloaded.", "Ask again: it is loaded anew.")
+
     def _fail_all(self) -> None:
         if self._stopping:
-            error = WorkerDied(f"{self.name} was unloaded.", "Ask again: it is loaded anew.")
+            error = self._unloaded()
         else:
             error = WorkerDied(
                 f"The process that ran {self.name} died ({self._cause()}).",

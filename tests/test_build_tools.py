@@ -194,6 +194,8 @@ def test_without_amx_there_is_nothing_safer_to_build(machine: Machine) -> None:
     [
         ({"HEARTH_HOME": "/h", "XDG_CACHE_HOME": "/x"}, "Linux", "/h/cache/wheels"),
         ({"XDG_CACHE_HOME": "/x"}, "Darwin", "/x/hearth/wheels"),
+        ({"HEARTH_HOME": "~/h"}, "Linux", "~/h/cache/wheels"),
+        ({"XDG_CACHE_HOME": "x"}, "Linux", "~/.cache/hearth/wheels"),
         ({}, "Linux", "~/.cache/hearth/wheels"),
         ({}, "Darwin", "~/Library/Caches/hearth/wheels"),
     ],

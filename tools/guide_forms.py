@@ -29,6 +29,13 @@ def derive(form: str, folder: Path, name: str = "guide") -> Path:
         return path
     import llama_cpp.llama_cpp as api
 
+    said: list[str] = []
+
+    @api.llama_log_callback
+    def listen(level: int, text: bytes, _: object) -> None:
+        said.append(text.decode(errors="replace"))
+
+    api.llama_log_set(listen, None)
     api.llama_backend_init()
     params = api.llama_model_quantize_default_params()
     params.ftype = getattr(api, f"LLAMA_FTYPE_{'ALL_F32' if form == 'F32' else f'MOSTLY_{form}'}")
@@ -36,7 +43,8 @@ def derive(form: str, folder: Path, name: str = "guide") -> Path:
     source = str(guide_path(name)).encode()
     code = api.llama_model_quantize(source, str(part).encode(), ctypes.byref(params))
     if code != 0:
-        raise RuntimeError(f"llama.cpp could not write {form} of {name} (code {code}).")
+        part.unlink(missing_ok=True)
+        raise RuntimeError(f"llama.cpp could not write {form} of {name}: {''.join(said[-3:])}")
     return part.rename(path)
 
 

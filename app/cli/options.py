@@ -64,7 +64,23 @@ def model_options(command: Command) -> Command:
             multiple=key.kind in ("texts", "biases"),
             help=key.help[0].upper() + key.help[1:] + ".",
         )(command)
-    return command
+    return offline_option(command)
+
+
+def offline_option(command: Command) -> Command:
+    """`--offline`, which people type after the command as well as before it."""
+
+    def go(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            ctx.obj.go_offline()
+
+    return click.option(
+        "--offline",
+        is_flag=True,
+        expose_value=False,
+        callback=go,
+        help="Open no network connection.",
+    )(command)
 
 
 def typed_settings(ctx: click.Context) -> Layer:

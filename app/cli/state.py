@@ -34,6 +34,10 @@ class State:
         self.output = Output()
         self._offline = offline
 
+    def go_offline(self) -> None:
+        """`--offline` was typed after the command's name."""
+        self._offline = True
+
     @cached_property
     def paths(self) -> Paths:
         """Where everything lies."""

@@ -46,9 +46,9 @@ class HeldOut:
 
     @classmethod
     def load(cls, path: Path) -> HeldOut:
-        """Reads questions.jsonl (one {"q": ...} a line); a missing file holds nothing out."""
-        if not path.exists():
-            return cls()
+        """Reads questions.jsonl (one {"q": ...} a line); a missing file is an error, as training
+        without it could not be measured afterwards.
+        """
         lines = path.read_text(encoding="utf-8").splitlines()
         rows = [words_of(json.loads(line)["q"]) for line in lines if line.strip()]
         grams = {

@@ -10,7 +10,7 @@ from hearth.backends.contract import Failed, Progress
 from hearth.backends.engine.runner import Row, Runner, StepResult
 from hearth.backends.engine.scheduler import Scheduler
 from hearth.backends.engine.sequence import Sequence
-from hearth.backends.errors import to_info
+from hearth.backends.errors import Busy, to_info
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,10 @@ class Engine:
             return False
         try:
             result = self._runner.step(plan)
+        except Busy as error:
+            # Nothing was computed for want of memory: the largest leaves, so that others can go on.
+            self._fail(max(self._scheduler.members(plan), key=lambda member: member.total), error)
+            return True
         except Exception as error:
             log.exception("a step failed")
             for sequence in self._scheduler.members(plan):

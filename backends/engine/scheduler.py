@@ -57,6 +57,8 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step: sequences that decode first, prefill with what is left of the chunk.
         None: nothing to do.
+
+        Where a chunk has not even a token for each that decodes, they take turns.
         """
         self._admit()
         budget = self._info.chunk_tokens
@@ -73,6 +75,9 @@ class Scheduler:
             tokens = sequence.tokens[start : start + count]
             rows.append(Row(sequence.slot, start, tokens, wants_logits=count == need))
             budget -= count
+        if len(rows) == self._info.chunk_tokens:
+            served = {row.slot for row in rows}
+            self._running = dict(sorted(self._running.items(), key=lambda item: item[0] in served))
         return StepPlan(tuple(rows)) if rows else None
 
     def advance(self, plan: StepPlan) -> list[tuple[Row, Sequence]]:

@@ -30,6 +30,7 @@ from hearth.backends.llamacpp.lib import INSTALL, load_library
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan
 from hearth.backends.llamacpp.runner import LlamaRunner
+from hearth.backends.process import die_with_parent
 
 TIMEOUT_S = 60.0
 NMSE_BOUND = 0.01
@@ -150,6 +151,7 @@ def _try(*, extra_buffers: bool, folder: Path) -> tuple[str, str]:
     """Run the probe in a child; returns (what went wrong or "", the library's system info)."""
     module = "hearth.backends.llamacpp.selftest"
     command = [sys.executable, "-P", "-m", module, "--probe", str(folder)]
+    command += ["--parent", str(os.getpid())]
     command += ["--extra-buffers"] if extra_buffers else []
     try:
         done = subprocess.run(
@@ -271,10 +273,13 @@ def _main() -> int:
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument("--verify", action="store_true", help="exit with 1 if it is not sound")
     mode.add_argument("--probe", type=Path, metavar="FOLDER", help="compute models written there")
+    parser.add_argument("--parent", type=int, help="with --probe: end when this process does")
     parser.add_argument("--extra-buffers", action="store_true", help="with repacked weights")
     arguments = parser.parse_args()
     if arguments.verify:
         return _verify()
+    if arguments.parent is not None:
+        die_with_parent(arguments.parent)
     if sys.platform != "win32":
         import resource
 

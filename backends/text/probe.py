@@ -16,6 +16,8 @@ from hearth.backends.errors import TemplateError
 _SYSTEM: Final = "systemsentinel7401"
 _USER: Final = "usersentinel5288"
 _SECOND: Final = "secondsentinel9136"
+_NO_ANSWER: Final = ("timeout", "crashed")
+"""Reasons of a `TemplateError` that say nothing about the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ def probe(render: Callable[[Sequence[Message]], str]) -> TemplateTraits:
         render: what the template makes of a conversation; raises `TemplateError`.
 
     Raises:
-        TemplateError: the template cannot even render one user message, or drops it.
+        TemplateError: the template cannot even render one user message, or drops it; or a render
+            took too long or crashed, so that nothing is known.
     """
     user = Message("user", _USER)
     if not _keeps(render([user]), _USER):
@@ -47,11 +50,13 @@ def probe(render: Callable[[Sequence[Message]], str]) -> TemplateTraits:
     try:
         kept = _keeps(render([Message("system", _SYSTEM), user]), _SYSTEM, _USER)
         system = "kept" if kept else "dropped"
-    except TemplateError:
+    except TemplateError as error:
+        _check_is_answer(error)
         system = "refused"
     try:
         must_alternate = not _keeps(render([user, Message("user", _SECOND)]), _USER, _SECOND)
-    except TemplateError:
+    except TemplateError as error:
+        _check_is_answer(error)
         must_alternate = True
     return TemplateTraits(system, must_alternate)
 
@@ -78,6 +83,12 @@ def adapt(
                 "so messages in a row from the same side were joined."
             )
     return tuple(adapted), tuple(notices)
+
+
+def _check_is_answer(error: TemplateError) -> None:
+    """Raise `error` again unless the template itself refused."""
+    if error.data.get("reason") in _NO_ANSWER:
+        raise error
 
 
 def _keeps(prompt: str, *sentinels: str) -> bool:

@@ -135,6 +135,7 @@ def _explained(error: Exception) -> TemplateError:
         what = "needs too much memory"
     else:
         what = f"failed: {type(error).__name__}: {error}"
+    what = what.encode(errors="replace").decode()  # A template can make lone surrogates.
     if len(what) > _LONGEST_MESSAGE_CHARS:
         what = what[:_LONGEST_MESSAGE_CHARS] + "…"
     return TemplateError(f"The chat template {what.rstrip('.')}.", _HINT, reason=reason)

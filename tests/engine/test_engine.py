@@ -9,6 +9,7 @@ from hearth.backends.contract import Failed, Finished, Progress, SamplingParams,
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.sampler import Sampler
 from hearth.backends.engine.sequence import Limits, Sequence
+from hearth.backends.errors import Busy
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -110,6 +111,22 @@ def test_decoding_rows_come_before_prefill():
     engine.turn()
     rows = runner.tape[-1].rows
     assert [len(row.tokens) for row in rows] == [1, 7]
+
+
+def test_a_chunk_smaller_than_the_company_serves_everybody_in_turn():
+    runner = FakeRunner(chunk=2, slots=5)
+    engine = Engine(runner)
+    heard = []
+    for ident in range(5):
+        made, listener = sequence(ident, [ident + 1], runner, tokens=20)
+        engine.submit(made)
+        heard.append(listener)
+    for _ in range(25):
+        engine.turn()
+    said = [len(h.ids) for h in heard]
+    assert sum(said) == 50 and max(said) - min(said) <= 1
+    drain(engine)
+    assert [h.ids for h in heard] == [runner.greedy([i + 1], 20) for i in range(5)]
 
 
 def test_a_full_pool_queues_and_nobody_fails():
@@ -244,6 +261,26 @@ def test_a_failing_step_fails_its_sequences_and_the_engine_goes_on():
     drain(engine)
     assert isinstance(heard_one.last, Failed) and heard_one.last.error.code == "internal_error"
     assert heard_two.ids == runner.greedy([2], 10)
+
+
+def test_want_of_memory_ends_the_largest_alone():
+    class Tight(FakeRunner):
+        def step(self, plan):
+            if self.used_tokens() + plan.tokens > 40:
+                raise Busy("The memory cannot grow.", retry_after_s=1.0)
+            return super().step(plan)
+
+    runner = Tight()
+    engine = Engine(runner)
+    small, heard_small = sequence(1, [1, 2], runner, tokens=15)
+    large, heard_large = sequence(2, list(range(20)), runner, tokens=60)
+    engine.submit(small)
+    engine.submit(large)
+    drain(engine)
+    assert isinstance(heard_large.last, Failed) and heard_large.last.error.code == Busy.code
+    assert isinstance(heard_small.last, Finished)
+    assert heard_small.ids == runner.greedy([1, 2], 15)
+    assert runner.used_tokens() == 0
 
 
 def test_broken_logits_fail_one_sequence_alone():

@@ -29,13 +29,26 @@ def test_slots_are_limited_and_come_back():
 
 def test_tokens_are_limited_once_the_context_is_known_and_corrected_by_the_worker():
     admission = Admission(max_sessions=1)
-    admission.opened(context=10)
+    admission.opened(context=10, max_sessions=1)
     big = Request(text="x" * 10 * (1 + MAX_WAITING))
     ticket = admission.admit(big)
     with pytest.raises(Busy):
         admission.admit(HELLO)
     admission.counted(ticket, 7)
     admission.admit(HELLO)
+
+
+def test_a_model_loaded_with_more_sessions_admits_more():
+    admission = Admission(max_sessions=1)
+    for _ in range(1 + MAX_WAITING):
+        admission.admit(HELLO)
+    with pytest.raises(Busy):
+        admission.admit(HELLO)
+    admission.opened(context=1000, max_sessions=3)
+    admission.admit(HELLO)
+    admission.admit(HELLO)
+    with pytest.raises(Busy):
+        admission.admit(HELLO)
 
 
 def test_the_breaker_opens_after_three_deaths_in_a_row_and_tries_again(monkeypatch):

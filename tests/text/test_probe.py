@@ -74,3 +74,19 @@ def test_what_the_template_keeps_is_left_alone():
         (USER, ANSWER),
         (),
     )
+
+
+@pytest.mark.parametrize("reason", ["timeout", "crashed"])
+@pytest.mark.parametrize("failing", [2, 3])
+def test_a_render_that_gave_no_answer_is_no_trait(reason, failing):
+    """A busy machine must not be remembered as a template that refuses the system prompt."""
+    renders = []
+
+    def flaky(messages):
+        renders.append(messages)
+        if len(renders) == failing:
+            raise TemplateError("Too slow.", reason=reason)
+        return render_with(KEEPS)(messages)
+
+    with pytest.raises(TemplateError, match="Too slow"):
+        probe(flaky)

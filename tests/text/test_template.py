@@ -168,3 +168,9 @@ def test_a_syntax_error_names_its_line():
         rendered("a\nb\n{% if %}")
     assert caught.value.data["reason"] == "syntax"
     assert caught.value.hint
+
+
+def test_an_error_that_a_template_makes_of_half_characters_can_be_sent():
+    with pytest.raises(TemplateError) as caught:
+        render("{{ raise_exception('\\ud800 no') }}", CHAT)
+    assert caught.value.message.encode() and "no" in caught.value.message

@@ -1,0 +1,261 @@
+"""What may happen at the same time: loading and leaving, asking and cancelling, dying and reading.
+
+Where a worker must hang or die at a certain byte, a child process of a few lines stands for it.
+"""
+
+import asyncio
+import os
+import sys
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from gguf_builder import tiny_llama
+from hearth.backends import client as client_module
+from hearth.backends.breaker import Breaker
+from hearth.backends.client import HostClient
+from hearth.backends.contract import (
+    Failed,
+    Finished,
+    HostStats,
+    Message,
+    ModelInfo,
+    ModelSettings,
+    ModelSpec,
+    Request,
+    SamplingParams,
+)
+from hearth.backends.errors import HostUnreachable, InvalidParameter, ModelNotFound, WorkerDied
+from hearth.backends.supervisor import Supervisor
+from hearth.backends.wire import Cancel, Frame, Generate, GetStats, Load, encode, read_frame
+from hearth.backends.worker_process import Stream, WorkerProcess
+from hosts import attached, collect, place_in, wait_until
+
+QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
+SHORT = Request(text="the", sampling=SamplingParams(temperature=0.0), max_tokens=5)
+
+HANGS = "import sys; sys.stdin.read()"
+DIES_IN_A_FRAME = r"import os; os.write(1, b'\0\0\0\x50abc'); os.kill(os.getpid(), 9)"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tiny_llama(tmp_path_factory.mktemp("model") / "tiny.gguf", context=8192)
+    return ModelSpec(str(path), "tiny", settings=QUICK)
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = place_in(tmp_path)
+    place.prepare()
+    return place
+
+
+class StandIn:
+    """A child that runs `code` in place of every worker."""
+
+    def __init__(self, code, *, seen_dead=False):
+        self.code = code
+        self.seen_dead = seen_dead
+        self.started = asyncio.Event()
+
+    async def spawn(self, worker):
+        pipe = asyncio.subprocess.PIPE
+        self.child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", self.code, stdin=pipe, stdout=pipe
+        )
+        if self.seen_dead:
+            # The host's loop stands still until the child is dead: its last bytes, the end of its
+            # pipes and its exit are all seen in one turn.
+            wait_until(lambda: not psutil.pid_exists(self.child.pid))
+        self.started.set()
+        return self.child
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    def make(code, **how):
+        made = StandIn(code, **how)
+        monkeypatch.setattr(WorkerProcess, "_spawn", lambda worker: made.spawn(worker))
+        return made
+
+    return make
+
+
+async def last_of(answers):
+    return [answer async for answer in answers][-1]
+
+
+@pytest.mark.parametrize("seen_dead", [False, True])
+def test_a_worker_killed_inside_a_frame_ends_its_streams(place, stand_in, seen_dead):
+    stand_in(DIES_IN_A_FRAME, seen_dead=seen_dead)
+
+    async def main():
+        worker = WorkerProcess(ModelSpec("x"), "x", place, Breaker("x"))
+        with pytest.raises(WorkerDied, match="SIGKILL"):
+            await asyncio.wait_for(worker.start(), 30)
+        assert worker.died.is_set() and not worker.usable
+
+    asyncio.run(main())
+
+
+def test_a_front_end_that_leaves_while_its_model_loads_leaves_no_worker(place, stand_in):
+    worker = stand_in(HANGS)
+
+    async def main():
+        supervisor = Supervisor(place)
+        loading = asyncio.create_task(last_of(supervisor.call(ModelSpec("x"), Load(), Stream())))
+        await worker.started.wait()
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        assert await asyncio.wait_for(worker.child.wait(), 30) != 0
+        assert supervisor.loaded == 0 and not supervisor.busy
+
+    asyncio.run(main())
+
+
+def test_unloading_ends_a_load(place, stand_in):
+    worker = stand_in(HANGS)
+
+    async def main():
+        supervisor = Supervisor(place)
+        loading = asyncio.create_task(last_of(supervisor.call(ModelSpec("x"), Load(), Stream())))
+        await worker.started.wait()
+        assert await asyncio.wait_for(supervisor.unload("x"), 30) == 1
+        with pytest.raises(WorkerDied, match="unloaded"):
+            await loading
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_cannot_be_started_is_said(place, monkeypatch):
+    async def spawn(self):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(WorkerProcess, "_spawn", spawn)
+
+    async def main():
+        supervisor = Supervisor(place)
+        for _ in range(2):
+            with pytest.raises(WorkerDied, match="No space left"):
+                await last_of(supervisor.call(ModelSpec("x"), Load(), Stream()))
+
+    asyncio.run(main())
+
+
+def test_a_model_that_comes_while_another_is_unloaded(model, place):
+    async def main():
+        supervisor = Supervisor(place)
+        spec = replace(model, settings=replace(QUICK, keep_alive_s=0.0))
+        assert isinstance(await last_of(supervisor.call(spec, Load(), Stream())), ModelInfo)
+        stranger = ModelSpec("/nowhere/else.gguf")
+        unloading = asyncio.create_task(supervisor.unload_idle())
+        await asyncio.sleep(0)  # It waits for the worker to leave from now on.
+        with pytest.raises(ModelNotFound):
+            await last_of(supervisor.call(stranger, Load(), Stream()))
+        await unloading
+        assert supervisor.loaded == 0
+
+    asyncio.run(main())
+
+
+async def _raw(place, *frames):
+    """A connection that sent `frames` in one go."""
+    reader, writer = await asyncio.open_unix_connection(place.address)
+    writer.write(b"".join(map(encode, frames)))
+    return reader, writer
+
+
+def test_a_cancel_right_behind_its_request_is_heard(model, place):
+    endless = replace(SHORT, max_tokens=8000, ignore_eos=True)
+
+    async def main():
+        async with attached(place) as host:
+            await host.backend(model).info()
+            reader, writer = await _raw(
+                place, Frame(1, Generate(endless), model), Frame(1, Cancel())
+            )
+            while not isinstance((frame := await read_frame(reader)).body, (Finished, Failed)):
+                pass
+            assert frame.body.reason == "cancelled"
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_a_request_that_cannot_be_read_fails_alone(model, place):
+    bad = Request(messages=(Message("robot", "x"),))
+
+    async def main():
+        async with attached(place):
+            reader, writer = await _raw(place, Frame(1, Generate(bad), model), Frame(2, GetStats()))
+            first, second = await read_frame(reader), await read_frame(reader)
+            assert first.id == 1 and first.body.error.code == InvalidParameter.code
+            assert "robot" in first.body.error.message
+            assert second.id == 2 and isinstance(second.body, HostStats)
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_a_request_that_cannot_be_sent_is_refused_here(model, place):
+    async def main():
+        async with attached(place) as host:
+            with pytest.raises(InvalidParameter, match="cannot be sent"):
+                await collect(host.backend(model).generate(replace(SHORT, text="\udcff")))
+            assert (await host.stats()).workers == ()
+
+    asyncio.run(main())
+
+
+def test_nothing_is_imported_from_the_folder_one_is_in(model, place, tmp_path, monkeypatch):
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    for name in ("msgspec", "queue", "numpy"):
+        (folder / f"{name}.py").write_text("raise SystemExit('imported from the current folder')")
+    monkeypatch.chdir(folder)
+
+    async def main():
+        async with attached(place) as host:
+            assert isinstance((await collect(host.backend(model).generate(SHORT)))[2], Finished)
+
+    asyncio.run(main())
+
+
+def test_a_relative_path_is_meant_from_the_front_end(model, place, monkeypatch):
+    folder, name = os.path.split(model.path)
+
+    async def main():
+        async with attached(place) as host:
+            monkeypatch.chdir(folder)
+            assert (await host.backend(replace(model, path=name)).info()).path == model.path
+
+    asyncio.run(main())
+
+
+def test_a_host_that_hangs_is_not_waited_for_for_ever(place, monkeypatch):
+    monkeypatch.setattr(client_module, "_GREET_TIMEOUT_S", 0.05)
+
+    async def main():
+        gone = asyncio.Event()
+
+        async def mute(reader, writer):
+            await gone.wait()
+            writer.close()
+
+        async with await asyncio.start_unix_server(mute, path=place.address):
+            with pytest.raises(HostUnreachable, match="does not answer"):
+                async with HostClient.attach(place):
+                    pass
+            gone.set()
+
+    asyncio.run(main())
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HostUnreachable, match="cannot be made") as refused:
+        place_in(tmp_path / "file").prepare()
+    assert "HEARTH_HOME" in refused.value.hint
