@@ -131,7 +131,7 @@ class Supervisor:
                 await worker.stop()
 
     def _model(self, spec: ModelSpec) -> _Model:
-        key = os.path.abspath(spec.path)
+        key = os.path.realpath(spec.path)  # one file under two names is one model
         model = self._models.get(key)
         if model is None:
             name = spec.name or Path(key).stem

@@ -7,7 +7,7 @@ import queue
 from collections.abc import Callable
 
 from hearth.backends.contract import Failed, Progress
-from hearth.backends.engine.runner import Row, Runner, StepResult
+from hearth.backends.engine.runner import Row, Runner, RunnerLost, StepResult
 from hearth.backends.engine.scheduler import Scheduler
 from hearth.backends.engine.sequence import Sequence
 from hearth.backends.errors import Busy, to_info
@@ -56,7 +56,10 @@ class Engine:
                 self._inbox.get()()
 
     def turn(self) -> bool:
-        """Take in what was posted and make one step; False if there was nothing to compute."""
+        """Take in what was posted and make one step; False if there was nothing to compute.
+
+        Raises `RunnerLost` if the process must end.
+        """
         while not self._inbox.empty():
             self._inbox.get()()
         if self._closing:
@@ -70,6 +73,8 @@ class Engine:
             # Nothing was computed for want of memory: the largest leaves, so that others can go on.
             self._fail(max(self._scheduler.members(plan), key=lambda member: member.total), error)
             return True
+        except RunnerLost:
+            raise
         except Exception as error:
             log.exception("a step failed")
             for sequence in self._scheduler.members(plan):

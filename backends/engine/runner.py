@@ -12,6 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+class RunnerLost(Exception):
+    """The runner cannot go on. Its process must end; the host starts another."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunnerInfo:
     """What a runner is and can do; fixed once it is loaded."""
@@ -101,7 +105,7 @@ class Runner(Protocol):
 
     def step(self, plan: StepPlan) -> StepResult:
         """Compute `plan`. Raises `HearthError` if the library fails; then no row of the plan was
-        computed.
+        computed. Raises `RunnerLost` if no further step can be.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hearth.backends.engine.runner import RunnerLost
 from hearth.backends.errors import Busy, DoesNotFit, InternalError, UnsupportedParameter
 from hearth.backends.llamacpp.context import LlamaContext
 from hearth.backends.llamacpp.memory import available_bytes
@@ -171,11 +172,18 @@ class LlamaCache:
             context = self._make_context(cells)
         except DoesNotFit as error:
             refused = error
-            context = self._make_context(old_cells)
+            context = self._back_to(old_cells)
         self._context = context
         context.restore(state)
         if refused is not None:
             raise _cannot_grow(old_cells, cells, refused.message) from refused
+
+    def _back_to(self, cells: int) -> LlamaContext:
+        """A context of the size that there was before. Raises `RunnerLost` if even that is gone."""
+        try:
+            return self._make_context(cells)
+        except DoesNotFit as error:
+            raise RunnerLost(f"no memory for the {cells:,} cells that were there before") from error
 
     def _checked(self, slot: int) -> int:
         """`slot`, if it exists: llama.cpp asserts on sequence ids that it was not made for."""

@@ -36,6 +36,10 @@ TIMEOUT_S = 60.0
 NMSE_BOUND = 0.01
 """Of quantized against float32 logits with equal weights. Rounding activations to 8 bits costs
 about 1e-4; a wrong kernel gives about 1."""
+_CRASHES = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE")
+"""Signals that the code itself caused; SIGKILL, say, comes from somebody short of memory."""
+_WINDOWS_CRASHES = (0xC0000005, 0xC000001D)
+"""Access violation, illegal instruction."""
 _PREFILL = 40
 _STEPS = 3
 
@@ -50,6 +54,17 @@ class Verdict:
     system_info: str
     """llama.cpp's own list of the CPU features it uses."""
     fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one run of the probe ended."""
+
+    failure: str
+    """What went wrong; "" if nothing."""
+    system_info: str
+    is_proof: bool = True
+    """False if it says nothing lasting about the library: no time, no memory, no disk."""
 
 
 def verdict(cache_dir: Path | None) -> Verdict:
@@ -68,19 +83,18 @@ def verdict(cache_dir: Path | None) -> Verdict:
     if known is not None:
         return known
     with tempfile.TemporaryDirectory(prefix="hearth-selftest-") as folder:
-        failure, info = _try(extra_buffers=True, folder=Path(folder))
-        found = Verdict(failure == "", failure, info, fingerprint)
-        if failure:
-            second, info = _try(extra_buffers=False, folder=Path(folder))
-            if second:
+        first = _try(extra_buffers=True, folder=Path(folder))
+        if first.failure:
+            second = _try(extra_buffers=False, folder=Path(folder))
+            if second.failure:
                 raise BackendUnavailable(
                     "This llama.cpp build cannot run quantized models on this CPU: "
-                    f"{failure}; without repacked weights: {second}",
+                    f"{first.failure}; without repacked weights: {second.failure}",
                     f"Build it again:\n{cure()}",
                     fingerprint=fingerprint,
                 )
-            found = Verdict(False, failure, info, fingerprint)
-    if stored is not None:
+    found = Verdict(not first.failure, first.failure, first.system_info, fingerprint)
+    if stored is not None and first.is_proof:
         _store(stored, found)
     return found
 
@@ -89,7 +103,8 @@ def explain(found: Verdict) -> str | None:
     """One sentence for people if the library runs in its slower mode, else None."""
     if found.extra_buffers_safe:
         return None
-    if "AMX_INT8 = 1" in found.system_info:
+    crashed = any(name in found.reason for name in _CRASHES)
+    if crashed and "AMX_INT8 = 1" in found.system_info:
         return (
             "This llama.cpp build crashes with AMX on this CPU (GCC before 12.4 / 13.3); Hearth "
             "runs it without repacked weights, which is slower. `hearth doctor` shows the cure."
@@ -147,8 +162,8 @@ def _cpu() -> str:
     return "\n".join(dict.fromkeys(line for line in lines if line.startswith(telling)))
 
 
-def _try(*, extra_buffers: bool, folder: Path) -> tuple[str, str]:
-    """Run the probe in a child; returns (what went wrong or "", the library's system info)."""
+def _try(*, extra_buffers: bool, folder: Path) -> Outcome:
+    """Run the probe in a child."""
     module = "hearth.backends.llamacpp.selftest"
     command = [sys.executable, "-P", "-m", module, "--probe", str(folder)]
     command += ["--parent", str(os.getpid())]
@@ -158,18 +173,20 @@ def _try(*, extra_buffers: bool, folder: Path) -> tuple[str, str]:
             command, capture_output=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"the self-test did not end in {TIMEOUT_S:.0f} s", ""
+        return Outcome(f"the self-test did not end in {TIMEOUT_S:.0f} s", "", is_proof=False)
     info, errors = _report(done.stdout)
     if done.returncode < 0:
-        return f"it died of {_signal_name(-done.returncode)}", info
+        name = _signal_name(-done.returncode)
+        return Outcome(f"it died of {name}", info, is_proof=name in _CRASHES)
     if done.returncode:
         last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        return f"it ended with code {done.returncode} ({''.join(last) or 'no message'})", info
+        failure = f"it ended with code {done.returncode} ({''.join(last) or 'no message'})"
+        return Outcome(failure, info, is_proof=done.returncode in _WINDOWS_CRASHES)
     wrong = {name: nmse for name, nmse in errors.items() if not nmse <= NMSE_BOUND}
     if wrong or not errors:
         listed = ", ".join(f"{name} off by NMSE {nmse:.2g}" for name, nmse in wrong.items())
-        return f"its results are wrong ({listed or 'none were given'})", info
-    return "", info
+        return Outcome(f"its results are wrong ({listed or 'none were given'})", info)
+    return Outcome("", info)
 
 
 def _report(output: bytes) -> tuple[str, dict[str, float]]:

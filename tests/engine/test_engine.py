@@ -7,6 +7,7 @@ import pytest
 from fake_runner import FakeRunner
 from hearth.backends.contract import Failed, Finished, Progress, SamplingParams, Started, Token
 from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.runner import RunnerLost
 from hearth.backends.engine.sampler import Sampler
 from hearth.backends.engine.sequence import Limits, Sequence
 from hearth.backends.errors import Busy
@@ -281,6 +282,19 @@ def test_want_of_memory_ends_the_largest_alone():
     assert isinstance(heard_small.last, Finished)
     assert heard_small.ids == runner.greedy([1, 2], 15)
     assert runner.used_tokens() == 0
+
+
+def test_a_lost_runner_ends_the_loop():
+    class Lost(FakeRunner):
+        def step(self, plan):
+            raise RunnerLost("gone")
+
+    runner = Lost()
+    engine = Engine(runner)
+    made, _ = sequence(1, [1], runner)
+    engine.submit(made)
+    with pytest.raises(RunnerLost):
+        engine.run()
 
 
 def test_broken_logits_fail_one_sequence_alone():
