@@ -133,7 +133,7 @@ def _llamacpp(paths: Paths) -> Finding:
         text = f"llama-cpp-python {version} passed its self-test; {verdict.system_info}"
         return Finding("llama.cpp", "ok", text, data=data)
     text = f"{slower} In the self-test: {verdict.reason}. The build: {verdict.system_info}"
-    return Finding("llama.cpp", "fault", text, selftest.cure(), data)
+    return Finding("llama.cpp", "fault", text, selftest.cure(verdict.system_info), data)
 
 
 def _folders(paths: Paths) -> Iterator[Finding]:

@@ -31,17 +31,19 @@ def derive(form: str, folder: Path, name: str = "guide") -> Path:
 
     said: list[str] = []
 
-    @api.llama_log_callback
     def listen(level: int, text: bytes, _: object) -> None:
         said.append(text.decode(errors="replace"))
 
-    api.llama_log_set(listen, None)
+    listener = api.llama_log_callback(listen)
+    api.llama_log_set(listener, None)
     api.llama_backend_init()
     params = api.llama_model_quantize_default_params()
     params.ftype = getattr(api, f"LLAMA_FTYPE_{'ALL_F32' if form == 'F32' else f'MOSTLY_{form}'}")
     part = path.with_suffix(".part")
     source = str(guide_path(name)).encode()
     code = api.llama_model_quantize(source, str(part).encode(), ctypes.byref(params))
+    # llama.cpp keeps the pointer, and the listener ends here: back to its own log.
+    api.llama_log_set(ctypes.cast(None, api.llama_log_callback), None)
     if code != 0:
         part.unlink(missing_ok=True)
         raise RuntimeError(f"llama.cpp could not write {form} of {name}: {''.join(said[-3:])}")

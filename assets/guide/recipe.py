@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hearth.assets.guide.model import ModelConfig
 
@@ -60,7 +60,7 @@ class Recipe:
     shards: int = 16
     report_steps: int = 20
     checkpoint_minutes: float = 5.0
-    draft_share: float = field(default=0.1)
+    draft_share: float = 0.1
     """Share of ``--minutes`` that the draft gets."""
 
 
@@ -70,9 +70,9 @@ DRAFT = ModelConfig(name="guide-draft", hidden=128, layers=3, heads=2, kv_heads=
 CPU = Recipe(
     name="cpu",
     machine="two cores with AVX-512",
-    minutes=83,
-    guide=Stage(GUIDE, 8_000_000, 4096, 4096, lr=0.006, lr_vectors=0.003),
-    draft=Stage(DRAFT, 4_000_000, 4096, 4096, lr=0.006, lr_vectors=0.003),
+    minutes=61,
+    guide=Stage(GUIDE, 12_288_000, 4096, 4096, lr=0.006, lr_vectors=0.003),
+    draft=Stage(DRAFT, 6_144_000, 4096, 4096, lr=0.006, lr_vectors=0.003),
 )
 
 GPU = Recipe(

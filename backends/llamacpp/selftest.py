@@ -90,7 +90,7 @@ def verdict(cache_dir: Path | None) -> Verdict:
                 raise BackendUnavailable(
                     "This llama.cpp build cannot run quantized models on this CPU: "
                     f"{first.failure}; without repacked weights: {second.failure}",
-                    f"Build it again:\n{cure()}",
+                    f"Build it again:\n{cure(first.system_info)}",
                     fingerprint=fingerprint,
                 )
     found = Verdict(not first.failure, first.failure, first.system_info, fingerprint)
@@ -115,11 +115,18 @@ def explain(found: Verdict) -> str | None:
     )
 
 
-def cure() -> str:
-    """Shell commands that build the library without AMX, which is what breaks (x86 with GCC)."""
+def cure(system_info: str = "") -> str:
+    """Shell commands that build a library without what breaks.
+
+    That is AMX where the library uses it or has not said what it uses (x86 with GCC), and else
+    everything that is special to this CPU.
+    """
     flags = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+    settings = f'CFLAGS="{flags}" CXXFLAGS="{flags}"'
+    if system_info and "AMX_INT8 = 1" not in system_info:
+        settings = 'CMAKE_ARGS="-DGGML_NATIVE=off"'
     return (
-        f'CFLAGS="{flags}" CXXFLAGS="{flags}" \\\n'
+        f"{settings} \\\n"
         f"  {Path(sys.executable).name} -m pip install --force-reinstall --no-cache-dir \\\n"
         "  --no-binary llama-cpp-python llama-cpp-python==0.3.36"
     )

@@ -36,7 +36,8 @@ def test_run_answers_and_says_why_it_is_slower(environ, guide_q8):
 def test_doctor_names_cause_and_cure(environ):
     done = hearth(environ, "doctor")
     assert done.returncode == 1
-    assert "GCC" in done.stdout and "-mno-amx" in done.stdout
+    assert "SIGSEGV" in done.stdout or "GCC" in done.stdout
+    assert "pip install --force-reinstall --no-cache-dir" in done.stdout
 
 
 def test_an_unquantised_file_needs_no_self_test(environ, guide):

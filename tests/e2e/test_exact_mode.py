@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -36,6 +37,11 @@ PROMPTS += [
 ]
 
 
+def shown(text):
+    """What a person sees of detokenized ids: control tokens are written out there, and not said."""
+    return re.sub(r"<\|[a-z]+(_[0-9]+)?\|>", "", text)
+
+
 def questions(count):
     path = guide_path().parent / "questions.jsonl"
     with path.open(encoding="utf-8") as lines:
@@ -54,7 +60,7 @@ def test_fifty_prompts_give_the_tokens_of_a_raw_loop(guide_f32, place):
                 request = Request(text=prompt, sampling=greedy, max_tokens=TOKENS, ignore_eos=True)
                 ids = await backend.tokenize(prompt)
                 text, said_ids, _ = await collect(backend.generate(request))
-                assert text == (await backend.detokenize(said_ids)) or "\ufffd" in text
+                assert text == shown(await backend.detokenize(said_ids))
                 said.append((ids, said_ids))
         return said
 
@@ -149,7 +155,7 @@ def test_the_same_seed_gives_the_same_text_and_bytes_are_never_lost(guide_f32, p
                 request = Request(text="Once", sampling=sampling, max_tokens=120, ignore_eos=True)
                 text, ids, _ = await collect(backend.generate(request))
                 assert len(ids) == 120
-                assert text == await backend.detokenize(ids)
+                assert text == shown(await backend.detokenize(ids))
                 texts.add(text)
             assert len(texts) == 3
 

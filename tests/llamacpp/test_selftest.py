@@ -160,6 +160,8 @@ def test_verify_tells_setup_by_its_exit_code(tmp_path: Path) -> None:
 def test_the_cure_builds_without_amx_and_without_pips_cache() -> None:
     for part in ("-mno-amx-tile", "CXXFLAGS", "--no-cache-dir", "--force-reinstall", "0.3.36"):
         assert part in cure()
+        assert part in cure("CPU : AMX_INT8 = 1 | REPACK = 1 | ")
+    assert "-DGGML_NATIVE=off" in cure("CPU : AVX2 = 1 | REPACK = 1 | ")
 
 
 def test_the_notice_names_amx_where_amx_is_used() -> None:
