@@ -43,7 +43,7 @@ def derive(form: str, folder: Path, name: str = "guide") -> Path:
     source = str(guide_path(name)).encode()
     code = api.llama_model_quantize(source, str(part).encode(), ctypes.byref(params))
     # llama.cpp keeps the pointer, and the listener ends here: back to its own log.
-    api.llama_log_set(ctypes.cast(None, api.llama_log_callback), None)
+    api.llama_log_set(api.llama_log_callback(), None)
     if code != 0:
         part.unlink(missing_ok=True)
         raise RuntimeError(f"llama.cpp could not write {form} of {name}: {''.join(said[-3:])}")

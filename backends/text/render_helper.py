@@ -10,16 +10,16 @@ import contextlib
 import functools
 import os
 import sys
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from hearth.backends.errors import TemplateError
+from hearth.backends.process import die_with_parent, take_private_pipes
 from hearth.backends.text import framing
 from hearth.backends.text.template import compile_template, render, render_compiled
 
 _MEMORY_BYTES: Final = 512 * 1024 * 1024
 _CPU_S_PER_RENDER: Final = 5
 """Ends a runaway template where the parent was killed before it could."""
-_PR_SET_PDEATHSIG: Final = 1
 _WARM_UP: Final = (
     "{{ '\\n'|wordwrap|pprint|urlize }}{{ strftime_now('%c') }}{{ messages|tojson }}"
     "{{ raise_exception('') }}"
@@ -29,8 +29,9 @@ _WARM_UP: Final = (
 
 def main() -> None:
     """Serve renders from standard input until it closes."""
-    requests, replies = _private_pipes()
-    _die_with_parent(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
+    input_fd, output_fd = take_private_pipes()
+    requests, replies = os.fdopen(input_fd, "rb"), os.fdopen(output_fd, "wb")
     _load_late_modules()
     _limit_resources()
     compiled = functools.lru_cache(maxsize=4)(compile_template)
@@ -56,30 +57,6 @@ def _load_late_modules() -> None:
     """Meet all that Python and Jinja import at first use, while files can still be opened."""
     with contextlib.suppress(TemplateError):
         render(_WARM_UP, [])
-
-
-def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The two pipes under new descriptors; nothing that prints can reach the parent."""
-    requests = os.fdopen(os.dup(0), "rb")
-    replies = os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
-    os.close(nothing)
-    return requests, replies
-
-
-def _die_with_parent(parent: int) -> None:
-    """On Linux the kernel kills this process with its parent; elsewhere a closed pipe ends it."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-    import signal
-
-    with contextlib.suppress(OSError, AttributeError):  # a C library without prctl
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        raise SystemExit(0)
 
 
 def _limit_resources() -> None:
