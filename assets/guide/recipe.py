@@ -70,7 +70,7 @@ DRAFT = ModelConfig(name="guide-draft", hidden=128, layers=3, heads=2, kv_heads=
 CPU = Recipe(
     name="cpu",
     machine="two cores with AVX-512",
-    minutes=61,
+    minutes=67,
     guide=Stage(GUIDE, 12_288_000, 4096, 4096, lr=0.006, lr_vectors=0.003),
     draft=Stage(DRAFT, 6_144_000, 4096, 4096, lr=0.006, lr_vectors=0.003),
 )
