@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -16,17 +17,18 @@ from hearth.backends.contract import (
     SamplingParams,
     Token,
 )
+from hostile_templates import HOSTILE
 from hosts import attached, collect
 
-HOSTILE = {
-    "walk": "{{ ().__class__.__mro__[1].__subclasses__() }}",
-    "globals": "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
-    "endless": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-    "huge": "{% for a in range(99999) %}{{ 'x' * 9999 }}{% endfor %}",
-    "power": "{{ 9 ** 9 ** 9 }}",
-    "refusal": "{{ raise_exception('no') }}",
-    "syntax": "{% for %}",
-}
+SOME = (
+    "class of a tuple",
+    "globals of cycler",
+    "nested loops",
+    "undefined call",
+    "own exception",
+    "syntax error",
+)
+LIMIT_S = 1.5
 SETTINGS = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
 STREAM = Request(
     text="the", sampling=SamplingParams(temperature=0.0), max_tokens=4000, ignore_eos=True
@@ -34,40 +36,63 @@ STREAM = Request(
 CHAT = Request(messages=(Message("user", "hi"),), max_tokens=4)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+async def chat_beside_a_stream(host, spec):
+    """Seconds that a chat with the hostile template took, while another stream went on."""
+    backend = host.backend(spec)
+    await backend.info()
+    told = asyncio.Event()
+    during = 0
+
+    async def stream():
+        nonlocal during
+        async for event in backend.generate(STREAM):
+            if isinstance(event, Token):
+                during += not told.is_set()
+        return event
+
+    streaming = asyncio.create_task(stream())
+    began = time.monotonic()
+    _, _, last = await collect(backend.generate(CHAT))
+    took_s = time.monotonic() - began
+    told.set()
+    assert isinstance(last, Failed) and last.error.code == "template_error", last
+    assert during > 0, "nobody was served meanwhile"
+    assert isinstance(await streaming, Finished)
+    return took_s
+
+
+@pytest.mark.parametrize("name", SOME)
 def test_a_hostile_template_fails_its_chat_alone(name, tmp_path, place):
     path = tiny_llama(tmp_path / "hostile.gguf", template=HOSTILE[name], context=8192)
-    spec = ModelSpec(str(path), settings=SETTINGS)
 
     async def main():
         async with attached(place) as host:
-            backend = host.backend(spec)
-            await backend.info()
-            told = asyncio.Event()
-            during = 0
+            return await chat_beside_a_stream(host, ModelSpec(str(path), settings=SETTINGS))
 
-            async def stream():
-                nonlocal during
-                async for event in backend.generate(STREAM):
-                    if isinstance(event, Token):
-                        during += not told.is_set()
-                return event
+    assert asyncio.run(main()) < LIMIT_S
 
-            streaming = asyncio.create_task(stream())
-            began = time.monotonic()
-            _, _, last = await collect(backend.generate(CHAT))
-            took_s = time.monotonic() - began
-            told.set()
-            assert isinstance(last, Failed) and last.error.code == "template_error", last
-            assert during > 0, "nobody was served meanwhile"
-            assert isinstance(await streaming, Finished)
-            return took_s
 
-    assert asyncio.run(main()) < 1.5
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_every_hostile_template_fails_its_chat_alone(tmp_path, place):
+    path = tiny_llama(tmp_path / "tiny.gguf", context=8192)
+
+    async def main():
+        took_s = {}
+        async with attached(place) as host:
+            for name, template in HOSTILE.items():
+                settings = replace(SETTINGS, chat_template=template)
+                spec = ModelSpec(str(path), settings=settings)
+                took_s[name] = await chat_beside_a_stream(host, spec)
+        return took_s
+
+    took_s = asyncio.run(main())
+    assert len(took_s) > 40
+    assert {name: s for name, s in took_s.items() if s >= LIMIT_S} == {}
 
 
 def test_the_settings_can_replace_a_hostile_template(tmp_path, place):
-    path = tiny_llama(tmp_path / "hostile.gguf", template=HOSTILE["refusal"])
+    path = tiny_llama(tmp_path / "hostile.gguf", template=HOSTILE["own exception"])
     settings = ModelSettings(chat_template=TEMPLATE, threads=1)
 
     async def main():
