@@ -162,6 +162,11 @@ class Host:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), _TICK_S)
             await self.supervisor.unload_idle()
+            if server is not None and not os.path.exists(self._place.address):
+                log.warning("the socket was removed; listening anew")
+                server.close()
+                self._place.prepare()
+                server = await listen(self._place, self._on_client)
             if self._clients or self.supervisor.loaded or self.supervisor.busy:
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since >= self._idle_s:

@@ -16,7 +16,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from hearth.backends.breaker import Breaker
-from hearth.backends.contract import Failed, Finished, ModelInfo, ModelSpec, Progress, Token
+from hearth.backends.contract import (
+    Failed,
+    Finished,
+    ModelInfo,
+    ModelSpec,
+    Progress,
+    Started,
+    Token,
+)
 from hearth.backends.errors import InternalError, WorkerDied, from_info, to_info
 from hearth.backends.local_socket import HostPlace
 from hearth.backends.logs import open_log
@@ -25,12 +33,13 @@ from hearth.backends.wire import Answer, Call, Cancel, Frame, Load, WireError, e
 log = logging.getLogger(__name__)
 
 _STOP_GRACE_S = 3.0
-_NOT_LAST = (Progress, Token)
+_STEPS = (Progress, Token)
+"""What only a worker that computes can say."""
 
 
 def is_last(answer: Answer) -> bool:
     """Does `answer` end its stream? Everything but `Started`, `Progress` and `Token` does."""
-    return type(answer).__name__ not in ("Started", "Progress", "Token")
+    return not isinstance(answer, (Started, Progress, Token))
 
 
 class Stream:
@@ -44,6 +53,8 @@ class Stream:
         self._ident = 0
         self._over = False
         self.cancelled = False
+        self.running = False
+        """The worker has admitted it, and it is not over."""
         self.started_at = time.monotonic()
 
     def put(self, answer: Answer) -> None:
@@ -51,6 +62,7 @@ class Stream:
         if self._over:
             return
         self._over = is_last(answer)
+        self.running = isinstance(answer, Started) or (self.running and not self._over)
         self._queue.put_nowait(answer)
 
     @property
@@ -109,6 +121,11 @@ class WorkerProcess:
     def streams(self) -> int:
         """Calls that are not answered to the end yet."""
         return len(self._streams)
+
+    @property
+    def running(self) -> int:
+        """Requests that hold a slot now; other calls wait or need none."""
+        return sum(stream.running for stream in self._streams.values())
 
     @property
     def wanted(self) -> bool:
@@ -222,7 +239,7 @@ class WorkerProcess:
         assert process.stdout is not None
         try:
             while (frame := await read_frame(process.stdout)) is not None:
-                if isinstance(frame.body, _NOT_LAST):
+                if isinstance(frame.body, _STEPS):
                     self._breaker.step()
                 self._deliver(frame)
         except WireError as error:

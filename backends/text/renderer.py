@@ -184,7 +184,7 @@ class Renderer:
                 needed = self._helper is None
             if helper is None:
                 helper = self._spawned()
-            if needed and helper is not None and not helper.wait_ready():
+            if needed and helper is not None and not _comes_up(helper):
                 helper.close()
                 helper = None
             with self._changed:
@@ -225,6 +225,17 @@ class Renderer:
             if self._closed:
                 helper.kill()
         return helper
+
+
+def _comes_up(helper: _Helper) -> bool:
+    """Wait for a new helper; one that hangs is killed after `_START_S`."""
+    alarm = threading.Timer(_START_S, helper.kill)
+    alarm.daemon = True
+    alarm.start()
+    try:
+        return helper.wait_ready()
+    finally:
+        alarm.cancel()
 
 
 class _Helper:

@@ -369,6 +369,35 @@ def test_a_killed_host_takes_its_workers_along_and_the_next_one_starts(model, pl
     asyncio.run(main())
 
 
+def test_a_socket_that_somebody_removed_comes_back(model, place):
+    async def main():
+        async with attached(place, idle_s=30) as host:
+            pid = (await host.stats()).pid
+            Path(place.address).unlink()
+            async with HostClient.attach(place) as other:
+                assert (await other.stats()).pid == pid
+            psutil.Process(pid).terminate()
+
+    asyncio.run(main())
+
+
+def test_stats_tell_who_runs_and_who_waits(model, place):
+    alone = replace(model, settings=replace(QUICK, max_sessions=1))
+
+    async def main():
+        async with attached(place) as host:
+            backend = host.backend(alone)
+            async with contextlib.aclosing(backend.generate(LONG)) as events:
+                assert isinstance(await anext(events), Started)
+                waiting = asyncio.create_task(collect(backend.generate(SHORT)))
+                await anext(events)
+                [worker] = (await host.stats()).workers
+                assert (worker.running, worker.waiting) == (1, 1)
+            await waiting
+
+    asyncio.run(main())
+
+
 def test_the_socket_is_private(model, place):
     async def main():
         async with attached(place):
