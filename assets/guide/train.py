@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from hearth.assets.guide.data import Drawer, HeldOut, Shard, Stream, load_source, text_sample
-from hearth.assets.guide.export import load_weights, read_gguf, weights_of, write_gguf
+from hearth.assets.guide.export import Weights, load_weights, read_gguf, weights_of, write_gguf
 from hearth.assets.guide.model import Block, Guide, output_loss
 from hearth.assets.guide.recipe import RECIPES, Recipe, Stage
 from hearth.assets.guide.tokenizer import from_vocabulary, train_tokenizer
@@ -203,15 +203,19 @@ class Run:
         steps: int,
         minutes: float,
         teacher: Guide | None,
+        start: Weights | None = None,
     ) -> Guide:
         """Trains one model and returns it; its GGUF file is in the output folder.
 
         ``steps``: how many, 0 for the recipe's budget; with ``minutes`` > 0 the first steps are
-        timed and the number is chosen to end in time.
+        timed and the number is chosen to end in time. ``start``: weights to go on from, in place
+        of drawn ones.
         """
         config, machine = stage.model, self.machine
         model = Guide(config)
         model.init_weights(torch.Generator().manual_seed(self.seed))
+        if start is not None:
+            load_weights(model, start)
         model.to(machine.device)
         path = self.out / f"{config.name}.f16.gguf"
         steps = steps or max(1, stage.tokens // stage.batch_tokens)
@@ -292,6 +296,9 @@ def main() -> None:
     parser.add_argument("--draft-steps", type=int, default=0)
     parser.add_argument("--source", default="", help="module:function, instead of the recipe's")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
+    parser.add_argument(
+        "--start", type=Path, help="a guide file to go on from, with its vocabulary"
+    )
     parser.add_argument("--only", choices=["guide", "draft"], help="draft needs OUT/guide.f16.gguf")
     args = parser.parse_args()
     recipe = RECIPES[args.recipe]
@@ -300,19 +307,23 @@ def main() -> None:
     source = args.source or recipe.source
     run = Run(recipe, args.seed, args.out, source)
     guide: Guide | None = None
+    start: Weights | None = None
     if args.only == "draft":
         weights, vocab, config = read_gguf(args.out / "guide.f16.gguf")
         tok = from_vocabulary(vocab)
         guide = Guide(config)
         load_weights(guide, weights)
         guide.to(run.machine.device)
+    elif args.start is not None:
+        start, vocab, _ = read_gguf(args.start)
+        tok = from_vocabulary(vocab)
     else:
         tok = run.learn_vocabulary()
     drawer = Drawer(source, QUESTIONS, tok, args.seed, recipe.threads)
     try:
         if args.only != "draft":
             minutes = args.minutes * (1 - recipe.draft_share)
-            guide = run.train(recipe.guide, tok, drawer, args.steps, minutes, None)
+            guide = run.train(recipe.guide, tok, drawer, args.steps, minutes, None, start)
         if args.only != "guide":
             minutes = args.minutes * recipe.draft_share
             run.train(recipe.draft, tok, drawer, args.draft_steps, minutes, guide)
