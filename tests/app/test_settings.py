@@ -8,6 +8,7 @@ import pytest
 
 from hearth.app import settings_keys as keys
 from hearth.app.settings import Setting, Settings, default_document, load_settings
+from hearth.app.settings_keys import ALL
 from hearth.backends.contract import ModelSettings, SamplingParams
 from hearth.backends.errors import SettingsError
 from hearth.backends.llamacpp.params import check_settings
@@ -218,3 +219,14 @@ def test_every_default_is_a_value_that_its_key_allows(key: keys.Key) -> None:
 )
 def test_values_as_people_write_them(name: str, text: str, value: object) -> None:
     assert keys.ALL[name].parse(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("2,048", 2048), ("1,234,567", 1234567), ("7", 7)])
+def test_thousands_may_be_separated(text: str, value: int) -> None:
+    assert ALL["seed"].parse(text) == value
+
+
+@pytest.mark.parametrize("text", ["1,5", "12,34", ",5", "1,,000"])
+def test_other_commas_are_not_dropped(text: str) -> None:
+    with pytest.raises(ValueError, match="whole number"):
+        ALL["seed"].parse(text)

@@ -269,3 +269,8 @@ def test_hostile_text_stays_data_in_a_pipe(hearth) -> None:
         "run", "tiny", "hi", "--json", answers=[[{"text": payload}, {"finish": "stop"}]]
     )
     assert json.loads(result.out)["text"] == payload
+
+
+@pytest.mark.parametrize("words", [("--offline", "run"), ("run", "--offline")])
+def test_offline_may_stand_before_or_after_the_command(hearth, words) -> None:
+    assert hearth(*words, "tiny", "hi").code == 0

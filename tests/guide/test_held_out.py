@@ -98,6 +98,10 @@ def test_every_conversation_alternates_and_says_something():
         assert not any(UNEXPANDED.search(text) for _, text in turns)
 
 
-def test_the_card_says_what_was_measured():
+def test_the_cards_topics_add_up_to_its_share(questions):
     card = Path(HERE, "CARD.md").read_text(encoding="utf-8")
-    assert "of 200" in card and "%" in card
+    right, share = re.search(r"\*\*(\d+) of 200 \((\d+\.\d) %\)\*\*", card).groups()
+    assert float(share) == round(int(right) / 2, 1) >= 75
+    topics = [tuple(map(int, found)) for found in re.findall(r"\| (\d+) of (\d+) (?=\|)", card)]
+    assert len(topics) == len({q.topic for q in questions})
+    assert [sum(column) for column in zip(*topics, strict=True)] == [int(right), 200]
