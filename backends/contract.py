@@ -2,7 +2,8 @@
 
 Standard library only, so that every room and every runner can import it. `backends.wire` carries
 these types between processes. A stream of events for one `Request` is: `Started`, then `Progress`*
-during prefill, then `Token`*, and exactly one `Finished` or `Failed`.
+during prefill, then `Token`* (with `n` over 1 a `ChoiceFinished` for each choice), and exactly one
+`Finished` or `Failed`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any, Literal, Protocol
 
 Role = Literal["system", "user", "assistant", "tool"]
 KvType = Literal["f32", "f16", "q8_0", "q4_0"]
+KvPool = Literal["grow", "static"]
+Pooling = Literal["model", "mean", "last", "cls"]
 BackendName = Literal["llamacpp"]
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -96,8 +99,16 @@ class Request:
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     """Generation ends before the first of these; they are never part of the text."""
+    n: int = 1
+    """Answers to the same prompt, in [1, 16]; the prompt is computed once. Choice 0 draws with
+    `sampling.seed`, the others with seeds made from it.
+    """
     priority: int = 0
-    """Higher goes first among those that wait."""
+    """In [-100, 100]. Higher goes first among those that wait, and may put lower ones aside."""
+    session: str = ""
+    """Whom the request is for: sessions take turns where requests must wait. Empty: the front end
+    that sent it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +124,28 @@ class ModelSettings:
     """Layers on Metal or CUDA; None: all where the library has a GPU, else none."""
     threads: int | None = None
     batch_threads: int | None = None
-    chunk_tokens: int = 512
-    """Prefill tokens a step."""
+    max_batch_tokens: int = 512
+    """Most tokens of one step, prefill and decode of all sessions together."""
+    target_itl_ms: float = 50.0
+    """While others stream, prefill is cut so that a step takes about this long, or twice a step
+    without prefill where that is longer.
+    """
     flash_attention: bool | None = None
     """None: the library decides. False with kv_type "f32" is the exact mode of the tests."""
     extra_buffers: bool | None = None
     """llama.cpp's repacked and AMX weights; None: on where the self-test passed."""
-    max_sessions: int = 4
+    max_sessions: int = 8
     """Sequences that run at the same time."""
+    max_waiting: int = 64
+    """Requests that may wait beside those that run; more are refused as `Busy`."""
+    kv_budget_bytes: int | None = None
+    """Most memory for keys and values of all sessions and kept prefixes; None: what
+    `memory_fraction` leaves, and no more than every session can use.
+    """
+    kv_pool: KvPool = "grow"
+    """grow: start small and double when full. static: take the whole budget at load."""
+    memory_fraction: float = 0.9
+    """Share of the free memory that weights, keys and values may take, in (0, 1]."""
     chat_template: str | None = None
     """Jinja source to use in place of the model's own."""
     keep_alive_s: float = 300.0
@@ -239,11 +264,24 @@ class Token:
     text: str
     ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
+    index: int = 0
+    """Which choice, with `Request.n` over 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFinished:
+    """One of several choices is complete; sent only where `Request.n` is over 1."""
+
+    index: int
+    reason: FinishReason
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of a stream that went well."""
+    """The end of a stream that went well. With several choices: the reason of the first, and the
+    tokens of all.
+    """
 
     reason: FinishReason
     usage: Usage = Usage()
@@ -259,7 +297,51 @@ class Failed:
     error: ErrorInfo
 
 
-Event = Started | Progress | Token | Finished | Failed
+Event = Started | Progress | Token | ChoiceFinished | Finished | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a model thinks of given tokens: `logprobs[i]` is the natural-log probability of token
+    i + 1 after the tokens before it, so there is one fewer than there are tokens.
+    """
+
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """One vector for each text, of length 1 (L2)."""
+
+    vectors: tuple[tuple[float, ...], ...]
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """What an engine does now, and has done since it was loaded. Tokens of memory count once,
+    however many sequences share them.
+    """
+
+    running: int
+    waiting: int
+    pool_tokens: int
+    """Most tokens that the key-value memory may hold."""
+    allocated_tokens: int
+    """What it has memory for now."""
+    live_tokens: int
+    """Held by running sequences."""
+    kept_tokens: int
+    """Held by nobody who runs, to be found again as prefixes."""
+    kept_prefixes: int
+    kv_bytes_per_token: int
+    computed_tokens: int = 0
+    """Prompt and generated tokens that went through the model."""
+    cached_tokens: int = 0
+    """Prompt tokens that did not have to, because they were found."""
+    generated_tokens: int = 0
+    steps: int = 0
+    preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +356,10 @@ class WorkerStats:
     restarts: int
     idle_s: float
     info: ModelInfo | None = None
+    engine: EngineStats | None = None
+    """None while it is loading, or where it does not answer at once."""
+    keep_alive_s: float | None = None
+    """Unloaded after so many idle seconds; negative: never; None: not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,4 +395,12 @@ class Backend(Protocol):
 
     async def render(self, messages: Sequence[Message]) -> str:
         """The prompt that the chat template makes of `messages`."""
+        ...
+
+    async def score(self, ids: Sequence[int]) -> Scores:
+        """Log probability of each of `ids` (two or more) after those before it."""
+        ...
+
+    async def embed(self, texts: Sequence[str], *, pooling: Pooling = "model") -> Embeddings:
+        """One vector a text; `pooling` "model" is what the model was trained with, else mean."""
         ...

@@ -24,6 +24,9 @@ STATEMENTS = {
     "msgspec": "import msgspec",
     "click": "import click",
     "psutil": "import psutil",
+    "starlette": "import starlette.applications",
+    "uvicorn": "import uvicorn",
+    "openai": "import openai",
     "tokenizers": "import tokenizers",
 }
 ROUNDS = 5

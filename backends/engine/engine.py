@@ -4,50 +4,82 @@ from __future__ import annotations
 
 import logging
 import queue
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+from weakref import WeakKeyDictionary
 
-from hearth.backends.contract import Failed, Progress
-from hearth.backends.engine.runner import Row, Runner, RunnerLost, StepResult
+from hearth.backends.contract import EngineStats
+from hearth.backends.engine.embedding import Embedding
+from hearth.backends.engine.pacer import Pacer
+from hearth.backends.engine.runner import Row, Runner, RunnerLost, StepPlan, StepResult
 from hearth.backends.engine.scheduler import Scheduler
 from hearth.backends.engine.sequence import Sequence
-from hearth.backends.errors import Busy, to_info
+from hearth.backends.errors import Busy, DoesNotFit, HearthError
 
 log = logging.getLogger(__name__)
+
+Work = Sequence | Embedding
+
+_STATS_EVERY_S: Final = 0.1
+_MOST_LOSSES: Final = 2
+"""So often a sequence begins again after failed steps that emptied its slot."""
 
 
 class Engine:
     """Runs sequences over one runner.
 
-    `submit` and `cancel` may be called from any thread; `run` (or `turn`, step by step) belongs to
-    one thread, the only one that touches the runner. What goes wrong in one sequence ends that
-    sequence alone.
+    `submit`, `cancel`, `clear_cache`, `close` and `stats` may be called from any thread; `run` (or
+    `turn`, step by step) belongs to one thread, the only one that touches the runner. What goes
+    wrong in one sequence ends that sequence alone.
+
+    Args:
+        target_itl_s: seconds of inter-token latency that prefill is cut to while others stream.
+        clock: seconds, for the pace of prefill.
     """
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        target_itl_s: float = 0.05,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._runner = runner
-        self._scheduler = Scheduler(runner)
+        self._pacer = Pacer(target_itl_s, runner.info.max_batch_tokens)
+        self._scheduler = Scheduler(runner, self._pacer)
+        self._clock = clock
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._embeddings: list[Embedding] = []
         self._closing = False
+        self._losses: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
+        self._steps = 0
+        self._computed = 0
+        self._generated = 0
+        self._stats_at = 0.0
+        self._stats = self._count()
 
-    @property
-    def running(self) -> int:
-        return self._scheduler.running
-
-    @property
-    def waiting(self) -> int:
-        return self._scheduler.waiting
-
-    def submit(self, sequence: Sequence) -> None:
-        """Let `sequence` run when there is room."""
-        self._inbox.put(lambda: self._scheduler.add(sequence))
+    def submit(self, *work: Work) -> None:
+        """Let `work` run when there is room, all of it or, if the engine is closing, none."""
+        self._inbox.put(lambda: self._add(work))
 
     def cancel(self, ident: int) -> None:
-        """End the sequence with this id before the next step; unknown ids are already over."""
+        """End the work with this id before the next step; unknown ids are already over."""
         self._inbox.put(lambda: self._cancel(ident))
 
+    def clear_cache(self, done: Callable[[EngineStats], None]) -> None:
+        """Forget every kept prefix, then call `done` from the engine's thread."""
+        self._inbox.put(lambda: self._clear(done))
+
     def close(self) -> None:
-        """Let `run` return before its next step."""
+        """Let `run` return before its next step; what is under way ends as cancelled."""
         self._inbox.put(self._close)
+
+    def stats(self) -> EngineStats:
+        """What it does and has done; the counts of tokens are a tenth of a second old at most while
+        it runs.
+        """
+        return replace(self._stats, running=self._scheduler.running, waiting=self._waiting)
 
     def run(self) -> None:
         """Turn until `close`; sleeps where there is nothing to do."""
@@ -64,54 +96,178 @@ class Engine:
             self._inbox.get()()
         if self._closing:
             return False
-        plan = self._scheduler.plan()
-        if plan is None:
-            return False
+        plan = self._plan()
+        if plan is not None:
+            self._step(plan)
+        embedded = self._embed()
+        busy = plan is not None or embedded
+        now = time.monotonic()
+        if not busy or now - self._stats_at > _STATS_EVERY_S:
+            self._stats_at = now
+            self._stats = self._count()
+        return busy
+
+    @property
+    def _waiting(self) -> int:
+        return self._scheduler.waiting + len(self._embeddings)
+
+    # ---- steps
+
+    def _plan(self) -> StepPlan | None:
+        """The next plan. What can never be admitted fails, so that nobody waits behind it."""
+        while (plan := self._scheduler.plan()) is None:
+            stuck = self._scheduler.stuck()
+            if stuck is None:
+                return None
+            held = self._runner.info.pool_tokens
+            self._fail(
+                stuck,
+                DoesNotFit(
+                    f"{stuck.total:,} tokens do not fit into the key-value memory that could be"
+                    f" had; {held:,} were planned.",
+                    "Close other programs, use a smaller --ctx, or --kv-type q8_0.",
+                    tokens=stuck.total,
+                    pool_tokens=held,
+                ),
+            )
+        return plan
+
+    def _step(self, plan: StepPlan) -> None:
+        started = self._clock()
         try:
             result = self._runner.step(plan)
-        except Busy as error:
-            # Nothing was computed for want of memory: the largest leaves, so that others can go on.
-            self._fail(max(self._scheduler.members(plan), key=lambda member: member.total), error)
-            return True
         except RunnerLost:
             raise
+        except Busy as error:
+            if not self._scheduler.make_way():
+                self._fail(self._scheduler.members(plan)[0], error)
+            return
         except Exception as error:
-            log.exception("a step failed")
-            for sequence in self._scheduler.members(plan):
+            log.exception("a step of %d rows failed", len(plan.rows))
+            self._after_failure(plan, error)
+            return
+        self._commit(plan, result)
+        decoding = sum(len(row.tokens) == 1 for row in plan.rows)
+        prefill = plan.tokens - decoding
+        self._pacer.observe(decoding, prefill, self._clock() - started)
+
+    def _after_failure(self, plan: StepPlan, error: Exception) -> None:
+        """A step failed: find out whose fault it is by computing its rows one by one."""
+        lost = _lost_slots(error)
+        if len(plan.rows) == 1:
+            self._fail(self._scheduler.members(plan)[0], error)
+            return
+        for row, sequence in zip(plan.rows, self._scheduler.members(plan), strict=True):
+            if row.slot not in lost:
+                self._step(StepPlan((row,)))
+                continue
+            # Its memory has no past to go back to, so it begins again; not for ever.
+            losses = self._losses.get(sequence, 0) + 1
+            self._losses[sequence] = losses
+            if losses > _MOST_LOSSES:
                 self._fail(sequence, error)
-            return True
+            else:
+                self._scheduler.forget_computed(row.slot)
+
+    def _commit(self, plan: StepPlan, result: StepResult) -> None:
+        self._steps += 1
         for row, sequence in self._scheduler.advance(plan):
+            self._computed += len(row.tokens)
             try:
-                self._commit(row, sequence, result)
+                self._take(row, sequence, result)
             except Exception as error:
                 log.exception("sequence %d failed", sequence.id)
                 self._fail(sequence, error)
+
+    def _take(self, row: Row, sequence: Sequence, result: StepResult) -> None:
+        before = sequence.total
+        reason = sequence.take(result.logits[row.slot] if row.outputs else None)
+        self._generated += sequence.total - before
+        if reason is not None:
+            self._scheduler.remove(sequence, keep=True)
+            sequence.finish(reason)
+
+    def _embed(self) -> bool:
+        """Compute a few texts of the first embedding; False if there is none."""
+        if not self._embeddings:
+            return False
+        job = self._embeddings[0]
+        texts = job.next_texts(self._pacer.allowance(self._scheduler.running))
+        try:
+            complete = job.take(self._runner.embed(texts, job.pooling))
+        except RunnerLost:
+            raise
+        except Exception as error:
+            log.exception("embedding %d failed", job.id)
+            job.fail(error)
+            complete = True
+        self._computed += sum(map(len, texts))
+        if complete:
+            self._embeddings.remove(job)
         return True
 
-    def _commit(self, row: Row, sequence: Sequence, result: StepResult) -> None:
-        if sequence.new_tokens == 0:
-            sequence.emit(Progress(sequence.computed, sequence.prompt_tokens))
-        if not row.wants_logits:
-            return
-        banned = sequence.limits.banned(sequence.new_tokens)
-        drawn = sequence.sampler.draw(result.logits[row.slot], sequence.total, banned=banned)
-        reason = sequence.accept(drawn)
-        if reason is not None:
-            self._scheduler.remove(sequence)
-            sequence.finish(reason)
+    # ---- what is posted
+
+    def _add(self, work: tuple[Work, ...]) -> None:
+        for item in work:
+            if self._closing:
+                item.finish("cancelled")
+            elif isinstance(item, Embedding):
+                self._embeddings.append(item)
+                self._embeddings.sort(key=lambda job: -job.priority)
+            else:
+                self._scheduler.add(item)
 
     def _cancel(self, ident: int) -> None:
         for sequence in self._scheduler:
             if sequence.id == ident:
-                self._scheduler.remove(sequence)
+                self._scheduler.remove(sequence, keep=True)
                 sequence.finish("cancelled")
+        for job in [job for job in self._embeddings if job.id == ident]:
+            self._embeddings.remove(job)
+            job.finish("cancelled")
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
-        self._scheduler.remove(sequence)
-        sequence.end(Failed(to_info(error)))
+        """End `sequence`, and the other choices of the same request with it."""
+        self._scheduler.remove(sequence, keep=False)
+        sequence.fail(error)
+        self._cancel(sequence.id)
+
+    def _clear(self, done: Callable[[EngineStats], None]) -> None:
+        self._runner.cache.clear()
+        self._stats = self._count()
+        done(self._stats)
 
     def _close(self) -> None:
         self._closing = True
         for sequence in self._scheduler:
-            self._scheduler.remove(sequence)
+            self._scheduler.remove(sequence, keep=False)
             sequence.finish("cancelled")
+        for job in self._embeddings:
+            job.finish("cancelled")
+        self._embeddings.clear()
+
+    def _count(self) -> EngineStats:
+        info = self._runner.info
+        cache = self._runner.cache.stats()
+        return EngineStats(
+            running=self._scheduler.running,
+            waiting=self._waiting,
+            pool_tokens=info.pool_tokens,
+            allocated_tokens=cache.allocated_tokens,
+            live_tokens=cache.live_tokens,
+            kept_tokens=cache.kept_tokens,
+            kept_prefixes=cache.kept_prefixes,
+            kv_bytes_per_token=info.kv_bytes_per_token,
+            computed_tokens=self._computed,
+            cached_tokens=self._scheduler.found_tokens,
+            generated_tokens=self._generated,
+            steps=self._steps,
+            preemptions=self._scheduler.preemptions,
+        )
+
+
+def _lost_slots(error: Exception) -> frozenset[int]:
+    """Slots that are empty since the step that failed with `error`."""
+    lost = error.data.get("lost_slots") if isinstance(error, HearthError) else None
+    return frozenset(lost) if isinstance(lost, list) else frozenset()

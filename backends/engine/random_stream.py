@@ -17,6 +17,9 @@ DRAW: Final = 0
 XTC: Final = 1
 """The stream that decides whether XTC acts."""
 
+CHOICE: Final = 2
+"""The stream that seeds of further choices come from."""
+
 SEED_LIMIT: Final = 2**64
 
 
@@ -31,6 +34,14 @@ def uniform(seed: int, position: int, stream: int = DRAW) -> float:
     key = np.array((seed, stream), dtype=np.uint64)
     bits = int(np.random.Philox(key=key, counter=position).random_raw())
     return float(bits >> 11) * 2.0**-53
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """The seed of choice `index` of a request with `seed`: the seed itself for the first."""
+    if index == 0:
+        return seed
+    key = np.array((seed, CHOICE), dtype=np.uint64)
+    return int(np.random.Philox(key=key, counter=index).random_raw())
 
 
 def fresh_seed() -> int:

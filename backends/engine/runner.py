@@ -11,6 +11,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hearth.backends.contract import Pooling
+
 
 class RunnerLost(Exception):
     """The runner cannot go on. Its process must end; the host starts another."""
@@ -22,17 +24,24 @@ class RunnerInfo:
 
     vocab_size: int
     context: int
-    """Tokens one sequence may hold."""
+    """Tokens one sequence may hold; never more than `pool_tokens`."""
     pool_tokens: int
-    """Tokens that all sequences together may hold."""
+    """Tokens that all sequences and kept prefixes together may hold, shared ones once."""
     max_sequences: int
-    chunk_tokens: int
+    """Sequences that run at the same time: slots 0 to `max_sequences` - 1."""
+    max_batch_tokens: int
     """Most tokens in one step, all rows together."""
+    max_outputs: int
+    """Most rows of logits in one step, all rows together; at least `max_sequences`."""
     kv_bytes_per_token: int
     end_ids: frozenset[int]
     """Every end-of-generation token that the model declares."""
-    can_roll_back: bool
-    can_fork: bool
+    keeps_past: bool
+    """Any first part of what a sequence holds can be shared. False for recurrent, hybrid and
+    sliding-window memories: there only what a sequence holds as a whole can be relied on.
+    """
+    embedding_width: int = 0
+    """Length of the vectors of `embed`; 0: it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +53,13 @@ class Row:
     slot: int
     start: int
     tokens: Seq[int]
-    wants_logits: bool
-    """Ask for the logits after the last of `tokens`."""
+    outputs: int
+    """Ask for the logits after each of the last `outputs` tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one step computes: at most `chunk_tokens` tokens, at most one row a slot."""
+    """What one step computes: at most `max_batch_tokens` tokens, at most one row a slot."""
 
     rows: tuple[Row, ...]
 
@@ -61,36 +70,93 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`logits[slot]`: [vocab_size] float32, for each row that wanted them; valid until the next
-    step.
+    """`logits[slot]`: [outputs, vocab_size] float32, for each row that wanted some; read-only, and
+    valid until the next step.
     """
 
     logits: dict[int, NDArray[np.float32]]
 
 
+class SavedState(Protocol):
+    """A sequence outside the key-value memory, e.g. in plain RAM. Opaque to the engine."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Tokens in the key-value memory; a shared one counts once."""
+
+    allocated_tokens: int
+    """What there is memory for now."""
+    live_tokens: int
+    """Held by running sequences."""
+    kept_tokens: int
+    """Held by kept prefixes alone."""
+    kept_prefixes: int
+
+
 class RunnerCache(Protocol):
-    """The key-value memory of a runner's sequences, named by slot."""
+    """The key-value memory of a runner's sequences, named by slot.
+
+    A slot is empty until `open` or `restore` and after `release`. What is released may be kept:
+    such a prefix is found by `open` until room is needed, the least recently used going first.
+    Sharing never copies. A hit compares token ids and is exact, or it is no hit.
+    """
+
+    def match(self, tokens: Seq[int]) -> int:
+        """How many of the first of `tokens` `open` would find: at most len(tokens) - 1."""
+        ...
+
+    def open(self, slot: int, tokens: Seq[int]) -> int:
+        """Begin a sequence in the empty `slot` with the longest part of `tokens` that any running
+        sequence or kept prefix holds; returns its length.
+        """
+        ...
 
     def reserve(self, slot: int, tokens: int) -> bool:
-        """Make sure that `slot` can grow to `tokens` tokens; False if the pool cannot."""
+        """Make sure that `slot` can grow to `tokens` tokens, evicting kept prefixes if need be;
+        False if the pool cannot, and then nothing has changed.
+        """
+        ...
+
+    def free_tokens(self) -> int:
+        """Tokens that could be reserved beyond all reservations, were no prefix kept."""
         ...
 
     def trim(self, slot: int, tokens: int) -> bool:
         """Keep the first `tokens` tokens of `slot`; False if this model's memory cannot roll
-        back.
+        back there, and then nothing has changed.
         """
         ...
 
-    def fork(self, source: int, target: int, tokens: int) -> None:
-        """Let `target` share the first `tokens` tokens of `source`, which may still be running."""
+    def checkpoint(self, slot: int) -> None:
+        """Keep what `slot` holds now as a prefix, while it goes on."""
         ...
 
-    def release(self, slot: int) -> None:
-        """Forget everything that `slot` holds."""
+    def release(self, slot: int, *, keep: bool) -> None:
+        """Empty `slot`; with `keep`, what it held stays as a prefix while there is room."""
         ...
 
-    def used_tokens(self) -> int:
-        """Tokens held now, all slots together; a shared token counts once for each holder."""
+    def save(self, slot: int) -> SavedState | None:
+        """A copy of all that `slot` holds, for `restore`; None if that cannot be had."""
+        ...
+
+    def restore(self, slot: int, state: SavedState, tokens: Seq[int]) -> bool:
+        """Give the empty `slot` what was saved: the state after `tokens`. False if it cannot be
+        taken, and then the slot is empty.
+        """
+        ...
+
+    def clear(self) -> None:
+        """Forget every kept prefix."""
+        ...
+
+    def stats(self) -> CacheStats: ...
+
+    def check_integrity(self) -> None:
+        """Walk all of it; raises AssertionError where it contradicts itself. For tests."""
         ...
 
 
@@ -104,8 +170,24 @@ class Runner(Protocol):
     def cache(self) -> RunnerCache: ...
 
     def step(self, plan: StepPlan) -> StepResult:
-        """Compute `plan`. Raises `HearthError` if the library fails; then no row of the plan was
-        computed. Raises `RunnerLost` if no further step can be.
+        """Compute `plan`; every row's slot was opened and reserved far enough.
+
+        Raises:
+            Busy: there was no memory after all; nothing was computed, and `info.pool_tokens` may
+                not be reached.
+            HearthError: the library failed; no row of the plan was computed, and slots that lost
+                what they held before are named in `lost_slots` of its `data`.
+            RunnerLost: no further step can be.
+        """
+        ...
+
+    def embed(self, texts: Seq[Seq[int]], pooling: Pooling) -> NDArray[np.float32]:
+        """One vector for each list of token ids: [len(texts), embedding_width], each of length 1.
+        Touches no slot.
+
+        Raises:
+            UnsupportedParameter: this model has no such pooling.
+            PromptTooLong: a text is longer than one step can take.
         """
         ...
 

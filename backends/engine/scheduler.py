@@ -5,26 +5,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
+from hearth.backends.engine.pacer import Pacer
 from hearth.backends.engine.runner import Row, Runner, StepPlan
-from hearth.backends.engine.sequence import Sequence
+from hearth.backends.engine.sequence import Saved, Sequence
+from hearth.backends.engine.waiting import Waiting
+
+HEADROOM_TOKENS: Final = 32
+"""Room to grow that is left to each running sequence when another is admitted, so that the new one
+is not put aside again at once."""
+LEAST_SLICE: Final = 16
+"""Sequences that share a step's prefill get at least so many tokens each, or wait a step."""
+WORTH_SAVING: Final = 64
+"""Fewer tokens are computed again rather than copied."""
 
 
 class Scheduler:
-    """Admits sequences in order of priority and arrival, and plans steps over those that run.
+    """Admits sequences, plans steps over those that run, and puts some aside when memory runs out.
 
-    A sequence is admitted when a slot is free and the pool can hold every token that it may come
-    to need, so a running one is never short of memory. The first that waits is never overtaken:
-    nobody starves.
+    Who has the least rank, by priority and then by arrival, makes way; the first of all is never
+    put aside for another, so there is always progress and nobody starves. What a sequence holds is
+    saved where the runner can, and it comes back without anybody noticing.
     """
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, pacer: Pacer) -> None:
         self._info = runner.info
         self._cache = runner.cache
-        self._waiting: list[Sequence] = []
+        self._pacer = pacer
+        self._waiting = Waiting(runner.cache, keeps_past=runner.info.keeps_past)
         self._running: dict[int, Sequence] = {}
         self._free_slots = list(reversed(range(runner.info.max_sequences)))
-        self._reserved_tokens = 0
+        self._arrivals: dict[Sequence, int] = {}
+        self._arrived = 0
+        self._saved_bytes = 0
+        self._refused: tuple[Sequence, int] | None = None
+        """Who did not fit last, and how many tokens were free then."""
+        self.preemptions = 0
+        self.found_tokens = 0
+        """Prompt tokens of new sequences that did not have to be computed."""
 
     @property
     def waiting(self) -> int:
@@ -40,45 +59,40 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Let `sequence` wait for its turn."""
-        self._waiting.append(sequence)
-        self._waiting.sort(key=lambda waiting: -waiting.priority)
+        self._arrived += 1
+        self._arrivals[sequence] = self._arrived
+        self._waiting.add(sequence, self._arrived)
 
-    def remove(self, sequence: Sequence) -> None:
-        """Forget `sequence` and free what it holds, whatever its state."""
+    def remove(self, sequence: Sequence, *, keep: bool) -> None:
+        """Forget `sequence` and free what it holds, whatever its state.
+
+        Args:
+            keep: what it computed may be found again as a prefix.
+        """
+        if self._arrivals.pop(sequence, None) is None:
+            return
         if sequence.slot is None:
-            self._waiting = [other for other in self._waiting if other is not sequence]
-            return
-        if self._running.pop(sequence.slot, None) is None:
-            return
-        self._cache.release(sequence.slot)
-        self._free_slots.append(sequence.slot)
-        self._reserved_tokens -= sequence.most_tokens
+            self._waiting.remove(sequence)
+            self._drop_saved(sequence)
+        else:
+            self._vacate(sequence, keep=keep)
+        self._refused = None
 
     def plan(self) -> StepPlan | None:
-        """The next step: sequences that decode first, prefill with what is left of the chunk.
+        """The next step: sequences that decode first, prefill with what the pace allows.
         None: nothing to do.
-
-        Where a chunk has not even a token for each that decodes, they take turns.
         """
-        self._admit()
-        budget = self._info.chunk_tokens
-        rows: list[Row] = []
-        by_need = sorted(
-            self._running.values(), key=lambda sequence: sequence.total - sequence.computed > 1
-        )
-        for sequence in by_need:
-            need = sequence.total - sequence.computed
-            count = min(need, budget)
-            if count == 0 or sequence.slot is None:
-                continue
-            start = sequence.computed
-            tokens = sequence.tokens[start : start + count]
-            rows.append(Row(sequence.slot, start, tokens, wants_logits=count == need))
-            budget -= count
-        if len(rows) == self._info.chunk_tokens:
-            served = {row.slot for row in rows}
-            self._running = dict(sorted(self._running.items(), key=lambda item: item[0] in served))
-        return StepPlan(tuple(rows)) if rows else None
+        for _ in range(2):  # Who was alone and had to make way may come back at once.
+            self._admit()
+            rows = self._decode_rows()
+            rows += self._prefill_rows(rows)
+            if rows:
+                return StepPlan(tuple(rows))
+        return None
+
+    def stuck(self) -> Sequence | None:
+        """The sequence that can never be admitted: nobody runs, and still it does not fit."""
+        return None if self._running else self._waiting.first(self._running.values())
 
     def advance(self, plan: StepPlan) -> list[tuple[Row, Sequence]]:
         """Note that `plan` was computed; returns its rows with their sequences."""
@@ -86,6 +100,9 @@ class Scheduler:
         for row in plan.rows:
             sequence = self._running[row.slot]
             sequence.computed += len(row.tokens)
+            if not self._info.keeps_past and sequence.computed == sequence.prompt_tokens - 1:
+                # What follows cannot be undone, and the next question will begin like this.
+                self._cache.checkpoint(row.slot)
             done.append((row, sequence))
         return done
 
@@ -93,16 +110,195 @@ class Scheduler:
         """The sequences that `plan` computes tokens for."""
         return [self._running[row.slot] for row in plan.rows]
 
+    def make_way(self) -> bool:
+        """Put the sequence of least rank aside, because memory ran out; False if it is the only
+        one.
+        """
+        if len(self._running) < 2:
+            return False
+        self._preempt(self._least())
+        return True
+
+    def forget_computed(self, slot: int) -> None:
+        """The runner lost what `slot` held: its sequence computes everything again."""
+        if (sequence := self._running.get(slot)) is not None:
+            self._vacate(sequence, keep=False)
+            sequence.stop(None)
+            self._waiting.add(sequence, self._arrivals[sequence])
+
+    # ---- who runs
+
     def _admit(self) -> None:
-        while self._waiting and self._free_slots:
-            sequence = self._waiting[0]
-            if self._reserved_tokens + sequence.most_tokens > self._info.pool_tokens:
+        while (sequence := self._waiting.first(self._running.values())) is not None:
+            if not self._free_slots and not self._displace(sequence):
                 return
-            slot = self._free_slots[-1]
-            if not self._cache.reserve(slot, sequence.most_tokens):
-                return
-            self._free_slots.pop()
-            self._waiting.pop(0)
-            self._reserved_tokens += sequence.most_tokens
-            self._running[slot] = sequence
-            sequence.start(slot)
+            while not self._start(sequence):
+                if not self._displace(sequence):
+                    return
+
+    def _start(self, sequence: Sequence) -> bool:
+        """Give `sequence` a slot and room for all that is known of it; False if it does not fit."""
+        free = self._cache.free_tokens()
+        if self._refused is not None and self._refused[0] is sequence and free <= self._refused[1]:
+            return False
+        headroom = HEADROOM_TOKENS * len(self._running)
+        slot = self._free_slots[-1]
+        computed = self._restored(slot, sequence, free - headroom)
+        if computed is None:
+            computed = self._cache.open(slot, sequence.findable())
+        fits = self._cache.reserve(slot, sequence.total)
+        if not fits or self._cache.free_tokens() < headroom:
+            self._cache.release(slot, keep=True)
+            self._refused = (sequence, free)
+            return False
+        self._free_slots.pop()
+        self._waiting.remove(sequence)
+        self._drop_saved(sequence)
+        self._running[slot] = sequence
+        self._refused = None
+        if not sequence.clock.admitted:
+            self.found_tokens += computed
+        sequence.start(slot, computed)
+        return True
+
+    def _restored(self, slot: int, sequence: Sequence, free: int) -> int | None:
+        """Bring back what was saved of `sequence`; returns how many tokens, None where there is
+        nothing, or something better is at hand.
+        """
+        saved = sequence.saved
+        if saved is None or free < sequence.total:
+            return None
+        if self._cache.match(sequence.findable()) >= saved.tokens - 1:
+            return None
+        known = sequence.tokens[: saved.tokens]
+        if not self._cache.reserve(slot, saved.tokens):
+            return None
+        return saved.tokens if self._cache.restore(slot, saved.state, known) else None
+
+    def _displace(self, sequence: Sequence) -> bool:
+        """Put somebody of lower priority aside for `sequence`; False if there is nobody."""
+        if not self._running:
+            return False
+        victim = self._least()
+        if victim.priority >= sequence.priority:
+            return False
+        self._preempt(victim)
+        self._refused = None
+        return True
+
+    def _least(self) -> Sequence:
+        return min(self._running.values(), key=self._rank)
+
+    def _rank(self, sequence: Sequence) -> tuple[int, int]:
+        return sequence.priority, -self._arrivals[sequence]
+
+    def _preempt(self, sequence: Sequence) -> None:
+        saved = self._saved(sequence)
+        self._vacate(sequence, keep=True)
+        sequence.stop(saved)
+        self._waiting.add(sequence, self._arrivals[sequence])
+        self.preemptions += 1
+
+    def _saved(self, sequence: Sequence) -> Saved | None:
+        """A copy of what `sequence` holds, where the runner has one and copies are not more than
+        the pool itself.
+        """
+        assert sequence.slot is not None
+        if sequence.computed < WORTH_SAVING:
+            return None
+        token_bytes = self._info.kv_bytes_per_token
+        room = self._info.pool_tokens * token_bytes - self._saved_bytes
+        if sequence.computed * token_bytes > room:
+            return None
+        state = self._cache.save(sequence.slot)
+        if state is None:
+            return None
+        self._saved_bytes += state.nbytes
+        return Saved(state, sequence.computed)
+
+    def _drop_saved(self, sequence: Sequence) -> None:
+        if sequence.saved is not None:
+            self._saved_bytes -= sequence.saved.state.nbytes
+            sequence.saved = None
+
+    def _vacate(self, sequence: Sequence, *, keep: bool) -> None:
+        slot, sequence.slot = sequence.slot, None
+        assert slot is not None
+        del self._running[slot]
+        self._cache.release(slot, keep=keep)
+        self._free_slots.append(slot)
+
+    # ---- what they compute
+
+    def _decode_rows(self) -> list[Row]:
+        """A token for each sequence that needs just one; where a step has no room for all, they
+        take turns.
+        """
+        most = min(self._info.max_batch_tokens, self._info.max_outputs)
+        rows: dict[Sequence, Row] = {}
+        for sequence in list(self._running.values()):
+            if len(rows) == most:
+                break
+            if sequence.pending != 1 or sequence.slot is None:
+                continue
+            while not self._cache.reserve(sequence.slot, sequence.total):
+                victim = self._least()
+                self._preempt(victim)
+                rows.pop(victim, None)
+                if victim is sequence:
+                    break
+            else:
+                rows[sequence] = self._row(sequence, 1)
+        if len(rows) == most:
+            for sequence in rows:
+                self._to_the_end(sequence)
+        return list(rows.values())
+
+    def _prefill_rows(self, decoding: list[Row]) -> list[Row]:
+        """Slices of what is missing of the others, as much as the pace allows."""
+        tokens = self._info.max_batch_tokens - len(decoding)
+        tokens = min(tokens, self._pacer.allowance(len(decoding)))
+        outputs = self._info.max_outputs - len(decoding)
+        rows = []
+        behind = [sequence for sequence in self._running.values() if sequence.pending > 1]
+        for priority in sorted({sequence.priority for sequence in behind}, reverse=True):
+            group = [sequence for sequence in behind if sequence.priority == priority]
+            group = group[: max(1, tokens // LEAST_SLICE)]
+            # The one that needs least first: what it leaves of its share goes to the others.
+            group.sort(key=self._wanted)
+            for left, sequence in zip(range(len(group), 0, -1), group, strict=True):
+                count = min(self._wanted(sequence), -(-tokens // left))
+                count = self._within(outputs, sequence, count)
+                if count > 0:
+                    row = self._row(sequence, count)
+                    rows.append(row)
+                    tokens -= count
+                    outputs -= row.outputs
+                    self._to_the_end(sequence)
+        return rows
+
+    def _wanted(self, sequence: Sequence) -> int:
+        """How far the next step may bring `sequence`: memories that keep no past stop before the
+        last token of the prompt, so that a checkpoint can be made there.
+        """
+        before_last = sequence.prompt_tokens - 1 - sequence.computed
+        if not self._info.keeps_past and before_last > 0:
+            return before_last
+        return sequence.pending
+
+    @staticmethod
+    def _within(outputs: int, sequence: Sequence, count: int) -> int:
+        """The most of `count` tokens that need at most so many `outputs`."""
+        excess = sequence.outputs(count) - outputs
+        return count - excess if excess > 0 else count
+
+    def _row(self, sequence: Sequence, count: int) -> Row:
+        assert sequence.slot is not None
+        start = sequence.computed
+        tokens = sequence.tokens[start : start + count]
+        return Row(sequence.slot, start, tokens, sequence.outputs(count))
+
+    def _to_the_end(self, sequence: Sequence) -> None:
+        """Others come before `sequence` in the next step, where not all have room."""
+        assert sequence.slot is not None
+        self._running[sequence.slot] = self._running.pop(sequence.slot)

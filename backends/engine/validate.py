@@ -6,11 +6,11 @@ The command line makes its flags from the table, the endpoint its schema and its
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from hearth.backends.contract import Message, Request, Role, SamplingParams
+from hearth.backends.contract import Message, Pooling, Request, Role, SamplingParams
 from hearth.backends.errors import InvalidParameter
 
 Kind = Literal["float", "int"]
@@ -44,6 +44,9 @@ MOST_BIASES: Final = 1024
 LARGEST_BIAS: Final = 100.0
 MOST_BREAKERS: Final = 64
 LONGEST_BREAKER_BYTES: Final = 256
+LONGEST_SESSION_BYTES: Final = 256
+MOST_TEXTS: Final = 2048
+"""Texts of one call for vectors."""
 
 SAMPLING_FIELDS: Final = (
     Field("temperature", "float", 0, 10, "higher is more varied; 0 takes the likeliest token"),
@@ -69,7 +72,8 @@ SAMPLING_FIELDS: Final = (
 REQUEST_FIELDS: Final = (
     Field("max_tokens", "int", 1, _MOST_TOKENS, "at most this many new tokens", optional=True),
     Field("min_tokens", "int", 0, _MOST_TOKENS, "do not end before this many new tokens"),
-    Field("priority", "int", -1000, 1000, "higher goes first among those that wait"),
+    Field("n", "int", 1, 16, "answers to the same prompt"),
+    Field("priority", "int", -100, 100, "higher goes first among those that wait"),
 )
 """The numbers of `Request`."""
 
@@ -96,6 +100,51 @@ def validate(request: Request, vocab_size: int | None) -> None:
     if type(request.ignore_eos) is not bool:
         raise _wrong_type("ignore_eos", "true or false", request.ignore_eos)
     _check_strings("stop", request.stop, MOST_STOPS, LONGEST_STOP_BYTES)
+    _check_session(request.session)
+
+
+def validate_score(ids: Sequence[int], session: str, vocab_size: int | None) -> None:
+    """Check a call for the log probabilities of `ids`; `vocab_size` as for `validate`.
+
+    Raises:
+        InvalidParameter: `param` names what has a wrong type or value.
+    """
+    _check_token_ids(ids, vocab_size)
+    if len(ids) < 2:
+        raise InvalidParameter(
+            "token_ids",
+            "token_ids has one token; nothing comes before it that could make it likely or not.",
+            "Send two tokens or more.",
+        )
+    _check_session(session)
+
+
+def validate_embed(texts: Sequence[str], pooling: str, session: str) -> None:
+    """Check a call for vectors of `texts`.
+
+    Raises:
+        InvalidParameter: `param` names what has a wrong type or value.
+    """
+    if not isinstance(texts, (tuple, list)):
+        raise _wrong_type("texts", "a list of texts", texts)
+    if not texts:
+        raise _empty("texts")
+    if len(texts) > MOST_TEXTS:
+        raise InvalidParameter(
+            "texts",
+            f"texts has {len(texts):,} texts; at most {MOST_TEXTS:,} are possible.",
+            "Send them in several calls.",
+        )
+    for index, text in enumerate(texts):
+        if not _check_text(f"texts[{index}]", text):
+            raise _empty(f"texts[{index}]")
+    if pooling not in get_args(Pooling):
+        raise InvalidParameter(
+            "pooling",
+            f"pooling is {pooling!r}, which is unknown.",
+            f"Use one of {', '.join(get_args(Pooling))}.",
+        )
+    _check_session(session)
 
 
 def _check_prompt(request: Request, vocab_size: int | None) -> None:
@@ -137,7 +186,7 @@ def _check_messages(messages: tuple[Message, ...]) -> None:
         _check_text(f"{param}.content", message.content)
 
 
-def _check_token_ids(token_ids: tuple[int, ...], vocab_size: int | None) -> None:
+def _check_token_ids(token_ids: Sequence[int], vocab_size: int | None) -> None:
     if not isinstance(token_ids, (tuple, list)):
         raise _wrong_type("token_ids", "a list of token ids", token_ids)
     if not token_ids:
@@ -215,6 +264,16 @@ def _check_strings(param: str, strings: Iterable[object], most: int, longest_byt
                 f"{param} has a string of {size:,} bytes; each must have 1 to {longest_bytes}.",
                 "Shorten the string, or leave out an empty one.",
             )
+
+
+def _check_session(session: object) -> None:
+    size = len(_check_text("session", session))
+    if size > LONGEST_SESSION_BYTES:
+        raise InvalidParameter(
+            "session",
+            f"session has {size:,} bytes; at most {LONGEST_SESSION_BYTES} are possible.",
+            "Choose a shorter name.",
+        )
 
 
 def _check_text(param: str, text: object) -> bytes:

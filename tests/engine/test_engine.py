@@ -8,70 +8,14 @@ from fake_runner import FakeRunner
 from hearth.backends.contract import Failed, Finished, Progress, SamplingParams, Started, Token
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.runner import RunnerLost
-from hearth.backends.engine.sampler import Sampler
-from hearth.backends.engine.sequence import Limits, Sequence
 from hearth.backends.errors import Busy
-
-GREEDY = SamplingParams(temperature=0.0)
-
-
-def piece(token_id, *, special=False):
-    return bytes([32 + token_id % 90])
-
-
-class Listener:
-    """Collects the events of one sequence."""
-
-    def __init__(self):
-        self.events = []
-
-    def __call__(self, event):
-        self.events.append(event)
-
-    @property
-    def last(self):
-        return self.events[-1]
-
-    @property
-    def ids(self):
-        return [i for e in self.events if isinstance(e, Token) for i in e.ids]
-
-    @property
-    def text(self):
-        return "".join(e.text for e in self.events if isinstance(e, Token))
-
-
-def sequence(ident, prompt, runner, *, tokens=10, stops=(), params=GREEDY, priority=0, **limits):
-    listener = Listener()
-    made = Sequence(
-        ident,
-        prompt,
-        Sampler(params, prompt_ids=prompt),
-        Limits(
-            tokens,
-            limits.get("min_tokens", 0),
-            limits.get("ignore_eos", False),
-            runner.info.end_ids,
-        ),
-        stops,
-        piece,
-        listener,
-        priority=priority,
-    )
-    return made, listener
-
-
-def drain(engine, most=10_000):
-    for _ in range(most):
-        if not engine.turn():
-            return
-    raise AssertionError("the engine never came to rest")
+from speakers import at_rest, drain, generation, piece
 
 
 def test_a_stream_is_started_prefilled_spoken_and_finished_once():
     runner = FakeRunner(chunk=4)
     engine = Engine(runner)
-    made, heard = sequence(1, list(range(10)), runner)
+    made, heard = generation(1, list(range(10)), runner)
     engine.submit(made)
     drain(engine)
     assert isinstance(heard.events[0], Started) and heard.events[0].prompt_tokens == 10
@@ -82,7 +26,7 @@ def test_a_stream_is_started_prefilled_spoken_and_finished_once():
     assert len(ends) == 1 and ends[0] is heard.last
     assert heard.last.reason == "length"
     assert heard.last.usage.completion_tokens == 10
-    assert runner.used_tokens() == 0
+    assert at_rest(engine, runner)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 64])
@@ -93,21 +37,21 @@ def test_greedy_text_does_not_depend_on_chunks_or_company(chunk, slots):
     prompts = [[(7 * n + k) % 97 for k in range(3 + 5 * n)] for n in range(8)]
     heard = []
     for ident, prompt in enumerate(prompts):
-        made, listener = sequence(ident, prompt, runner, tokens=20)
+        made, listener = generation(ident, prompt, runner, tokens=20)
         engine.submit(made)
         heard.append(listener)
     drain(engine)
     assert [h.ids for h in heard] == [runner.greedy(prompt, 20) for prompt in prompts]
-    assert runner.used_tokens() == 0
+    assert at_rest(engine, runner)
 
 
 def test_decoding_rows_come_before_prefill():
     runner = FakeRunner(chunk=8, slots=2)
     engine = Engine(runner)
-    first, _ = sequence(1, [1, 2], runner, tokens=30)
+    first, _ = generation(1, [1, 2], runner, tokens=30)
     engine.submit(first)
     engine.turn()
-    second, _ = sequence(2, list(range(40)), runner, tokens=5)
+    second, _ = generation(2, list(range(40)), runner, tokens=5)
     engine.submit(second)
     engine.turn()
     rows = runner.tape[-1].rows
@@ -119,7 +63,7 @@ def test_a_chunk_smaller_than_the_company_serves_everybody_in_turn():
     engine = Engine(runner)
     heard = []
     for ident in range(5):
-        made, listener = sequence(ident, [ident + 1], runner, tokens=20)
+        made, listener = generation(ident, [ident + 1], runner, tokens=20)
         engine.submit(made)
         heard.append(listener)
     for _ in range(25):
@@ -135,7 +79,7 @@ def test_a_full_pool_queues_and_nobody_fails():
     engine = Engine(runner)
     heard = []
     for ident in range(6):
-        made, listener = sequence(ident, [ident] * 20, runner, tokens=20)
+        made, listener = generation(ident, [ident] * 20, runner, tokens=20)
         engine.submit(made)
         heard.append(listener)
     drain(engine)
@@ -148,7 +92,7 @@ def test_higher_priority_is_admitted_first():
     engine = Engine(runner)
     order = []
     for ident, priority in [(0, 0), (1, 0), (2, 5)]:
-        made, _ = sequence(ident, [ident + 1], runner, tokens=2, priority=priority)
+        made, _ = generation(ident, [ident + 1], runner, tokens=2, priority=priority)
         made._emit = lambda event, i=ident: order.append(i) if isinstance(event, Started) else None
         engine.submit(made)
     drain(engine)
@@ -159,7 +103,7 @@ def test_higher_priority_is_admitted_first():
 def test_cancel_ends_it_before_the_next_step(turns):
     runner = FakeRunner(chunk=4)
     engine = Engine(runner)
-    made, heard = sequence(1, list(range(10)), runner, tokens=50)
+    made, heard = generation(1, list(range(10)), runner, tokens=50)
     engine.submit(made)
     for _ in range(turns):
         engine.turn()
@@ -169,14 +113,14 @@ def test_cancel_ends_it_before_the_next_step(turns):
     assert heard.last.reason == "cancelled"
     assert len(runner.tape) == steps
     assert heard.last.usage.completion_tokens == len(heard.ids)
-    assert runner.used_tokens() == 0
+    assert at_rest(engine, runner)
 
 
 def test_cancelling_one_leaves_the_other_alone():
     runner = FakeRunner()
     engine = Engine(runner)
-    one, heard_one = sequence(1, [1, 2, 3], runner, tokens=40)
-    two, heard_two = sequence(2, [4, 5, 6], runner, tokens=40)
+    one, heard_one = generation(1, [1, 2, 3], runner, tokens=40)
+    two, heard_two = generation(2, [4, 5, 6], runner, tokens=40)
     engine.submit(one)
     engine.submit(two)
     for _ in range(5):
@@ -194,7 +138,7 @@ def test_an_end_token_ends_it_and_is_not_said():
     end = said[12]
     runner = FakeRunner(end_ids={end})
     engine = Engine(runner)
-    made, heard = sequence(1, [1, 2, 3], runner, tokens=30)
+    made, heard = generation(1, [1, 2, 3], runner, tokens=30)
     engine.submit(made)
     drain(engine)
     assert heard.last.reason == "stop"
@@ -205,8 +149,8 @@ def test_min_tokens_and_ignore_eos_keep_the_end_away():
     end = FakeRunner().greedy([1, 2, 3], 1)[0]
     runner = FakeRunner(end_ids={end})
     engine = Engine(runner)
-    made, heard = sequence(1, [1, 2, 3], runner, tokens=30, min_tokens=5)
-    ignoring, heard_ignoring = sequence(2, [1, 2, 3], runner, tokens=30, ignore_eos=True)
+    made, heard = generation(1, [1, 2, 3], runner, tokens=30, min_tokens=5)
+    ignoring, heard_ignoring = generation(2, [1, 2, 3], runner, tokens=30, ignore_eos=True)
     engine.submit(made)
     engine.submit(ignoring)
     drain(engine)
@@ -221,7 +165,7 @@ def test_a_stop_string_is_never_said_and_text_before_it_is():
     text = b"".join(map(piece, ids)).decode()
     stop = text[17:20]
     engine = Engine(runner)
-    made, heard = sequence(1, [9, 9], runner, tokens=40, stops=(stop,))
+    made, heard = generation(1, [9, 9], runner, tokens=40, stops=(stop,))
     engine.submit(made)
     drain(engine)
     assert heard.text == text[: text.index(stop)]
@@ -233,7 +177,7 @@ def test_text_held_for_a_stop_string_comes_out_at_the_end():
     ids = runner.greedy([3], 10)
     text = b"".join(map(piece, ids)).decode()
     engine = Engine(runner)
-    made, heard = sequence(1, [3], runner, tokens=10, stops=(text[-3:] + "never",))
+    made, heard = generation(1, [3], runner, tokens=10, stops=(text[-3:] + "never",))
     engine.submit(made)
     drain(engine)
     assert heard.text == text and heard.ids == ids
@@ -242,7 +186,7 @@ def test_text_held_for_a_stop_string_comes_out_at_the_end():
 def test_logprobs_come_with_their_tokens():
     runner = FakeRunner()
     engine = Engine(runner)
-    made, heard = sequence(
+    made, heard = generation(
         1, [3], runner, tokens=6, params=SamplingParams(temperature=0.0, logprobs=3)
     )
     engine.submit(made)
@@ -252,36 +196,55 @@ def test_logprobs_come_with_their_tokens():
     assert all(entry.top[0][0] == entry.id and len(entry.top) == 3 for entry in said)
 
 
-def test_a_failing_step_fails_its_sequences_and_the_engine_goes_on():
-    runner = FakeRunner(slots=1, fail_at=3)
+def test_a_failing_step_hurts_only_who_is_at_fault():
+    class Picky(FakeRunner):
+        def step(self, plan):
+            if any(13 in row.tokens for row in plan.rows):
+                raise RuntimeError("thirteen")
+            return super().step(plan)
+
+    runner = Picky(slots=4)
     engine = Engine(runner)
-    one, heard_one = sequence(1, [1], runner, tokens=10)
-    two, heard_two = sequence(2, [2], runner, tokens=10)
+    bad, heard_bad = generation(1, [1, 13, 2], runner)
+    engine.submit(bad)
+    others = []
+    for ident in range(2, 5):
+        made, heard = generation(ident, [ident] * 9, runner)
+        engine.submit(made)
+        others.append(heard)
+    drain(engine)
+    assert isinstance(heard_bad.last, Failed) and heard_bad.last.error.code == "internal_error"
+    for ident, heard in enumerate(others, 2):
+        said = runner.greedy([ident] * 9, 10)
+        if 13 in said:
+            assert isinstance(heard.last, Failed)
+        else:
+            assert heard.ids == said
+    assert at_rest(engine, runner)
+
+
+def test_want_of_memory_that_was_promised_puts_somebody_aside_and_hurts_nobody():
+    runner = FakeRunner(busy_at=6)
+    engine = Engine(runner)
+    one, heard_one = generation(1, [1, 2], runner, tokens=15)
+    two, heard_two = generation(2, list(range(20)), runner, tokens=30)
     engine.submit(one)
     engine.submit(two)
     drain(engine)
-    assert isinstance(heard_one.last, Failed) and heard_one.last.error.code == "internal_error"
-    assert heard_two.ids == runner.greedy([2], 10)
+    assert heard_one.ids == runner.greedy([1, 2], 15)
+    assert heard_two.ids == runner.greedy(list(range(20)), 30)
+    assert engine.stats().preemptions == 1
+    assert at_rest(engine, runner)
 
 
-def test_want_of_memory_ends_the_largest_alone():
-    class Tight(FakeRunner):
-        def step(self, plan):
-            if self.used_tokens() + plan.tokens > 40:
-                raise Busy("The memory cannot grow.", retry_after_s=1.0)
-            return super().step(plan)
-
-    runner = Tight()
+def test_want_of_memory_for_the_only_one_is_its_end():
+    runner = FakeRunner(busy_at=4)
     engine = Engine(runner)
-    small, heard_small = sequence(1, [1, 2], runner, tokens=15)
-    large, heard_large = sequence(2, list(range(20)), runner, tokens=60)
-    engine.submit(small)
-    engine.submit(large)
+    made, heard = generation(1, [1, 2], runner)
+    engine.submit(made)
     drain(engine)
-    assert isinstance(heard_large.last, Failed) and heard_large.last.error.code == Busy.code
-    assert isinstance(heard_small.last, Finished)
-    assert heard_small.ids == runner.greedy([1, 2], 15)
-    assert runner.used_tokens() == 0
+    assert isinstance(heard.last, Failed) and heard.last.error.code == Busy.code
+    assert at_rest(engine, runner)
 
 
 def test_a_lost_runner_ends_the_loop():
@@ -291,7 +254,7 @@ def test_a_lost_runner_ends_the_loop():
 
     runner = Lost()
     engine = Engine(runner)
-    made, _ = sequence(1, [1], runner)
+    made, _ = generation(1, [1], runner)
     engine.submit(made)
     with pytest.raises(RunnerLost):
         engine.run()
@@ -307,8 +270,8 @@ def test_broken_logits_fail_one_sequence_alone():
 
     runner = Broken()
     engine = Engine(runner)
-    good, heard_good = sequence(1, [1, 2], runner)
-    bad, heard_bad = sequence(2, [66, 2], runner)
+    good, heard_good = generation(1, [1, 2], runner)
+    bad, heard_bad = generation(2, [66, 2], runner)
     engine.submit(good)
     engine.submit(bad)
     drain(engine)
@@ -322,10 +285,10 @@ def test_seeded_sampling_does_not_depend_on_company():
     def said(companions):
         runner = FakeRunner(slots=4, pool=512)
         engine = Engine(runner)
-        made, heard = sequence(1, [5, 6], runner, tokens=25, params=params)
+        made, heard = generation(1, [5, 6], runner, tokens=25, params=params)
         engine.submit(made)
         for n in range(companions):
-            other, _ = sequence(10 + n, [n, n], runner, tokens=25, params=params)
+            other, _ = generation(10 + n, [n, n], runner, tokens=25, params=params)
             engine.submit(other)
         drain(engine)
         return heard.ids
@@ -336,7 +299,7 @@ def test_seeded_sampling_does_not_depend_on_company():
 def test_close_ends_what_runs():
     runner = FakeRunner()
     engine = Engine(runner)
-    made, heard = sequence(1, [1], runner, tokens=100)
+    made, heard = generation(1, [1], runner, tokens=100)
     engine.submit(made)
     engine.turn()
     engine.close()

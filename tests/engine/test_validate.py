@@ -6,7 +6,14 @@ from dataclasses import fields, replace
 import pytest
 
 from hearth.backends.contract import Message, Request, SamplingParams
-from hearth.backends.engine.validate import REQUEST_FIELDS, SAMPLING_FIELDS, Field, validate
+from hearth.backends.engine.validate import (
+    REQUEST_FIELDS,
+    SAMPLING_FIELDS,
+    Field,
+    validate,
+    validate_embed,
+    validate_score,
+)
 from hearth.backends.errors import InvalidParameter
 
 GOOD = Request(text="hello")
@@ -160,3 +167,52 @@ def test_intervals_are_written_for_people():
     by_name = {field.name: field.interval for field in SAMPLING_FIELDS}
     assert by_name["top_p"] == "(0, 1]"
     assert by_name["frequency_penalty"] == "[-2, 2]"
+
+
+@pytest.mark.parametrize("session", ["x" * 257, "\N{SEAT}" * 65, "\ud800", 5, None])
+def test_sessions_that_are_refused(session):
+    assert refused(replace(GOOD, session=session)) == "session"
+
+
+def test_sessions_that_pass():
+    validate(replace(GOOD, session="x" * 256), VOCAB)
+    validate(replace(GOOD, session=""), VOCAB)
+
+
+@pytest.mark.parametrize(
+    ("ids", "session", "param"),
+    [
+        ((), "", "token_ids"),
+        ((1,), "", "token_ids"),
+        ((1, VOCAB), "", "token_ids"),
+        ((1, -1), "", "token_ids"),
+        ((1, 1.0), "", "token_ids"),
+        ("12", "", "token_ids"),
+        ((1, 2), "x" * 257, "session"),
+    ],
+)
+def test_scores_that_cannot_be_had(ids, session, param):
+    with pytest.raises(InvalidParameter) as caught:
+        validate_score(ids, session, VOCAB)
+    assert caught.value.param == param and caught.value.hint
+    validate_score((0, VOCAB - 1), "me", VOCAB)
+
+
+@pytest.mark.parametrize(
+    ("texts", "pooling", "session", "param"),
+    [
+        ((), "model", "", "texts"),
+        ("text", "model", "", "texts"),
+        (("a",) * 2049, "model", "", "texts"),
+        (("a", ""), "model", "", "texts[1]"),
+        (("a", 5), "model", "", "texts[1]"),
+        (("\ud800",), "model", "", "texts[0]"),
+        (("a",), "max", "", "pooling"),
+        (("a",), "mean", None, "session"),
+    ],
+)
+def test_vectors_that_cannot_be_had(texts, pooling, session, param):
+    with pytest.raises(InvalidParameter) as caught:
+        validate_embed(texts, pooling, session)
+    assert caught.value.param == param and caught.value.hint
+    validate_embed(("a",) * 2048, "last", "")

@@ -1,82 +1,180 @@
-"""A runner without a model: the next token is a function of all tokens before it. Drives the
-engine's tests.
+"""A runner without a model: the next token is a function of all tokens before it, so that a wrong
+hit says wrong words. Drives the engine's tests.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence as Seq
 
 import numpy as np
 
-from hearth.backends.engine.runner import RunnerInfo, StepPlan, StepResult
+from fake_store import FakeStore, Kind
+from hearth.backends.contract import Pooling
+from hearth.backends.engine.runner import RunnerInfo, RunnerLost, StepPlan, StepResult
+from hearth.backends.engine.sequence_cache import SequenceCache
+from hearth.backends.errors import Busy, InternalError, PromptTooLong
 
 
 class FakeRunner:
-    """Implements `Runner` and `RunnerCache`; `tape` notes what each step computed."""
+    """Implements `Runner` over a `SequenceCache`; raises AssertionError where a plan breaks the
+    contract.
+
+    `tape` notes every plan, `computed_tokens` counts the tokens of those that were computed.
+
+    Args:
+        vocab: tokens in the vocabulary.
+        context: most tokens of one sequence.
+        pool: most tokens of all.
+        slots: sequences that run at the same time.
+        chunk: most tokens of a step.
+        end_ids: end-of-generation tokens.
+        fail_at: the step (1 is the first) that fails; memories without a past lose what the rows'
+            slots held.
+        lose_at: the step at which the runner is lost.
+        busy_at: the step that finds no memory.
+        kept_sequences: ids beyond those of the slots.
+        kept_tokens: most cells that kept prefixes alone may hold; None: half of the pool.
+        kind: of memory, see `FakeStore`.
+        can_save: whether sequences can be saved.
+        max_outputs: most rows of logits in one step; None: as many as tokens.
+    """
 
     def __init__(
         self,
         *,
-        vocab=97,
-        context=256,
-        pool=256,
-        slots=4,
-        chunk=16,
-        end_ids=frozenset(),
-        fail_at=None,
-    ):
-        self.info = RunnerInfo(
-            vocab, context, pool, slots, chunk, 8, frozenset(end_ids), True, True
+        vocab: int = 97,
+        context: int = 256,
+        pool: int = 256,
+        slots: int = 4,
+        chunk: int = 16,
+        end_ids: frozenset[int] | set[int] = frozenset(),
+        fail_at: int | None = None,
+        lose_at: int | None = None,
+        busy_at: int | None = None,
+        kept_sequences: int = 8,
+        kept_tokens: int | None = None,
+        kind: Kind = "full",
+        can_save: bool = True,
+        max_outputs: int | None = None,
+    ) -> None:
+        self.store = FakeStore(slots + kept_sequences, pool, kind=kind, can_save=can_save)
+        self.cache = SequenceCache(
+            self.store,
+            slots=slots,
+            pool_tokens=pool,
+            context=context,
+            kept_tokens=pool // 2 if kept_tokens is None else kept_tokens,
         )
-        self.cache = self
-        self.held: dict[int, list[int]] = {}
+        self.info = RunnerInfo(
+            vocab_size=vocab,
+            context=context,
+            pool_tokens=pool,
+            max_sequences=slots,
+            max_batch_tokens=chunk,
+            max_outputs=max(slots, chunk) if max_outputs is None else max_outputs,
+            kv_bytes_per_token=8,
+            end_ids=frozenset(end_ids),
+            keeps_past=self.store.keeps_past,
+            embedding_width=16,
+        )
         self.tape: list[StepPlan] = []
+        self.computed_tokens = 0
         self.fail_at = fail_at
+        self.lose_at = lose_at
+        self.busy_at = busy_at
         self.closed = False
+        self._given: list[np.ndarray] = []
 
     def step(self, plan: StepPlan) -> StepResult:
-        assert 0 < plan.tokens <= self.info.chunk_tokens
-        assert len({row.slot for row in plan.rows}) == len(plan.rows)
+        self._check(plan)
         self.tape.append(plan)
-        if self.fail_at is not None and len(self.tape) == self.fail_at:
-            raise RuntimeError("the fake runner was told to fail")
+        for array in self._given:
+            array.fill(np.nan)  # Valid until the next step, and no longer.
+        self._given = []
+        if len(self.tape) == self.lose_at:
+            raise RunnerLost("the fake runner was told to get lost")
+        if len(self.tape) == self.busy_at:
+            raise Busy("The fake runner was told to be busy.", retry_after_s=1.0)
+        if len(self.tape) == self.fail_at:
+            raise InternalError("The fake runner was told to fail.", lost_slots=self._lose(plan))
         logits = {}
         for row in plan.rows:
-            held = self.held.setdefault(row.slot, [])
-            assert row.start == len(held), "positions must be continuous"
-            held.extend(row.tokens)
-            if row.wants_logits:
-                logits[row.slot] = self.logits(held)
-        assert self.used_tokens() <= self.info.pool_tokens
+            sequence = self.cache.sequence(row.slot)
+            self.store.compute(sequence, row.tokens)
+            self.cache.computed(row.slot, row.tokens)
+            self.computed_tokens += len(row.tokens)
+            if row.outputs:
+                logits[row.slot] = self._outputs(self.store.tokens(sequence), row.outputs)
+        assert self.store.cells == self.cache.cells
         return StepResult(logits)
 
-    def logits(self, tokens: list[int]) -> np.ndarray:
-        digest = hashlib.sha256(np.array(tokens, dtype=np.int64).tobytes()).digest()
-        seed = int.from_bytes(digest[:8], "little")
-        return np.random.default_rng(seed).normal(size=self.info.vocab_size).astype(np.float32)
+    def logits(self, tokens: Seq[int]) -> np.ndarray:
+        """What follows `tokens`: [vocab] float32."""
+        generator = np.random.default_rng(_seed(tokens))
+        return generator.normal(size=self.info.vocab_size).astype(np.float32)
 
-    def greedy(self, prompt: list[int], count: int) -> list[int]:
+    def greedy(self, prompt: Seq[int], count: int) -> list[int]:
         """What the model says alone, computed without any engine."""
         tokens = list(prompt)
         for _ in range(count):
             tokens.append(int(self.logits(tokens).argmax()))
         return tokens[len(prompt) :]
 
-    def reserve(self, slot: int, tokens: int) -> bool:
-        return tokens <= self.info.pool_tokens
-
-    def trim(self, slot: int, tokens: int) -> bool:
-        del self.held[slot][tokens:]
-        return True
-
-    def fork(self, source: int, target: int, tokens: int) -> None:
-        self.held[target] = self.held[source][:tokens]
-
-    def release(self, slot: int) -> None:
-        self.held.pop(slot, None)
-
-    def used_tokens(self) -> int:
-        return sum(map(len, self.held.values()))
+    def embed(self, texts: Seq[Seq[int]], pooling: Pooling) -> np.ndarray:
+        for text in texts:
+            if len(text) > self.info.max_batch_tokens:
+                raise PromptTooLong(
+                    f"A text of {len(text)} tokens is longer than"
+                    f" a step of {self.info.max_batch_tokens}."
+                )
+        made = []
+        for text in texts:
+            generator = np.random.default_rng(_seed(text, pooling))
+            vector = generator.normal(size=self.info.embedding_width)
+            made.append(vector / np.linalg.norm(vector))
+        shape = (len(texts), self.info.embedding_width)
+        return np.array(made, dtype=np.float32).reshape(shape)
 
     def close(self) -> None:
         self.closed = True
+
+    def _check(self, plan: StepPlan) -> None:
+        info = self.info
+        assert not self.closed
+        assert 0 < plan.tokens <= info.max_batch_tokens
+        assert sum(row.outputs for row in plan.rows) <= info.max_outputs
+        assert len({row.slot for row in plan.rows}) == len(plan.rows), "one row a slot"
+        for row in plan.rows:
+            assert row.tokens and 0 <= row.outputs <= len(row.tokens)
+            assert all(0 <= token < info.vocab_size for token in row.tokens)
+            held = self.store.tokens(self.cache.sequence(row.slot))
+            assert row.start == len(held) == self.cache.length(row.slot), (
+                "positions must be continuous"
+            )
+            assert row.start + len(row.tokens) <= info.context
+        assert self.cache.cells + plan.tokens <= info.pool_tokens, "not enough was reserved"
+
+    def _lose(self, plan: StepPlan) -> list[int]:
+        """The slots of `plan` that hold nothing any more after a failure."""
+        if self.store.keeps_past:
+            return []
+        lost = [row.slot for row in plan.rows if row.start]
+        for slot in lost:
+            self.store.cut(self.cache.sequence(slot), 0)
+            self.cache.lost(slot)
+        return lost
+
+    def _outputs(self, held: list[int], outputs: int) -> np.ndarray:
+        """Logits after each of the last tokens of `held`: [outputs, vocab], read-only."""
+        ends = range(len(held) - outputs + 1, len(held) + 1)
+        made = np.stack([self.logits(held[:end]) for end in ends])
+        self._given.append(made)
+        view = made.view()
+        view.flags.writeable = False
+        return view
+
+
+def _seed(tokens: Seq[int], salt: str = "") -> int:
+    digest = hashlib.sha256(np.array(tokens, dtype=np.int64).tobytes() + salt.encode()).digest()
+    return int.from_bytes(digest[:8], "little")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -48,6 +49,17 @@ def family(pid: int) -> list[psutil.Process]:
     """The process and all its descendants."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
+
+
+async def worker_when(host, condition, timeout_s: float = 20.0):
+    """What `host` says of its only worker, once `condition` holds of that: an engine's counts may
+    be a moment old.
+    """
+    async with asyncio.timeout(timeout_s):
+        while True:
+            [worker] = (await host.stats()).workers
+            if condition(worker):
+                return worker
 
 
 async def collect(events):

@@ -48,6 +48,11 @@ class RawModel:
             found += pending
         return found
 
+    def after(self, tokens: Sequence[int]) -> np.ndarray:
+        """[vocab_size] float32: the logits after `tokens`, computed afresh."""
+        self.greedy(tokens, 1)
+        return self.logits()
+
     def logits(self) -> np.ndarray:
         """[vocab_size] float32 after the last token decoded; a copy."""
         pointer = self._api.llama_get_logits_ith(self._context, -1)

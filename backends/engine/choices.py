@@ -1,0 +1,78 @@
+"""Several answers to one prompt, as one stream of events."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from hearth.backends.contract import (
+    ChoiceFinished,
+    Event,
+    Failed,
+    Finished,
+    Progress,
+    Started,
+    Timings,
+    Usage,
+)
+from hearth.backends.engine.sequence import Emit
+
+
+class ChoiceGroup:
+    """Merges the events of `count` generations into one stream: one `Started`, the progress of the
+    first, every token, a `ChoiceFinished` each, and one `Finished` or `Failed`.
+
+    The prompt counts once; what the later choices found of it is no saving of the request's, so
+    `cached_tokens` are those of the first.
+    """
+
+    def __init__(self, emit: Emit, count: int) -> None:
+        self._emit = emit
+        self._started = False
+        self._over = False
+        self._finished: list[Finished | None] = [None] * count
+
+    def emitter(self, index: int) -> Emit:
+        """Where choice `index` sends its events."""
+        return partial(self._take, index)
+
+    def _take(self, index: int, event: Event) -> None:
+        if self._over:
+            return
+        if isinstance(event, Started):
+            if self._started:
+                return
+            self._started = True
+        elif isinstance(event, Progress):
+            if index:
+                return
+        elif isinstance(event, Failed):
+            self._over = True
+        elif isinstance(event, Finished):
+            self._finished[index] = event
+            self._emit(ChoiceFinished(index, event.reason, event.stop))
+            self._end_if_complete()
+            return
+        self._emit(event)
+
+    def _end_if_complete(self) -> None:
+        done = [event for event in self._finished if event is not None]
+        if len(done) < len(self._finished):
+            return
+        self._over = True
+        new_tokens = sum(event.usage.completion_tokens for event in done)
+        usage = Usage(done[0].usage.prompt_tokens, done[0].usage.cached_tokens, new_tokens)
+        self._emit(replace(done[0], usage=usage, timings=_together(done, new_tokens)))
+
+
+def _together(done: list[Finished], new_tokens: int) -> Timings:
+    """The timings of the first, with the decode time until the last was done."""
+    first = done[0].timings
+    begun = first.queued_s + first.prefill_s
+    ended = max(
+        event.timings.queued_s + event.timings.prefill_s + event.timings.decode_s for event in done
+    )
+    decode_s = max(0.0, ended - begun)
+    counted = new_tokens - 1
+    speed = counted / decode_s if decode_s and counted > 0 else 0.0
+    return replace(first, decode_s=decode_s, decode_tok_per_s=speed)

@@ -1,0 +1,194 @@
+"""A sequence that says something: draws tokens, turns them into text, and knows when to stop."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from hearth.backends.contract import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Progress,
+    Started,
+    Timings,
+    Token,
+    TokenLogprob,
+    Usage,
+)
+from hearth.backends.engine.sampler import Drawn, Sampler
+from hearth.backends.engine.sequence import Clock, Emit, Logits, Sequence
+from hearth.backends.errors import to_info
+from hearth.backends.text.detokenizer import StreamDetokenizer
+from hearth.backends.text.stops import StopMatcher
+
+
+class Piece(Protocol):
+    """The bytes of a token (`Tokenizer.piece`)."""
+
+    def __call__(self, token_id: int, *, special: bool = False) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a sequence ends, besides its stop strings."""
+
+    max_tokens: int
+    """New tokens at most; already bounded by the context."""
+    min_tokens: int
+    ignore_eos: bool
+    end_ids: frozenset[int]
+    """Every end-of-generation token of the model."""
+
+    def banned(self, new_tokens: int) -> frozenset[int]:
+        """What may not be drawn after `new_tokens` tokens: the end, before `min_tokens` or with
+        `ignore_eos`.
+        """
+        return self.end_ids if self.ignore_eos or new_tokens < self.min_tokens else frozenset()
+
+
+class Generation(Sequence):
+    """One answer to a prompt. Its text leaves through `emit` as soon as no stop string can begin in
+    it.
+
+    Args:
+        prompt: token ids, at least one.
+        index: which of the request's choices it is.
+        notices: for `Started`.
+    """
+
+    def __init__(
+        self,
+        ident: int,
+        prompt: list[int],
+        sampler: Sampler,
+        limits: Limits,
+        stops: tuple[str, ...],
+        piece: Piece,
+        emit: Emit,
+        *,
+        index: int = 0,
+        priority: int = 0,
+        session: str = "",
+        notices: tuple[str, ...] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(ident, list(prompt), priority=priority, session=session, clock=clock)
+        self.limits = limits
+        self.sampler = sampler
+        self.index = index
+        self.stop_string: str | None = None
+        """The stop string that ended it."""
+        self._emit = emit
+        self._notices = notices
+        self._piece = piece
+        self._detokenizer = StreamDetokenizer()
+        self._stops = StopMatcher(stops)
+        self._held_ids: list[int] = []
+        self._held_logprobs: list[TokenLogprob] = []
+
+    @property
+    def new_tokens(self) -> int:
+        return self.total - self.prompt_tokens
+
+    def findable(self) -> list[int]:
+        return self.tokens
+
+    def outputs(self, count: int) -> int:
+        return int(count == self.pending)
+
+    def on_admitted(self) -> None:
+        self._emit(Started(self.prompt_tokens, self.cached, self._notices))
+
+    def take(self, logits: Logits | None) -> FinishReason | None:
+        """Draw the next token, if this step computed the last one that was known."""
+        if self.new_tokens == 0:
+            self._emit(Progress(self.computed, self.prompt_tokens))
+        if logits is None:
+            return None
+        banned = self.limits.banned(self.new_tokens)
+        return self.accept(self.sampler.draw(logits[0], self.total, banned=banned))
+
+    def accept(self, drawn: Drawn) -> FinishReason | None:
+        """Take a drawn token: say its text, and return why the sequence ends with it, or None."""
+        if not self.clock.first_token:
+            self.clock.first_token = time.monotonic()
+        if drawn.id in self.limits.end_ids:
+            self._say("", flush=True)
+            return "stop"
+        self.sampler.accept(drawn.id)
+        self.tokens.append(drawn.id)
+        self._held_ids.append(drawn.id)
+        if drawn.logprob is not None:
+            self._held_logprobs.append(self._logprob(drawn, drawn.logprob))
+        text, matched = self._stops.push(self._detokenizer.push(self._piece(drawn.id)))
+        if matched is not None:
+            self._say(text, flush=True, stopped=True)
+            self.stop_string = matched
+            return "stop"
+        if self.new_tokens >= self.limits.max_tokens:
+            self._say(text, flush=True)
+            return "stop" if self.stop_string is not None else "length"
+        self._say(text)
+        return None
+
+    def finish(self, reason: FinishReason) -> None:
+        """End the stream well; text still held back is said first."""
+        if self.done:
+            return
+        self.clock.ended = time.monotonic()
+        if reason == "cancelled":
+            self._say("", flush=True)
+        usage = Usage(self.prompt_tokens, self.cached, self.new_tokens)
+        self._end(Finished(reason, usage, self._timings(), self.stop_string))
+
+    def fail(self, error: Exception) -> None:
+        self._end(Failed(to_info(error)))
+
+    def _end(self, event: Event) -> None:
+        if not self.done:
+            self.done = True
+            self._emit(event)
+
+    def _say(self, text: str, *, flush: bool = False, stopped: bool = False) -> None:
+        if flush and not stopped:
+            more, matched = self._stops.push(self._detokenizer.finish())
+            text += more
+            if matched is None:
+                text += self._stops.finish()
+            else:
+                self.stop_string = matched
+        if not text and not (flush and self._held_ids):
+            return
+        logprobs = tuple(self._held_logprobs) if self._held_logprobs else None
+        self._emit(Token(text, tuple(self._held_ids), logprobs, self.index))
+        self._held_ids.clear()
+        self._held_logprobs.clear()
+
+    def _logprob(self, drawn: Drawn, logprob: float) -> TokenLogprob:
+        top = tuple((ident, self._text_of(ident), value) for ident, value in drawn.top)
+        return TokenLogprob(drawn.id, self._text_of(drawn.id), logprob, top)
+
+    def _text_of(self, ident: int) -> str:
+        return self._piece(ident, special=True).decode(errors="replace")
+
+    def _timings(self) -> Timings:
+        clock = self.clock
+        if not clock.admitted:
+            return Timings(queued_s=clock.ended - clock.arrived)
+        first = clock.first_token or clock.ended
+        prefill_s = first - clock.admitted
+        decode_s = clock.ended - first
+        computed = self.prompt_tokens - self.cached
+        return Timings(
+            queued_s=clock.admitted - clock.arrived,
+            ttft_s=first - clock.arrived if clock.first_token else 0.0,
+            prefill_s=prefill_s,
+            decode_s=decode_s,
+            prefill_tok_per_s=computed / prefill_s if clock.first_token and prefill_s else 0.0,
+            decode_tok_per_s=(self.new_tokens - 1) / decode_s
+            if decode_s and self.new_tokens > 1
+            else 0.0,
+        )

@@ -1,0 +1,77 @@
+"""A sequence that only listens: what the model thinks of tokens that are given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from hearth.backends.contract import Failed, Finished, FinishReason, Scores
+from hearth.backends.engine.logprobs import log_normaliser, logprob_of
+from hearth.backends.engine.sequence import Clock, Logits, Sequence
+from hearth.backends.errors import InternalError, to_info
+
+Answer = Callable[[Scores | Finished | Failed], None]
+
+
+class Scoring(Sequence):
+    """The log probability of each token after those before it.
+
+    The last token is never computed, because nothing follows it.
+
+    Args:
+        tokens: two or more ids.
+        emit: gets exactly one of `Scores`, `Failed` and `Finished("cancelled")`.
+    """
+
+    def __init__(
+        self,
+        ident: int,
+        tokens: list[int],
+        emit: Answer,
+        *,
+        priority: int = 0,
+        session: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(ident, tokens[:-1], priority=priority, session=session, clock=clock)
+        self._next = tokens[1:]
+        self._logprobs: list[float] = []
+        self._emit = emit
+
+    def findable(self) -> list[int]:
+        """Where nothing is scored yet every token's logits are needed; after a preemption, those
+        of the tokens already scored are not.
+        """
+        return self.tokens[: len(self._logprobs) + 1]
+
+    def outputs(self, count: int) -> int:
+        return max(0, self.computed + count - max(self.computed, len(self._logprobs)))
+
+    def on_admitted(self) -> None:
+        """Nothing to say before the end."""
+
+    def take(self, logits: Logits | None) -> FinishReason | None:
+        """Note the log probability of the token that follows each of the computed ones."""
+        for row in logits if logits is not None else ():
+            normaliser = log_normaliser(row)
+            if not math.isfinite(normaliser):
+                raise InternalError(
+                    "The model produced logits that are not finite numbers at position"
+                    f" {len(self._logprobs) + 1}.",
+                    "The model file may be damaged: check its sha256, or try another quantization.",
+                )
+            token = self._next[len(self._logprobs)]
+            self._logprobs.append(logprob_of(row, token, normaliser))
+        return "stop" if len(self._logprobs) == len(self._next) else None
+
+    def finish(self, reason: FinishReason) -> None:
+        complete = reason != "cancelled"
+        self._end(Scores(tuple(self._logprobs)) if complete else Finished(reason))
+
+    def fail(self, error: Exception) -> None:
+        self._end(Failed(to_info(error)))
+
+    def _end(self, answer: Scores | Finished | Failed) -> None:
+        if not self.done:
+            self.done = True
+            self._emit(answer)

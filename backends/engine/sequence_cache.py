@@ -1,0 +1,350 @@
+"""The key-value memory of a runner whose library names whole sequences by id: which slot has which,
+what is kept of those that ended, and who shares what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from hearth.backends.engine.cells import CellPool
+from hearth.backends.engine.radix import RadixIndex
+from hearth.backends.engine.runner import CacheStats, SavedState
+from hearth.backends.engine.sequence_store import SequenceStore
+from hearth.backends.errors import InternalError
+
+
+class SequenceCache:
+    """Implements `hearth.backends.engine.runner.RunnerCache` over a `SequenceStore`.
+
+    An id of the store is live (it belongs to a slot), kept (it holds a prefix, the least recently
+    used going first) or free. A released sequence is kept under the id that it has, so keeping
+    copies nothing and shares nothing anew.
+
+    `open` before `reserve`: what a sequence has found needs no room of its own, and is not evicted
+    to make room for it.
+
+    Args:
+        store: where the sequences are; it has an id for each slot at least, and one more for each
+            prefix that can be kept while all slots are in use.
+        slots: sequences that run at the same time.
+        pool_tokens: most cells that may be in use or promised.
+        context: most tokens of one sequence.
+        kept_tokens: most cells that kept prefixes alone may hold.
+
+    Raises:
+        InternalError: a slot is named that does not exist or is in the wrong state.
+    """
+
+    def __init__(
+        self, store: SequenceStore, *, slots: int, pool_tokens: int, context: int, kept_tokens: int
+    ) -> None:
+        if store.sequences < slots:
+            raise InternalError(f"A store of {store.sequences} sequences has {slots} slots.")
+        self._store = store
+        self._pool_tokens = pool_tokens
+        self._context = context
+        self._most_kept_tokens = kept_tokens
+        self._pool = CellPool(store.sequences)
+        self._index = RadixIndex()
+        self._slots: list[int | None] = [None] * slots
+        self._free = list(reversed(range(store.sequences)))
+        self._kept: dict[int, None] = {}
+        """Ids of kept prefixes, the least recently used first."""
+
+    # ---- for the engine: see the protocol
+
+    def match(self, tokens: Seq[int]) -> int:
+        """See the protocol."""
+        return self._find(tokens)[0]
+
+    def open(self, slot: int, tokens: Seq[int]) -> int:
+        """See the protocol."""
+        self._must_be_empty(slot)
+        length, donor = self._find(tokens)
+        if donor is None:
+            self._begin(slot)
+            return 0
+        if donor in self._kept:
+            self._touch(donor)
+            if self._slots[slot] is None and not self._free and len(self._kept) == 1:
+                return self._take_over(slot, donor, length)
+        self._share(donor, self._begin(slot), length)
+        return length
+
+    def reserve(self, slot: int, tokens: int) -> bool:
+        """See the protocol; cells that are shared count once."""
+        sequence = self._sequence(slot)
+        length, promised = 0, 0
+        if sequence is not None:
+            length, promised = self._pool.length(sequence), self._pool.promised(sequence)
+        if tokens > self._context:
+            return False
+        more = max(tokens, length) - max(promised, length)
+        fits_beside_kept = self._pool.promised_cells + more <= self._pool_tokens
+        if more > 0 and not fits_beside_kept and more > self.free_tokens():
+            return False
+        self._pool.promise(self._begin(slot), tokens)
+        self._evict_for_promises()
+        return True
+
+    def free_tokens(self) -> int:
+        """See the protocol."""
+        return max(0, self._pool_tokens - self._live_cells() - self._pool.growth)
+
+    def trim(self, slot: int, tokens: int) -> bool:
+        """See the protocol. Where what is forgotten is shared, and the pool has no room for as much
+        anew, less is reserved afterwards.
+        """
+        sequence = self.sequence(slot)
+        held = self._index.length(sequence)
+        if tokens >= held:
+            return True
+        if tokens > 0 and not self._store.intact(sequence, held, tokens):
+            return False
+        if not self._store.cut(sequence, tokens):
+            return False
+        self._index.cut(sequence, tokens)
+        self._pool.trim(sequence, tokens)
+        self._evict_excess()
+        excess = self._pool.promised_cells - self._pool_tokens
+        if excess > 0:
+            self._pool.promise(sequence, max(tokens, self._pool.promised(sequence) - excess))
+        return True
+
+    def checkpoint(self, slot: int) -> None:
+        """See the protocol; without an id to spare nothing is kept."""
+        source = self.sequence(slot)
+        if self._is_kept(source) or not self._may_keep(source):
+            return
+        self._drop_covered(source)
+        if self._free or self._kept:
+            target = self._take_id()
+            self._share(source, target, self._index.length(source))
+            self._kept[target] = None
+            self._evict_excess()
+
+    def release(self, slot: int, *, keep: bool) -> None:
+        """See the protocol. Not kept is what alone exceeds the budget of kept prefixes."""
+        sequence = self._sequence(slot)
+        if sequence is None:
+            return
+        self._slots[slot] = None
+        self._pool.promise(sequence, 0)
+        if keep and not self._is_kept(sequence) and self._may_keep(sequence):
+            self._drop_covered(sequence)
+            self._kept[sequence] = None
+        else:
+            self._drop(sequence)
+        self._evict_excess()
+
+    def save(self, slot: int) -> SavedState | None:
+        """See the protocol."""
+        sequence = self.sequence(slot)
+        return self._store.save(sequence) if self._index.length(sequence) else None
+
+    def restore(self, slot: int, state: SavedState, tokens: Seq[int]) -> bool:
+        """See the protocol; reserves as much as `tokens` need, if it was not reserved before."""
+        self._must_be_empty(slot)
+        before = self._slots[slot]
+        promised = 0 if before is None else self._pool.promised(before)
+        if not self.reserve(slot, max(promised, len(tokens))):
+            return False
+        sequence = self.sequence(slot)
+        if self._store.restore(sequence, state):
+            self.computed(slot, tokens)
+            return True
+        if before is None:
+            self.release(slot, keep=False)
+        else:
+            self._pool.promise(sequence, promised)
+        return False
+
+    def clear(self) -> None:
+        """See the protocol."""
+        while self._kept:
+            self._evict()
+
+    def stats(self) -> CacheStats:
+        """See the protocol."""
+        live = self._live_cells()
+        return CacheStats(
+            self._store.allocated_tokens, live, self._pool.cells - live, len(self._kept)
+        )
+
+    # ---- for the runner
+
+    @property
+    def cells(self) -> int:
+        """Cells in use now; a shared one counts once."""
+        return self._pool.cells
+
+    @property
+    def pool_tokens(self) -> int:
+        """Most cells that may be in use or promised, after all `limit`s."""
+        return self._pool_tokens
+
+    def sequence(self, slot: int) -> int:
+        """The store's id of what `slot` holds. It changes with `open` and `restore`."""
+        sequence = self._sequence(slot)
+        if sequence is None:
+            raise InternalError(f"Slot {slot} was not opened.")
+        return sequence
+
+    def length(self, slot: int) -> int:
+        """Tokens that `slot` holds."""
+        sequence = self._sequence(slot)
+        return 0 if sequence is None else self._pool.length(sequence)
+
+    def computed(self, slot: int, tokens: Seq[int]) -> None:
+        """Note that a step added `tokens` to the end of `slot`."""
+        sequence = self.sequence(slot)
+        self._pool.append(sequence, len(tokens))
+        self._index.extend(sequence, tokens)
+
+    def lost(self, slot: int) -> None:
+        """Note that a failed step has emptied `slot`: it holds nothing, and nothing is reserved."""
+        self.release(slot, keep=False)
+
+    def limit(self, pool_tokens: int) -> None:
+        """Never hold more than `pool_tokens` cells from now on: the library could not grow. Where
+        more is reserved, nothing is any more, and who wants to grow has to `reserve` again.
+        """
+        self._pool_tokens = min(self._pool_tokens, pool_tokens)
+        self._evict_for_promises()
+        if self._pool.promised_cells > self._pool_tokens:
+            for sequence in self._live():
+                self._pool.promise(sequence, self._pool.length(sequence))
+
+    def check_integrity(self) -> None:
+        """Count all of it again; raises AssertionError where it contradicts itself."""
+        self._pool.check_integrity()
+        self._index.check_integrity()
+        live = self._live()
+        every = sorted([*live, *self._kept, *self._free])
+        assert every == list(range(self._store.sequences)), "an id is live, kept or free"
+        held = {sequence: self._index.tokens(sequence) for sequence in every}
+        for sequence, tokens in held.items():
+            assert len(tokens) == self._index.length(sequence) == self._pool.length(sequence)
+            assert len(tokens) <= self._context
+        for sequence in self._kept:
+            assert held[sequence] and self._pool.promised(sequence) == 0
+        for sequence in self._free:
+            assert not held[sequence] and self._pool.promised(sequence) == 0
+        for one in every:
+            for other in range(one):
+                shared = self._pool.shared(one, other)
+                assert held[one][:shared] == held[other][:shared], "a cell has one token"
+        assert self._pool.growth == 0 or self._pool.promised_cells <= self._pool_tokens
+        assert not self._kept or self._pool.cells <= self._pool_tokens
+        assert self._pool.cells - self._live_cells() <= self._most_kept_tokens
+
+    # ---- ids
+
+    def _sequence(self, slot: int) -> int | None:
+        if not 0 <= slot < len(self._slots):
+            raise InternalError(f"Slot {slot} does not exist; there are {len(self._slots)}.")
+        return self._slots[slot]
+
+    def _must_be_empty(self, slot: int) -> None:
+        if self.length(slot):
+            raise InternalError(f"Slot {slot} holds {self.length(slot)} tokens; it must be empty.")
+
+    def _live(self) -> list[int]:
+        return [sequence for sequence in self._slots if sequence is not None]
+
+    def _live_cells(self) -> int:
+        return self._pool.cells_of(self._live())
+
+    def _begin(self, slot: int) -> int:
+        """The id of `slot`, a free one if it has none yet."""
+        sequence = self._slots[slot]
+        if sequence is None:
+            sequence = self._slots[slot] = self._take_id()
+        return sequence
+
+    def _take_id(self) -> int:
+        if not self._free:
+            self._evict()
+        return self._free.pop()
+
+    # ---- sharing and keeping
+
+    def _find(self, tokens: Seq[int]) -> tuple[int, int | None]:
+        """The longest part of `tokens` but the last that can be gone on from, and who holds it."""
+        for length, holder in self._index.candidates(tokens[:-1]):
+            if self._store.intact(holder, self._index.length(holder), length):
+                return length, holder
+        return 0, None
+
+    def _share(self, source: int, target: int, tokens: int) -> None:
+        self._store.share(source, target, tokens)
+        self._index.share(source, target, tokens)
+        self._pool.fork(source, target, tokens)
+
+    def _take_over(self, slot: int, donor: int, tokens: int) -> int:
+        """There is no id but that of the kept `donor` itself: it becomes the sequence of `slot`,
+        cut to `tokens`. Returns how many it has."""
+        del self._kept[donor]
+        self._slots[slot] = donor
+        if not self.trim(slot, tokens):
+            self.trim(slot, 0)
+        return self.length(slot)
+
+    def _touch(self, kept: int) -> None:
+        """`kept` is used now."""
+        del self._kept[kept]
+        self._kept[kept] = None
+
+    def _is_kept(self, sequence: int) -> bool:
+        """Whether a kept prefix serves all that `sequence` would; it counts as used then."""
+        length = self._index.length(sequence)
+        for other in self._index.covering(sequence):
+            serves = self._store.keeps_past or self._index.length(other) == length
+            if serves and other in self._kept:
+                self._touch(other)
+                return True
+        return False
+
+    def _may_keep(self, sequence: int) -> bool:
+        """Whether `sequence` holds something, and would be within the budget if it alone were
+        kept."""
+        others = [other for other in self._live() if other != sequence]
+        own = self._pool.cells_of([*others, sequence]) - self._pool.cells_of(others)
+        return self._index.length(sequence) > 0 and own <= self._most_kept_tokens
+
+    def _drop_covered(self, sequence: int) -> None:
+        """Drop the kept prefixes that `sequence` makes superfluous. Memories that keep no past
+        need them: each is a checkpoint of another length.
+        """
+        if self._store.keeps_past:
+            covered = [other for other in self._index.covered(sequence) if other in self._kept]
+            for other in covered:
+                self._drop_kept(other)
+
+    # ---- forgetting
+
+    def _evict(self) -> None:
+        """Drop the kept prefix that was used least recently."""
+        self._drop_kept(next(iter(self._kept)))
+
+    def _evict_excess(self) -> None:
+        """Bring kept prefixes within their budget, and let them leave room for what is promised."""
+        most = self._live_cells() + self._most_kept_tokens
+        while self._pool.cells > most:
+            self._evict()
+        self._evict_for_promises()
+
+    def _evict_for_promises(self) -> None:
+        while self._kept and self._pool.promised_cells > self._pool_tokens:
+            self._evict()
+
+    def _drop_kept(self, sequence: int) -> None:
+        del self._kept[sequence]
+        self._drop(sequence)
+
+    def _drop(self, sequence: int) -> None:
+        """Forget all of `sequence`; its id is free."""
+        self._store.cut(sequence, 0)
+        self._index.remove(sequence)
+        self._pool.release(sequence)
+        self._free.append(sequence)

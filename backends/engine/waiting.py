@@ -1,0 +1,102 @@
+"""Who waits, and who is next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from hearth.backends.engine.radix import common_prefix
+from hearth.backends.engine.runner import RunnerCache
+from hearth.backends.engine.sequence import Sequence
+
+WORTH_WAITING_FOR: Final = 32
+"""A sequence waits for another that computes so many tokens more of its own prompt just now."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """A sequence that waits."""
+
+    sequence: Sequence
+    arrival: int
+    donor: Sequence | None = None
+    """Computes what this one shares with it; admitted later, it finds that."""
+    shared: int = 0
+    """How much."""
+
+
+class Waiting:
+    """Sequences without a slot.
+
+    Next is the one of highest priority; of equals the one whose session has the fewest running, and
+    of those the first to arrive. One whose prompt begins with what a running sequence is about to
+    compute is passed over until that is there, so that it is computed once.
+
+    Args:
+        cache: asked what is held already.
+        keeps_past: see `RunnerInfo`.
+    """
+
+    def __init__(self, cache: RunnerCache, *, keeps_past: bool) -> None:
+        self._cache = cache
+        self._keeps_past = keeps_past
+        self._places: dict[Sequence, _Place] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._places)
+
+    def add(self, sequence: Sequence, arrival: int) -> None:
+        """Let `sequence` wait; `arrival` is its place in time, also when it comes back."""
+        self._places[sequence] = _Place(sequence, arrival)
+
+    def remove(self, sequence: Sequence) -> None:
+        """It waits no more."""
+        del self._places[sequence]
+
+    def first(self, running: Collection[Sequence]) -> Sequence | None:
+        """Who should be admitted next, beside those `running`; None if nobody should."""
+        if not self._places:
+            return None
+        active = Counter(sequence.session for sequence in running)
+
+        def turn(place: _Place) -> tuple[int, int, int]:
+            sequence = place.sequence
+            return -sequence.priority, active[sequence.session], place.arrival
+
+        for place in sorted(self._places.values(), key=turn):
+            if not self._awaits_donor(place, running):
+                return place.sequence
+        return None
+
+    def _awaits_donor(self, place: _Place, running: Collection[Sequence]) -> bool:
+        if place.donor is not None:
+            if place.donor.slot is not None and place.donor.computed < place.shared:
+                return True
+            place.donor = None
+        wanted = place.sequence.findable()[:-1]
+        held = -1
+        for donor in running:
+            if donor.pending < 2 or donor.priority < place.sequence.priority:
+                continue
+            shared = self._will_share(wanted, donor)
+            if shared < donor.computed + WORTH_WAITING_FOR:
+                continue
+            if held < 0:
+                held = self._cache.match(place.sequence.findable())
+            if shared >= held + WORTH_WAITING_FOR:
+                place.donor, place.shared = donor, shared
+                return True
+        return False
+
+    def _will_share(self, wanted: list[int], donor: Sequence) -> int:
+        """How many of `wanted` can be had from `donor` once it has computed them."""
+        common = common_prefix(wanted, donor.tokens)
+        if self._keeps_past:
+            return common
+        checkpoint = donor.prompt_tokens - 1
+        return checkpoint if common >= checkpoint else 0

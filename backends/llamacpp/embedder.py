@@ -1,0 +1,324 @@
+"""Vectors for texts, by a llama.cpp context of its own that knows nothing of running sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hearth.backends.contract import Pooling
+from hearth.backends.engine.runner import Row
+from hearth.backends.errors import (
+    DoesNotFit,
+    InternalError,
+    InvalidParameter,
+    PromptTooLong,
+    UnsupportedParameter,
+)
+from hearth.backends.llamacpp.context import Batch
+from hearth.backends.llamacpp.lib import set_fields
+from hearth.backends.llamacpp.memory import available_bytes
+from hearth.backends.llamacpp.model import LlamaModel
+from hearth.backends.llamacpp.params import CELL_ALIGNMENT, MAX_THREADS, START_CELLS, ContextPlan
+
+MAX_WHOLE_TOKENS = 8192
+"""Longest text of a model whose attention looks both ways: it must be computed in one piece."""
+MAX_TEXTS = 16
+"""In one batch; each costs a model with recurrent layers a state."""
+LOGIT_BYTES = 256 << 20
+"""A generating model computes the logits of every token too, wanted or not: its batches are no
+larger than fits into this."""
+WHOLE_LOGIT_BYTES = 1 << 30
+"""The same for texts that cannot be cut."""
+
+_MEAN, _CLS, _LAST, _RANK = 1, 2, 3, 4
+"""llama_pooling_type of llama.h."""
+_POOLING: dict[Pooling, int] = {"mean": _MEAN, "cls": _CLS, "last": _LAST}
+
+Vectors = NDArray[np.float32]
+
+
+class Embedder:
+    """Embeds texts with a loaded model. Its context is made when it is first needed, and again for
+    another pooling or a longer text; close it before the model.
+
+    Args:
+        model: outlives the embedder.
+        plan: the context's KV type, attention and longest text.
+        threads: for all of its work.
+
+    Raises:
+        InvalidParameter: more threads than llama.cpp can take, or none.
+    """
+
+    def __init__(self, model: LlamaModel, plan: ContextPlan, threads: int) -> None:
+        if not 1 <= threads <= MAX_THREADS:
+            raise InvalidParameter(
+                "threads", f"threads is {threads}; it must be in 1..{MAX_THREADS}."
+            )
+        self._model = model
+        self._plan = plan
+        self._threads = threads
+        self._context: _PoolingContext | None = None
+        architecture = model.metadata("general.architecture")
+        self._own_pooling = int(model.metadata(f"{architecture}.pooling_type") or 0)
+        self._is_causal = model.metadata(f"{architecture}.attention.causal") != "false"
+        self.width = int(model.library.api.llama_model_n_embd_out(model.handle))
+        """Length of a vector."""
+
+    def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> Vectors:
+        """One vector for each text, in their order: [len(texts), width], each of length 1.
+
+        A text of a causal model may be as long as the context: it is computed in pieces, whose
+        means are weighted by their lengths.
+
+        Args:
+            texts: token ids, with the special tokens that the model wants.
+            pooling: "model" is what the file names, or mean where it names none.
+
+        Raises:
+            UnsupportedParameter: the model is a reranker, or its own pooling is not known here.
+            InvalidParameter: a text has no tokens, or one that is not in the vocabulary.
+            PromptTooLong: with both numbers; nothing was computed.
+            DoesNotFit: there is no memory for a context of the longest text.
+            InternalError: llama.cpp failed.
+        """
+        kind = self._pooling_type(pooling)
+        for index, text in enumerate(texts):
+            self._check(index, text)
+        vectors = np.zeros((len(texts), self.width), np.float32)
+        if not texts:
+            return vectors
+        context = self._fitting(kind, max(len(text) for text in texts))
+        for group in _groups(texts, context.batch_tokens, context.sequences):
+            if len(texts[group.start]) > context.batch_tokens:
+                vectors[group] = self._in_pieces(context, kind, texts[group.start])
+            else:
+                context.clear()
+                rows = [
+                    Row(slot, 0, text, outputs=len(text)) for slot, text in enumerate(texts[group])
+                ]
+                vectors[group] = context.compute(rows)
+        if context.cells > START_CELLS:
+            self.close()  # made for one long text: what it holds is better spent on sequences
+        return _normalized(vectors)
+
+    def close(self) -> None:
+        """Free the context; the next text makes another. May be called twice."""
+        context, self._context = self._context, None
+        if context is not None:
+            context.close()
+
+    def _in_pieces(self, context: _PoolingContext, kind: int, text: Sequence[int]) -> Vectors:
+        """[width] of one text that is longer than a batch."""
+        context.clear()
+        total = np.zeros(self.width, np.float64)
+        size = context.batch_tokens
+        for start in range(0, len(text), size):
+            piece = text[start : start + size]
+            vector = context.compute([Row(0, start, piece, outputs=len(piece))])[0]
+            if kind == _MEAN:
+                total += vector.astype(np.float64) * (len(piece) / len(text))
+            elif kind == _LAST or start == 0:
+                total[:] = vector
+            if kind == _CLS:
+                break
+        return total.astype(np.float32)
+
+    def _pooling_type(self, pooling: Pooling) -> int:
+        name = self._model.path.name
+        if self._own_pooling == _RANK:
+            raise UnsupportedParameter(
+                "pooling",
+                f"{name} is a reranker: it scores pairs of texts and has no vectors for one.",
+                "Use an embedding model.",
+            )
+        if pooling != "model":
+            return _POOLING[pooling]
+        if self._own_pooling not in (0, *_POOLING.values()):
+            raise UnsupportedParameter(
+                "pooling",
+                f"{name} names pooling type {self._own_pooling}, which is not known.",
+                "Choose a pooling: mean, last or cls.",
+            )
+        return self._own_pooling or _MEAN
+
+    def _check(self, index: int, text: Sequence[int]) -> None:
+        if len(text) == 0:
+            raise InvalidParameter("input", f"Text {index} has no tokens.", "Leave it out.")
+        size = self._model.facts.vocab_size
+        for token in (min(text), max(text)):
+            if not 0 <= token < size:
+                raise InvalidParameter(
+                    "token_ids", f"Token {token} is not in the vocabulary of {size:,}."
+                )
+
+    def _fitting(self, kind: int, longest: int) -> _PoolingContext:
+        """A context for texts of `longest` tokens: the one that is there, if it will do."""
+        context = self._context
+        if context is None or context.kind != kind:
+            fitting = LOGIT_BYTES // (4 * self._model.facts.vocab_size)
+            context = self._made(kind, max(1, min(self._plan.ubatch, fitting)), 0)
+        whole = not self._is_causal or not context.has_memory
+        limit = self._limit(context) if whole else self._plan.context
+        if longest > limit:
+            hint = "Split the text: this model reads both ways, so a text is computed in one piece."
+            raise PromptTooLong(
+                f"A text has {longest:,} tokens; {limit:,} is the most that can be embedded.",
+                hint if limit < self._plan.context else "",
+                prompt_tokens=longest,
+                context=limit,
+            )
+        if whole and longest > context.batch_tokens:
+            context = self._made(kind, min(_power_of_two(longest), limit), 0)
+        elif longest > context.cells:
+            most = -(-self._plan.context // CELL_ALIGNMENT) * CELL_ALIGNMENT
+            context = self._made(kind, context.batch_tokens, min(_power_of_two(longest), most))
+        return context
+
+    def _limit(self, context: _PoolingContext) -> int:
+        """Longest text that cannot be cut; positions beyond the trained ones may have no row in
+        the model's table, which llama.cpp answers with an assertion.
+        """
+        limit = min(self._plan.context, MAX_WHOLE_TOKENS)
+        if self._model.facts.trained_context > 0:
+            limit = min(limit, self._model.facts.trained_context)
+        if context.has_memory:
+            limit = min(limit, WHOLE_LOGIT_BYTES // (4 * self._model.facts.vocab_size))
+        return max(limit, 1)
+
+    def _made(self, kind: int, batch_tokens: int, cells: int) -> _PoolingContext:
+        self.close()
+        cells = max(cells, batch_tokens)
+        needed = cells * self._plan.kv_bytes_per_token
+        available = available_bytes()
+        if needed > available:
+            raise DoesNotFit(
+                f"Embedding a text of this length needs {needed / 1e9:.2f} GB for keys and values; "
+                f"{available / 1e9:.2f} GB are available.",
+                "Split the text, or close other programs.",
+                needed_bytes=needed,
+                available_bytes=available,
+            )
+        self._context = _PoolingContext(
+            self._model, self._plan, kind, batch_tokens, cells, self._threads
+        )
+        return self._context
+
+
+class _PoolingContext:
+    """Owns one `llama_context` that gives one vector a sequence.
+
+    A batch is one graph (n_batch = n_ubatch): llama.cpp pools within a graph only.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        plan: ContextPlan,
+        kind: int,
+        batch_tokens: int,
+        cells: int,
+        threads: int,
+    ) -> None:
+        self.kind = kind
+        self.sequences = min(MAX_TEXTS, batch_tokens, model.library.max_sequences)
+        """At most one for each token of a batch, else output_reserve asserts."""
+        self.batch_tokens = -(-batch_tokens // self.sequences) * self.sequences
+        """What was asked for or a little more: graph_reserve rounds the tokens of a graph up to a
+        multiple of the sequences, but not its outputs, and mean pooling asserts that they are as
+        many."""
+        self._api = model.library.api
+        self._log = model.library.log
+        self._width = int(self._api.llama_model_n_embd_out(model.handle))
+        params = self._api.llama_context_default_params()
+        set_fields(
+            params,
+            n_ctx=max(cells, self.batch_tokens),
+            n_batch=self.batch_tokens,
+            n_ubatch=self.batch_tokens,
+            n_seq_max=self.sequences,
+            n_threads=threads,
+            n_threads_batch=threads,
+            type_k=plan.ggml_type,
+            type_v=plan.ggml_type,
+            flash_attn_type=plan.flash_attention,
+            pooling_type=kind,
+            embeddings=True,
+            kv_unified=True,
+            swa_full=True,
+            no_perf=True,
+        )
+        self._log.clear()
+        self._handle: Any = self._api.llama_init_from_model(model.handle, params)
+        if not self._handle:
+            raise DoesNotFit(
+                f"llama.cpp cannot make a context for embeddings of {cells:,} tokens: "
+                f"{self._log.said()}",
+                "Split the text, or close other programs.",
+                context=cells,
+            )
+        self._memory: Any = self._api.llama_get_memory(self._handle)
+        self.has_memory = bool(self._memory)
+        """False for models without a decoder, which compute every text from its beginning."""
+        self.cells = int(self._api.llama_n_ctx(self._handle))
+        self._batch = Batch(self._api, self.batch_tokens)
+
+    def clear(self) -> None:
+        """Forget every sequence."""
+        if self.has_memory:
+            self._api.llama_memory_clear(self._memory, False)
+
+    def compute(self, rows: Sequence[Row]) -> Vectors:
+        """[len(rows), width]: the pooled vector of each row, not normalized."""
+        self._batch.fill(rows, [row.slot for row in rows])
+        run = self._api.llama_decode if self.has_memory else self._api.llama_encode
+        self._log.clear()
+        code = run(self._handle, self._batch.struct)
+        if code:
+            raise InternalError(
+                f"llama.cpp could not embed {sum(len(row.tokens) for row in rows):,} tokens "
+                f"({code}): {self._log.said() or 'it gave no reason'}"
+            )
+        vectors = np.empty((len(rows), self._width), np.float32)
+        for row, vector in zip(rows, vectors, strict=True):
+            pointer = self._api.llama_get_embeddings_seq(self._handle, row.slot)
+            if not pointer:
+                raise InternalError(f"llama.cpp has no vector for sequence {row.slot}.")
+            vector[:] = np.ctypeslib.as_array(pointer, (self._width,))
+        return vectors
+
+    def close(self) -> None:
+        handle, self._handle, self._memory = self._handle, None, None
+        if handle:
+            self._api.llama_free(handle)
+
+
+def _groups(texts: Sequence[Sequence[int]], tokens: int, most: int) -> Iterator[slice]:
+    """Neighbours that fit into one batch; a text that is longer than one is alone."""
+    start, used = 0, 0
+    for index, text in enumerate(texts):
+        if index > start and (used + len(text) > tokens or index - start == most):
+            yield slice(start, index)
+            start, used = index, 0
+        used += len(text)
+    yield slice(start, len(texts))
+
+
+def _normalized(vectors: Vectors) -> Vectors:
+    """Each divided by its L2 norm.
+
+    Raises:
+        InternalError: one is zero or not finite.
+    """
+    norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    if not (np.isfinite(norms) & (norms > 0)).all():
+        raise InternalError("The model gave a vector that is zero or not finite.")
+    unit: Vectors = (vectors / norms).astype(np.float32)
+    return unit
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (count - 1).bit_length()

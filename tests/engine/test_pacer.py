@@ -1,0 +1,78 @@
+"""How prefill is cut while others stream."""
+
+import pytest
+
+from hearth.backends.engine.pacer import FIRST_LOOK, LEAST, Pacer
+
+
+def machine(decode_s, token_s):
+    """Seconds of a step, as a simple machine would take."""
+
+    def step(decoding, prefill):
+        return (decode_s if decoding else 0.0) + prefill * token_s
+
+    return step
+
+
+def settle(pacer, step, decoding, rounds=30):
+    """Let the pacer see `rounds` mixed steps; the last one's seconds."""
+    took = 0.0
+    for _ in range(rounds):
+        tokens = pacer.allowance(decoding)
+        took = step(decoding, tokens)
+        pacer.observe(decoding, tokens, took)
+    return took
+
+
+def test_alone_a_step_is_whole():
+    assert Pacer(0.05, 512).allowance(0) == 512
+
+
+def test_the_first_mixed_step_is_a_careful_one():
+    assert Pacer(0.05, 512).allowance(3) == FIRST_LOOK
+    assert Pacer(0.05, 16).allowance(3) == 16
+
+
+@pytest.mark.parametrize(("decode_s", "token_s"), [(0.005, 0.0002), (0.02, 0.001), (0.04, 0.0005)])
+def test_a_step_comes_to_take_about_the_target(decode_s, token_s):
+    pacer = Pacer(0.05, 4096)
+    step = machine(decode_s, token_s)
+    pacer.observe(2, 0, step(2, 0))
+    took = settle(pacer, step, 2)
+    assert took <= max(0.05, 2 * decode_s) * 1.05
+    assert took >= max(0.05, 2 * decode_s) * 0.8
+
+
+def test_where_decoding_alone_is_slower_than_the_target_prefill_gets_as_much_time_as_it():
+    pacer = Pacer(0.05, 4096)
+    step = machine(0.2, 0.001)
+    pacer.observe(8, 0, step(8, 0))
+    assert 0.3 <= settle(pacer, step, 8) <= 0.41
+
+
+def test_prefill_never_starves():
+    pacer = Pacer(0.05, 512)
+    step = machine(0.01, 1.0)
+    pacer.observe(1, 0, step(1, 0))
+    settle(pacer, step, 1)
+    assert pacer.allowance(1) == LEAST
+
+
+def test_a_machine_that_becomes_slower_is_noticed_in_a_few_steps():
+    pacer = Pacer(0.05, 4096)
+    pacer.observe(1, 0, 0.01)
+    settle(pacer, machine(0.01, 0.0002), 1)
+    slow = machine(0.01, 0.001)
+    took = [settle(pacer, slow, 1, rounds=1) for _ in range(5)]
+    assert took[0] > 0.1
+    assert took[-1] < 0.07
+
+
+def test_one_lucky_timing_at_most_doubles_the_next_step():
+    pacer = Pacer(0.05, 4096)
+    pacer.observe(1, 0, 0.01)
+    settle(pacer, machine(0.01, 0.0005), 1)
+    usual = pacer.allowance(1)
+    for _ in range(3):
+        pacer.observe(1, usual, 0.0101)
+    assert pacer.allowance(1) <= 2 * usual

@@ -1,0 +1,240 @@
+"""Who runs, who waits, who makes way: over a runner without a model, whose words would change if
+anything were computed on a wrong past.
+"""
+
+import pytest
+
+from fake_runner import FakeRunner
+from hearth.backends.contract import Failed, Finished, SamplingParams, Started
+from hearth.backends.engine.engine import Engine
+from speakers import Listener, at_rest, drain, generation
+
+KINDS = ["full", "recurrent", "sliding"]
+
+
+def run_all(runner, prompts, tokens, **how):
+    """What each of `prompts` is answered, all submitted at once, and the engine that did it."""
+    engine = Engine(runner)
+    heard = []
+    for ident, prompt in enumerate(prompts):
+        made, listener = generation(ident, prompt, runner, tokens=tokens, **how)
+        engine.submit(made)
+        heard.append(listener)
+    drain(engine, 100_000)
+    return [listener.ids for listener in heard], engine
+
+
+@pytest.mark.parametrize("can_save", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_twelve_requests_in_a_pool_for_three_all_finish_with_their_own_words(kind, can_save):
+    runner = FakeRunner(
+        context=2048, pool=2048, slots=12, chunk=128, kind=kind, can_save=can_save, vocab=501
+    )
+    prompts = [[(31 * n + k * k) % 501 for k in range(500)] for n in range(12)]
+    said, engine = run_all(runner, prompts, 200)
+    assert said == [runner.greedy(prompt, 200) for prompt in prompts]
+    assert engine.stats().preemptions > 0
+    assert at_rest(engine, runner)
+
+
+def test_who_came_last_makes_way_and_the_first_is_never_put_aside():
+    runner = FakeRunner(context=200, pool=200, slots=3, chunk=64)
+    engine = Engine(runner)
+    heard = []
+    for ident in range(3):
+        made, listener = generation(ident, [ident] * 40, runner, tokens=60)
+        engine.submit(made)
+        heard.append(listener)
+    ended = []
+    while engine.turn():
+        ended += [i for i, h in enumerate(heard) if h.over and i not in ended]
+    assert ended == [0, 1, 2]
+    assert engine.stats().preemptions >= 1
+    assert all(len([e for e in h.events if isinstance(e, Started)]) == 1 for h in heard)
+
+
+def test_a_seeded_draw_is_the_same_after_preemption():
+    params = SamplingParams(seed=11, temperature=1.0)
+    prompts = [[n, n + 1] * 20 for n in range(4)]
+    wide, _ = run_all(FakeRunner(context=600, pool=600, slots=4), prompts, 70, params=params)
+    tight_runner = FakeRunner(context=200, pool=200, slots=4)
+    tight, engine = run_all(tight_runner, prompts, 70, params=params)
+    assert engine.stats().preemptions > 0
+    assert tight == wide
+
+
+def test_a_higher_priority_is_admitted_first():
+    runner = FakeRunner(slots=1)
+    engine = Engine(runner)
+    order = []
+    for ident, priority in [(0, 0), (1, 0), (2, 5)]:
+
+        def note(event, i=ident):
+            if isinstance(event, Started):
+                order.append(i)
+
+        made, _ = generation(ident, [ident + 1], runner, tokens=2, priority=priority, emit=note)
+        engine.submit(made)
+    drain(engine)
+    assert order == [2, 0, 1]
+
+
+def test_a_higher_priority_takes_a_slot_and_gives_it_back():
+    runner = FakeRunner(slots=2)
+    engine = Engine(runner)
+    low = []
+    for ident in range(2):
+        made, heard = generation(ident, [ident] * 5, runner, tokens=40)
+        engine.submit(made)
+        low.append(heard)
+    for _ in range(8):
+        engine.turn()
+    made, urgent = generation(7, [77] * 5, runner, tokens=10, priority=1)
+    engine.submit(made)
+    while not urgent.over:
+        engine.turn()
+    assert not low[0].over and not low[1].over
+    drain(engine)
+    assert urgent.ids == runner.greedy([77] * 5, 10)
+    assert [heard.ids for heard in low] == [runner.greedy([i] * 5, 40) for i in range(2)]
+    assert at_rest(engine, runner)
+
+
+def test_sessions_take_turns_where_requests_wait():
+    runner = FakeRunner(slots=2)
+    engine = Engine(runner)
+    order = []
+    asked = [("busy", n) for n in range(6)] + [("quiet", 6)]
+    for session, ident in asked:
+
+        def note(event, i=ident):
+            if isinstance(event, Started):
+                order.append(i)
+
+        made, _ = generation(ident, [ident + 1] * 3, runner, tokens=5, session=session, emit=note)
+        engine.submit(made)
+    drain(engine)
+    assert order[0] == 0
+    assert order[1] == 6, "the session that has nobody running goes before the next of the other"
+
+
+def test_prefill_is_shared_out_and_the_short_one_is_not_held_up_by_the_long():
+    runner = FakeRunner(context=2000, pool=4000, slots=2, chunk=64)
+    engine = Engine(runner)
+    long, heard_long = generation(1, [k % 97 for k in range(1500)], runner)
+    short, heard_short = generation(2, [5] * 20, runner, tokens=3)
+    engine.submit(long)
+    engine.submit(short)
+    turns = 0
+    while not heard_short.over:
+        engine.turn()
+        turns += 1
+    assert turns < 10
+    assert not heard_long.over
+    drain(engine)
+    assert heard_long.ids == runner.greedy([k % 97 for k in range(1500)], 10)
+
+
+@pytest.mark.parametrize("kind", ["full", "sliding"])
+def test_eight_that_share_a_prefix_compute_it_once(kind):
+    runner = FakeRunner(context=2048, pool=8192, slots=8, chunk=128, kind=kind)
+    prefix = [(k * 7) % 97 for k in range(1000)]
+    prompts = [[*prefix, n, n + 1, n + 2] for n in range(8)]
+    said, engine = run_all(runner, prompts, 5)
+    assert said == [runner.greedy(prompt, 5) for prompt in prompts]
+    if kind == "full":
+        # All of the prefix once, the rest of each prompt, and what each said but its last token.
+        assert runner.computed_tokens == 1000 + 8 * 3 + 8 * 4
+        assert engine.stats().cached_tokens == 7 * 1000
+    assert at_rest(engine, runner)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_second_turn_of_a_chat_computes_only_what_is_new(kind):
+    runner = FakeRunner(context=1000, pool=2000, chunk=64, kind=kind)
+    engine = Engine(runner)
+    first, heard = generation(1, list(range(90)) * 2, runner, tokens=20)
+    engine.submit(first)
+    drain(engine)
+    before = runner.computed_tokens
+    question = [3, 1, 4, 1, 5]
+    prompt = list(range(90)) * 2 + heard.ids + question
+    second, heard = generation(2, prompt, runner, tokens=1)
+    engine.submit(second)
+    drain(engine)
+    assert heard.ids == runner.greedy(prompt, 1)
+    # The last token that was drawn had not been computed.
+    assert runner.computed_tokens - before == 1 + len(question)
+    assert heard.last.usage.cached_tokens == len(prompt) - 1 - len(question)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_asking_the_same_again_computes_one_token(kind):
+    runner = FakeRunner(context=1000, pool=2000, chunk=64, kind=kind)
+    engine = Engine(runner)
+    prompt = [(k * k) % 97 for k in range(150)]
+    for ident in range(3):
+        before = runner.computed_tokens
+        made, heard = generation(ident, prompt, runner, tokens=8)
+        engine.submit(made)
+        drain(engine)
+        assert heard.ids == runner.greedy(prompt, 8)
+        if ident:
+            assert runner.computed_tokens - before == 8
+            assert heard.last.usage.cached_tokens == 149
+
+
+def test_a_donor_that_is_cancelled_holds_nobody_up():
+    runner = FakeRunner(context=1000, pool=2000, chunk=16)
+    engine = Engine(runner)
+    prefix = [k % 97 for k in range(300)]
+    first, heard_first = generation(1, [*prefix, 1], runner)
+    second, heard_second = generation(2, [*prefix, 2], runner)
+    engine.submit(first)
+    engine.submit(second)
+    for _ in range(5):
+        engine.turn()
+    engine.cancel(1)
+    drain(engine)
+    assert heard_first.last.reason == "cancelled"
+    assert heard_second.ids == runner.greedy([*prefix, 2], 10)
+    assert runner.computed_tokens < 2 * 300
+    assert at_rest(engine, runner)
+
+
+def test_what_does_not_fit_into_what_memory_is_left_fails_and_others_go_on():
+    runner = FakeRunner(context=256, pool=256)
+    runner.cache.limit(100)
+    engine = Engine(runner)
+    large, heard_large = generation(1, list(range(97)) * 2, runner)
+    small, heard_small = generation(2, [4, 5, 6], runner)
+    engine.submit(large)
+    engine.submit(small)
+    drain(engine)
+    assert isinstance(heard_large.last, Failed)
+    assert heard_large.last.error.code == "does_not_fit"
+    assert heard_large.last.error.data == {"tokens": 194, "pool_tokens": 256}
+    assert isinstance(heard_small.last, Finished)
+    assert heard_small.ids == runner.greedy([4, 5, 6], 10)
+
+
+def test_cancelling_many_at_any_moment_leaves_nothing_held():
+    runner = FakeRunner(context=400, pool=600, slots=5, chunk=32)
+    engine = Engine(runner)
+    heard = []
+    for ident in range(60):
+        made, listener = generation(ident, [ident % 7] * (5 + ident), runner, tokens=30)
+        engine.submit(made)
+        heard.append(listener)
+        for _ in range(ident % 4):
+            engine.turn()
+        if ident % 3:
+            engine.cancel(ident - ident % 5)
+    for ident in range(0, 60, 2):
+        engine.cancel(ident)
+    drain(engine)
+    assert all(isinstance(listener.last, Finished) for listener in heard)
+    assert at_rest(engine, runner)
+    engine.clear_cache(Listener())
+    engine.turn()
+    assert engine.stats().kept_tokens == 0

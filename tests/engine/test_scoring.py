@@ -1,0 +1,131 @@
+"""What the model thinks of given tokens, and vectors of texts, beside those who stream."""
+
+import numpy as np
+import pytest
+
+from fake_runner import FakeRunner
+from hearth.backends.contract import Embeddings, Failed, Finished, Scores
+from hearth.backends.engine.embedding import Embedding
+from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.scoring import Scoring
+from speakers import Listener, at_rest, drain, generation
+
+
+def expected(runner, tokens):
+    found = []
+    for at in range(1, len(tokens)):
+        logits = runner.logits(tokens[:at]).astype(np.float64)
+        found.append(logits[tokens[at]] - np.log(np.exp(logits).sum()))
+    return found
+
+
+@pytest.mark.parametrize("chunk", [8, 16, 64])
+@pytest.mark.parametrize("max_outputs", [4, 5, 64])
+def test_scores_are_those_of_the_tokens_one_by_one(chunk, max_outputs):
+    runner = FakeRunner(chunk=chunk, max_outputs=max_outputs)
+    engine = Engine(runner)
+    tokens = [(k * 11) % 97 for k in range(50)]
+    heard = Listener()
+    engine.submit(Scoring(1, tokens, heard))
+    drain(engine)
+    [scores] = heard.events
+    assert isinstance(scores, Scores)
+    assert scores.logprobs == pytest.approx(expected(runner, tokens), abs=1e-5)
+    assert at_rest(engine, runner)
+
+
+def test_scoring_what_is_cached_still_scores_all_of_it():
+    runner = FakeRunner()
+    engine = Engine(runner)
+    tokens = [(k * 11) % 97 for k in range(50)]
+    made, _ = generation(1, tokens, runner, tokens=4)
+    engine.submit(made)
+    drain(engine)
+    heard = Listener()
+    engine.submit(Scoring(2, tokens, heard))
+    drain(engine)
+    assert heard.last.logprobs == pytest.approx(expected(runner, tokens), abs=1e-5)
+
+
+def test_scoring_and_generating_share_steps_and_do_not_change_each_other():
+    runner = FakeRunner(context=400, pool=400, slots=3, chunk=16, max_outputs=8)
+    engine = Engine(runner)
+    made, heard = generation(1, [1, 2, 3], runner, tokens=40)
+    engine.submit(made)
+    tokens = [(k * 11) % 97 for k in range(60)]
+    scored = Listener()
+    engine.submit(Scoring(2, tokens, scored))
+    drain(engine)
+    assert heard.ids == runner.greedy([1, 2, 3], 40)
+    assert scored.last.logprobs == pytest.approx(expected(runner, tokens), abs=1e-5)
+
+
+@pytest.mark.parametrize("can_save", [True, False])
+def test_a_score_that_was_put_aside_goes_on_where_it_was(can_save):
+    runner = FakeRunner(context=100, pool=100, slots=1, chunk=8, can_save=can_save)
+    engine = Engine(runner)
+    tokens = [(k * 11) % 97 for k in range(80)]
+    heard = Listener()
+    engine.submit(Scoring(1, tokens, heard))
+    for _ in range(5):
+        engine.turn()
+    urgent, heard_urgent = generation(2, [7] * 60, runner, tokens=30, priority=1)
+    engine.submit(urgent)
+    drain(engine)
+    assert heard_urgent.ids == runner.greedy([7] * 60, 30)
+    assert heard.last.logprobs == pytest.approx(expected(runner, tokens), abs=1e-5)
+    assert engine.stats().preemptions == 1
+
+
+def test_a_cancelled_score_says_so_once():
+    runner = FakeRunner(chunk=4)
+    engine = Engine(runner)
+    heard = Listener()
+    engine.submit(Scoring(1, list(range(60)), heard))
+    engine.turn()
+    engine.cancel(1)
+    drain(engine)
+    assert heard.events == [Finished("cancelled")]
+
+
+def test_vectors_come_in_order_and_beside_streams():
+    runner = FakeRunner(chunk=16, context=400, pool=400)
+    engine = Engine(runner)
+    made, heard = generation(1, [1, 2, 3], runner, tokens=40)
+    engine.submit(made)
+    texts = [[n + 1] * (n + 3) for n in range(12)]
+    got = Listener()
+    engine.submit(Embedding(2, texts, "mean", got))
+    drain(engine)
+    [answer] = got.events
+    assert isinstance(answer, Embeddings)
+    assert answer.prompt_tokens == sum(map(len, texts))
+    one_by_one = [runner.embed([text], "mean")[0] for text in texts]
+    np.testing.assert_allclose(answer.vectors, one_by_one, rtol=1e-6)
+    assert heard.ids == runner.greedy([1, 2, 3], 40)
+
+
+def test_vectors_that_cannot_be_had_fail_alone():
+    class NoVectors(FakeRunner):
+        def embed(self, texts, pooling):
+            raise RuntimeError("no")
+
+    runner = NoVectors()
+    engine = Engine(runner)
+    got = Listener()
+    engine.submit(Embedding(1, [[1, 2]], "mean", got))
+    made, heard = generation(2, [1, 2, 3], runner)
+    engine.submit(made)
+    drain(engine)
+    assert isinstance(got.last, Failed)
+    assert heard.ids == runner.greedy([1, 2, 3], 10)
+
+
+def test_cancelled_vectors():
+    runner = FakeRunner()
+    engine = Engine(runner)
+    got = Listener()
+    engine.submit(Embedding(1, [[1, 2]], "mean", got))
+    engine.cancel(1)
+    drain(engine)
+    assert got.events == [Finished("cancelled")]

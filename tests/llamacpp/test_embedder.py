@@ -1,0 +1,264 @@
+"""Embeddings: pooling is what its name says, whatever batches and pieces texts go through."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gguf_builder import tiny_llama, tiny_vocabulary
+from hearth.backends.contract import ModelSettings, Pooling
+from hearth.backends.errors import InvalidParameter, PromptTooLong, UnsupportedParameter
+from hearth.backends.llamacpp import embedder
+from hearth.backends.llamacpp.embedder import Embedder
+from hearth.backends.llamacpp.lib import load_library
+from hearth.backends.llamacpp.model import LlamaModel
+from hearth.backends.llamacpp.params import plan_context
+from hearth.quant.gguf import preflight
+from random_models import write_model
+
+WIDTH = 64
+Make = Callable[..., Embedder]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """`make(path, **settings)`: an embedder in exact mode, closed with its model after the test."""
+    opened: list[tuple[Embedder, LlamaModel]] = []
+
+    def open_exact(path: Path, **changes: object) -> Embedder:
+        settings = ModelSettings(kv_type="f32", flash_attention=False, **changes)  # type: ignore[arg-type]
+        plan = plan_context(
+            settings, preflight.check(path), weight_bytes=0, available_bytes=1 << 34
+        )
+        model = LlamaModel.open(path)
+        opened.append((Embedder(model, plan, threads=1), model))
+        return opened[-1][0]
+
+    yield open_exact
+    for made, model in opened:
+        made.close()
+        model.close()
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("models") / "causal.gguf", context=2048, vocab=320)
+
+
+@pytest.fixture(scope="module")
+def both_ways(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A llama whose tokens see those after them as well, as in some embedding models."""
+    path = tmp_path_factory.mktemp("models") / "both.gguf"
+    return tiny_llama(path, context=1024, vocab=320, extra={"llama.attention.causal": False})
+
+
+def texts_of(*lengths: int, vocab: int = 270) -> list[list[int]]:
+    rng = np.random.default_rng(len(lengths))
+    return [rng.integers(0, vocab, length).tolist() for length in lengths]
+
+
+def raw_vectors(path: Path, tokens: Sequence[int], width: int = WIDTH) -> NDArray[np.float64]:
+    """[len(tokens), width]: each token's own vector, by llama.cpp's bare C interface."""
+    api = load_library().api
+    model = api.llama_model_load_from_file(str(path).encode(), api.llama_model_default_params())
+    params = api.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = 2048
+    params.embeddings, params.pooling_type = True, api.LLAMA_POOLING_TYPE_NONE
+    params.type_k = params.type_v = api.GGML_TYPE_F32
+    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.n_threads = params.n_threads_batch = 1
+    context = api.llama_init_from_model(model, params)
+    array = (ctypes.c_int32 * len(tokens))(*tokens)
+    assert api.llama_decode(context, api.llama_batch_get_one(array, len(tokens))) == 0
+    found = [
+        np.ctypeslib.as_array(api.llama_get_embeddings_ith(context, i), (width,)).copy()
+        for i in range(len(tokens))
+    ]
+    api.llama_free(context)
+    api.llama_model_free(model)
+    return np.array(found, np.float64)
+
+
+def unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    return vector / np.linalg.norm(vector)
+
+
+def test_pooling_is_what_its_name_says(make: Make, causal: Path) -> None:
+    made = make(causal)
+    assert made.width == WIDTH
+    texts = texts_of(5, 1, 40, 17)
+    raw = [raw_vectors(causal, text) for text in texts]
+    expected: dict[Pooling, list[NDArray[np.float64]]] = {
+        "mean": [vectors.mean(axis=0) for vectors in raw],
+        "last": [vectors[-1] for vectors in raw],
+        "cls": [vectors[0] for vectors in raw],
+    }
+    for pooling, vectors in expected.items():
+        found = made.embed(texts, pooling)
+        assert found.shape == (4, WIDTH) and found.dtype == np.float32
+        np.testing.assert_allclose(found, [unit(v) for v in vectors], atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["tiny-llama", "tiny-hybrid", "tiny-swa"])
+def test_many_at_once_are_the_same_as_one_by_one(make: Make, shape: str, tmp_path: Path) -> None:
+    made = make(write_model(shape, "f32", tmp_path / "model.gguf"))
+    texts = texts_of(*range(1, 41))
+    for pooling in ("mean", "last"):
+        together = made.embed(texts, pooling)
+        alone = np.concatenate([made.embed([text], pooling) for text in texts])
+        np.testing.assert_allclose(together, alone, atol=1e-4)
+        np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
+        assert len(np.unique(together.round(4), axis=0)) == len(texts)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
+def test_a_text_longer_than_a_batch_is_pooled_as_a_whole(
+    make: Make, causal: Path, pooling: Pooling
+) -> None:
+    texts = texts_of(700, 3, 2048, 3)
+    small = make(causal, max_batch_tokens=67, max_sessions=1).embed(texts, pooling)
+    raw = raw_vectors(causal, texts[2])
+    whole = {"mean": raw.mean(axis=0), "last": raw[-1], "cls": raw[0]}[pooling]
+    np.testing.assert_allclose(small[2], unit(whole), atol=1e-5)
+    large = make(causal, max_batch_tokens=2048).embed(texts, pooling)
+    np.testing.assert_allclose(small, large, atol=1e-5)
+
+
+def test_the_files_own_pooling_is_the_default_and_mean_where_it_has_none(
+    make: Make, causal: Path, tmp_path: Path
+) -> None:
+    texts = texts_of(6, 9)
+    assert (make(causal).embed(texts, "model") == make(causal).embed(texts, "mean")).all()
+    extra = {"llama.pooling_type": 3}
+    last = make(tiny_llama(tmp_path / "last.gguf", context=2048, vocab=320, extra=extra))
+    assert (last.embed(texts, "model") == make(causal).embed(texts, "last")).all()
+    assert (last.embed(texts, "mean") == make(causal).embed(texts, "mean")).all()
+
+
+@pytest.mark.parametrize("pooling", ["model", "mean"])
+def test_a_reranker_is_refused(make: Make, tmp_path: Path, pooling: Pooling) -> None:
+    path = tiny_llama(tmp_path / "rank.gguf", extra={"llama.pooling_type": 4})
+    with pytest.raises(UnsupportedParameter, match="reranker"):
+        make(path).embed(texts_of(3), pooling)
+
+
+def test_a_pooling_that_is_not_known_is_refused_but_another_can_be_chosen(
+    make: Make, tmp_path: Path
+) -> None:
+    made = make(tiny_llama(tmp_path / "odd.gguf", extra={"llama.pooling_type": 9}))
+    with pytest.raises(UnsupportedParameter, match="pooling type 9"):
+        made.embed(texts_of(3), "model")
+    assert made.embed(texts_of(3), "last").shape == (1, WIDTH)
+
+
+def test_a_text_longer_than_the_context_is_refused_with_both_numbers(
+    make: Make, causal: Path
+) -> None:
+    made = make(causal, context=256)
+    with pytest.raises(PromptTooLong) as caught:
+        made.embed(texts_of(3, 257), "mean")
+    assert caught.value.data == {"prompt_tokens": 257, "context": 256}
+    assert made.embed(texts_of(3, 256), "mean").shape == (2, WIDTH)
+
+
+def test_attention_that_looks_both_ways_computes_a_text_in_one_piece(
+    make: Make, both_ways: Path
+) -> None:
+    made = make(both_ways, max_batch_tokens=32, max_sessions=1)
+    texts = texts_of(5, 900, 20)
+    expected = [unit(raw_vectors(both_ways, text).mean(axis=0)) for text in texts]
+    np.testing.assert_allclose(made.embed(texts, "mean"), expected, atol=1e-5)
+
+
+def test_one_piece_has_a_limit_of_its_own(
+    make: Make, both_ways: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedder, "MAX_WHOLE_TOKENS", 100)
+    made = make(both_ways, max_batch_tokens=32)
+    assert made.embed(texts_of(100), "mean").shape == (1, WIDTH)
+    with pytest.raises(PromptTooLong, match=r"101 tokens; 100 is the most.*one piece"):
+        made.embed(texts_of(101), "mean")
+
+
+def test_a_model_without_a_decoder_embeds_up_to_its_trained_positions(
+    make: Make, tmp_path: Path
+) -> None:
+    path = tiny_bert(tmp_path / "bert.gguf", positions=256)
+    made = make(path, max_batch_tokens=32)
+    texts = texts_of(4, 256, 9, 1)
+    found = made.embed(texts, "model")
+    expected = [unit(raw_vectors(path, text)[0]) for text in texts]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(PromptTooLong, match="257 tokens; 256"):
+        make(path, context=512).embed(texts_of(257), "model")
+
+
+@pytest.mark.parametrize("text", [[], [320], [-1], [3, 1 << 40]])
+def test_texts_that_llama_cpp_cannot_take_never_reach_it(
+    make: Make, causal: Path, text: list[int]
+) -> None:
+    with pytest.raises(InvalidParameter):
+        make(causal).embed([[1, 2], text], "mean")
+
+
+def test_no_texts_give_no_vectors(make: Make, causal: Path) -> None:
+    assert make(causal).embed([], "mean").shape == (0, WIDTH)
+
+
+@pytest.mark.parametrize("threads", [0, 513])
+def test_numbers_of_threads_that_would_abort_are_refused(causal: Path, threads: int) -> None:
+    plan = plan_context(
+        ModelSettings(), preflight.check(causal), weight_bytes=0, available_bytes=1 << 34
+    )
+    with LlamaModel.open(causal) as model, pytest.raises(InvalidParameter, match="512"):
+        Embedder(model, plan, threads)
+
+
+def test_it_works_again_after_it_was_closed(make: Make, causal: Path) -> None:
+    made = make(causal)
+    first = made.embed(texts_of(7), "mean")
+    made.close()
+    made.close()
+    assert (made.embed(texts_of(7), "mean") == first).all()
+
+
+def tiny_bert(path: Path, positions: int) -> Path:
+    """One layer of an encoder with learned positions that pools by its first token."""
+    words = tiny_vocabulary()
+    writer = gguf.GGUFWriter(path, "bert")
+    writer.add_context_length(positions)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(WIDTH)
+    writer.add_head_count(2)
+    writer.add_layer_norm_eps(1e-6)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.CLS)
+    writer.add_token_type_count(1)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(words.tokens)
+    writer.add_token_types(words.types)
+    writer.add_token_merges(words.merges)
+    rng = np.random.default_rng(0)
+    matrices = {"token_embd": len(words.tokens), "position_embd": positions, "token_types": 1}
+    names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down")
+    for name, rows in (matrices | dict.fromkeys((f"blk.0.{n}" for n in names), WIDTH)).items():
+        weight = rng.standard_normal((rows, WIDTH)) * WIDTH**-0.5
+        writer.add_tensor(f"{name}.weight", weight.astype(np.float32))
+        if name.startswith("blk."):
+            writer.add_tensor(f"{name}.bias", np.zeros(rows, np.float32))
+    for name in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
+        writer.add_tensor(f"{name}.weight", np.ones(WIDTH, np.float32))
+        writer.add_tensor(f"{name}.bias", np.zeros(WIDTH, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

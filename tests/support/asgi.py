@@ -1,0 +1,107 @@
+"""A client that speaks ASGI to an application: a test sees every part as it is sent, and can leave
+in the middle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+Headers = Iterable[tuple[str, str]]
+
+
+@dataclass
+class Reply:
+    """What came back; `complete` is false where the body was cut off."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    parts: list[bytes] = field(default_factory=list)
+    complete: bool = False
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.parts)
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return self.json["error"]
+
+    @property
+    def lines(self) -> list[str]:
+        """The payload of each event and each comment, in order."""
+        blocks = self.body.decode("ascii").split("\n\n")
+        assert blocks.pop() == ""
+        return blocks
+
+    @property
+    def events(self) -> list[Any]:
+        """The JSON of each event; the text of one that is no JSON."""
+        found = [line.removeprefix("data: ") for line in self.lines if line.startswith("data: ")]
+        return [text if text == "[DONE]" else json.loads(text) for text in found]
+
+
+async def exchange(
+    app: Any,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    headers: Headers = (),
+    *,
+    leave: asyncio.Event | None = None,
+    on_part: Callable[[bytes], None] = lambda part: None,
+) -> Reply:
+    """One request; the client leaves when `leave` is set."""
+    reply = Reply()
+    gone = leave or asyncio.Event()
+    unread = [body[: len(body) // 2], body[len(body) // 2 :]]
+
+    async def receive() -> dict[str, Any]:
+        if unread:
+            return {"type": "http.request", "body": unread.pop(0), "more_body": bool(unread)}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        assert not reply.complete
+        if message["type"] == "http.response.start":
+            reply.status = message["status"]
+            reply.headers = {k.decode(): v.decode() for k, v in message["headers"]}
+            return
+        reply.parts.append(message.get("body", b""))
+        reply.complete = not message.get("more_body", False)
+        on_part(reply.parts[-1])
+
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "query_string": b"",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
+        "client": ("127.0.0.1", 50000),
+        "server": ("127.0.0.1", 4242),
+    }
+    await app(scope, receive, send)
+    return reply
+
+
+JSON: Headers = (("host", "127.0.0.1:4242"), ("content-type", "application/json"))
+
+
+def post(app: Any, path: str, body: Any, headers: Headers = JSON) -> Reply:
+    """POST `body`, as JSON unless it is bytes."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return asyncio.run(exchange(app, "POST", path, data, headers))
+
+
+def get(app: Any, path: str, headers: Headers = JSON) -> Reply:
+    return asyncio.run(exchange(app, "GET", path, headers=headers))

@@ -1,0 +1,39 @@
+"""An application over a scripted host, and the requests that tests send to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import asgi
+from fake_host import FakeHost
+from hearth.app.server.catalog import Catalog
+
+HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
+ONCE = {"model": "tiny", "prompt": "Once"}
+
+
+@dataclass
+class Endpoint:
+    """An application and the host behind it."""
+
+    app: Any
+    host: FakeHost
+    catalog: Catalog = field(repr=False)
+
+    def post(self, path: str, body: Any, headers: asgi.Headers = asgi.JSON) -> asgi.Reply:
+        return asgi.post(self.app, path, body, headers)
+
+    def chat(self, **more: Any) -> asgi.Reply:
+        return self.post("/v1/chat/completions", {**HELLO, **more})
+
+    def complete(self, **more: Any) -> asgi.Reply:
+        return self.post("/v1/completions", {**ONCE, **more})
+
+    def get(self, path: str, headers: asgi.Headers = asgi.JSON) -> asgi.Reply:
+        return asgi.get(self.app, path, headers)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The last request that reached the host."""
+        return self.host.requests[-1]

@@ -1,0 +1,135 @@
+"""Sequences by id without a model: lists of cells that really are shared, and a verdict on every
+call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Literal
+
+Kind = Literal["full", "recurrent", "sliding"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One token in the pool."""
+
+    number: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class FakeState:
+    """A saved sequence."""
+
+    tokens: tuple[int, ...]
+    oldest: int
+
+    @property
+    def nbytes(self) -> int:
+        return 8 * len(self.tokens)
+
+
+@dataclass(slots=True)
+class _Held:
+    cells: list[Cell] = field(default_factory=list)
+    oldest: int = 0
+    """Position of the first cell that was not overwritten; before it nothing can be looked at."""
+
+
+class FakeStore:
+    """Implements `SequenceStore`; raises AssertionError where it is used as no library may be.
+
+    Args:
+        sequences: ids.
+        cells: size of the pool.
+        kind: full: any first part can be gone on from. recurrent: only the whole. sliding: the
+            whole, or where the `window` tokens before are still there.
+        window: of "sliding".
+        overwrites: a sliding window overwrites what it has passed, as soon as it can.
+        can_save: whether `save` gives anything.
+    """
+
+    def __init__(
+        self,
+        sequences: int,
+        cells: int,
+        *,
+        kind: Kind = "full",
+        window: int = 8,
+        overwrites: bool = True,
+        can_save: bool = True,
+    ) -> None:
+        self.sequences = sequences
+        self.allocated_tokens = cells
+        self.kind = kind
+        self.keeps_past = kind == "full"
+        self.can_save = can_save
+        self.refuses_restore = False
+        """`restore` fails."""
+        self._window = window
+        self._overwrites = overwrites and kind == "sliding"
+        self._held = [_Held() for _ in range(sequences)]
+        self._numbers = count()
+
+    @property
+    def cells(self) -> int:
+        """Cells in use; a shared one counts once."""
+        return self.cells_of(range(self.sequences))
+
+    def cells_of(self, sequences: Iterable[int]) -> int:
+        """Cells that at least one of `sequences` holds."""
+        return len({cell.number for held in sequences for cell in self._held[held].cells})
+
+    def tokens(self, sequence: int) -> list[int]:
+        """What `sequence` holds."""
+        return [cell.token for cell in self._held[sequence].cells]
+
+    def compute(self, sequence: int, tokens: Seq[int]) -> None:
+        """A step adds `tokens` to the end of `sequence`."""
+        held = self._held[sequence]
+        held.cells += [Cell(next(self._numbers), token) for token in tokens]
+        assert self.cells <= self.allocated_tokens, "the pool is full"
+        if self._overwrites:
+            held.oldest = max(held.oldest, len(held.cells) - self._window)
+
+    def intact(self, sequence: int, held: int, tokens: int) -> bool:
+        now = self._held[sequence]
+        assert held == len(now.cells) and 1 <= tokens <= held
+        if self.kind == "full" or tokens == held:
+            return True
+        return self.kind == "sliding" and now.oldest <= max(0, tokens - self._window)
+
+    def share(self, source: int, target: int, tokens: int) -> None:
+        given = self._held[source]
+        assert source != target and not self._held[target].cells, "the target must be empty"
+        assert self.intact(source, len(given.cells), tokens), "this is not what it was"
+        self._held[target] = _Held(given.cells[:tokens], given.oldest)
+
+    def cut(self, sequence: int, tokens: int) -> bool:
+        held = self._held[sequence]
+        if tokens == 0:
+            self._held[sequence] = _Held()
+            return True
+        assert tokens <= len(held.cells)
+        if not self.intact(sequence, len(held.cells), tokens):
+            return False
+        del held.cells[tokens:]
+        return True
+
+    def save(self, sequence: int) -> FakeState | None:
+        assert self._held[sequence].cells, "there is nothing to save"
+        if not self.can_save:
+            return None
+        return FakeState(tuple(self.tokens(sequence)), self._held[sequence].oldest)
+
+    def restore(self, sequence: int, state: FakeState) -> bool:
+        assert not self._held[sequence].cells, "the target must be empty"
+        if self.refuses_restore or self.cells + len(state.tokens) > self.allocated_tokens:
+            return False
+        self.compute(sequence, state.tokens)
+        self._held[sequence].oldest = state.oldest
+        return True

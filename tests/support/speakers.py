@@ -1,0 +1,84 @@
+"""Generations over a runner without a model, and what they said."""
+
+from __future__ import annotations
+
+from hearth.backends.contract import Failed, Finished, SamplingParams, Token
+from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.generation import Generation, Limits
+from hearth.backends.engine.sampler import Sampler
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def piece(token_id: int, *, special: bool = False) -> bytes:
+    return bytes([32 + token_id % 90])
+
+
+class Listener:
+    """Collects the events of one request."""
+
+    def __init__(self) -> None:
+        self.events: list = []
+
+    def __call__(self, event) -> None:
+        self.events.append(event)
+
+    @property
+    def last(self):
+        return self.events[-1]
+
+    @property
+    def over(self) -> bool:
+        return bool(self.events) and isinstance(self.last, (Finished, Failed))
+
+    @property
+    def ids(self) -> list[int]:
+        return [i for e in self.events if isinstance(e, Token) for i in e.ids]
+
+    @property
+    def text(self) -> str:
+        return "".join(e.text for e in self.events if isinstance(e, Token))
+
+
+def generation(
+    ident,
+    prompt,
+    runner,
+    *,
+    tokens=10,
+    stops=(),
+    params=GREEDY,
+    emit=None,
+    min_tokens=0,
+    ignore_eos=False,
+    end_ids=None,
+    **how,
+) -> tuple[Generation, Listener]:
+    """A generation and what will hear it (unless it speaks to `emit`)."""
+    listener = Listener()
+    made = Generation(
+        ident,
+        prompt,
+        Sampler(params, prompt_ids=prompt),
+        Limits(tokens, min_tokens, ignore_eos, runner.info.end_ids if end_ids is None else end_ids),
+        stops,
+        piece,
+        emit or listener,
+        **how,
+    )
+    return made, listener
+
+
+def drain(engine: Engine, most: int = 10_000) -> None:
+    """Turn until there is nothing to do."""
+    for _ in range(most):
+        if not engine.turn():
+            return
+    raise AssertionError("the engine never came to rest")
+
+
+def at_rest(engine: Engine, runner) -> bool:
+    """Nobody runs or waits, no token is held by a running sequence, and all accounts agree."""
+    runner.cache.check_integrity()
+    stats = engine.stats()
+    return (stats.running, stats.waiting, stats.live_tokens) == (0, 0, 0)
