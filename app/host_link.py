@@ -18,6 +18,7 @@ from typing import Any, Protocol, Self, TypeVar, cast
 from hearth.backends.client import HostClient, HostPlace
 from hearth.backends.contract import (
     Backend,
+    Embeddings,
     Event,
     Failed,
     Finished,
@@ -25,7 +26,9 @@ from hearth.backends.contract import (
     Message,
     ModelInfo,
     ModelSpec,
+    Pooling,
     Request,
+    Scores,
 )
 from hearth.backends.errors import HostUnreachable, InternalError, to_info
 
@@ -42,6 +45,8 @@ class Host(Protocol):
     def backend(self, spec: ModelSpec) -> Backend: ...
 
     async def stats(self) -> HostStats: ...
+
+    async def unload(self, model: str | None = None) -> int: ...
 
 
 class HostLink:
@@ -115,6 +120,10 @@ class HostLink:
         """The host and its workers."""
         return self.call(lambda host: host.stats())
 
+    def unload(self, model: str) -> int:
+        """Unload the model with this path or name; returns how many were loaded."""
+        return self.call(lambda host: host.unload(model))
+
     def call(self, question: Callable[[Host], Coroutine[Any, Any, T]]) -> T:
         """What the host answers to `question`. Raises what that raises; Ctrl+C gives it up."""
         if self._host is None:
@@ -152,6 +161,14 @@ class LinkedModel:
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt that the chat template makes of `messages`."""
         return self._link.call(lambda host: host.backend(self.spec).render(messages))
+
+    def score(self, ids: Sequence[int]) -> Scores:
+        """Log probability of each of `ids` (two or more) after those before it."""
+        return self._link.call(lambda host: host.backend(self.spec).score(ids))
+
+    def embed(self, texts: Sequence[str], *, pooling: Pooling = "model") -> Embeddings:
+        """One vector a text; see `Backend.embed`."""
+        return self._link.call(lambda host: host.backend(self.spec).embed(texts, pooling=pooling))
 
     def stream(self, request: Request) -> EventStream:
         """The events of `request`."""

@@ -95,7 +95,7 @@ class Settings:
     def for_model(self, name: str) -> ModelUse:
         """What holds for the model called `name`. Raises `SettingsError` for its template file."""
         found = self.all(name)
-        load: dict[str, Any] = {key.name: found[key.name].value for key in keys.LOADING}
+        load: dict[str, Any] = {key.target: found[key.name].value for key in keys.LOADING}
         if "chat_template" in found and found["chat_template"].value:
             load["chat_template"] = self._template(found["chat_template"])
         sampled = {item.name for item in fields(SamplingParams)}
@@ -241,7 +241,10 @@ def default_document() -> str:
     )
     for section, declared in sections:
         lines += ["", f"[{section}]"] if section else [""]
-        lines += [f"# {key.name} = {_toml(keys.default_of(key))}  # {key.help}" for key in declared]
+        lines += [
+            f"# {key.name} = {_toml(key.shown(keys.default_of(key)))}  # {key.help}"
+            for key in declared
+        ]
     lines += [
         "",
         "# For one model; any key of [load], and those of [sampling] in a table of their own:",
@@ -253,8 +256,6 @@ def default_document() -> str:
 
 
 def _toml(value: Value) -> str:
-    if value is None:
-        return f'"{keys.AUTO}"'
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from hearth.backends.contract import BackendName, KvType, ModelSettings, SamplingParams
+from hearth.app.sizes import format_size, parse_size
+from hearth.backends.contract import BackendName, KvPool, KvType, ModelSettings, SamplingParams
 from hearth.backends.engine.validate import REQUEST_FIELDS, SAMPLING_FIELDS, Field
 
 Value = bool | int | float | str | tuple[str, ...] | dict[int, float] | None
-Kind = Literal["bool", "int", "float", "text", "texts", "biases"]
+Kind = Literal["bool", "int", "float", "size", "text", "texts", "biases"]
 
 AUTO = "auto"
 _INT32_MAX = 2**31 - 1
@@ -26,14 +27,16 @@ class Key:
 
     Attributes:
         name: as written in the file and after `/set`; `HEARTH_` + upper case in the environment.
-        kind: type of its value; "texts" is a list of texts, "biases" a table from token id to
-            number.
+        kind: type of its value; "size" is a number of bytes, written with a unit or without,
+            "texts" a list of texts, "biases" a table from token id to number.
         help: what it does, in one line without a full stop.
         low, high: inclusive range of a number.
         above: exclusive lower bound of a number, in place of `low`.
         choices: allowed texts.
         auto: "auto" is allowed too, and stands for None: decided by Hearth.
         default: the value when nobody sets it.
+        field: the contract's field that it sets, where that is called otherwise: units live in the
+            names of fields, and in the values that people write.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Key:
     choices: tuple[str, ...] = ()
     auto: bool = False
     default: Value = None
+    field: str = ""
 
     @property
     def flag(self) -> str:
@@ -55,6 +59,17 @@ class Key:
     def variable(self) -> str:
         """The environment variable of the same name."""
         return "HEARTH_" + self.name.upper()
+
+    @property
+    def target(self) -> str:
+        """The contract's field that it sets."""
+        return self.field or self.name
+
+    def shown(self, value: Value) -> Value:
+        """`value` as people write it, in words that `parse` and `check` read."""
+        if value is None and self.auto:
+            return AUTO
+        return format_size(value) if self.kind == "size" and isinstance(value, int) else value
 
     def expects(self) -> str:
         """The allowed values in words, for messages and help."""
@@ -127,6 +142,10 @@ def _check_float(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def _check_size(value: object) -> int | None:
+    return parse_size(value) if isinstance(value, str) else _check_int(value)
+
+
 def _check_text(value: object) -> str | None:
     return value if isinstance(value, str) and _is_utf8(value) else None
 
@@ -192,6 +211,7 @@ def _parse_biases(text: str) -> object:
 
 _KIND_WORDS = {
     "bool": "true or false",
+    "size": "a size such as 512MiB, 2GB, 1.5G (GiB) or a number of bytes, up to 1024TiB",
     "text": "a text in UTF-8",
     "texts": "a list of texts in UTF-8",
     "biases": "token ids with a number from -100 to 100 each, such as 42=-100",
@@ -200,6 +220,7 @@ _CHECKS: dict[Kind, Callable[[object], Value]] = {
     "bool": _check_bool,
     "int": _check_int,
     "float": _check_float,
+    "size": _check_size,
     "text": _check_text,
     "texts": _check_texts,
     "biases": _check_biases,
@@ -208,6 +229,7 @@ _PARSERS: dict[Kind, Callable[[str], object]] = {
     "bool": _parse_bool,
     "int": _parse_int,
     "float": _parse_float,
+    "size": str,
     "text": str,
     "texts": _parse_texts,
     "biases": _parse_biases,
@@ -240,16 +262,58 @@ LOADING = (
         low=1,
         auto=True,
     ),
-    Key("kv_type", "text", "type of the KV cache", choices=get_args(KvType), default="f16"),
+    Key("max_sessions", "int", "sequences that run at the same time", low=1, high=256),
+    Key(
+        "max_batch_tokens",
+        "int",
+        "tokens of one step, prefill and decode of all sessions together",
+        low=1,
+        high=8192,
+    ),
+    Key(
+        "max_waiting",
+        "int",
+        "requests that may wait beside those that run; more are refused as busy",
+        low=0,
+        high=65_536,
+    ),
+    Key(
+        "target_itl_ms",
+        "float",
+        "while others stream, prefill is cut to steps of about so many milliseconds",
+        low=1,
+        high=60_000,
+    ),
+    Key(
+        "kv_budget",
+        "size",
+        "memory for keys and values of all sessions; auto: what memory_fraction leaves",
+        low=1,
+        high=2**50,
+        auto=True,
+        field="kv_budget_bytes",
+    ),
+    Key("kv_type", "text", "type of the KV cache", choices=get_args(KvType)),
+    Key(
+        "kv_pool",
+        "text",
+        "memory for keys and values: grow when it is needed, or static, all at load",
+        choices=get_args(KvPool),
+    ),
+    Key(
+        "memory_fraction",
+        "float",
+        "share of the free memory that weights, keys and values may take",
+        above=0,
+        high=1,
+    ),
     Key("gpu_layers", "int", "layers on the GPU; auto: all, where there is one", low=0, auto=True),
     Key("threads", "int", "threads for decode; auto: measured", low=1, high=512, auto=True),
     Key("batch_threads", "int", "threads for prefill; auto: measured", low=1, high=512, auto=True),
-    Key("chunk_tokens", "int", "prefill tokens a step", low=1, high=8192),
     Key("flash_attention", "bool", "flash attention; auto: the library decides", auto=True),
     Key(
         "extra_buffers", "bool", "repacked weights; auto: on where the self-test passed", auto=True
     ),
-    Key("max_sessions", "int", "sequences that run at the same time", low=1, high=256),
     Key("keep_alive_s", "float", "unload after so many idle seconds; negative: never"),
 )
 
@@ -291,7 +355,7 @@ ALL = {key.name: key for key in (*GENERAL, *LOADING, *SAMPLING)}
 def default_of(key: Key) -> Value:
     """What `key` is when nobody sets it: its own default, or that of the contract's field."""
     for defaults in (ModelSettings(), SamplingParams()):
-        if key.name in {field.name for field in fields(defaults)}:
-            value: Value = getattr(defaults, key.name)
+        if key.target in {field.name for field in fields(defaults)}:
+            value: Value = getattr(defaults, key.target)
             return value
     return key.default

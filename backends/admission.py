@@ -1,46 +1,80 @@
-"""Room for requests to one model: reserved before any work, so that a flood is refused at the
-door.
-"""
+"""Room for calls to one model: reserved before any work, so that a flood is refused at the door."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hearth.backends.contract import Request
 from hearth.backends.errors import Busy
-
-MAX_WAITING = 64
-"""Requests that may wait for one model, beside those that run."""
+from hearth.backends.wire import Call, Detokenize, Embed, Generate, Render, Score, Tokenize
 
 
-def upper_bound_tokens(request: Request) -> int:
-    """Most tokens that `request` can hold, before it is tokenized: a token is at least one byte of
-    its text.
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a call may come to take, before any of it is tokenized."""
 
-    With no `max_tokens` only the prompt is counted: how much is generated is bounded by the
-    context later.
+    sessions: int
+    """How many sequences it makes; a call that only prepares something counts as one too."""
+    prompt_tokens: int
+    """An upper bound: a token is at least one byte of its text."""
+    new_tokens: int = 0
+    """Of all its sequences together; 0 if nobody said, then the context bounds them later."""
+    computes: bool = True
+    """The model works for it, so how long it takes says how long others must wait."""
+
+
+def cost(call: Call) -> Cost | None:
+    """What `call` may take; None if it needs no room: it costs neither model work nor
+    preparation.
     """
-    size = len(request.token_ids or ())
-    size += len((request.text or "").encode(errors="surrogatepass"))
-    for message in request.messages or ():
-        size += len(message.content.encode(errors="surrogatepass"))
-    return size + (request.max_tokens or 0)
+    match call:
+        case Generate(request):
+            return Cost(request.n, _prompt_bytes(request), request.n * (request.max_tokens or 0))
+        case Score():
+            return Cost(1, len(call.ids))
+        case Embed():
+            return Cost(1, _bytes(call.texts))
+        case Tokenize():
+            return Cost(1, _bytes([call.text]), computes=False)
+        case Detokenize():
+            return Cost(1, len(call.ids), computes=False)
+        case Render():
+            return Cost(1, _bytes(message.content for message in call.messages), computes=False)
+        case _:
+            return None
 
 
-@dataclass(slots=True)
+def _prompt_bytes(request: Request) -> int:
+    """Bytes of its text, or its number of token ids."""
+    texts = [message.content for message in request.messages or ()]
+    return len(request.token_ids or ()) + _bytes([request.text or "", *texts])
+
+
+def _bytes(texts: Iterable[str]) -> int:
+    return sum(len(text.encode(errors="surrogatepass")) for text in texts)
+
+
+@dataclass(slots=True, eq=False)
 class Ticket:
-    """One admitted request and what is reserved for it."""
+    """One admitted call and what is reserved for it."""
 
+    cost: Cost
     tokens: int
 
 
 class Admission:
-    """Counts requests and tokens of one model. Not thread-safe: it lives in the host's event
-    loop.
+    """Counts the sessions and tokens of the calls to one model. Not thread-safe: it lives in the
+    host's event loop, and a call is admitted as a whole or not at all.
+
+    Args:
+        max_sessions: sequences that run at the same time.
+        max_waiting: how many more may wait; may be set anew at any time.
     """
 
-    def __init__(self, max_sessions: int) -> None:
+    def __init__(self, max_sessions: int, max_waiting: int) -> None:
         self._max_sessions = max(1, max_sessions)
+        self.max_waiting = max_waiting
         self._context: int | None = None
         self._tickets: list[Ticket] = []
         self._mean_s = 1.0
@@ -50,29 +84,41 @@ class Admission:
         self._context = context
         self._max_sessions = max_sessions
 
-    def admit(self, request: Request) -> Ticket:
-        """Reserve room. Raises `Busy` with `retry_after_s` from how long requests took lately."""
-        ticket = Ticket(upper_bound_tokens(request))
-        held = sum(other.tokens for other in self._tickets)
-        most = self._max_sessions + MAX_WAITING
-        full = len(self._tickets) >= most
-        if self._context is not None and self._tickets:
-            full = full or held + ticket.tokens > self._context * most
-        if full:
-            turns = 1 + len(self._tickets) / self._max_sessions
+    def admit(self, cost: Cost) -> Ticket:
+        """Reserve room. A call that comes alone is always admitted: the worker decides whether it
+        fits.
+
+        Raises:
+            Busy: with `retry_after_s` from how long calls took lately.
+        """
+        ticket = Ticket(cost, cost.prompt_tokens + cost.new_tokens)
+        if self._tickets and self._full(ticket):
+            sessions = self._sessions()
+            turns = 1 + sessions / self._max_sessions
             raise Busy(
-                f"{len(self._tickets)} requests are running or waiting for this model.",
+                f"{sessions} requests are running or waiting for this model.",
                 f"Try again in about {turns * self._mean_s:.0f} s.",
                 retry_after_s=round(turns * self._mean_s, 1),
             )
         self._tickets.append(ticket)
         return ticket
 
-    def counted(self, ticket: Ticket, tokens: int) -> None:
+    def _full(self, ticket: Ticket) -> bool:
+        most = self._max_sessions + max(0, self.max_waiting)
+        if self._sessions() + ticket.cost.sessions > most:
+            return True
+        held = sum(other.tokens for other in self._tickets)
+        return self._context is not None and held + ticket.tokens > self._context * most
+
+    def _sessions(self) -> int:
+        return sum(ticket.cost.sessions for ticket in self._tickets)
+
+    def counted(self, ticket: Ticket, prompt_tokens: int) -> None:
         """The worker has tokenized the request: correct the reservation."""
-        ticket.tokens = tokens
+        ticket.tokens = prompt_tokens + ticket.cost.new_tokens
 
     def release(self, ticket: Ticket, took_s: float) -> None:
-        """The request is over after `took_s` seconds."""
+        """The call is over after `took_s` seconds."""
         self._tickets.remove(ticket)
-        self._mean_s += 0.2 * (took_s - self._mean_s)
+        if ticket.cost.computes:
+            self._mean_s += 0.2 * (took_s - self._mean_s)

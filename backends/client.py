@@ -16,6 +16,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from hearth.backends.contract import (
+    ChoiceFinished,
+    Embeddings,
+    EngineStats,
     Event,
     Failed,
     Finished,
@@ -23,8 +26,10 @@ from hearth.backends.contract import (
     Message,
     ModelInfo,
     ModelSpec,
+    Pooling,
     Progress,
     Request,
+    Scores,
     Started,
     Token,
 )
@@ -32,6 +37,7 @@ from hearth.backends.errors import (
     HostUnreachable,
     InternalError,
     InvalidParameter,
+    NoHost,
     from_info,
     to_info,
 )
@@ -42,7 +48,9 @@ from hearth.backends.wire import (
     Answer,
     Call,
     Cancel,
+    ClearCache,
     Detokenize,
+    Embed,
     Frame,
     Generate,
     GetStats,
@@ -51,12 +59,14 @@ from hearth.backends.wire import (
     Leave,
     Load,
     Render,
+    Score,
     Text,
     Tokenize,
     Unload,
     Welcome,
     WireError,
     encode,
+    is_last,
     read_frame,
 )
 
@@ -67,6 +77,7 @@ _GREET_TIMEOUT_S = 15.0
 """A host that runs greets in milliseconds; one that does not in so many seconds is stuck."""
 _FIRST_WAIT_S = 0.01
 _LONGEST_WAIT_S = 0.1
+_EVENTS = (Started, Progress, Token, ChoiceFinished, Finished, Failed)
 
 
 class HostClient:
@@ -91,11 +102,12 @@ class HostClient:
         """Attach to the host of `place`.
 
         Args:
-            start: start a host where none runs; otherwise `HostUnreachable` is raised.
+            start: start a host where none runs; otherwise `NoHost` is raised.
             host_idle_s: how long a host started here waits, idle and alone, before it leaves.
 
         Raises:
-            HostUnreachable: there is none, it does not start, or it is another version and busy.
+            HostUnreachable: it does not start or answer, or it is another version and busy.
+            NoHost: there is none, and `start` is false.
         """
         client = await _attach(place, start, host_idle_s)
         client._task = asyncio.create_task(client._read())
@@ -109,11 +121,16 @@ class HostClient:
             with contextlib.suppress(OSError):
                 await client._writer.wait_closed()
 
+    @property
+    def lost(self) -> bool:
+        """The connection is gone for good; every call says so."""
+        return self._lost
+
     def backend(self, spec: ModelSpec) -> HostBackend:
         """The model of `spec`, loaded when first used; a relative path is meant from here, which
         is not where the host is.
         """
-        return HostBackend(self, replace(spec, path=os.path.abspath(spec.path)))
+        return HostBackend(self, _absolute(spec))
 
     async def stats(self) -> HostStats:
         """The host and its workers."""
@@ -126,6 +143,12 @@ class HostClient:
         answer = await self.ask(Unload(model))
         assert isinstance(answer, Text)
         return int(answer.text)
+
+    async def clear_cache(self, model: ModelSpec) -> EngineStats:
+        """Forget the kept prefixes of `model`, loaded if need be; returns what is left."""
+        answer = await self.ask(ClearCache(), _absolute(model))
+        assert isinstance(answer, EngineStats)
+        return answer
 
     async def ask(self, call: Call, model: ModelSpec | None = None) -> Answer:
         """The answer to a call that has one. Raises what the host or the worker says."""
@@ -160,7 +183,7 @@ class HostClient:
                 self._writer.write(question)
             while not over:
                 answer = await queue.get()
-                over = not isinstance(answer, (Started, Progress, Token))
+                over = is_last(answer)
                 yield answer
         finally:
             del self._answers[ident]
@@ -204,7 +227,7 @@ class HostBackend:
         """The events of one request; closing the iterator cancels it."""
         async with contextlib.aclosing(self._client.stream(Generate(request), self.spec)) as events:
             async for event in events:
-                assert isinstance(event, (Started, Progress, Token, Finished, Failed))
+                assert isinstance(event, _EVENTS)
                 yield event
 
     async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
@@ -221,10 +244,29 @@ class HostBackend:
         """The prompt that the chat template makes of `messages`."""
         return await self._text(Render(tuple(messages)))
 
+    async def score(self, ids: Sequence[int], *, session: str = "") -> Scores:
+        """Log probability of each of `ids` (two or more) after those before it."""
+        answer = await self._client.ask(Score(tuple(ids), session), self.spec)
+        assert isinstance(answer, Scores)
+        return answer
+
+    async def embed(
+        self, texts: Sequence[str], *, pooling: Pooling = "model", session: str = ""
+    ) -> Embeddings:
+        """One vector a text; `pooling` "model" is what the model was trained with, else mean."""
+        answer = await self._client.ask(Embed(tuple(texts), pooling, session), self.spec)
+        assert isinstance(answer, Embeddings)
+        return answer
+
     async def _text(self, call: Call) -> str:
         answer = await self._client.ask(call, self.spec)
         assert isinstance(answer, Text)
         return answer.text
+
+
+def _absolute(spec: ModelSpec) -> ModelSpec:
+    """The host is not where this process is."""
+    return replace(spec, path=os.path.abspath(spec.path))
 
 
 async def _attach(place: HostPlace, start: bool, host_idle_s: float) -> HostClient:
@@ -246,7 +288,7 @@ async def _attach(place: HostPlace, start: bool, host_idle_s: float) -> HostClie
             ) from error
         except (OSError, WireError) as error:
             if not start:
-                raise HostUnreachable(
+                raise NoHost(
                     "No Hearth host is running.", "Any `hearth run` or `hearth chat` starts one."
                 ) from error
         if host is None or host.poll() is not None:

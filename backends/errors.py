@@ -20,6 +20,7 @@ __all__ = [
     "InvalidParameter",
     "ModelNotFound",
     "NoChatTemplate",
+    "NoHost",
     "PromptTooLong",
     "SettingsError",
     "TemplateError",
@@ -125,6 +126,12 @@ class HostUnreachable(HearthError):
 
     code = "host_unreachable"
     http_status = 503
+
+
+class NoHost(HostUnreachable):
+    """No host process is running, and none was to be started."""
+
+    code = "no_host"
 
 
 class InternalError(HearthError):

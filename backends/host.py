@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from hearth.backends.contract import Failed, HostStats
@@ -26,8 +28,11 @@ from hearth.backends.version import hearth_version
 from hearth.backends.wire import (
     Body,
     BodyError,
+    Call,
     Cancel,
+    ClearCache,
     Detokenize,
+    Embed,
     Frame,
     Generate,
     GetStats,
@@ -35,6 +40,7 @@ from hearth.backends.wire import (
     Leave,
     Load,
     Render,
+    Score,
     Text,
     Tokenize,
     Unload,
@@ -48,15 +54,22 @@ from hearth.backends.worker_process import Stream
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
+_OF_A_MODEL = (Load, Generate, Tokenize, Detokenize, Render, Score, Embed, ClearCache)
+"""Calls that a worker answers."""
 
 
 class Client:
-    """One attached front end: its calls, and the streams that answer them."""
+    """One attached front end: its calls, and the streams that answer them.
+
+    Args:
+        name: the session of its calls that name none.
+    """
 
     def __init__(
-        self, host: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, host: Host, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._host = host
+        self._name = name
         self._reader = reader
         self._writer = writer
         self._streams: dict[int, Stream] = {}
@@ -97,8 +110,6 @@ class Client:
         elif isinstance(body, Cancel):
             if (stream := self._streams.get(frame.id)) is not None:
                 stream.cancel()
-        elif isinstance(body, GetStats):
-            self._send(frame.id, self._host.stats())
         elif isinstance(body, Leave):
             self._send(frame.id, self._host.leave())
         else:
@@ -114,9 +125,11 @@ class Client:
             if isinstance(body, Unload):
                 count = await self._host.supervisor.unload(body.model)
                 self._send(frame.id, Text(str(count)))
-            elif isinstance(body, (Generate, Load, Tokenize, Detokenize, Render)) and frame.model:
+            elif isinstance(body, GetStats):
+                self._send(frame.id, await self._host.stats())
+            elif isinstance(body, _OF_A_MODEL) and frame.model:
                 async with contextlib.aclosing(
-                    self._host.supervisor.call(frame.model, body, stream)
+                    self._host.supervisor.call(frame.model, self._named(body), stream)
                 ) as answers:
                     async for answer in answers:
                         self._send(frame.id, answer)
@@ -133,6 +146,14 @@ class Client:
         finally:
             self._streams.pop(frame.id, None)
 
+    def _named(self, call: Call) -> Call:
+        """`call` with the session that it is for."""
+        if isinstance(call, Generate) and not call.request.session:
+            return Generate(replace(call.request, session=self._name))
+        if isinstance(call, (Score, Embed)) and not call.session:
+            return replace(call, session=self._name)
+        return call
+
     def _send(self, ident: int, body: Body) -> None:
         if not self._writer.is_closing():
             self._writer.write(encode(Frame(ident, body)))
@@ -146,6 +167,7 @@ class Host:
         self._place = place
         self._idle_s = idle_s
         self._clients: set[Client] = set()
+        self._numbers = itertools.count(1)
         self._leaving = asyncio.Event()
         self._started_at = time.time()
 
@@ -177,14 +199,13 @@ class Host:
         await self.supervisor.unload(None)
         log.info("host leaves")
 
-    def stats(self) -> HostStats:
-        return HostStats(
-            os.getpid(),
-            hearth_version(),
-            self._started_at,
-            len(self._clients),
-            self.supervisor.stats(),
-        )
+    async def stats(self) -> HostStats:
+        """This process and its workers; a worker that does not answer delays it by half a second
+        at most.
+        """
+        workers = await self.supervisor.stats()
+        clients = len(self._clients)
+        return HostStats(os.getpid(), hearth_version(), self._started_at, clients, workers)
 
     def leave(self) -> Text | Failed:
         """Leave unless a call is under way."""
@@ -194,7 +215,7 @@ class Host:
         return Text("leaving")
 
     async def _on_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        client = Client(self, reader, writer)
+        client = Client(self, f"client-{next(self._numbers)}", reader, writer)
         self._clients.add(client)
         try:
             await client.serve()

@@ -12,12 +12,12 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hearth.backends.admission import Admission
+from hearth.backends.admission import Admission, cost
 from hearth.backends.breaker import Breaker
-from hearth.backends.contract import ModelSettings, ModelSpec, Started, WorkerStats
+from hearth.backends.contract import EngineStats, ModelSettings, ModelSpec, Started, WorkerStats
 from hearth.backends.errors import Busy
 from hearth.backends.local_socket import HostPlace
-from hearth.backends.wire import Answer, Call, Generate, Load
+from hearth.backends.wire import Answer, Call, Load
 from hearth.backends.worker_process import Stream, WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,9 @@ class Supervisor:
             HearthError: what loading the model raised.
         """
         model = self._model(spec)
-        ticket = model.admission.admit(call.request) if isinstance(call, Generate) else None
+        model.admission.max_waiting = spec.settings.max_waiting  # The newest holds.
+        wanted = cost(call)
+        ticket = model.admission.admit(wanted) if wanted is not None else None
         model.users += 1
         try:
             worker = await self._worker(model, spec)
@@ -71,8 +73,7 @@ class Supervisor:
                 worker.call(call, stream=stream)
             async for answer in stream:
                 if ticket is not None and isinstance(answer, Started):
-                    new_tokens = call.request.max_tokens or 0 if isinstance(call, Generate) else 0
-                    model.admission.counted(ticket, answer.prompt_tokens + new_tokens)
+                    model.admission.counted(ticket, answer.prompt_tokens)
                 yield answer
         finally:
             stream.cancel()
@@ -80,22 +81,18 @@ class Supervisor:
             if ticket is not None:
                 model.admission.release(ticket, time.monotonic() - stream.started_at)
 
-    def stats(self) -> tuple[WorkerStats, ...]:
-        """What is loaded now."""
-        now = time.monotonic()
-        return tuple(
-            WorkerStats(
-                name=model.name,
-                path=worker.spec.path,
-                pid=worker.pid,
-                running=worker.running,
-                waiting=model.users - worker.running,
-                restarts=model.breaker.deaths,
-                idle_s=0.0 if worker.streams else now - worker.last_active,
-                info=worker.info,
-            )
+    async def stats(self) -> tuple[WorkerStats, ...]:
+        """What is loaded now, and what each engine says of itself if it does so quickly."""
+        loaded = [
+            (model, worker)
             for model in self._models.values()
             if (worker := _alive(model)) is not None
+        ]
+        engines = await asyncio.gather(*(worker.engine_stats() for _, worker in loaded))
+        return tuple(
+            _worker_stats(model, worker, engine)
+            for (model, worker), engine in zip(loaded, engines, strict=True)
+            if worker.usable  # It may have died meanwhile.
         )
 
     @property
@@ -135,7 +132,7 @@ class Supervisor:
         model = self._models.get(key)
         if model is None:
             name = spec.name or Path(key).stem
-            admission = Admission(spec.settings.max_sessions)
+            admission = Admission(spec.settings.max_sessions, spec.settings.max_waiting)
             model = self._models[key] = _Model(spec, name, Breaker(name), admission)
         return model
 
@@ -168,10 +165,31 @@ def _alive(model: _Model) -> WorkerProcess | None:
     return worker if worker is not None and worker.usable else None
 
 
+def _worker_stats(model: _Model, worker: WorkerProcess, engine: EngineStats | None) -> WorkerStats:
+    """Sequences that run and wait, as the engine counts them; calls, where it does not answer."""
+    running, waiting = worker.running, model.users - worker.running
+    if engine is not None:
+        running, waiting = engine.running, engine.waiting
+    return WorkerStats(
+        name=model.name,
+        path=worker.spec.path,
+        pid=worker.pid,
+        running=running,
+        waiting=waiting,
+        restarts=model.breaker.deaths,
+        idle_s=0.0 if worker.streams else time.monotonic() - worker.last_active,
+        info=worker.info,
+        engine=engine,
+        keep_alive_s=model.spec.settings.keep_alive_s,
+    )
+
+
 def _same_load(one: ModelSpec, other: ModelSpec) -> bool:
-    """Would both load the same? Keep-alive may differ: it says nothing about the worker."""
+    """Would both load the same? Keep-alive and the length of the queue may differ: they say nothing
+    about the worker.
+    """
 
     def key(spec: ModelSpec) -> tuple[str, ModelSettings]:
-        return spec.backend, replace(spec.settings, keep_alive_s=0.0)
+        return spec.backend, replace(spec.settings, keep_alive_s=0.0, max_waiting=0)
 
     return key(one) == key(other)

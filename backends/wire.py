@@ -16,14 +16,19 @@ from typing import BinaryIO
 import msgspec
 
 from hearth.backends.contract import (
+    ChoiceFinished,
+    Embeddings,
+    EngineStats,
     Failed,
     Finished,
     HostStats,
     Message,
     ModelInfo,
     ModelSpec,
+    Pooling,
     Progress,
     Request,
+    Scores,
     Started,
     Token,
 )
@@ -108,6 +113,33 @@ class Render:
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """Answered by `Scores`."""
+
+    ids: tuple[int, ...]
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """Answered by `Embeddings`."""
+
+    texts: tuple[str, ...]
+    pooling: Pooling
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearCache:
+    """Forget every kept prefix; answered by `EngineStats`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetEngineStats:
+    """Asked by the host of a worker, which answers at once with `EngineStats`."""
+
+
+@dataclass(frozen=True, slots=True)
 class GetStats:
     """Answered by `HostStats`."""
 
@@ -131,16 +163,51 @@ class Text:
     text: str
 
 
-Call = Load | Generate | Tokenize | Detokenize | Render | GetStats | Unload | Leave
-Answer = ModelInfo | Ids | Text | HostStats | Started | Progress | Token | Finished | Failed
+Call = (
+    Load
+    | Generate
+    | Tokenize
+    | Detokenize
+    | Render
+    | Score
+    | Embed
+    | ClearCache
+    | GetEngineStats
+    | GetStats
+    | Unload
+    | Leave
+)
+Answer = (
+    ModelInfo
+    | Ids
+    | Text
+    | Scores
+    | Embeddings
+    | EngineStats
+    | HostStats
+    | Started
+    | Progress
+    | Token
+    | ChoiceFinished
+    | Finished
+    | Failed
+)
 Body = Hello | Welcome | Cancel | Call | Answer
+
+
+def is_last(answer: Answer) -> bool:
+    """Does `answer` end what a call gets? All do but those that more of a stream follows."""
+    return not isinstance(answer, (Started, Progress, Token, ChoiceFinished))
+
 
 _KINDS: dict[str, type[Body]] = {
     kind.__name__: kind
     for kind in (
         *(Hello, Welcome, Cancel),
-        *(Load, Generate, Tokenize, Detokenize, Render, GetStats, Unload, Leave),
-        *(ModelInfo, Ids, Text, HostStats, Started, Progress, Token, Finished, Failed),
+        *(Load, Generate, Tokenize, Detokenize, Render, Score, Embed, ClearCache),
+        *(GetEngineStats, GetStats, Unload, Leave),
+        *(ModelInfo, Ids, Text, Scores, Embeddings, EngineStats, HostStats),
+        *(Started, Progress, Token, ChoiceFinished, Finished, Failed),
     )
 }
 

@@ -23,12 +23,14 @@ import logging
 import os
 import queue
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from hearth.backends.contract import Event, Failed, Finished, ModelSpec
-from hearth.backends.engine.engine import Engine
+from hearth.backends.contract import Failed, Finished, ModelSpec
+from hearth.backends.engine.engine import Engine, Work
 from hearth.backends.engine.sequence import Clock
 from hearth.backends.errors import InternalError, to_info
 from hearth.backends.preparer import Preparer
@@ -36,14 +38,19 @@ from hearth.backends.runners import open_model
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.wire import (
+    Answer,
     Body,
     Cancel,
+    ClearCache,
     Detokenize,
+    Embed,
     Frame,
     Generate,
+    GetEngineStats,
     Ids,
     Load,
     Render,
+    Score,
     Text,
     Tokenize,
     WireError,
@@ -112,59 +119,72 @@ class Desk:
         self._outbox = outbox
         self._pool = ThreadPoolExecutor(_PREPARERS, thread_name_prefix="prepare")
         self._preparing: set[int] = set()
-        """Requests in preparation; a cancelled one leaves it and is over at once."""
+        """Calls in preparation; a cancelled one leaves it and is over at once."""
         self._lock = threading.Lock()
 
     def take(self, frame: Frame) -> None:
-        """Start answering `frame`; called by the reader thread."""
+        """Start answering `frame`; called by the reader thread, which never waits here."""
         ident, body = frame.id, frame.body
         if isinstance(body, Cancel):
             if self._prepared(ident):
                 self._outbox.put(ident, Finished("cancelled"))
             else:
                 self._engine.cancel(ident)
-            return
-        if isinstance(body, Generate):
+        elif isinstance(body, GetEngineStats):
+            stats = self._engine.stats()
+            self._outbox.put(ident, replace(stats, waiting=stats.waiting + len(self._preparing)))
+        elif isinstance(body, ClearCache):
+            self._engine.clear_cache(lambda stats: self._outbox.put(ident, stats))
+        else:
             with self._lock:
                 self._preparing.add(ident)
-        self._pool.submit(self._answer, ident, body, Clock())
+            self._pool.submit(self._answer, ident, body, Clock())
 
     def _answer(self, ident: int, body: Body, clock: Clock) -> None:
-        try:
-            if isinstance(body, Generate):
-                self._generate(ident, body, clock)
-            elif isinstance(body, Tokenize):
-                ids = self._tokenizer.encode(body.text, special=body.special, add_bos=False)
-                self._outbox.put(ident, Ids(tuple(ids)))
-            elif isinstance(body, Detokenize):
-                self._outbox.put(ident, Text(self._tokenizer.decode(body.ids)))
-            elif isinstance(body, Render):
-                self._outbox.put(ident, Text(self._preparer.render(body.messages)))
-            else:
-                raise InternalError(f"A worker cannot answer a {type(body).__name__} frame.")
-        except Exception as error:
-            info = to_info(error)
-            if info.code == InternalError.code:
-                log.exception("answering call %d", ident)
-            self._outbox.put(ident, Failed(info))
-
-    def _generate(self, ident: int, call: Generate, clock: Clock) -> None:
-        def emit(event: Event) -> None:
-            self._outbox.put(ident, event)
-
         with self._lock:
             if ident not in self._preparing:
                 return  # It was cancelled while it waited for a thread.
         try:
-            sequence = self._preparer.sequence(ident, call.request, emit, clock)
-        except Exception:
-            if self._prepared(ident):
-                raise
-            return  # It was cancelled, so it is over: what went wrong is of no interest.
-        with self._lock:
-            if ident in self._preparing:
-                self._preparing.remove(ident)
-                self._engine.submit(sequence)
+            prepared = self._prepare(ident, body, clock)
+        except Exception as error:
+            if not self._prepared(ident):
+                return  # It was cancelled, so it is over: what went wrong is of no interest.
+            info = to_info(error)
+            if info.code == InternalError.code:
+                log.exception("answering call %d", ident)
+            self._outbox.put(ident, Failed(info))
+            return
+        with self._lock:  # A cancel comes before this or finds the work in the engine.
+            if ident not in self._preparing:
+                return
+            self._preparing.remove(ident)
+            if isinstance(prepared, (Ids, Text)):
+                self._outbox.put(ident, prepared)
+            else:
+                self._engine.submit(*prepared)
+
+    def _prepare(self, ident: int, body: Body, clock: Clock) -> Ids | Text | Sequence[Work]:
+        """The answer to `body`, or the work that will give it."""
+
+        def emit(answer: Answer) -> None:
+            self._outbox.put(ident, answer)
+
+        match body:
+            case Generate():
+                return self._preparer.generations(ident, body.request, emit, clock)
+            case Score():
+                return (self._preparer.scoring(ident, body, emit, clock),)
+            case Embed():
+                return (self._preparer.embedding(ident, body, emit),)
+            case Tokenize():
+                ids = self._tokenizer.encode(body.text, special=body.special, add_bos=False)
+                return Ids(tuple(ids))
+            case Detokenize():
+                return Text(self._tokenizer.decode(body.ids))
+            case Render():
+                return Text(self._preparer.render(body.messages))
+            case _:
+                raise InternalError(f"A worker cannot answer a {type(body).__name__} frame.")
 
     def _prepared(self, ident: int) -> bool:
         """Take `ident` out of preparation; False if it was not in it any more."""
@@ -206,7 +226,7 @@ def serve(
         return
     if loaded.template is not None:
         renderer.start()
-    engine = Engine(loaded.runner)
+    engine = Engine(loaded.runner, spec.settings.target_itl_ms / 1000)
     preparer = Preparer(
         loaded.info.name, loaded.runner.info, loaded.tokenizer, loaded.template, renderer
     )

@@ -17,29 +17,40 @@ from pathlib import Path
 
 from hearth.backends.breaker import Breaker
 from hearth.backends.contract import (
+    Embeddings,
+    EngineStats,
     Failed,
     Finished,
     ModelInfo,
     ModelSpec,
     Progress,
+    Scores,
     Started,
     Token,
 )
 from hearth.backends.errors import InternalError, WorkerDied, from_info, to_info
 from hearth.backends.local_socket import HostPlace
 from hearth.backends.logs import open_log
-from hearth.backends.wire import Answer, Call, Cancel, Frame, Load, WireError, encode, read_frame
+from hearth.backends.wire import (
+    Answer,
+    Call,
+    Cancel,
+    Frame,
+    GetEngineStats,
+    Load,
+    WireError,
+    encode,
+    is_last,
+    read_frame,
+)
 
 log = logging.getLogger(__name__)
 
 _STOP_GRACE_S = 3.0
-_STEPS = (Progress, Token)
+_STATS_TIMEOUT_S = 0.5
+"""Who asks what is going on is not kept waiting for a worker that hangs."""
+_STEPS = (Progress, Token, Scores, Embeddings)
 """What only a worker that computes can say."""
-
-
-def is_last(answer: Answer) -> bool:
-    """Does `answer` end its stream? Everything but `Started`, `Progress` and `Token` does."""
-    return not isinstance(answer, (Started, Progress, Token))
 
 
 class Stream:
@@ -106,6 +117,8 @@ class WorkerProcess:
         self._breaker = breaker
         self._process: asyncio.subprocess.Process | None = None
         self._streams: dict[int, Stream] = {}
+        self._questions: dict[int, asyncio.Future[EngineStats | None]] = {}
+        """`GetEngineStats` under way: no calls, so that looking keeps no model from unloading."""
         self._idents = itertools.count(1)
         self._stopping = False
 
@@ -198,10 +211,31 @@ class WorkerProcess:
 
     def send(self, frame: Frame) -> None:
         """Write `frame`; a worker that is gone is noticed by the reader."""
+        self.last_active = time.monotonic()
+        self._write(frame)
+
+    def _write(self, frame: Frame) -> None:
         if self._process is None or self._process.stdin is None or self.died.is_set():
             return
-        self.last_active = time.monotonic()
         self._process.stdin.write(encode(frame))
+
+    async def engine_stats(self) -> EngineStats | None:
+        """What its engine does; None while it is loading or leaving, or if it does not say so
+        quickly.
+        """
+        if self.info is None or not self.usable:
+            return None
+        ident = next(self._idents)
+        answer: asyncio.Future[EngineStats | None] = asyncio.get_running_loop().create_future()
+        self._questions[ident] = answer
+        try:
+            self._write(Frame(ident, GetEngineStats()))
+            async with asyncio.timeout(_STATS_TIMEOUT_S):
+                return await answer
+        except TimeoutError:
+            return None
+        finally:
+            del self._questions[ident]
 
     async def stop(self) -> None:
         """Let the child leave (it does when its stdin ends); after a grace time it is killed, also
@@ -252,6 +286,10 @@ class WorkerProcess:
             asyncio.get_running_loop().call_later(_STOP_GRACE_S, self._kill)
 
     def _deliver(self, frame: Frame) -> None:
+        if (question := self._questions.get(frame.id)) is not None:
+            if not question.done():
+                question.set_result(frame.body if isinstance(frame.body, EngineStats) else None)
+            return
         stream = self._streams.get(frame.id)
         if stream is None:
             return
@@ -288,3 +326,6 @@ class WorkerProcess:
         for stream in self._streams.values():
             stream.put(Failed(to_info(error)))
         self._streams.clear()
+        for question in self._questions.values():
+            if not question.done():
+                question.set_result(None)

@@ -11,6 +11,7 @@ from types import FrameType
 
 from hearth.app.host_link import LinkedModel
 from hearth.backends.contract import (
+    ChoiceFinished,
     ErrorInfo,
     Failed,
     Finished,
@@ -72,7 +73,7 @@ def ask(
                     answer.usage, answer.timings = event.usage, event.timings
                 case Failed():
                     answer.reason, answer.error = "error", event.error
-                case Progress():
+                case Progress() | ChoiceFinished():
                     continue
     answer.text = "".join(pieces)
     if answer.reason in ("", "error"):

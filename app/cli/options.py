@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -16,9 +16,13 @@ from hearth.app.settings_keys import Key
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _SHORT = {"context": "--ctx"}
-_LOADING = ("context", "kv_type", "gpu_layers", "threads")
-_LOAD_KEYS = (*(key for key in keys.LOADING if key.name in _LOADING), keys.ALL["backend"])
-_KEYS = (*keys.SAMPLING, *_LOAD_KEYS, keys.ALL["system"])
+_WITHOUT_FLAG = ("batch_threads", "flash_attention", "extra_buffers", "keep_alive_s")
+LOADING = (
+    *(key for key in keys.LOADING if key.name not in _WITHOUT_FLAG),
+    keys.ALL["backend"],
+)
+"""The keys of `loading_options`."""
+_KEYS = (*keys.SAMPLING, *LOADING, keys.ALL["system"])
 
 
 class KeyType(click.ParamType[Any]):
@@ -32,9 +36,9 @@ class KeyType(click.ParamType[Any]):
         """The placeholder in help."""
         if self.key.choices:
             return "|".join(self.key.choices)
-        return {"int": "N", "float": "X", "biases": "ID=X", "bool": "true|false"}.get(
-            self.key.kind, "TEXT"
-        )
+        words = {"int": "N", "float": "X", "size": "SIZE", "biases": "ID=X", "bool": "true|false"}
+        word = words.get(self.key.kind, "TEXT")
+        return f"{keys.AUTO}|{word}" if self.key.auto else word
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The checked value."""
@@ -55,16 +59,36 @@ def flag_of(key: Key) -> str:
 
 
 def model_options(command: Command) -> Command:
-    """The options of sampling, loading and the system prompt; `typed_settings` reads them."""
-    for key in reversed(_KEYS):
+    """The options of sampling, loading and the system prompt, and `--offline`; `typed_settings`
+    reads them.
+    """
+    return _with_options(command, _KEYS)
+
+
+def loading_options(command: Command) -> Command:
+    """How a model is loaded, and `--offline`: for commands whose requests come from elsewhere.
+    `typed_settings` reads them.
+    """
+    return _with_options(command, LOADING)
+
+
+def _with_options(command: Command, declared: Sequence[Key]) -> Command:
+    for key in reversed(declared):
         command = click.option(
             flag_of(key),
             key.name,
             type=KeyType(key),
             multiple=key.kind in ("texts", "biases"),
-            help=key.help[0].upper() + key.help[1:] + ".",
+            help=_help(key),
         )(command)
     return offline_option(command)
+
+
+def _help(key: Key) -> str:
+    text = key.help[0].upper() + key.help[1:] + "."
+    default = key.shown(keys.default_of(key))
+    # Some say what happens without them; of others the default is nothing.
+    return text if default in (keys.AUTO, "", (), {}, None) else f"{text} Default: {default}."
 
 
 def offline_option(command: Command) -> Command:
@@ -84,7 +108,7 @@ def offline_option(command: Command) -> Command:
 
 
 def typed_settings(ctx: click.Context) -> Layer:
-    """What was typed of `model_options`."""
+    """What was typed of `model_options` or `loading_options`."""
     typed: Layer = {}
     for key in _KEYS:
         if ctx.get_parameter_source(key.name) is not ParameterSource.COMMANDLINE:

@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
+from hearth.app.chosen import Chosen
 from hearth.app.cli.asking import Answer, ask
 from hearth.app.cli.options import complete_model, json_option, model_options, typed_settings
 from hearth.app.cli.prompt import read_prompt
-from hearth.app.cli.state import Chosen, State
+from hearth.app.cli.state import State
 from hearth.app.cli.streams import is_terminal
 from hearth.app.cli.words import answer_json, ending, headline, statistics
 from hearth.app.exit_codes import ExitCode

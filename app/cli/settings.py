@@ -37,7 +37,8 @@ def settings(state: State, model: str, print_default: bool, as_json: bool) -> No
         return
     rows = [("SETTING", "VALUE", "FROM")]
     rows += [
-        (name, words.setting(entry["value"]), str(entry["origin"])) for name, entry in found.items()
+        (name, words.setting(name, entry["value"]), str(entry["origin"]))
+        for name, entry in found.items()
     ]
     state.output.table(rows)
     state.output.note(f"The settings file is {state.settings.file}.")

@@ -86,7 +86,7 @@ def _set(repl: Repl, argument: str) -> None:
     if not name:
         values = repl.state.settings.with_flags(repl.flags).all(repl.chosen.found.name)
         for key in known.values():
-            shown = words.setting(values[key.name].value)
+            shown = words.setting(key.name, values[key.name].value)
             repl.output.note(f"  {key.name:22} {shown:10} {key.help}")
         return
     name = name.replace("-", "_").lstrip("_")
@@ -98,7 +98,7 @@ def _set(repl: Repl, argument: str) -> None:
         raise InvalidParameter(name, f"{name}: {error}.") from None
     repl.flags[name] = Setting(value, "/set")
     repl.settle()
-    repl.output.note(f"{name} is {words.setting(value)} from the next answer on.")
+    repl.output.note(f"{name} is {words.setting(name, value)} from the next answer on.")
 
 
 def _why_not(name: str, known: dict[str, keys.Key]) -> str:

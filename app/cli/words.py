@@ -65,10 +65,9 @@ def answer_json(answer: Answer, info: ModelInfo, seed: int | None) -> dict[str, 
     }
 
 
-def setting(value: keys.Value) -> str:
-    """The value of a setting."""
-    if value is None:
-        return keys.AUTO
+def setting(name: str, value: keys.Value) -> str:
+    """The value of the setting called `name`."""
+    value = keys.ALL[name].shown(value) if name in keys.ALL else value
     if isinstance(value, tuple):
         return " ".join(repr(text) for text in value) or "none"
     return str(value or "none") if isinstance(value, dict) else str(value)
@@ -81,6 +80,16 @@ def size(size_bytes: float) -> str:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1000
     return f"{size_bytes:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """A time span to its first two units, such as "4 min 30 s"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def count(number: int) -> str:

@@ -17,6 +17,7 @@ Progress = Callable[[float], None]
 """Called with the share of the weights that is loaded, 0..1; raising stops the load."""
 
 _NO_VOCABULARY = 0
+_WORD_PIECE = 3
 _NO_DECODER = "the llama.cpp backend only runs models that generate text."
 
 
@@ -35,6 +36,8 @@ class ModelFacts:
     """Every end-of-generation token: a model may have several."""
     bos_id: int | None
     adds_bos: bool
+    closing_id: int | None
+    """What `llama_tokenize` puts behind a text with `add_special`; None where it puts nothing."""
     can_roll_back: bool
     """False for recurrent and hybrid memories: their state has no past."""
     sliding_window: int
@@ -171,9 +174,21 @@ class LlamaModel:
             end_ids=frozenset(i for i in range(size) if api.llama_vocab_is_eog(vocab, i)),
             bos_id=bos if 0 <= bos < size else None,
             adds_bos=bool(api.llama_vocab_get_add_bos(vocab)),
+            closing_id=_closing_id(api, vocab),
             can_roll_back=not is_recurrent,
             sliding_window=int(api.llama_model_n_swa(handle)),
         )
+
+
+def _closing_id(api: Any, vocab: Any) -> int | None:
+    """As `llama_vocab::impl::tokenize` does: word-piece vocabularies close with the separator."""
+    if api.llama_vocab_type(vocab) == _WORD_PIECE:
+        closing = int(api.llama_vocab_sep(vocab))
+    elif api.llama_vocab_get_add_eos(vocab):
+        closing = int(api.llama_vocab_eos(vocab))
+    else:
+        return None
+    return closing if closing >= 0 else None
 
 
 def _refuse_what_does_not_generate(api: Any, handle: Any, path: Path) -> None:

@@ -47,7 +47,9 @@ class LlamaTokenizer:
             self._control_texts = tuple(self._written(ident) for ident in ids)
         return self._control_texts
 
-    def encode(self, text: str, *, special: bool, add_bos: bool) -> list[int]:
+    def encode(
+        self, text: str, *, special: bool, add_bos: bool, add_eos: bool = False
+    ) -> list[int]:
         """Token ids of `text` (see the protocol).
 
         Raises:
@@ -68,8 +70,9 @@ class LlamaTokenizer:
                 "text", f"The text has {len(data):,} bytes; 2^31 - 1 is the most."
             )
         facts = self._model.facts
-        ids = [facts.bos_id] if add_bos and facts.adds_bos and facts.bos_id is not None else []
-        return ids + self._tokenize(data, special)
+        begin = [facts.bos_id] if add_bos and facts.adds_bos and facts.bos_id is not None else []
+        end = [facts.closing_id] if add_eos and facts.closing_id is not None else []
+        return begin + self._tokenize(data, special) + end
 
     def piece(self, token_id: int, *, special: bool = False) -> bytes:
         """The bytes of one token (see the protocol).

@@ -27,13 +27,17 @@ class Tokenizer(Protocol):
         """Every special token written out, e.g. "<|im_end|>"."""
         ...
 
-    def encode(self, text: str, *, special: bool, add_bos: bool) -> list[int]:
+    def encode(
+        self, text: str, *, special: bool, add_bos: bool, add_eos: bool = False
+    ) -> list[int]:
         """Token ids of `text`.
 
         Args:
             special: recognise special tokens that are written out in `text` (rendered templates);
                 otherwise they are plain text (what people typed), so nobody can forge a turn.
             add_bos: put the beginning-of-sequence token first where the model wants one.
+            add_eos: put the end-of-sequence (or separator) token last where the model wants one,
+                which matters for embeddings.
         """
         ...
 

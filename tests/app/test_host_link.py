@@ -12,7 +12,16 @@ from fake_host import FakeHost
 from hearth.app import host_link
 from hearth.app.cli.asking import ask
 from hearth.app.host_link import HostLink
-from hearth.backends.contract import Event, Failed, Finished, ModelSpec, Request, Token
+from hearth.backends.contract import (
+    Embeddings,
+    Event,
+    Failed,
+    Finished,
+    ModelSpec,
+    Request,
+    Scores,
+    Token,
+)
 from hearth.backends.errors import HostUnreachable, UnsupportedModel
 from hearth.backends.local_socket import HostPlace
 
@@ -51,6 +60,14 @@ def test_events_come_in_order_and_end_with_the_last(host: FakeHost, place: HostP
     assert [token.text for token in tokens if isinstance(token, Token)] == ["a", "b"]
     assert isinstance(last, Finished)
     assert host.attached == 1
+
+
+@pytest.mark.parametrize("host", [script()], indirect=True)
+def test_scores_and_vectors_come_over_the_link(host: FakeHost, place: HostPlace) -> None:
+    with HostLink(place, 1.0) as link:
+        model = link.model(SPEC)
+        assert model.score([5, 6, 7]) == Scores((-6.0, -7.0))
+        assert model.embed(["ab"], pooling="mean") == Embeddings(((2.0, 4.0),), 7)
 
 
 @pytest.mark.parametrize("host", [script([{"text": "a"}, {"wait": True}])], indirect=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from hearth.app import settings_keys as keys
+from hearth.app.cli.options import LOADING as LOADING_WITH_FLAG
+from hearth.app.cli.options import flag_of
 from hearth.app.settings import Setting, Settings, default_document, load_settings
 from hearth.app.settings_keys import ALL
 from hearth.backends.contract import ModelSettings, SamplingParams
@@ -93,6 +96,13 @@ def test_the_origin_of_each_value_is_kept(tmp_path: Path) -> None:
         ("[sampling]\nlogit_bias = {a = 1}", ["logit_bias", "token ids"]),
         ("[sampling]\nlogit_bias = {1 = 101}", ["logit_bias", "-100 to 100"]),
         ('[load]\nkv_type = "f8"', ["kv_type", "f32, f16, q8_0, q4_0", "'f8'"]),
+        ('[load]\nkv_budget = "much"', ["kv_budget", "512MiB", "'much'"]),
+        ("[load]\nkv_budget = 0", ["kv_budget", "512MiB"]),
+        ("[load]\nkv_budget = 1.5", ["kv_budget", "512MiB"]),
+        ('[load]\nkv_budget = "2000TiB"', ["kv_budget", "up to 1024TiB"]),
+        ("[load]\nkv_budget_bytes = 1", ["Did you mean kv_budget?"]),
+        ("[load]\nmemory_fraction = 1.1", ["memory_fraction", "above 0 to 1"]),
+        ('[load]\nkv_pool = "huge"', ["kv_pool", "grow, static"]),
         ("[load]\ncontext = 0", ["context", "from 1"]),
         ("offline = 1", ["offline", "true or false"]),
         ('backend = "vllm"', ["backend", "llamacpp"]),
@@ -177,7 +187,7 @@ def test_an_empty_template_path_means_the_model_s_own(tmp_path: Path) -> None:
     assert settings.for_model("x").load.chat_template is None
 
 
-@pytest.mark.parametrize("name", ["threads", "batch_threads", "chunk_tokens", "max_sessions"])
+@pytest.mark.parametrize("name", ["threads", "batch_threads", "max_batch_tokens", "max_sessions"])
 def test_the_largest_value_of_a_key_is_one_that_the_runner_takes(name: str) -> None:
     high = keys.ALL[name].high
     assert high is not None
@@ -219,6 +229,53 @@ def test_every_default_is_a_value_that_its_key_allows(key: keys.Key) -> None:
 )
 def test_values_as_people_write_them(name: str, text: str, value: object) -> None:
     assert keys.ALL[name].parse(text) == value
+
+
+@pytest.mark.parametrize("written", ['"512MiB"', "536870912", '"524288K"'])
+def test_a_size_is_written_with_a_unit_or_in_bytes(tmp_path: Path, written: str) -> None:
+    settings = load(tmp_path, f"[load]\nkv_budget = {written}")
+    assert settings.for_model("x").load == ModelSettings(kv_budget_bytes=512 * 2**20)
+    assert settings.all()["kv_budget"].value == 512 * 2**20
+
+
+def test_the_keys_of_many_sessions_reach_the_model(tmp_path: Path) -> None:
+    text = """
+    [load]
+    max_waiting = 3
+    kv_pool = "static"
+    memory_fraction = 0.5
+    target_itl_ms = 20
+    [models."tiny"]
+    kv_budget = "2GB"
+    """
+    use = load(tmp_path, text, HEARTH_KV_BUDGET="auto").for_model("tiny")
+    assert use.load == ModelSettings(
+        max_waiting=3, kv_pool="static", memory_fraction=0.5, target_itl_ms=20.0
+    )
+    assert load(tmp_path, text).for_model("tiny").load.kv_budget_bytes == 2 * 10**9
+    assert use.origins["kv_budget"] == "HEARTH_KV_BUDGET"
+
+
+def test_the_page_of_settings_names_every_key_of_loading_with_its_flag_and_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    found = {
+        tuple(cell.strip(" `") for cell in line.split("|")[1:4])
+        for line in page.splitlines()
+        if line.startswith("| `")
+    }
+    assert found == {
+        (
+            key.name,
+            flag_of(key) if key in LOADING_WITH_FLAG else "",
+            str(key.shown(keys.default_of(key))),
+        )
+        for key in keys.LOADING
+    }
+
+
+def test_every_setting_of_a_model_has_a_key() -> None:
+    named = {key.target for key in (*keys.LOADING, *keys.MODEL_ONLY)}
+    assert {field.name for field in fields(ModelSettings)} <= named
 
 
 @pytest.mark.parametrize(("text", "value"), [("2,048", 2048), ("1,234,567", 1234567), ("7", 7)])

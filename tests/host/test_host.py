@@ -38,7 +38,7 @@ from hearth.backends.errors import (
     PromptTooLong,
     WorkerDied,
 )
-from hosts import attached, collect, family, gone, place_in, wait_until
+from hosts import attached, collect, family, gone, place_in, wait_until, worker_when
 
 GREEDY = SamplingParams(temperature=0.0)
 QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
@@ -140,8 +140,7 @@ def test_cancelling_frees_the_worker_at_once(model, place):
                         await anext(events)
             _, ids, last = await collect(backend.generate(SHORT))
             assert isinstance(last, Finished) and len(ids) == 12
-            [worker] = (await host.stats()).workers
-            assert worker.running == 0
+            await worker_when(host, lambda worker: (worker.running, worker.waiting) == (0, 0))
 
     asyncio.run(main())
 
@@ -369,30 +368,33 @@ def test_a_killed_host_takes_its_workers_along_and_the_next_one_starts(model, pl
 
 
 def test_a_socket_that_somebody_removed_comes_back(model, place):
+    """Who is attached keeps the host alive meanwhile; the hosts that the other one tries to start
+    find the lock taken.
+    """
+
     async def main():
-        async with attached(place, idle_s=30) as host:
+        async with attached(place) as host:
             pid = (await host.stats()).pid
             Path(place.address).unlink()
-            async with HostClient.attach(place) as other:
+            async with HostClient.attach(place, host_idle_s=0.2) as other:
                 assert (await other.stats()).pid == pid
-            psutil.Process(pid).terminate()
 
     asyncio.run(main())
 
 
-def test_stats_tell_who_runs_and_who_waits(model, place):
-    alone = replace(model, settings=replace(QUICK, max_sessions=1))
+def test_stats_tell_who_runs_and_who_waits(endless, place):
+    alone = replace(endless, settings=replace(QUICK, max_sessions=1))
+    long = replace(LONG, max_tokens=30_000)
 
     async def main():
         async with attached(place) as host:
             backend = host.backend(alone)
-            async with contextlib.aclosing(backend.generate(LONG)) as events:
+            async with contextlib.aclosing(backend.generate(long)) as events:
                 assert isinstance(await anext(events), Started)
                 waiting = asyncio.create_task(collect(backend.generate(SHORT)))
-                await anext(events)
-                [worker] = (await host.stats()).workers
-                assert (worker.running, worker.waiting) == (1, 1)
+                await worker_when(host, lambda worker: (worker.running, worker.waiting) == (1, 1))
             await waiting
+            await worker_when(host, lambda worker: (worker.running, worker.waiting) == (0, 0))
 
     asyncio.run(main())
 

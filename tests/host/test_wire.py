@@ -8,14 +8,20 @@ import msgspec
 import pytest
 
 from hearth.backends.contract import (
+    ChoiceFinished,
+    Embeddings,
+    EngineStats,
     ErrorInfo,
     Failed,
     Finished,
     Message,
     ModelSettings,
     ModelSpec,
+    Progress,
     Request,
     SamplingParams,
+    Scores,
+    Started,
     Token,
     TokenLogprob,
 )
@@ -23,11 +29,17 @@ from hearth.backends.errors import InvalidParameter, PromptTooLong, from_info, t
 from hearth.backends.wire import (
     MAX_FRAME_BYTES,
     Cancel,
+    ClearCache,
+    Embed,
     Frame,
     Generate,
+    Ids,
+    Score,
+    Text,
     WireError,
     decode,
     encode,
+    is_last,
     read_frame,
     read_frame_blocking,
 )
@@ -48,6 +60,13 @@ FRAMES = [
     Frame(3, Token("x", (1, 2), (TokenLogprob(1, "x", -0.5, ((1, "x", -0.5),)),))),
     Frame(4, Finished("stop", stop="END")),
     Frame(5, Failed(ErrorInfo("busy", "m", "h", {"retry_after_s": 1.5}))),
+    Frame(6, Score((1, 2), "me")),
+    Frame(7, Embed(("a", "b"), "cls")),
+    Frame(8, ClearCache()),
+    Frame(9, Scores((-0.5, -1.5))),
+    Frame(10, Embeddings(((0.6, 0.8),), 3)),
+    Frame(11, ChoiceFinished(2, "stop", "END")),
+    Frame(12, EngineStats(1, 2, 3, 4, 5, 6, 7, 8)),
 ]
 
 
@@ -88,6 +107,30 @@ def test_asynchronous_reading_agrees_and_ends_cleanly():
 def test_malformed_payloads_are_refused(payload):
     with pytest.raises(WireError):
         decode(payload)
+
+
+@pytest.mark.parametrize(
+    "answer", [Started(1), Progress(1, 2), Token("x"), ChoiceFinished(0, "stop")]
+)
+def test_more_of_a_stream_follows_some_answers(answer):
+    assert not is_last(answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Finished("stop"),
+        Failed(ErrorInfo("busy", "m")),
+        Scores(()),
+        Embeddings((), 0),
+        EngineStats(0, 0, 0, 0, 0, 0, 0, 0),
+        Ids(()),
+        Text(""),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_others_are_the_last(answer):
+    assert is_last(answer)
 
 
 @pytest.mark.parametrize("cut", [1, 3, 4, 5, 20])

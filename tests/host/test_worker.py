@@ -4,13 +4,28 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
-from hearth.backends.contract import Failed, Finished, Request
+from hearth.backends.contract import EngineStats, Failed, Finished, Message, Request
 from hearth.backends.errors import TemplateError
 from hearth.backends.process import die_with_parent
-from hearth.backends.wire import Cancel, Frame, Generate, Text, read_frame_blocking
+from hearth.backends.wire import (
+    Cancel,
+    ClearCache,
+    Detokenize,
+    Embed,
+    Frame,
+    Generate,
+    GetEngineStats,
+    Ids,
+    Render,
+    Score,
+    Text,
+    Tokenize,
+    read_frame_blocking,
+)
 from hearth.backends.worker import Desk, Outbox
 
 
@@ -26,17 +41,26 @@ def test_an_answer_that_cannot_be_sent_fails_and_the_next_one_is_sent():
     assert second == Frame(2, Text("fine"))
 
 
+STATS = EngineStats(1, 2, 64, 64, 10, 20, 3, 4)
+
+
 class Notes:
     """Stands for engine and outbox: what was submitted, cancelled and said."""
 
     def __init__(self):
         self.submitted, self.cancelled, self.said = [], [], []
 
-    def submit(self, sequence):
-        self.submitted.append(sequence)
+    def submit(self, *work):
+        self.submitted.append(work)
 
     def cancel(self, ident):
         self.cancelled.append(ident)
+
+    def stats(self):
+        return STATS
+
+    def clear_cache(self, done):
+        done(replace(STATS, kept_tokens=0))
 
     def put(self, ident, body):
         self.said.append((ident, body))
@@ -49,19 +73,52 @@ class SlowPreparer:
         self.begun, self.let = threading.Event(), threading.Event()
         self.error = error
 
-    def sequence(self, ident, request, emit, clock):
+    def _prepare(self, *work):
         self.begun.set()
         assert self.let.wait(10)
         if self.error is not None:
             raise self.error
-        return ident
+        return work
+
+    def generations(self, ident, request, emit, clock):
+        return self._prepare(*((ident, index) for index in range(request.n)))
+
+    def scoring(self, ident, call, emit, clock):
+        return self._prepare(ident, call)[1]
+
+    def embedding(self, ident, call, emit):
+        return self._prepare(ident, call)[1]
+
+    def render(self, messages):
+        return self._prepare("prompt")[0]
+
+
+class Words:
+    """A tokenizer."""
+
+    def encode(self, text, *, special, add_bos):
+        return [len(word) for word in text.split()]
+
+    def decode(self, ids):
+        return " ".join("x" * ident for ident in ids)
+
+
+GENERATE = Generate(Request(text="x"))
+SCORE = Score((1, 2))
+EMBED = Embed(("a",), "mean")
+RENDER = Render((Message("user", "x"),))
+
+
+def desk_of(notes, preparer):
+    return Desk(notes, preparer, Words(), notes)
 
 
 @pytest.mark.parametrize("error", [None, TemplateError("no")])
-def test_a_request_that_is_cancelled_while_it_is_prepared_is_over_at_once(error):
+@pytest.mark.parametrize("call", [GENERATE, SCORE, EMBED, RENDER], ids=lambda c: type(c).__name__)
+def test_a_call_that_is_cancelled_while_it_is_prepared_is_over_at_once(call, error):
     notes, preparer = Notes(), SlowPreparer(error)
-    desk = Desk(notes, preparer, None, notes)
-    desk.take(Frame(7, Generate(Request(text="x"))))
+    desk = desk_of(notes, preparer)
+    desk.take(Frame(7, call))
     assert preparer.begun.wait(10)
     desk.take(Frame(7, Cancel()))
     assert notes.said == [(7, Finished("cancelled"))]
@@ -71,14 +128,66 @@ def test_a_request_that_is_cancelled_while_it_is_prepared_is_over_at_once(error)
     assert notes.submitted == [] and notes.cancelled == []
 
 
-def test_a_request_that_was_prepared_is_cancelled_in_the_engine():
+@pytest.mark.parametrize(
+    ("call", "work"),
+    [
+        (GENERATE, ((7, 0),)),
+        (Generate(Request(text="x", n=3)), ((7, 0), (7, 1), (7, 2))),
+        (SCORE, (SCORE,)),
+        (EMBED, (EMBED,)),
+    ],
+    ids=["one", "three choices", "score", "embed"],
+)
+def test_a_call_that_was_prepared_is_the_engine_s_as_a_whole(call, work):
     notes, preparer = Notes(), SlowPreparer()
     preparer.let.set()
-    desk = Desk(notes, preparer, None, notes)
-    desk.take(Frame(7, Generate(Request(text="x"))))
+    desk = desk_of(notes, preparer)
+    desk.take(Frame(7, call))
     desk._pool.shutdown()
     desk.take(Frame(7, Cancel()))
-    assert notes.submitted == [7] and notes.cancelled == [7] and notes.said == []
+    assert notes.submitted == [work] and notes.cancelled == [7] and notes.said == []
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (Tokenize("a bc", False), Ids((1, 2))),
+        (Detokenize((1, 2)), Text("x xx")),
+        (RENDER, Text("prompt")),
+        (ClearCache(), replace(STATS, kept_tokens=0)),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_calls_that_need_no_sequence_are_answered(call, answer):
+    notes, preparer = Notes(), SlowPreparer()
+    preparer.let.set()
+    desk = desk_of(notes, preparer)
+    desk.take(Frame(7, call))
+    desk._pool.shutdown()
+    assert notes.said == [(7, answer)] and notes.submitted == []
+
+
+@pytest.mark.parametrize("call", [GENERATE, SCORE, EMBED], ids=lambda c: type(c).__name__)
+def test_a_call_that_is_refused_is_not_the_engine_s(call):
+    notes, preparer = Notes(), SlowPreparer(TemplateError("no"))
+    preparer.let.set()
+    desk = desk_of(notes, preparer)
+    desk.take(Frame(7, call))
+    desk._pool.shutdown()
+    [(ident, failed)] = notes.said
+    assert ident == 7 and failed.error.code == TemplateError.code
+    assert notes.submitted == []
+
+
+def test_stats_are_answered_at_once_and_count_what_is_prepared():
+    notes, preparer = Notes(), SlowPreparer()
+    desk = desk_of(notes, preparer)
+    desk.take(Frame(7, GENERATE))
+    desk.take(Frame(8, SCORE))
+    desk.take(Frame(9, GetEngineStats()))
+    assert notes.said == [(9, replace(STATS, waiting=STATS.waiting + 2))]
+    preparer.let.set()
+    desk._pool.shutdown()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")

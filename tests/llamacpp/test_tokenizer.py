@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gguf_builder import tiny_llama
 from hearth.backends.errors import InvalidParameter
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.probe_model import write_pair
@@ -93,6 +94,19 @@ def test_a_beginning_is_added_where_the_model_wants_one(
         wants = LlamaTokenizer(model)
         assert wants.encode("", special=False, add_bos=True) == [1]
         assert wants.encode("", special=False, add_bos=False) == []
+
+
+def test_an_end_is_added_where_the_model_wants_one(
+    tokenizer: LlamaTokenizer, tmp_path: Path
+) -> None:
+    assert tokenizer.encode("hello", special=False, add_bos=True, add_eos=True) == [259]
+    closing = tiny_llama(tmp_path / "closing.gguf", extra={"tokenizer.ggml.add_eos_token": True})
+    with LlamaModel.open(closing) as model:
+        assert model.facts.closing_id in model.facts.end_ids
+        wants = LlamaTokenizer(model)
+        ids = wants.encode("hello", special=False, add_bos=True, add_eos=True)
+        assert ids == [259, model.facts.closing_id]
+        assert wants.encode("hello", special=False, add_bos=True) == [259]
 
 
 def test_threads_may_tokenize_together(tokenizer: LlamaTokenizer) -> None:

@@ -1,0 +1,129 @@
+"""`hearth bench`: its table, its JSON, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_openai import serving
+
+Hearth = Callable[..., Any]
+
+SMALL = (
+    *("--repeats", "2", "--prompt-tokens", "8", "--gen", "4", "--depth", "16", "--threads", "1"),
+    *("--sessions", "1,2", "--session-prompt", "16", "--session-gen", "2"),
+)
+
+
+def test_the_table_has_a_row_a_test_with_both_sides(hearth: Hearth) -> None:
+    found = hearth("bench", *SMALL)
+    assert found.code == 0, found.err
+    head, *rows = [line for line in found.out.splitlines() if "  " in line]
+    assert head.split() == "test engine tok/s raw tok/s engine / raw of bandwidth".split()
+    names = ["pp8", "tg4", "tg4 @ d16", "tg2 × 1", "tg2 × 2", "tg2 × 2 shared"]
+    assert [row.split("  ")[0].strip() for row in rows] == names
+    assert all(row.count("±") == 2 for row in rows)
+    assert found.out.startswith("tiny · ALL_F32 · ")
+    assert "1 threads" in found.out and "flash attention auto" in found.out
+
+
+def test_json_has_every_sample(hearth: Hearth) -> None:
+    found = hearth("bench", "tiny", *SMALL, "--tests", "pp,depth", "--json")
+    document = found.json
+    assert document["setup"]["info"]["name"] == "tiny"
+    assert document["machine"]["usable_cores"] >= 1 and document["date"]
+    assert [test["test"] for test in document["tests"]] == ["pp8", "tg4 @ d16"]
+    for test in document["tests"]:
+        assert len(test["engine"]) == len(test["raw"]) == 2
+        ratios = [ours / raw for ours, raw in zip(test["engine"], test["raw"], strict=True)]
+        assert test["ratio"]["median"] == pytest.approx(sum(ratios) / 2)
+
+
+def test_what_does_not_fit_is_named(hearth: Hearth) -> None:
+    found = hearth("bench", *SMALL, "--tests", "tg,depth", "--depth", "600")
+    assert found.code == 0
+    assert "tg4 @ d600: needs 676 tokens a session, the model's context is 512" in found.err
+    found = hearth("bench", *SMALL, "--tests", "depth", "--ctx", "64")
+    assert "--ctx is 64" in found.err and "Nothing could be measured." in found.err
+
+
+def test_tuning_prints_flags_and_remembers_them(hearth: Hearth, home: Path) -> None:
+    found = hearth("bench", "--tune", *_without_threads())
+    assert found.code == 0, found.err
+    assert "one answer soon: --threads " in found.out
+    assert "many answers in all: --threads " in found.out
+    (entry,) = json.loads((home / "state" / "tuned.json").read_text())
+    assert entry["found"]["latency"]["sessions"] == 1
+    again = hearth("bench", *SMALL, "--tests", "tg")
+    assert "tuned before, for many answers in all: --threads" in again.err
+
+
+def _without_threads() -> list[str]:
+    at = SMALL.index("--threads")
+    return [*SMALL[:at], *SMALL[at + 2 :], "--repeats", "1"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "reason"),
+    [
+        (("--tests", "pp,nothing"), "'nothing' is none of pp, tg"),
+        (("--sessions", "1,x"), "is no list such as"),
+        (("--sessions", "0"), "0 is less than 1"),
+        (("--repeats", "0"), "0 is not in the range"),
+        (("--requests", "4"), "--requests goes with --url"),
+        (("--tune", "--tests", "pp"), "takes no --tests"),
+        (("--tune", "--threads", "2"), "--threads is what --tune searches"),
+        (("--max-sessions", "2"), "--max-sessions follows from the tests"),
+        (("--url", "http://127.0.0.1:1", "--tune"), "takes no --tune"),
+        (("--url", "http://127.0.0.1:1", "--threads", "1"), "--threads is a matter of the server"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    hearth: Hearth, typed: tuple[str, ...], reason: str
+) -> None:
+    found = hearth("bench", *typed)
+    assert found.code == 2
+    assert reason in found.err
+
+
+def test_an_unknown_model_and_a_context_that_cannot_be_are_told_apart(hearth: Hearth) -> None:
+    assert hearth("bench", "no-such-model").code == 3
+    found = hearth("bench", *SMALL, "--kv-type", "q8_0", "--tests", "tg")
+    assert found.code == 1 and "q8_0" in found.err
+
+
+def test_a_server_is_measured_at_each_concurrency(hearth: Hearth) -> None:
+    with serving(usage=5) as fake:
+        found = hearth("bench", "--url", fake.url, "--concurrency", "1,2", "--gen", "5")
+    assert found.code == 0, found.err
+    assert found.out.startswith(f"fake-model at {fake.url}/chat/completions\n")
+    rows = [line.split() for line in found.out.splitlines()[2:]]
+    assert [row[:3] for row in rows] == [["1", "2", "0"], ["2", "4", "0"]]
+    assert "prompts of 40 tokens" in found.err and "96 prompt tokens were cached" in found.err
+
+
+def test_a_server_s_errors_are_shown_and_fail_the_command(
+    hearth: Hearth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "secret")
+    typed = ("--concurrency", "1", "--requests", "3", "--api-key-env", "MY_KEY")
+    with serving(fault="cut") as fake:
+        found = hearth("bench", "some-model", "--url", fake.url, *typed)
+        as_json = hearth("bench", "some-model", "--url", fake.url, *typed, "--json")
+    assert found.code == as_json.code == 1
+    assert "3 of 3 requests: the stream broke off before [DONE]" in found.err
+    assert as_json.json["results"][0]["failed"] == 3
+    _, headers, body = fake.requests[0]
+    assert headers["authorization"] == "Bearer secret" and body["model"] == "some-model"
+
+
+def test_offline_reaches_this_machine_and_no_other(hearth: Hearth) -> None:
+    found = hearth("bench", "m", "--url", "http://192.0.2.1:9/v1", "--offline")
+    assert found.code == 5 and "offline" in found.err
+    with serving() as fake:
+        inside = hearth("bench", "--url", fake.url, "--concurrency", "1", "--offline")
+    assert inside.code == 0, inside.err

@@ -1,0 +1,240 @@
+"""What the host says of its workers, and whom it says that a call is for.
+
+A child process of a few lines stands for the worker, and a recorder for the supervisor.
+"""
+
+import asyncio
+import sys
+import textwrap
+from contextlib import asynccontextmanager
+
+import pytest
+
+from hearth.backends import worker_process
+from hearth.backends.contract import (
+    EngineStats,
+    Finished,
+    HostStats,
+    ModelInfo,
+    ModelSpec,
+    Request,
+)
+from hearth.backends.host import Client
+from hearth.backends.supervisor import Supervisor
+from hearth.backends.wire import (
+    ClearCache,
+    Embed,
+    Frame,
+    Generate,
+    GetStats,
+    Load,
+    Score,
+    Tokenize,
+    decode,
+    encode,
+)
+from hearth.backends.worker_process import Stream, WorkerProcess
+from hosts import place_in
+
+SPEC = ModelSpec("x")
+STATS = EngineStats(3, 2, 64, 64, 10, 20, 3, 4)
+
+LOADS_ONLY = """
+    import sys
+    from dataclasses import fields
+    from hearth.backends.contract import EngineStats, ModelInfo
+    from hearth.backends.wire import Frame, GetEngineStats, encode, read_frame_blocking
+
+    def info():
+        values = {"int": 1, "str": "x", "float": 0.0, "bool": False}
+        named = {f.name: values[f.type] for f in fields(ModelInfo) if f.type in values}
+        return ModelInfo(**named)
+
+    def say(ident, body):
+        sys.stdout.buffer.write(encode(Frame(ident, body)))
+        sys.stdout.buffer.flush()
+
+    say(read_frame_blocking(sys.stdin.buffer).id, info())
+    while (frame := read_frame_blocking(sys.stdin.buffer)) is not None:
+        answer(frame)
+"""
+SAYS_STATS = """
+    def answer(frame):
+        if isinstance(frame.body, GetEngineStats):
+            say(frame.id, EngineStats(3, 2, 64, 64, 10, 20, 3, 4))
+"""
+IS_MUTE = """
+    def answer(frame):
+        pass
+"""
+DIES_WHEN_ASKED = """
+    def answer(frame):
+        sys.exit(1)
+"""
+HANGS = "import sys; sys.stdin.read()"
+
+
+@asynccontextmanager
+async def supervising(tmp_path, monkeypatch, code):
+    """A supervisor whose workers run `code`."""
+    place = place_in(tmp_path)
+    place.prepare()
+
+    supervisor = Supervisor(place)
+    supervisor.spawned = asyncio.Event()
+    children = []
+
+    async def spawn(worker):
+        pipe = asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, stdin=pipe, stdout=pipe
+        )
+        children.append(child)
+        supervisor.spawned.set()
+        return child
+
+    monkeypatch.setattr(WorkerProcess, "_spawn", spawn)
+    try:
+        yield supervisor
+    finally:
+        await supervisor.unload(None)
+        for child in children:
+            await child.wait()
+
+
+def answering(how):
+    return textwrap.dedent(how) + textwrap.dedent(LOADS_ONLY)
+
+
+async def loaded(supervisor):
+    answers = [answer async for answer in supervisor.call(SPEC, Load(), Stream())]
+    assert isinstance(answers[-1], ModelInfo)
+
+
+def test_a_loaded_worker_says_what_its_engine_does(tmp_path, monkeypatch):
+    async def main():
+        async with supervising(tmp_path, monkeypatch, answering(SAYS_STATS)) as supervisor:
+            await loaded(supervisor)
+            [worker] = await supervisor.stats()
+            assert worker.engine == STATS
+            assert (worker.running, worker.waiting) == (3, 2)
+
+    asyncio.run(main())
+
+
+def test_looking_keeps_no_model_from_being_idle(tmp_path, monkeypatch):
+    async def main():
+        async with supervising(tmp_path, monkeypatch, answering(SAYS_STATS)) as supervisor:
+            await loaded(supervisor)
+            [before] = await supervisor.stats()
+            [after] = await supervisor.stats()
+            assert after.idle_s > before.idle_s > 0.0
+            assert not supervisor.busy
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_does_not_answer_is_told_of_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_process, "_STATS_TIMEOUT_S", 0.01)
+
+    async def main():
+        async with supervising(tmp_path, monkeypatch, answering(IS_MUTE)) as supervisor:
+            await loaded(supervisor)
+            [worker] = await supervisor.stats()
+            assert worker.engine is None and worker.info is not None
+            assert (worker.running, worker.waiting) == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_dies_when_it_is_asked_keeps_nobody_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_process, "_STATS_TIMEOUT_S", 3600.0)
+
+    async def main():
+        async with supervising(tmp_path, monkeypatch, answering(DIES_WHEN_ASKED)) as supervisor:
+            await loaded(supervisor)
+            assert await asyncio.wait_for(supervisor.stats(), 30) == ()
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_loads_is_not_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_process, "_STATS_TIMEOUT_S", 3600.0)
+
+    async def main():
+        async with supervising(tmp_path, monkeypatch, HANGS) as supervisor:
+            loading = asyncio.create_task(loaded(supervisor))
+            await supervisor.spawned.wait()
+            [worker] = await asyncio.wait_for(supervisor.stats(), 30)
+            assert worker.info is None and worker.engine is None
+            assert (worker.running, worker.waiting) == (0, 1)
+            loading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await loading
+
+    asyncio.run(main())
+
+
+class Recorder:
+    """Stands for the host, and for its supervisor: what was called, and nothing is done."""
+
+    def __init__(self):
+        self.supervisor = self
+        self.calls = []
+
+    async def call(self, spec, call, stream):
+        self.calls.append(call)
+        yield Finished("stop")
+
+    async def stats(self):
+        return HostStats(1, "0", 0.0, 1)
+
+
+class Notes:
+    """Stands for the writer to a front end; `both` is set with the second frame."""
+
+    def __init__(self):
+        self.frames = []
+        self.both = asyncio.Event()
+
+    def write(self, data):
+        self.frames.append(decode(data[4:]))
+        if len(self.frames) == 2:
+            self.both.set()
+
+    async def drain(self):
+        pass
+
+    def is_closing(self):
+        return False
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (Generate(Request(text="a")), Generate(Request(text="a", session="client-7"))),
+        (Generate(Request(text="a", session="me")), Generate(Request(text="a", session="me"))),
+        (Score((1, 2)), Score((1, 2), "client-7")),
+        (Score((1, 2), "me"), Score((1, 2), "me")),
+        (Embed(("a",), "mean"), Embed(("a",), "mean", "client-7")),
+        (Embed(("a",), "mean", "me"), Embed(("a",), "mean", "me")),
+        (Tokenize("a", False), Tokenize("a", False)),
+        (ClearCache(), ClearCache()),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_a_call_that_names_no_session_is_for_the_front_end_that_sent_it(call, named):
+    async def main():
+        host, notes, reader = Recorder(), Notes(), asyncio.StreamReader()
+        serving = asyncio.create_task(Client(host, "client-7", reader, notes).serve())
+        reader.feed_data(encode(Frame(1, call, SPEC)) + encode(Frame(2, GetStats())))
+        await notes.both.wait()
+        reader.feed_eof()
+        await serving
+        assert host.calls == [named]
+        assert {frame.id for frame in notes.frames} == {1, 2}
+
+    asyncio.run(main())
