@@ -86,11 +86,13 @@ class RunnerLoop:
         )
         self.runner = open_model(ModelSpec(str(path), settings=settings)).runner
         self.decode_s = 0.0
-        context = self.runner.cache.context
+        for slot in range(sessions):
+            self.runner.cache.reserve(slot, CONTEXT)
+        context = self.runner.store.context
         context.decode = self._timed(context.decode)  # type: ignore[method-assign]
 
     def step(self, tokens: list[int], position: int) -> None:
-        rows = tuple(Row(slot, position, [token], True) for slot, token in enumerate(tokens))
+        rows = tuple(Row(slot, position, [token], 1) for slot, token in enumerate(tokens))
         self.runner.step(StepPlan(rows))
 
     def close(self) -> None:

@@ -16,6 +16,9 @@ from hearth.backends.llamacpp.lib import set_fields
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan
 
+State = NDArray[np.uint8]
+"""[bytes], in llama.cpp's own format."""
+
 
 class Batch:
     """A `llama_batch` over numpy arrays: filled by slices, one sequence id a token.
@@ -29,12 +32,12 @@ class Batch:
         self._tokens = np.zeros(capacity, np.int32)
         self._positions = np.zeros(capacity, np.int32)
         self._counts = np.ones(capacity, np.int32)
-        self._slots = np.zeros(capacity, np.int32)
+        self._sequences = np.zeros(capacity, np.int32)
         self._wanted = np.zeros(capacity, np.int8)
         self._ramp = np.arange(capacity, dtype=np.int32)
         int_p = ctypes.POINTER(ctypes.c_int32)
-        base, stride = self._slots.ctypes.data, self._slots.itemsize
-        self._slot_pointers = (int_p * capacity)(
+        base, stride = self._sequences.ctypes.data, self._sequences.itemsize
+        self._sequence_pointers = (int_p * capacity)(
             *(ctypes.cast(base + i * stride, int_p) for i in range(capacity))
         )
         self.struct = api.llama_batch()
@@ -44,25 +47,31 @@ class Batch:
             token=self._tokens.ctypes.data_as(int_p),
             pos=self._positions.ctypes.data_as(int_p),
             n_seq_id=self._counts.ctypes.data_as(int_p),
-            seq_id=ctypes.cast(self._slot_pointers, ctypes.POINTER(int_p)),
+            seq_id=ctypes.cast(self._sequence_pointers, ctypes.POINTER(int_p)),
             logits=self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
         )
 
-    def fill(self, rows: Sequence[Row]) -> list[tuple[int, int]]:
-        """Write `rows`; returns (slot, index in the batch) for each that wants logits."""
-        outputs = []
-        at = 0
-        for row in rows:
+    def fill(self, rows: Sequence[Row], sequences: Sequence[int]) -> int:
+        """Write `rows`, of which row i belongs to sequence id `sequences[i]`; returns how many
+        logits they ask for.
+        """
+        outputs = at = 0
+        for row, sequence in zip(rows, sequences, strict=True):
             count = len(row.tokens)
-            end = at + count
-            self._tokens[at:end] = row.tokens
-            np.add(self._ramp[:count], row.start, out=self._positions[at:end])
-            self._slots[at:end] = row.slot
-            self._wanted[at:end] = 0
-            if row.wants_logits:
-                self._wanted[end - 1] = 1
-                outputs.append((row.slot, end - 1))
-            at = end
+            if count == 1:  # a decode step is many of these: items cost a fifth of slices
+                self._tokens[at] = row.tokens[0]
+                self._positions[at] = row.start
+                self._sequences[at] = sequence
+                self._wanted[at] = row.outputs
+            else:
+                end = at + count
+                self._tokens[at:end] = row.tokens
+                np.add(self._ramp[:count], row.start, out=self._positions[at:end])
+                self._sequences[at:end] = sequence
+                self._wanted[at : end - row.outputs] = 0
+                self._wanted[end - row.outputs : end] = 1
+            outputs += row.outputs
+            at += count
         self.struct.n_tokens = at
         return outputs
 
@@ -95,7 +104,7 @@ class LlamaContext:
             n_batch=plan.batch,
             n_ubatch=plan.ubatch,
             n_seq_max=plan.sequences,
-            n_outputs_max=plan.sequences,
+            n_outputs_max=plan.max_outputs,
             n_threads=threads,
             n_threads_batch=batch_threads,
             type_k=plan.ggml_type,
@@ -122,7 +131,9 @@ class LlamaContext:
                 f"{model.path.name} has no memory to generate with: it is an embedding model."
             )
         self.cells = int(self._api.llama_n_ctx(self._handle))
-        self._row_bytes = model.facts.vocab_size * ctypes.sizeof(ctypes.c_float)
+        self._output_shape = (plan.max_outputs, model.facts.vocab_size)
+        self._outputs: NDArray[np.float32] = np.empty((0, model.facts.vocab_size), np.float32)
+        self._outputs_at = 0
 
     def set_threads(self, threads: int, batch_threads: int) -> None:
         """Threads of one-token steps, and of larger ones."""
@@ -133,43 +144,95 @@ class LlamaContext:
         way."""
         return int(self._api.llama_decode(self._handle, batch.struct))
 
-    def read_logits(self, index: int, address: int) -> None:
-        """Copy the logits of batch position `index` to `address`, which has room for [vocab_size]
-        float32."""
-        source = self._api.llama_get_logits_ith(self._handle, index)
-        if not source:
-            raise InternalError(f"llama.cpp has no logits for batch position {index}.")
-        ctypes.memmove(address, source, self._row_bytes)
+    def logits(self, count: int) -> NDArray[np.float32]:
+        """The `count` rows of logits of the last decode, in the order of the batch:
+        [count, vocab_size], read-only.
 
-    def remove(self, slot: int, start: int) -> bool:
-        """Forget what `slot` holds from position `start` on; False if this memory cannot."""
-        return bool(self._api.llama_memory_seq_rm(self._memory, slot, start, -1))
+        This is llama.cpp's own buffer: the next decode writes into it. Its rows are in the batch's
+        order whatever parts llama.cpp computed it in (`llama_context::output_reorder`).
+
+        Raises:
+            InternalError: there are none.
+        """
+        pointer = self._api.llama_get_logits(self._handle)
+        if not pointer:
+            raise InternalError("llama.cpp has no logits for the last batch.")
+        address = ctypes.addressof(pointer.contents)
+        if address != self._outputs_at:
+            # As many rows as there can be; llama.cpp has memory for those that were asked for.
+            self._outputs = np.ctypeslib.as_array(pointer, self._output_shape)
+            self._outputs.flags.writeable = False
+            self._outputs_at = address
+        return self._outputs[:count]
+
+    def remove(self, sequence: int, start: int) -> bool:
+        """Forget what `sequence` holds from position `start` on; False if this memory cannot."""
+        return bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, -1))
 
     def share(self, source: int, target: int, tokens: int) -> None:
-        """Let `target` hold the first `tokens` cells of `source` too."""
+        """Let `target` hold the first `tokens` cells of `source` too; -1: all of it."""
         self._api.llama_memory_seq_cp(self._memory, source, target, 0, tokens)
 
-    def export(self) -> NDArray[np.uint8]:
+    def positions(self, sequence: int) -> tuple[int, int]:
+        """First and last position that `sequence` holds; (-1, -1) if it is empty."""
+        first = self._api.llama_memory_seq_pos_min(self._memory, sequence)
+        return int(first), int(self._api.llama_memory_seq_pos_max(self._memory, sequence))
+
+    def state_bytes(self) -> int:
+        """Size of what `export` gives."""
+        return int(self._api.llama_state_get_size(self._handle))
+
+    def export(self) -> State:
         """Everything that the pool holds, shared cells once."""
-        size = int(self._api.llama_state_get_size(self._handle))
+        size = self.state_bytes()
         state = np.empty(size, np.uint8)
-        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        written = int(self._api.llama_state_get_data(self._handle, pointer, size))
+        written = int(self._api.llama_state_get_data(self._handle, _bytes_of(state), size))
         if written != size:
-            raise InternalError(f"llama.cpp wrote {written:,} of {size:,} bytes of its state.")
+            raise _incomplete(written, size)
         return state
 
-    def restore(self, state: NDArray[np.uint8]) -> None:
+    def restore(self, state: State) -> None:
         """Take in what `export` of another context of this model gave; the pool must be at least as
         large."""
-        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         log = self._model.library.log
         log.clear()
-        if not self._api.llama_state_set_data(self._handle, pointer, state.size):
+        if not self._api.llama_state_set_data(self._handle, _bytes_of(state), state.size):
             raise InternalError(f"llama.cpp refused a state of {state.size:,} bytes: {log.said()}")
+
+    def sequence_bytes(self, sequence: int) -> int:
+        """Size of what `export_sequence` gives."""
+        return int(self._api.llama_state_seq_get_size(self._handle, sequence))
+
+    def export_sequence(self, sequence: int) -> State:
+        """What `sequence` holds; of a sliding window, what it still needs."""
+        size = self.sequence_bytes(sequence)
+        state = np.empty(size, np.uint8)
+        copied = self._api.llama_state_seq_get_data(self._handle, _bytes_of(state), size, sequence)
+        if copied != size:
+            raise _incomplete(int(copied), size)
+        return state
+
+    def restore_sequence(self, sequence: int, state: State) -> bool:
+        """Give `sequence` what `export_sequence` gave; False, and it is empty, if there are no free
+        cells for it."""
+        pointer = _bytes_of(state)
+        if self._api.llama_state_seq_set_data(self._handle, pointer, state.size, sequence):
+            return True
+        # Of two memories (full attention and sliding window), the first may have taken its part.
+        self.remove(sequence, 0)
+        return False
 
     def close(self) -> None:
         """Free the pool. May be called twice."""
         handle, self._handle, self._memory = self._handle, None, None
+        self._outputs_at = 0
         if handle:
             self._api.llama_free(handle)
+
+
+def _bytes_of(state: State) -> Any:
+    return state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+
+def _incomplete(written: int, size: int) -> InternalError:
+    return InternalError(f"llama.cpp wrote {written:,} of {size:,} bytes of a state.")

@@ -6,45 +6,43 @@ here first.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import get_args
 
-from hearth.backends.contract import KvType, ModelSettings
+from hearth.backends.contract import KvPool, KvType, ModelSettings
 from hearth.backends.errors import DoesNotFit, InvalidParameter, UnsupportedModel
+from hearth.backends.llamacpp.facts import GgufFacts
+from hearth.backends.llamacpp.recurrent import state_bytes
 
 MAX_THREADS = 512
 """GGML_MAX_N_THREADS of ggml.h."""
 MAX_CONTEXT = 1 << 24
-MAX_CHUNK = 8192
+MAX_BATCH = 8192
+MAX_SEQUENCES = 256
+"""LLAMA_MAX_SEQ of llama-cparams.h: sequence ids of one context."""
 UBATCH = 512
 """Tokens of one graph: llama.cpp's own default; a larger one costs memory and helps GPUs only."""
 CELL_ALIGNMENT = 256
 """llama.cpp rounds a context up to a multiple of this."""
 START_CELLS = 4096
-"""First size of the pool: a context zeroes its whole pool when it is made, so a large one is slow
-and greedy."""
+"""First size of a pool that grows: a context zeroes its whole pool when it is made, so a large one
+is slow and greedy."""
+KEPT_SEQUENCES = (16, 64)
+"""Least and most ids beyond those that run, for kept prefixes: four for each session."""
+KEPT_STATES = 4
+"""The same where each id costs a recurrent state: as many as sessions, or this if that is more."""
+MIN_OUTPUTS = 32
+"""Rows of logits that a step can have, at least: scoring asks for many of one sequence."""
 
 _GGML_TYPE: dict[KvType, int] = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}
 _BLOCK: dict[KvType, int] = {"f32": 1, "f16": 1, "q4_0": 32, "q8_0": 32}
 
-MEMORY_SHARE = 0.9
-"""Of the available memory: the rest stays for everybody else."""
 COMPUTE_BYTES = 256 << 20
 """Graph and output buffers of one context, held back from the pool: 512 rows of a wide model."""
-GROWTH_FACTOR = 1.5
+GROWTH_FACTOR: dict[KvPool, float] = {"grow": 1.5, "static": 1.0}
 """While the pool doubles, the new one and a copy of what the old one (half its size) held are there
 together."""
-
-
-class GgufFacts(Protocol):
-    """What is read from a GGUF header (`hearth.quant.gguf.preflight`)."""
-
-    @property
-    def architecture(self) -> str: ...
-    @property
-    def context_length(self) -> int: ...
-    def value(self, key: str, default: Any = None) -> Any: ...
-    def kv_bytes_per_token(self, type_k: str, type_v: str) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +50,24 @@ class ContextPlan:
     """Everything that a llama.cpp context is made with, apart from threads and its current size."""
 
     context: int
-    """Tokens one sequence may hold."""
+    """Tokens one sequence may hold; never more than `pool_tokens`."""
     pool_tokens: int
-    """Tokens all sequences together may hold; the context grows to this."""
+    """Tokens all sequences and kept prefixes together may hold; the context grows to this."""
+    first_tokens: int
+    """Tokens that the first context holds."""
+    kept_tokens: int
+    """Most tokens that are kept for prefixes alone."""
     trained_context: int
+    slots: int
+    """Sequences that run at the same time."""
     sequences: int
-    chunk_tokens: int
+    """Ids that a context is made for (n_seq_max): running sequences and kept prefixes."""
+    max_batch_tokens: int
+    max_outputs: int
+    """Most rows of logits in one step (n_outputs_max): at least one for each id, else
+    output_reserve asserts."""
     batch: int
-    """n_batch: at least one token for each sequence, else output_reserve asserts."""
+    """n_batch: at least one token for each id, else output_reserve asserts."""
     ubatch: int
     kv_type: KvType
     ggml_type: int
@@ -70,7 +78,7 @@ class ContextPlan:
 
 
 def check_settings(settings: ModelSettings, max_sequences: int) -> None:
-    """Refuse values that llama.cpp cannot take.
+    """Refuse values that llama.cpp or the engine cannot take.
 
     Args:
         max_sequences: what `llama_max_parallel_sequences` says.
@@ -82,14 +90,14 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
     _in_range("threads", settings.threads, 1, MAX_THREADS)
     _in_range("batch_threads", settings.batch_threads, 1, MAX_THREADS)
     _in_range("gpu_layers", settings.gpu_layers, 0, 1 << 20)
-    _in_range("chunk_tokens", settings.chunk_tokens, 1, MAX_CHUNK)
+    _in_range("max_batch_tokens", settings.max_batch_tokens, 1, MAX_BATCH)
     _in_range("max_sessions", settings.max_sessions, 1, max_sequences)
-    if settings.kv_type not in _GGML_TYPE:
-        raise InvalidParameter(
-            "kv_type",
-            f"kv_type {settings.kv_type!r} is not known.",
-            f"Use one of {', '.join(sorted(_GGML_TYPE))}.",
-        )
+    _in_range("max_waiting", settings.max_waiting, 0, 1 << 20)
+    _in_range("kv_budget_bytes", settings.kv_budget_bytes, 1, 1 << 60)
+    _is_positive("target_itl_ms", settings.target_itl_ms, math.inf)
+    _is_positive("memory_fraction", settings.memory_fraction, 1.0)
+    _is_one_of("kv_type", settings.kv_type, get_args(KvType))
+    _is_one_of("kv_pool", settings.kv_pool, get_args(KvPool))
     if _BLOCK[settings.kv_type] > 1 and settings.flash_attention is False:
         raise InvalidParameter(
             "flash_attention",
@@ -103,8 +111,11 @@ def plan_context(
 ) -> ContextPlan:
     """Choose context length and pool size for a model on this machine.
 
-    With context C and S sessions the pool holds up to C * S tokens, or what fits:
-    `(available * 0.9 - weights - 256 MiB) / (kv_bytes_per_token * 1.5)`, see the constants above.
+    With context C and S sessions the pool holds C * S tokens, or what fits, or what the KV budget
+    allows, whichever is least. What fits is, in whole blocks of 256 cells,
+    `(available * memory_fraction - weights - recurrent states - 256 MiB) / (kv_bytes * factor)`;
+    factor is 1.5 for a pool that grows and 1 for a static one. The budget holds recurrent states
+    and cells. Half the pool at most is kept for prefixes that nobody runs.
 
     Args:
         settings: already through `check_settings`.
@@ -114,7 +125,8 @@ def plan_context(
 
     Raises:
         InvalidParameter: the KV type does not divide the heads of this model.
-        DoesNotFit: the weights, or the context that was asked for, need more memory than there is.
+        DoesNotFit: the weights, or the context that was asked for, need more memory than there is,
+            or more than the KV budget; both numbers are in the message and in `data`.
         UnsupportedModel: the file declares no context length and none was asked for.
     """
     _check_heads(settings, facts)
@@ -125,40 +137,45 @@ def plan_context(
             "The file does not say what context length the model was trained for.",
             "Set one with --ctx.",
         )
-    kv_bytes = facts.kv_bytes_per_token(settings.kv_type, settings.kv_type)
-    budget = int(available_bytes * MEMORY_SHARE) - weight_bytes - COMPUTE_BYTES
-    fits = budget if kv_bytes == 0 else int(budget / (kv_bytes * GROWTH_FACTOR))
-    fits = fits // CELL_ALIGNMENT * CELL_ALIGNMENT
-    if fits < min(wanted, CELL_ALIGNMENT) or (settings.context is not None and fits < wanted):
-        raise _does_not_fit(settings, wanted, max(fits, 0), kv_bytes, weight_bytes, available_bytes)
-    context = min(wanted, fits)
-    notices = []
-    if context < wanted:
-        notices.append(
-            f"Context is {context:,} tokens, what fits in memory; "
-            f"the model was trained for {trained:,}."
-        )
-    if settings.context is not None and 0 < trained < settings.context:
-        notices.append(
-            f"Context {settings.context:,} is beyond the {trained:,} tokens the model was trained "
-            "for: expect poor answers past that."
-        )
-    batch = max(settings.chunk_tokens, settings.max_sessions)
-    quantized = _BLOCK[settings.kv_type] > 1
-    asked = {None: 1 if quantized else -1, False: 0, True: 1}[settings.flash_attention]
+    slots = settings.max_sessions
+    a_state = state_bytes(facts)
+    sequences = _sequences(slots, a_state, settings.kv_budget_bytes)
+    costs = _Costs(
+        weights=weight_bytes,
+        states=a_state * sequences,
+        token=facts.kv_bytes_per_token(settings.kv_type, settings.kv_type),
+        factor=GROWTH_FACTOR[settings.kv_pool],
+    )
+    usable = int(available_bytes * settings.memory_fraction)
+    fits = costs.tokens_in(usable, most=wanted * slots)
+    if fits == 0 or (settings.context is not None and fits < wanted):
+        raise _does_not_fit(settings, wanted, fits, costs, usable)
+    allowed = _allowed_by_budget(settings, costs, wanted)
+    context = min(wanted, fits, allowed)
+    pool_tokens = min(context * slots, fits, allowed)
+    batch = max(settings.max_batch_tokens, sequences)
+    is_quantized = _BLOCK[settings.kv_type] > 1
+    # A memory without a cost per token (recurrent) has nothing to grow.
+    grows = settings.kv_pool == "grow" and costs.token > 0
     return ContextPlan(
         context=context,
-        pool_tokens=min(context * settings.max_sessions, fits),
+        pool_tokens=pool_tokens,
+        first_tokens=min(pool_tokens, START_CELLS) if grows else pool_tokens,
+        kept_tokens=pool_tokens // 2,
         trained_context=trained,
-        sequences=settings.max_sessions,
-        chunk_tokens=settings.chunk_tokens,
+        slots=slots,
+        sequences=sequences,
+        max_batch_tokens=settings.max_batch_tokens,
+        max_outputs=max(sequences, MIN_OUTPUTS),
         batch=batch,
         ubatch=min(batch, UBATCH),
         kv_type=settings.kv_type,
         ggml_type=_GGML_TYPE[settings.kv_type],
-        flash_attention=asked,
-        kv_bytes_per_token=kv_bytes,
-        notices=tuple(notices),
+        flash_attention={None: 1 if is_quantized else -1, False: 0, True: 1}[
+            settings.flash_attention
+        ],
+        kv_bytes_per_token=costs.token,
+        notices=_notices(settings, context, wanted, trained, is_budget=allowed < fits),
     )
 
 
@@ -204,6 +221,109 @@ def _check_heads(settings: ModelSettings, facts: GgufFacts) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What a model takes of the memory, in bytes."""
+
+    weights: int
+    states: int
+    """Recurrent states of all sequence ids."""
+    token: int
+    """Keys and values of one token."""
+    factor: float
+    """Of the pool's size, while it grows."""
+
+    def tokens_in(self, usable: int, most: int) -> int:
+        """Cells for which `usable` bytes are enough, in whole blocks; `most` in whole blocks where
+        they cost nothing, 0 if there is not even room for the weights.
+        """
+        room = usable - self.weights - self.states - COMPUTE_BYTES
+        if room < 0:
+            return 0
+        if self.token == 0:
+            return math.ceil(most / CELL_ALIGNMENT) * CELL_ALIGNMENT
+        return _whole_blocks(int(room / (self.token * self.factor)))
+
+    def bytes_of(self, tokens: int) -> int:
+        """What a pool of `tokens` cells needs, with everything else."""
+        cells = math.ceil(tokens / CELL_ALIGNMENT) * CELL_ALIGNMENT
+        fixed = self.weights + self.states + COMPUTE_BYTES
+        return fixed + int(cells * self.token * self.factor)
+
+
+def _whole_blocks(cells: int) -> int:
+    """`cells` rounded down to what llama.cpp does not round up."""
+    return cells // CELL_ALIGNMENT * CELL_ALIGNMENT
+
+
+def _sequences(slots: int, a_state: int, budget: int | None) -> int:
+    """Ids for running sequences and kept prefixes; kept states take half the budget at most."""
+    least, most = KEPT_SEQUENCES
+    wanted = slots + min(most, max(least, 4 * slots))
+    if a_state:
+        wanted = slots + max(KEPT_STATES, slots)
+        if budget is not None:
+            wanted = max(slots, min(wanted, budget // 2 // a_state))
+    return min(wanted, MAX_SEQUENCES)
+
+
+def _allowed_by_budget(settings: ModelSettings, costs: _Costs, wanted: int) -> int:
+    """Cells that the KV budget allows, in whole blocks.
+
+    Raises:
+        DoesNotFit: not one block, or fewer than the context that was asked for.
+    """
+    budget = settings.kv_budget_bytes
+    if budget is None:
+        return MAX_CONTEXT * MAX_SEQUENCES
+    asked = settings.context or CELL_ALIGNMENT
+    need = costs.states + math.ceil(asked / CELL_ALIGNMENT) * CELL_ALIGNMENT * costs.token
+    if need > budget:
+        what = "This context" if settings.context else "The smallest pool"
+        raise DoesNotFit(
+            f"{what}, {asked:,} tokens, needs {need:,} bytes for keys and values; the KV budget "
+            f"is {budget:,} bytes.",
+            f"Use --kv-budget {need} or more, or a smaller --ctx or --kv-type.",
+            needed_bytes=need,
+            available_bytes=budget,
+            context=wanted,
+        )
+    if costs.token == 0:
+        return MAX_CONTEXT * MAX_SEQUENCES
+    return _whole_blocks((budget - costs.states) // costs.token)
+
+
+def _notices(
+    settings: ModelSettings, context: int, wanted: int, trained: int, *, is_budget: bool
+) -> tuple[str, ...]:
+    notices = []
+    if context < wanted:
+        reason = "what the KV budget holds" if is_budget else "what fits in memory"
+        notices.append(
+            f"Context is {context:,} tokens, {reason}; the model was trained for {trained:,}."
+        )
+    if settings.context is not None and 0 < trained < settings.context:
+        notices.append(
+            f"Context {settings.context:,} is beyond the {trained:,} tokens the model was trained "
+            "for: expect poor answers past that."
+        )
+    return tuple(notices)
+
+
+def _is_positive(name: str, value: float, most: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= most or math.isinf(value):
+        bound = "" if math.isinf(most) else f" and at most {most:g}"
+        raise InvalidParameter(name, f"{name} is {value!r}; it must be a number above 0{bound}.")
+
+
+def _is_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InvalidParameter(
+            name, f"{name} {value!r} is not known.", f"Use one of {', '.join(sorted(known))}."
+        )
+
+
 def _in_range(name: str, value: int | None, low: int, high: int) -> None:
     if value is None:
         return
@@ -214,10 +334,9 @@ def _in_range(name: str, value: int | None, low: int, high: int) -> None:
 
 
 def _does_not_fit(
-    settings: ModelSettings, wanted: int, fits: int, kv_bytes: int, weights: int, available: int
+    settings: ModelSettings, wanted: int, fits: int, costs: _Costs, usable: int
 ) -> DoesNotFit:
-    need = weights + COMPUTE_BYTES + int(wanted * kv_bytes * GROWTH_FACTOR)
-    usable = int(available * MEMORY_SHARE)
+    need = costs.bytes_of(wanted)
     hint = "Use a smaller quantization of the model"
     if fits > 0:
         hint = f"Use --ctx {fits} or less"

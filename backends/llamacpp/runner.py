@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hearth.backends.contract import Pooling
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan, StepResult
+from hearth.backends.engine.sequence_cache import SequenceCache
 from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter
 from hearth.backends.llamacpp import threads as thread_counts
-from hearth.backends.llamacpp.cache import LlamaCache
 from hearth.backends.llamacpp.context import Batch, LlamaContext
+from hearth.backends.llamacpp.embedder import Embedder
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan
+from hearth.backends.llamacpp.store import LlamaStore
 from hearth.backends.llamacpp.threads import ThreadChoice, measure_threads
 
 _PROBE_TOKENS = 16
@@ -45,29 +49,35 @@ class LlamaRunner:
     ) -> None:
         self._model = model
         self._plan = plan
+        self._embedder: Embedder | None = None
         cores = thread_counts.usable_cores()
         self.threads = threads or cores
         self.batch_threads = batch_threads or cores
+        self._batch = Batch(model.library.api, plan.batch)
+        self._store = LlamaStore(self._make_context, plan, model.facts)
+        self._cache = SequenceCache(
+            self._store,
+            slots=plan.slots,
+            pool_tokens=plan.pool_tokens,
+            context=plan.context,
+            kept_tokens=plan.kept_tokens,
+        )
         self._info = RunnerInfo(
             vocab_size=model.facts.vocab_size,
             context=plan.context,
             pool_tokens=plan.pool_tokens,
-            max_sequences=plan.sequences,
-            chunk_tokens=plan.chunk_tokens,
+            max_sequences=plan.slots,
+            max_batch_tokens=plan.max_batch_tokens,
+            max_outputs=plan.max_outputs,
             kv_bytes_per_token=plan.kv_bytes_per_token,
             end_ids=model.facts.end_ids,
-            can_roll_back=model.facts.can_roll_back,
-            can_fork=model.facts.can_roll_back,
+            keeps_past=self._store.keeps_past,
+            embedding_width=int(model.library.api.llama_model_n_embd_out(model.handle)),
         )
-        self._batch = Batch(model.library.api, plan.batch)
-        logits = np.empty((plan.sequences, model.facts.vocab_size), np.float32)
-        self._logits = list(logits)
-        self._addresses = [row.ctypes.data for row in self._logits]
-        self._cache = LlamaCache(self._make_context, plan, can_roll_back=model.facts.can_roll_back)
         try:
             self._warm_up(measure_decode=threads is None, measure_batch=batch_threads is None)
         except HearthError:
-            self._cache.close()
+            self._store.close()
             raise
 
     @property
@@ -75,11 +85,26 @@ class LlamaRunner:
         return self._info
 
     @property
-    def cache(self) -> LlamaCache:
+    def cache(self) -> SequenceCache:
         return self._cache
 
+    @property
+    def model(self) -> LlamaModel:
+        """The loaded weights, for a second context beside the runner's own (`backends/bench`)."""
+        return self._model
+
+    @property
+    def plan(self) -> ContextPlan:
+        """What its contexts are made with."""
+        return self._plan
+
+    @property
+    def store(self) -> LlamaStore:
+        """What holds the sequences that `cache` hands out to slots; tests and benchmarks look."""
+        return self._store
+
     def step(self, plan: StepPlan) -> StepResult:
-        """Compute `plan`; logits are copies that the next step overwrites.
+        """Compute `plan`; logits are views of llama.cpp's buffer, which the next step overwrites.
 
         Raises:
             Busy: the pool has no room; nothing was computed.
@@ -87,42 +112,70 @@ class LlamaRunner:
             InternalError: the plan does not continue what the slots hold, or llama.cpp failed;
                 nothing of the plan counts. Where the memory cannot roll back, `lost_slots` in
                 `data` are the slots that are empty now.
+            RunnerLost: growing the pool lost what it held.
         """
         rows = plan.rows
         if not rows:
             return StepResult({})
-        self._check(rows)
         cache = self._cache
-        cache.make_room(plan.tokens)
-        outputs = self._fill(rows)
-        context = cache.context
+        sequences = self._checked(rows)
+        self._make_room(cache.cells + plan.tokens)
+        count = self._fill(rows, sequences)
+        context = self._store.context
         self._model.library.log.clear()
         code = context.decode(self._batch)
         if code:
             raise self._repaired(code, rows)
         for row in rows:
-            cache.added(row.slot, len(row.tokens))
-        logits = {}
-        for slot, index in outputs:
-            context.read_logits(index, self._addresses[slot])
-            logits[slot] = self._logits[slot]
+            cache.computed(row.slot, row.tokens)
+        if not count:
+            return StepResult({})
+        outputs = context.logits(count)
+        logits: dict[int, NDArray[np.float32]] = {}
+        at = 0
+        for row in rows:
+            if row.outputs:
+                logits[row.slot] = outputs[at : at + row.outputs]
+                at += row.outputs
         return StepResult(logits)
 
+    def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
+        """See the protocol, and `Embedder.embed` for more; it has a context beside the sequences'
+        own.
+
+        Raises:
+            UnsupportedParameter: this model has no such pooling.
+            PromptTooLong: a text is longer than can be embedded.
+            DoesNotFit: there is no memory for that context.
+        """
+        if self._embedder is None:
+            self._embedder = Embedder(self._model, self._plan, self.batch_threads)
+        return self._embedder.embed(texts, pooling)
+
     def close(self) -> None:
-        """Free context and model. May be called twice."""
-        self._cache.close()
+        """Free contexts and model. May be called twice."""
+        embedder, self._embedder = self._embedder, None
+        if embedder is not None:
+            embedder.close()
+        self._store.close()
         self._model.close()
 
-    def _check(self, rows: tuple[Row, ...]) -> None:
-        """Refuse, before C sees it, what llama.cpp would answer with an assertion or a broken
-        sequence."""
-        slots, total = set(), 0
+    def _checked(self, rows: tuple[Row, ...]) -> list[int]:
+        """The sequence ids of `rows`. Refuses, before C sees it, what llama.cpp would answer with
+        an assertion or a broken sequence."""
+        cache = self._cache
+        slots, tokens, outputs = set(), 0, 0
         for row in rows:
             count = len(row.tokens)
-            held = self._cache.length(row.slot)
-            if count == 0 or row.start != held:
+            if not 0 <= row.slot < self._plan.slots:
                 raise InternalError(
-                    f"A row of {count} tokens starts at {row.start}; slot {row.slot} holds {held}."
+                    f"Slot {row.slot} does not exist; there are {self._plan.slots}."
+                )
+            held = cache.length(row.slot)
+            if count == 0 or row.start != held or not 0 <= row.outputs <= count:
+                raise InternalError(
+                    f"A row of {count} tokens with {row.outputs} outputs starts at {row.start}; "
+                    f"slot {row.slot} holds {held}."
                 )
             if held + count > self._plan.context:
                 raise InternalError(
@@ -130,17 +183,34 @@ class LlamaRunner:
                     f"the context is {self._plan.context}."
                 )
             slots.add(row.slot)
-            total += count
+            tokens += count
+            outputs += row.outputs
         if len(slots) != len(rows):
             raise InternalError("A plan names a slot twice.")
-        if total > self._plan.chunk_tokens:
+        if tokens > self._plan.max_batch_tokens or outputs > self._plan.max_outputs:
             raise InternalError(
-                f"A plan has {total} tokens; {self._plan.chunk_tokens} is the most."
+                f"A plan has {tokens} tokens and {outputs} outputs; {self._plan.max_batch_tokens} "
+                f"and {self._plan.max_outputs} are the most."
             )
+        return [cache.sequence(row.slot) for row in rows]
 
-    def _fill(self, rows: tuple[Row, ...]) -> list[tuple[int, int]]:
+    def _make_room(self, cells: int) -> None:
+        """Grow the pool to `cells` where it must; one that cannot grow is noted in the cache, so
+        that no more is promised."""
+        store = self._store
+        if cells <= store.allocated_tokens:
+            return
         try:
-            outputs = self._batch.fill(rows)
+            store.make_room(cells)
+        except Busy:
+            if cells <= self._plan.pool_tokens:
+                self._cache.limit(store.allocated_tokens)
+            raise
+
+    def _fill(self, rows: tuple[Row, ...], sequences: list[int]) -> int:
+        """Write the batch; how many logits it asks for."""
+        try:
+            count = self._batch.fill(rows, sequences)
             lowest, highest = self._batch.lowest_and_highest_token()
         except OverflowError as error:
             raise InvalidParameter(
@@ -152,7 +222,7 @@ class LlamaRunner:
                     "token_ids",
                     f"Token {token} is not in the vocabulary of {self._info.vocab_size:,}.",
                 )
-        return outputs
+        return count
 
     def _repaired(self, code: int, rows: tuple[Row, ...]) -> HearthError:
         """The error for a failed decode, after undoing what llama.cpp may have kept of it."""
@@ -163,7 +233,13 @@ class LlamaRunner:
                 "Try again when another request is done.",
                 retry_after_s=1.0,
             )
-        lost = [row.slot for row in rows if not self._cache.undo(row.slot)]
+        cache, store = self._cache, self._store
+        store.tear()
+        lost = []
+        for row in rows:
+            if not store.undo(cache.sequence(row.slot), cache.length(row.slot)):
+                cache.lost(row.slot)
+                lost.append(row.slot)
         return InternalError(
             f"llama_decode failed with {code}: {said or 'it gave no reason'}",
             "Load the model again; if it happens twice, `hearth doctor` may know why.",
@@ -177,14 +253,14 @@ class LlamaRunner:
     def _warm_up(self, *, measure_decode: bool, measure_batch: bool) -> None:
         """Touch every weight once, so that the first token is not the one that waits, and choose
         thread counts."""
-        probe = min(_PROBE_TOKENS, self._plan.chunk_tokens, self._plan.context)
+        probe = min(_PROBE_TOKENS, self._plan.max_batch_tokens, self._plan.context)
         self._probe(1)
         most = thread_counts.usable_threads()
         if measure_decode:
             self.threads = self._measured(self.threads, most, 1).threads
         if measure_batch and probe > 1:
             self.batch_threads = self._measured(self.batch_threads, most, probe).threads
-        self._cache.context.set_threads(self.threads, self.batch_threads)
+        self._store.context.set_threads(self.threads, self.batch_threads)
 
     def _measured(self, default: int, most: int, tokens: int) -> ThreadChoice:
         return measure_threads(
@@ -193,13 +269,14 @@ class LlamaRunner:
 
     def _probe_with(self, tokens: int) -> Callable[[int], None]:
         def step(count: int) -> None:
-            self._cache.context.set_threads(count, count)
+            self._store.context.set_threads(count, count)
             self._probe(tokens)
 
         return step
 
     def _probe(self, tokens: int) -> None:
         """Compute `tokens` tokens in slot 0 and forget them."""
-        first = self._model.facts.bos_id or 0
-        self.step(StepPlan((Row(0, 0, [first] * tokens, wants_logits=True),)))
-        self._cache.release(0)
+        some = [self._model.facts.bos_id or 0] * tokens
+        self._cache.open(0, some)
+        self.step(StepPlan((Row(0, 0, some, outputs=1),)))
+        self._cache.release(0, keep=False)

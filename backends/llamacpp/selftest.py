@@ -259,9 +259,13 @@ def _logits(path: Path, extra_buffers: bool) -> NDArray[np.float32]:
     plan = ContextPlan(
         context=probe_model.CONTEXT,
         pool_tokens=probe_model.CONTEXT,
+        first_tokens=probe_model.CONTEXT,
+        kept_tokens=0,
         trained_context=probe_model.CONTEXT,
+        slots=1,
         sequences=1,
-        chunk_tokens=_PREFILL,
+        max_batch_tokens=_PREFILL,
+        max_outputs=1,
         batch=_PREFILL,
         ubatch=_PREFILL,
         kv_type="f32",
@@ -271,9 +275,10 @@ def _logits(path: Path, extra_buffers: bool) -> NDArray[np.float32]:
     )
     runner = LlamaRunner(model, plan, threads=1, batch_threads=1)
     tokens = np.random.default_rng(1).integers(0, probe_model.VOCAB, _PREFILL + _STEPS).tolist()
-    rows = [Row(0, 0, tokens[:_PREFILL], wants_logits=True)]
-    rows += [Row(0, at, [tokens[at]], wants_logits=True) for at in range(_PREFILL, len(tokens))]
-    found = [runner.step(StepPlan((row,))).logits[0].copy() for row in rows]
+    rows = [Row(0, 0, tokens[:_PREFILL], outputs=1)]
+    rows += [Row(0, at, [tokens[at]], outputs=1) for at in range(_PREFILL, len(tokens))]
+    runner.cache.open(0, tokens)
+    found = [runner.step(StepPlan((row,))).logits[0][0].copy() for row in rows]
     runner.close()
     return np.stack(found)
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from gguf_builder import tiny_llama
+from guide_forms import derive
 from hearth.backends.contract import ModelSettings, ModelSpec
 from hearth.backends.llamacpp.load import Loaded, open_model
+from random_models import write_model
 
 EXACT = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
 
@@ -29,6 +31,24 @@ def f32_model(models: Path) -> Path:
 def long_model(models: Path) -> Path:
     """One layer, float32, trained context 8,192: four sessions outgrow the first pool."""
     return tiny_llama(models / "long.gguf", layers=1, context=8192, seed=3)
+
+
+@pytest.fixture(scope="session")
+def guide_model(models: Path) -> Path:
+    """The bundled model in float32."""
+    return derive("F32", models)
+
+
+@pytest.fixture(scope="session")
+def hybrid_model(models: Path) -> Path:
+    """Two layers of attention and two of short convolutions, float32, trained context 8,192."""
+    return write_model("tiny-hybrid", "f32", models / "hybrid.gguf")
+
+
+@pytest.fixture(scope="session")
+def window_model(models: Path) -> Path:
+    """Two layers look back 32 tokens and two look back at all, float32, trained context 8,192."""
+    return write_model("tiny-swa", "f32", models / "window.gguf")
 
 
 @pytest.fixture(scope="session")

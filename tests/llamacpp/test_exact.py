@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import Busy, DoesNotFit, HearthError
 from hearth.backends.llamacpp.context import LlamaContext
 from hearth.backends.llamacpp.load import Loaded
-from hearth.backends.llamacpp.runner import LlamaRunner
 from raw_loop import RawModel
+from stepped import Stepped, advance
 
 Load = Callable[..., Loaded]
 NEW = 24
@@ -24,34 +23,6 @@ NEW = 24
 
 def some_prompt(length: int, seed: int) -> list[int]:
     return random.Random(seed).choices(range(266), k=length)
-
-
-class Session:
-    """A sequence driven by hand: what is computed chases what is known."""
-
-    def __init__(self, slot: int, prompt: list[int], computed: int = 0) -> None:
-        self.slot = slot
-        self.tokens = list(prompt)
-        self.new: list[int] = []
-        self.computed = computed
-
-
-def run(runner: LlamaRunner, sessions: list[Session], count: int, chunk: int = 512) -> None:
-    """Advance all sessions together until each has `count` new tokens; a chunk is shared evenly."""
-    while waiting := [session for session in sessions if len(session.new) < count]:
-        share = max(1, min(chunk, runner.info.chunk_tokens) // len(waiting))
-        rows = []
-        for session in waiting:
-            some = session.tokens[session.computed : session.computed + share]
-            ends = session.computed + len(some) == len(session.tokens)
-            rows.append(Row(session.slot, session.computed, some, wants_logits=ends))
-        result = runner.step(StepPlan(tuple(rows)))
-        for session, row in zip(waiting, rows, strict=True):
-            session.computed += len(row.tokens)
-            if row.wants_logits:
-                drawn = int(np.argmax(result.logits[session.slot]))
-                session.tokens.append(drawn)
-                session.new.append(drawn)
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +43,10 @@ def raw_long(long_model: Path) -> Iterator[RawModel]:
 def test_chunks_do_not_change_the_tokens(
     load: Load, f32_model: Path, raw: RawModel, chunk: int
 ) -> None:
-    runner = load(f32_model, chunk_tokens=chunk).runner
-    prompt = some_prompt(90, seed=1)
-    session = Session(0, prompt)
-    run(runner, [session], NEW, chunk)
-    assert session.new == raw.greedy(prompt, NEW)
+    runner = load(f32_model, max_batch_tokens=chunk).runner
+    session = Stepped(runner, 0, some_prompt(90, seed=1))
+    advance(runner, [session], NEW, chunk)
+    assert session.new == raw.greedy(session.prompt, NEW)
 
 
 def test_sequences_in_one_batch_do_not_change_each_other(
@@ -84,39 +54,43 @@ def test_sequences_in_one_batch_do_not_change_each_other(
 ) -> None:
     runner = load(f32_model).runner
     prompts = [some_prompt(length, seed=length) for length in (1, 40, 75, 130)]
-    sessions = [Session(slot, prompt) for slot, prompt in enumerate(prompts)]
-    run(runner, sessions, NEW, chunk=60)
+    sessions = [Stepped(runner, slot, prompt) for slot, prompt in enumerate(prompts)]
+    advance(runner, sessions, NEW, chunk=60)
     assert [session.new for session in sessions] == [raw.greedy(p, NEW) for p in prompts]
 
 
-def test_a_pool_that_grows_keeps_every_sequence(
+def test_a_pool_that_grows_keeps_who_runs_and_who_is_kept(
     load: Load, long_model: Path, raw_long: RawModel
 ) -> None:
     runner = load(long_model).runner
-    first = runner.cache.cells
-    prompts = [some_prompt(1100, seed=seed) for seed in range(4)]
-    sessions = [Session(slot, prompt) for slot, prompt in enumerate(prompts)]
-    run(runner, sessions, NEW)
-    assert runner.cache.cells > first
-    assert [session.new for session in sessions] == [raw_long.greedy(p, NEW) for p in prompts]
+    first = runner.store.allocated_tokens
+    system = some_prompt(700, seed=20)
+    kept = Stepped(runner, 7, some_prompt(300, seed=21))
+    advance(runner, [kept], 1)
+    runner.cache.release(7, keep=True)
+    donor = Stepped(runner, 0, system + some_prompt(100, seed=22))
+    advance(runner, [donor], 2)
+    sharer = Stepped(runner, 1, system + some_prompt(100, seed=23))
+    assert sharer.found == 700
+    others = [Stepped(runner, slot, some_prompt(1100, seed=slot)) for slot in (2, 3, 4)]
+    sessions = [donor, sharer, *others]
+    advance(runner, sessions, NEW)
+    assert runner.store.allocated_tokens > first
+    again = Stepped(runner, 5, kept.tokens)
+    assert again.found == 300
+    advance(runner, [again], NEW)
+    for session in [*sessions, again]:
+        assert session.new == raw_long.greedy(session.prompt, NEW)
+    runner.cache.check_integrity()
+    assert_positions(runner)
 
 
-def test_growing_leaves_logits_and_shared_cells_as_they_were(load: Load, long_model: Path) -> None:
-    runner = load(long_model).runner
-    runner.cache.make_room(1)
-    prompt = some_prompt(900, seed=5)
-    for start in range(0, 900, 450):
-        runner.step(StepPlan((Row(0, start, prompt[start : start + 450], False),)))
-    for slot in (1, 2, 3):
-        runner.cache.fork(0, slot, 900)
-    before = runner.step(StepPlan((Row(1, 900, [7], True),))).logits[1].copy()
-    runner.cache.trim(1, 900)
-    cells = runner.cache.cells
-    runner.cache.make_room(cells)
-    after = runner.step(StepPlan((Row(1, 900, [7], True),))).logits[1]
-    assert runner.cache.cells == 2 * cells
-    np.testing.assert_array_equal(before, after)
-    assert runner.cache.used_tokens() == 4 * 900 + 1
+def assert_positions(runner: Any) -> None:
+    """What llama.cpp holds is what the cache says it does."""
+    for slot in range(runner.info.max_sequences):
+        if runner.cache.length(slot):
+            held = runner.cache.length(slot)
+            assert runner.store.positions(runner.cache.sequence(slot)) == (0, held - 1)
 
 
 @pytest.mark.parametrize("reason", ["no memory", "refused"])
@@ -127,10 +101,9 @@ def test_a_pool_that_cannot_grow_is_busy_and_harms_nobody(
     monkeypatch: pytest.MonkeyPatch,
     reason: str,
 ) -> None:
-    runner = load(long_model, chunk_tokens=4096).runner
-    prompt = some_prompt(60, seed=12)
-    session = Session(0, prompt)
-    run(runner, [session], 4)
+    runner = load(long_model, max_batch_tokens=4096).runner
+    session = Stepped(runner, 0, some_prompt(60, seed=12))
+    advance(runner, [session], 4)
     make = LlamaContext.__init__
 
     def refusing(context: LlamaContext, *arguments: Any) -> None:
@@ -142,50 +115,126 @@ def test_a_pool_that_cannot_grow_is_busy_and_harms_nobody(
         if reason == "refused":
             patch.setattr(LlamaContext, "__init__", refusing)
         else:
-            patch.setattr("hearth.backends.llamacpp.cache.available_bytes", lambda: 1000)
+            patch.setattr("hearth.backends.llamacpp.store.available_bytes", lambda: 1000)
+        assert runner.cache.reserve(1, 4090)
         with pytest.raises(Busy, match="cannot grow"):
-            runner.step(StepPlan((Row(1, 0, [1] * 4090, True),)))
-    run(runner, [session], NEW)
-    assert session.new == raw_long.greedy(prompt, NEW)
+            runner.step(StepPlan((Row(1, 0, [1] * 4090, 1),)))
+    assert not runner.cache.reserve(1, 4090), "no more is promised than there is"
+    assert runner.cache.length(1) == 0
+    advance(runner, [session], NEW)
+    assert session.new == raw_long.greedy(session.prompt, NEW)
 
 
-def test_a_fork_from_a_live_donor_changes_neither(
+def test_a_prefix_of_a_live_donor_is_shared_and_changes_neither(
     load: Load, f32_model: Path, raw: RawModel
 ) -> None:
     runner = load(f32_model).runner
     system = some_prompt(80, seed=2)
-    donor = Session(0, system + some_prompt(20, seed=3))
-    run(runner, [donor], 5)
-    branch = system + some_prompt(30, seed=4)
-    runner.cache.fork(0, 2, len(system))
-    fork = Session(2, branch, computed=len(system))
-    run(runner, [donor, fork], NEW)
-    assert donor.new == raw.greedy(donor.tokens[:100], NEW)
-    assert fork.new == raw.greedy(branch, NEW)
+    donor = Stepped(runner, 0, system + some_prompt(20, seed=3))
+    advance(runner, [donor], 5)
+    sharer = Stepped(runner, 2, system + some_prompt(30, seed=4))
+    assert sharer.found == 80
+    advance(runner, [donor, sharer], NEW)
+    assert donor.new == raw.greedy(donor.prompt, NEW)
+    assert sharer.new == raw.greedy(sharer.prompt, NEW)
+    assert runner.cache.cells == len(donor.tokens) - 1 + len(sharer.tokens) - 1 - 80
 
 
-def test_a_fork_outlives_its_donor(load: Load, f32_model: Path, raw: RawModel) -> None:
+def test_a_kept_prefix_is_found_when_its_sequence_is_gone(
+    load: Load, f32_model: Path, raw: RawModel
+) -> None:
     runner = load(f32_model).runner
-    prompt = some_prompt(50, seed=8)
-    donor = Session(0, prompt)
-    run(runner, [donor], 1)
-    runner.cache.fork(0, 1, 49)
-    runner.cache.release(0)
-    fork = Session(1, prompt, computed=49)
-    run(runner, [fork], NEW)
-    assert fork.new == raw.greedy(prompt, NEW)
+    first = Stepped(runner, 0, some_prompt(50, seed=8))
+    advance(runner, [first], 6)
+    runner.cache.release(0, keep=True)
+    second = Stepped(runner, 1, first.tokens + some_prompt(9, seed=9))
+    assert second.found == 55, "all but the last token, which was drawn and not computed"
+    again = Stepped(runner, 2, first.prompt)
+    assert again.found == 49, "one token is computed, for its logits"
+    advance(runner, [second, again], NEW)
+    assert second.new == raw.greedy(second.prompt, NEW)
+    assert again.new == raw.greedy(again.prompt, NEW)
 
 
 def test_trimming_takes_back_what_came_after(load: Load, f32_model: Path, raw: RawModel) -> None:
     runner = load(f32_model).runner
-    prompt = some_prompt(60, seed=9)
-    session = Session(0, prompt)
-    run(runner, [session], 10)
-    other = prompt[:33] + some_prompt(20, seed=10)
+    session = Stepped(runner, 0, some_prompt(60, seed=9))
+    advance(runner, [session], 10)
     assert runner.cache.trim(0, 33)
-    again = Session(0, other, computed=33)
-    run(runner, [again], NEW)
-    assert again.new == raw.greedy(other, NEW)
+    session.prompt = session.prompt[:33] + some_prompt(20, seed=10)
+    session.tokens = list(session.prompt)
+    session.computed = 33
+    advance(runner, [session], NEW)
+    assert session.new == raw.greedy(session.prompt, NEW)
+
+
+def test_a_saved_sequence_goes_on_in_another_slot(
+    load: Load, f32_model: Path, raw: RawModel
+) -> None:
+    runner = load(f32_model).runner
+    session = Stepped(runner, 0, some_prompt(60, seed=13))
+    advance(runner, [session], 7)
+    state = runner.cache.save(0)
+    assert state is not None and state.nbytes > 66 * runner.info.kv_bytes_per_token
+    runner.cache.release(0, keep=False)
+    assert runner.cache.cells == 0
+    other = Stepped(runner, 1, some_prompt(90, seed=14))
+    advance(runner, [other], 3)
+    assert runner.cache.restore(0, state, session.tokens[: session.computed])
+    advance(runner, [session, other], NEW)
+    assert session.new == raw.greedy(session.prompt, NEW)
+    assert other.new == raw.greedy(other.prompt, NEW)
+    runner.cache.check_integrity()
+    assert_positions(runner)
+
+
+def test_nothing_is_saved_where_memory_is_short(
+    load: Load, f32_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = load(f32_model).runner
+    advance(runner, [Stepped(runner, 0, some_prompt(60, seed=13))], 2)
+    monkeypatch.setattr("hearth.backends.llamacpp.store.available_bytes", lambda: 1 << 20)
+    assert runner.cache.save(0) is None
+
+
+def test_a_saved_sequence_makes_the_pool_grow(
+    load: Load, long_model: Path, raw_long: RawModel
+) -> None:
+    runner = load(long_model).runner
+    session = Stepped(runner, 0, some_prompt(1500, seed=15))
+    advance(runner, [session], 2)
+    state = runner.cache.save(0)
+    assert state is not None
+    runner.cache.release(0, keep=False)
+    others = [Stepped(runner, slot, some_prompt(1000, seed=30 + slot)) for slot in (1, 2, 3)]
+    advance(runner, others, 1)
+    first = runner.store.allocated_tokens
+    assert runner.cache.restore(0, state, session.tokens[: session.computed])
+    assert runner.store.allocated_tokens > first
+    advance(runner, [session, *others], 8)
+    for each in (session, *others):
+        assert each.new == raw_long.greedy(each.prompt, 8)
+    assert_positions(runner)
+
+
+def test_a_saved_sequence_that_cannot_be_taken_leaves_an_empty_slot(
+    load: Load, long_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = load(long_model).runner
+    session = Stepped(runner, 0, some_prompt(1500, seed=15))
+    advance(runner, [session], 1)
+    state = runner.cache.save(0)
+    assert state is not None
+    runner.cache.release(0, keep=False)
+    other = Stepped(runner, 1, some_prompt(3000, seed=16))
+    advance(runner, [other], 1)
+    held = runner.cache.cells
+    monkeypatch.setattr("hearth.backends.llamacpp.store.available_bytes", lambda: 1000)
+    assert not runner.cache.restore(0, state, session.tokens[: session.computed])
+    assert runner.cache.cells == held
+    assert runner.cache.length(0) == 0
+    ends = {runner.store.positions(ident)[1] for ident in range(runner.store.sequences)}
+    assert ends == {-1, held - 1}
 
 
 @pytest.mark.parametrize("code", [1, 2, -1, -3])
@@ -194,9 +243,9 @@ def test_a_step_that_fails_counts_for_nothing(
 ) -> None:
     runner = load(f32_model).runner
     prompt = some_prompt(40, seed=11)
-    session, other = Session(0, prompt), Session(1, prompt[:20])
-    run(runner, [session, other], 3)
-    held = runner.cache.used_tokens()
+    sessions = [Stepped(runner, 0, prompt), Stepped(runner, 1, [*prompt[:20], 3])]
+    advance(runner, sessions, 3)
+    held = runner.cache.cells
     decode = LlamaContext.decode
 
     def failing(context: LlamaContext, batch: object) -> int:
@@ -206,13 +255,13 @@ def test_a_step_that_fails_counts_for_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(LlamaContext, "decode", failing)
-        rows = tuple(
-            Row(s.slot, s.computed, s.tokens[s.computed :], True) for s in (session, other)
-        )
+        rows = tuple(session.row(512) for session in sessions)
         with pytest.raises(HearthError) as caught:
             runner.step(StepPlan(rows))
     assert caught.value.code == ("busy" if code == 1 else "internal_error")
-    assert runner.cache.used_tokens() == held
-    run(runner, [session, other], NEW)
-    assert session.new == raw.greedy(prompt, NEW)
-    assert other.new == raw.greedy(prompt[:20], NEW)
+    assert not caught.value.data.get("lost_slots")
+    assert runner.cache.cells == held
+    assert_positions(runner)
+    advance(runner, sessions, NEW)
+    for session in sessions:
+        assert session.new == raw.greedy(session.prompt, NEW)

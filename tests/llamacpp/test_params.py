@@ -15,6 +15,7 @@ from hearth.backends.errors import DoesNotFit, HearthError, InvalidParameter
 from hearth.backends.llamacpp.lib import load_library, set_fields
 from hearth.backends.llamacpp.load import Loaded, open_model
 from hearth.backends.llamacpp.params import check_settings, gpu_layers, plan_context
+from hearth.backends.llamacpp.recurrent import state_bytes
 
 Load = Callable[..., Loaded]
 GIB = 1 << 30
@@ -25,15 +26,25 @@ class Header:
 
     architecture = "llama"
 
-    def __init__(self, trained: int = 32768, head: int = 64) -> None:
+    def __init__(
+        self, trained: int = 32768, head: int = 64, kv_bytes: int = 1024, **values: int
+    ) -> None:
         self.context_length = trained
+        self._kv_bytes = kv_bytes
         self._values = {"llama.attention.key_length": head, "llama.attention.value_length": head}
+        self._values |= {f"llama.{key.replace('__', '.')}": value for key, value in values.items()}
 
     def value(self, key: str, default: Any = None) -> Any:
         return self._values.get(key, default)
 
     def kv_bytes_per_token(self, type_k: str, type_v: str) -> int:
-        return 1024
+        return self._kv_bytes
+
+
+def recurrent_header(**changes: int) -> Header:
+    """2 layers with 1 MiB of state each, and no cost per token."""
+    sizes = {"block_count": 2, "ssm__state_size": 128, "ssm__inner_size": 2048}
+    return Header(head=0, kv_bytes=0, **(sizes | changes))
 
 
 @pytest.mark.parametrize(
@@ -47,10 +58,19 @@ class Header:
         ("threads", 513),
         ("batch_threads", 0),
         ("gpu_layers", -1),
-        ("chunk_tokens", 0),
-        ("chunk_tokens", 1 << 20),
+        ("max_batch_tokens", 0),
+        ("max_batch_tokens", 1 << 20),
         ("max_sessions", 0),
         ("max_sessions", 257),
+        ("max_waiting", -1),
+        ("kv_budget_bytes", 0),
+        ("kv_pool", "shrink"),
+        ("memory_fraction", 0.0),
+        ("memory_fraction", 1.01),
+        ("memory_fraction", float("nan")),
+        ("target_itl_ms", 0),
+        ("target_itl_ms", float("inf")),
+        ("target_itl_ms", float("nan")),
         ("kv_type", "q5_0"),
     ],
 )
@@ -83,9 +103,9 @@ def test_a_quantized_cache_works_where_heads_allow_it(
     assert loaded.info.kv_type == kv_type
 
 
-def test_more_sessions_than_chunk_tokens_is_no_assertion(load: Load, f32_model: Path) -> None:
-    loaded = load(f32_model, chunk_tokens=2, max_sessions=8)
-    assert loaded.runner.info.chunk_tokens == 2
+def test_more_sessions_than_max_batch_tokens_is_no_assertion(load: Load, f32_model: Path) -> None:
+    loaded = load(f32_model, max_batch_tokens=2, max_sessions=8)
+    assert loaded.runner.info.max_batch_tokens == 2
     assert loaded.runner.info.max_sequences == 8
 
 
@@ -99,7 +119,9 @@ def test_gpu_layers_need_a_gpu() -> None:
 def test_context_is_what_the_model_was_trained_for_where_it_fits() -> None:
     plan = plan_context(ModelSettings(), Header(), weight_bytes=GIB, available_bytes=8 * GIB)
     assert plan.context == 32768
-    assert plan.pool_tokens == 4 * 32768
+    assert plan.pool_tokens == 8 * 32768
+    assert plan.kept_tokens == plan.pool_tokens // 2
+    assert plan.first_tokens == 4096
     assert plan.notices == ()
 
 
@@ -131,6 +153,119 @@ def test_a_context_beyond_training_is_honoured_and_said() -> None:
     plan = plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
     assert plan.context == 40000
     assert "32,768" in plan.notices[0]
+
+
+def test_a_budget_bounds_pool_and_context() -> None:
+    settings = ModelSettings(kv_budget_bytes=1000 * 1024 + 5)
+    plan = plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
+    assert plan.pool_tokens == plan.context == 768, "whole blocks, which llama.cpp cannot round up"
+    assert "KV budget" in plan.notices[0]
+
+
+def test_a_budget_for_less_than_one_block_does_not_fit() -> None:
+    settings = ModelSettings(kv_budget_bytes=256 * 1024 - 1)
+    with pytest.raises(DoesNotFit, match=r"262,144 bytes.*262,143 bytes"):
+        plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
+
+
+def test_a_context_beyond_the_budget_does_not_fit() -> None:
+    settings = ModelSettings(context=2000, kv_budget_bytes=1024 * 1024)
+    with pytest.raises(DoesNotFit, match=r"2,000 tokens.*1,048,576 bytes") as caught:
+        plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
+    assert caught.value.data["needed_bytes"] == 2048 * 1024
+
+
+def test_the_budget_that_an_error_names_is_enough() -> None:
+    settings = ModelSettings(context=2000, kv_budget_bytes=2048 * 1024)
+    plan = plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
+    assert (plan.context, plan.pool_tokens) == (2000, 2048)
+
+
+def test_a_static_pool_is_taken_at_once_and_may_be_larger() -> None:
+    header = Header(1 << 20)
+    plans = [
+        plan_context(
+            ModelSettings(kv_pool=kind),  # type: ignore[arg-type]
+            header,
+            weight_bytes=GIB,
+            available_bytes=2 * GIB,
+        )
+        for kind in ("grow", "static")
+    ]
+    assert plans[1].first_tokens == plans[1].pool_tokens > 1.4 * plans[0].pool_tokens
+    assert plans[0].first_tokens == 4096
+
+
+def test_a_smaller_fraction_of_memory_leaves_a_smaller_pool() -> None:
+    def pool(fraction: float) -> int:
+        settings = ModelSettings(memory_fraction=fraction)
+        header = Header(1 << 20)
+        return plan_context(settings, header, weight_bytes=GIB, available_bytes=4 * GIB).pool_tokens
+
+    assert pool(0.5) < pool(1.0)
+    assert GIB + pool(0.5) * 1024 * 1.5 <= 2 * GIB
+
+
+def test_there_are_ids_for_kept_prefixes_and_a_batch_for_each_id() -> None:
+    for sessions in (1, 8, 250, 256):
+        settings = ModelSettings(max_sessions=sessions, max_batch_tokens=1)
+        plan = plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
+        assert plan.slots == sessions
+        assert plan.slots <= plan.sequences <= 256
+        assert plan.batch >= plan.sequences
+        assert plan.max_outputs >= max(plan.sequences, 32)
+
+
+def test_recurrent_states_are_few_and_counted() -> None:
+    header = recurrent_header()
+    plan = plan_context(ModelSettings(), header, weight_bytes=GIB, available_bytes=8 * GIB)
+    assert plan.sequences == 16
+    assert plan.first_tokens == plan.pool_tokens == 8 * 32768
+    needed = GIB + (256 << 20) + 16 * 2 * (1 << 20)
+    settings = ModelSettings(memory_fraction=1.0)
+    plan_context(settings, header, weight_bytes=GIB, available_bytes=needed)
+    with pytest.raises(DoesNotFit):
+        plan_context(settings, header, weight_bytes=GIB, available_bytes=needed - 1)
+
+
+def test_a_budget_counts_recurrent_states() -> None:
+    settings = ModelSettings(kv_budget_bytes=40 << 20)
+    plan = plan_context(settings, recurrent_header(), weight_bytes=GIB, available_bytes=8 * GIB)
+    assert plan.sequences == 10
+    with pytest.raises(DoesNotFit):
+        plan_context(
+            ModelSettings(kv_budget_bytes=15 << 20),
+            recurrent_header(),
+            weight_bytes=GIB,
+            available_bytes=8 * GIB,
+        )
+
+
+@pytest.mark.parametrize(
+    ("values", "elements"),
+    [
+        ({"shortconv__l_cache": 3, "embedding_length": 64}, 64 * 2),
+        ({"wkv__head_size": 8, "embedding_length": 64}, 64 * 2 + 64 * 8),
+        (
+            {
+                "ssm__conv_kernel": 4,
+                "ssm__inner_size": 128,
+                "ssm__group_count": 2,
+                "ssm__state_size": 16,
+            },
+            3 * (128 + 2 * 2 * 16) + 16 * 128,
+        ),
+        (
+            {"kda__head_dim": 8, "ssm__conv_kernel": 4, "attention__head_count": 4},
+            3 * 3 * 8 * 4 + 8 * 8 * 4,
+        ),
+    ],
+    ids=["LFM2", "RWKV", "Mamba", "Kimi"],
+)
+def test_states_have_the_sizes_that_llama_cpp_gives_them(
+    values: dict[str, int], elements: int
+) -> None:
+    assert state_bytes(Header(block_count=5, **values)) == 5 * elements * 4
 
 
 def test_unknown_struct_fields_are_refused() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hearth.backends.contract import ModelSettings
-from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.engine.runner import CacheStats, Row, StepPlan
 from hearth.backends.errors import Busy, HearthError, InvalidParameter
 from hearth.backends.llamacpp.load import Loaded
 from hearth.backends.llamacpp.model import LlamaModel
@@ -24,34 +24,77 @@ Load = Callable[..., Loaded]
 
 
 def step(runner: LlamaRunner, *rows: Row) -> dict[int, np.ndarray]:
+    for row in rows:
+        if 0 <= row.slot < runner.info.max_sequences and row.start == 0:
+            runner.cache.reserve(row.slot, len(row.tokens))
     return runner.step(StepPlan(rows)).logits
 
 
 def test_logits_come_for_the_rows_that_want_them(load: Load, f32_model: Path) -> None:
     runner = load(f32_model).runner
-    logits = step(runner, Row(0, 0, [1, 2, 3], True), Row(1, 0, [4], False), Row(3, 0, [5], True))
+    logits = step(runner, Row(0, 0, [1, 2, 3], 1), Row(1, 0, [4], 0), Row(3, 0, [5], 1))
     assert sorted(logits) == [0, 3]
     for row in logits.values():
-        assert row.shape == (320,) and row.dtype == np.float32
+        assert row.shape == (1, 320) and row.dtype == np.float32
         assert np.isfinite(row).all()
+
+
+@pytest.mark.parametrize("shape", ["f32_model", "hybrid_model", "window_model"])
+def test_several_rows_of_logits_are_those_of_one_at_a_time(
+    load: Load, shape: str, request: pytest.FixtureRequest
+) -> None:
+    path = request.getfixturevalue(shape)
+    runner, single = load(path).runner, load(path).runner
+    texts = {0: [9, 8, 7, 6, 5], 1: [30, 31], 2: [40, 41, 42, 43]}
+    wanted = {0: 3, 1: 2, 2: 0}
+    rows = [Row(slot, 0, texts[slot], wanted[slot]) for slot in texts]
+    found = step(runner, *rows)
+    assert sorted(found) == [0, 1]
+    for slot in found:
+        tokens = texts[slot]
+        assert found[slot].shape == (wanted[slot], runner.info.vocab_size)
+        expected = [
+            step(single, Row(slot, at, [token], 1))[slot][0].copy()
+            for at, token in enumerate(tokens)
+        ]
+        np.testing.assert_allclose(found[slot], expected[-wanted[slot] :], atol=2e-3)
+
+
+def test_logits_are_read_only(load: Load, f32_model: Path) -> None:
+    logits = step(load(f32_model).runner, Row(0, 0, [1, 2, 3], 2))[0]
+    with pytest.raises(ValueError, match="read-only"):
+        logits[0, 0] = 1.0
+
+
+def test_the_most_outputs_come_and_one_more_is_refused(load: Load, f32_model: Path) -> None:
+    runner = load(f32_model).runner
+    most = runner.info.max_outputs
+    logits = step(runner, Row(0, 0, [1] * (most + 1), most))[0]
+    assert logits.shape == (most, 320)
+    with pytest.raises(HearthError, match=f"{most + 1} outputs"):
+        step(runner, Row(1, 0, [1] * (most + 1), most + 1))
 
 
 @pytest.mark.parametrize(
     "rows",
     [
-        (Row(0, 1, [1], True),),
-        (Row(0, 0, [], True),),
-        (Row(0, 0, [1], True), Row(0, 1, [2], True)),
-        (Row(4, 0, [1], True),),
-        (Row(-1, 0, [1], True),),
-        (Row(0, 0, [1] * 513, True),),
-        (Row(0, 0, [320], True),),
-        (Row(0, 0, [-1], True),),
-        (Row(0, 0, [1 << 40], True),),
+        (Row(0, 1, [1], 1),),
+        (Row(0, 0, [], 1),),
+        (Row(0, 0, [1], 2),),
+        (Row(0, 0, [1], -1),),
+        (Row(0, 0, [1], 1), Row(0, 1, [2], 1)),
+        (Row(8, 0, [1], 1),),
+        (Row(-1, 0, [1], 1),),
+        (Row(0, 0, [1] * 513, 1),),
+        (Row(0, 0, [320], 1),),
+        (Row(0, 0, [-1], 1),),
+        (Row(0, 0, [1 << 40], 1),),
     ],
     ids=[
         "gap",
         "empty",
+        "more outputs than tokens",
+        "negative outputs",
         "slot twice",
         "no such slot",
         "negative slot",
@@ -64,73 +107,79 @@ def test_logits_come_for_the_rows_that_want_them(load: Load, f32_model: Path) ->
 def test_a_bad_plan_is_refused_and_computes_nothing(
     load: Load, f32_model: Path, rows: tuple[Row, ...]
 ) -> None:
-    runner = load(f32_model, chunk_tokens=1024).runner
+    runner = load(f32_model, max_batch_tokens=1024).runner
     with pytest.raises(HearthError):
-        runner.step(StepPlan(rows))
-    assert runner.cache.used_tokens() == 0
-    assert 0 in step(runner, Row(0, 0, [1, 2], True))
+        step(runner, *rows)
+    assert runner.cache.cells == 0
+    assert 0 in step(runner, Row(0, 0, [1, 2], 1))
 
 
-def test_a_plan_over_the_chunk_is_refused(load: Load, f32_model: Path) -> None:
-    runner = load(f32_model, chunk_tokens=8).runner
+def test_a_slot_that_nobody_opened_is_refused(load: Load, f32_model: Path) -> None:
+    runner = load(f32_model).runner
+    with pytest.raises(HearthError, match="not opened"):
+        runner.step(StepPlan((Row(0, 0, [1], 1),)))
+
+
+def test_a_plan_over_the_most_tokens_is_refused(load: Load, f32_model: Path) -> None:
+    runner = load(f32_model, max_batch_tokens=8).runner
     with pytest.raises(HearthError, match="9 tokens"):
-        step(runner, Row(0, 0, [1] * 9, True))
+        step(runner, Row(0, 0, [1] * 9, 1))
 
 
 def test_an_empty_plan_gives_nothing(load: Load, f32_model: Path) -> None:
     assert step(load(f32_model).runner) == {}
 
 
-def test_reservations_count_against_the_pool(load: Load, f32_model: Path) -> None:
-    cache = load(f32_model, context=256, max_sessions=2).runner.cache
-    assert not cache.reserve(0, 257)
-    assert cache.reserve(0, 256)
-    assert cache.reserve(1, 256)
-    cache.release(0)
-    assert cache.reserve(0, 256)
-
-
-def test_shared_tokens_are_counted_by_holder_and_reserved_once(load: Load, f32_model: Path) -> None:
-    runner = load(f32_model, context=200, max_sessions=3).runner
-    cache = runner.cache
-    step(runner, Row(0, 0, [1] * 150, False))
-    cache.fork(0, 1, 150)
-    cache.fork(0, 2, 150)
-    assert cache.used_tokens() == 450
-    assert all(cache.reserve(slot, 200) for slot in range(3))
+def test_warming_up_leaves_nothing_behind(load: Load, f32_model: Path) -> None:
+    runner = load(f32_model, threads=None, batch_threads=None).runner
+    assert runner.cache.stats() == CacheStats(runner.store.allocated_tokens, 0, 0, 0)
+    assert {runner.store.positions(i) for i in range(runner.store.sequences)} == {(-1, -1)}
 
 
 def test_a_full_pool_is_busy_and_harms_nobody(f32_model: Path) -> None:
     plan = plan_context(EXACT, preflight.check(f32_model), weight_bytes=0, available_bytes=1 << 32)
-    runner = LlamaRunner(LlamaModel.open(f32_model), replace(plan, pool_tokens=300), threads=1)
-    step(runner, Row(0, 0, [1] * 299, False))
+    plan = replace(plan, context=300, pool_tokens=300, first_tokens=300, kept_tokens=0)
+    runner = LlamaRunner(LlamaModel.open(f32_model), plan, threads=1)
+    step(runner, Row(0, 0, [1] * 299, 0))
+    assert runner.store.allocated_tokens == 300, "what llama.cpp adds is not used"
     assert not runner.cache.reserve(1, 2)
+    runner.cache.open(1, [2, 2])
     with pytest.raises(Busy):
-        step(runner, Row(1, 0, [1, 2], True))
-    assert 0 in step(runner, Row(0, 299, [3], True))
+        step(runner, Row(1, 0, [2, 2], 1))
+    assert 0 in step(runner, Row(0, 299, [3], 1))
     runner.close()
 
 
-def test_trim_and_release_free_what_they_say(load: Load, f32_model: Path) -> None:
-    runner = load(f32_model).runner
-    step(runner, Row(0, 0, [1] * 10, False), Row(1, 0, [1] * 5, False))
-    assert runner.cache.trim(0, 4)
-    assert runner.cache.trim(1, 9)
-    assert runner.cache.used_tokens() == 9
-    runner.cache.release(0)
-    runner.cache.release(0)
-    assert runner.cache.used_tokens() == 5
+def test_more_than_was_reserved_is_busy_and_takes_nothing_away(f32_model: Path) -> None:
+    plan = plan_context(EXACT, preflight.check(f32_model), weight_bytes=0, available_bytes=1 << 32)
+    plan = replace(plan, context=512, pool_tokens=512, first_tokens=256)
+    runner = LlamaRunner(LlamaModel.open(f32_model), plan, threads=1)
+    step(runner, Row(0, 0, [1] * 250, 0))
+    runner.cache.open(1, [2])
+    with pytest.raises(Busy):
+        runner.step(StepPlan((Row(1, 0, [2] * 300, 1),)))
+    assert runner.cache.reserve(0, 500)
+    step(runner, Row(0, 250, [1] * 250, 0))
+    assert runner.store.allocated_tokens == 512
+    runner.close()
 
 
-def test_a_fork_of_more_than_there_is_is_refused(load: Load, f32_model: Path) -> None:
-    runner = load(f32_model).runner
-    step(runner, Row(0, 0, [1] * 10, False))
-    with pytest.raises(HearthError):
-        runner.cache.fork(0, 1, 11)
-    with pytest.raises(HearthError):
-        runner.cache.fork(0, 0, 5)
-    with pytest.raises(HearthError):
-        runner.cache.fork(0, 9, 5)
+def test_a_static_pool_is_whole_from_the_start(load: Load, long_model: Path) -> None:
+    runner = load(long_model, kv_pool="static", context=5000, max_sessions=2).runner
+    assert runner.info.pool_tokens == 10000
+    context = runner.store.context
+    assert context.cells >= 10000
+    for slot in range(2):
+        for start in range(0, 4500, 500):
+            runner.cache.reserve(slot, start + 500)
+            runner.step(StepPlan((Row(slot, start, [slot + 1] * 500, 0),)))
+    assert runner.store.context is context
+
+
+def test_a_pool_has_a_batch_for_every_session(load: Load, f32_model: Path) -> None:
+    runner = load(f32_model, context=256, max_sessions=200, max_batch_tokens=200).runner
+    rows = [Row(slot, 0, [slot], 1) for slot in range(200)]
+    assert len(step(runner, *rows)) == 200
 
 
 def test_info_is_what_the_file_says(load: Load, f32_model: Path) -> None:
@@ -143,9 +192,20 @@ def test_info_is_what_the_file_says(load: Load, f32_model: Path) -> None:
     assert info.size_bytes == f32_model.stat().st_size
     assert info.has_chat_template and loaded.template
     assert runner.end_ids == {269}
-    assert runner.can_roll_back and runner.can_fork
+    assert runner.keeps_past
+    assert runner.embedding_width == 64
+    assert runner.max_sequences == 8 and runner.max_outputs >= 32
     assert "llama-cpp-python" in info.backend_version
     assert info.load_s > 0
+
+
+def test_memories_without_a_past_are_recognised(
+    load: Load, hybrid_model: Path, window_model: Path
+) -> None:
+    hybrid = load(hybrid_model).runner
+    assert not hybrid.info.keeps_past
+    assert hybrid.store.sequences == 16, "each costs a state"
+    assert not load(window_model).runner.info.keeps_past
 
 
 def test_a_template_of_the_settings_wins(load: Load, f32_model: Path) -> None:
@@ -163,9 +223,9 @@ def test_a_closed_runner_refuses_to_step(load: Load, f32_model: Path) -> None:
     runner.close()
     runner.close()
     with pytest.raises(HearthError):
-        step(runner, Row(0, 0, [1], True))
+        step(runner, Row(0, 0, [1], 1))
 
 
 def test_a_bad_token_type_is_refused(load: Load, f32_model: Path) -> None:
     with pytest.raises(InvalidParameter):
-        step(load(f32_model).runner, Row(0, 0, [321, 1], True))
+        step(load(f32_model).runner, Row(0, 0, [321, 1], 1))

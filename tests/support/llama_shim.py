@@ -26,6 +26,7 @@ _dangerous = set()
 
 def llama_model_load_from_file(path, params):
     model = _module.llama_model_load_from_file(path, params)
+    _dangerous.discard(model)  # the address of a model that was freed
     if (params.use_extra_bufts or ALWAYS) and _module.llama_model_ftype(model) not in (0, 1, 1024):
         _dangerous.add(model)
     return model

@@ -1,0 +1,53 @@
+"""What a sequence costs a recurrent or hybrid model, whatever its length, from a file's header."""
+
+from __future__ import annotations
+
+from hearth.backends.llamacpp.facts import GgufFacts
+
+_F32_BYTES = 4
+"""llama.cpp keeps recurrent states in float32, whatever the type of keys and values."""
+_FIRST_CONV = 4
+"""Width of the convolution where a Kimi file does not say."""
+_RWKV_SHIFTS = 2
+
+
+def state_bytes(facts: GgufFacts) -> int:
+    """Bytes that the recurrent layers hold for each sequence id; 0 for attention alone.
+
+    Counts every layer as recurrent, so a hybrid's is at most this. The sizes are those of
+    `llama_hparams::n_embd_r` and `n_embd_s` (llama-hparams.cpp).
+    """
+    layers = _integer(facts, "block_count")
+    return layers * (_convolution_elements(facts) + _state_elements(facts)) * _F32_BYTES
+
+
+def _convolution_elements(facts: GgufFacts) -> int:
+    """What the next token still sees of those before it, in one layer."""
+    width = _integer(facts, "embedding_length")
+    if _integer(facts, "wkv.head_size"):
+        return _integer(facts, "token_shift_count", _RWKV_SHIFTS) * width
+    if cached := _integer(facts, "shortconv.l_cache"):
+        return width * (cached - 1)
+    if head := _integer(facts, "kda.head_dim"):
+        reach = _integer(facts, "ssm.conv_kernel", _FIRST_CONV) - 1
+        return 3 * reach * head * _integer(facts, "attention.head_count")
+    reach = max(0, _integer(facts, "ssm.conv_kernel") - 1)
+    groups = 2 * _integer(facts, "ssm.group_count") * _integer(facts, "ssm.state_size")
+    return reach * (_integer(facts, "ssm.inner_size") + groups)
+
+
+def _state_elements(facts: GgufFacts) -> int:
+    """The state of one layer."""
+    if head := _integer(facts, "wkv.head_size"):
+        return _integer(facts, "embedding_length") * head
+    if head := _integer(facts, "kda.head_dim"):
+        return head * head * _integer(facts, "attention.head_count")
+    return _integer(facts, "ssm.state_size") * _integer(facts, "ssm.inner_size")
+
+
+def _integer(facts: GgufFacts, name: str, default: int = 0) -> int:
+    """A number of the architecture; the largest where each layer has its own."""
+    found = facts.value(f"{facts.architecture}.{name}", default)
+    if isinstance(found, int):
+        return found
+    return max((int(value) for value in found), default=default)

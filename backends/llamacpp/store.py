@@ -1,0 +1,239 @@
+"""The sequences of a runner: by id, in one unified llama.cpp pool that grows as it fills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hearth.backends.engine.runner import RunnerLost, SavedState
+from hearth.backends.errors import Busy, DoesNotFit, InternalError
+from hearth.backends.llamacpp.context import LlamaContext, State
+from hearth.backends.llamacpp.memory import available_bytes
+from hearth.backends.llamacpp.model import ModelFacts
+from hearth.backends.llamacpp.params import ContextPlan
+
+SAVE_MARGIN_BYTES = 256 << 20
+"""What must be free beside a saved state: states are a convenience, memory for a step is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaState:
+    """A saved sequence. Only a store of the same model and settings can take it."""
+
+    data: State
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+
+class LlamaStore:
+    """Implements `hearth.backends.engine.sequence_store.SequenceStore`.
+
+    The context starts with `plan.first_tokens` cells and doubles when steps fill it, because
+    llama.cpp zeroes a whole pool when it makes one.
+
+    What can be gone on from depends on the memory. Full attention: any first part. A recurrent
+    state (hybrids have one too) has no past, so only the whole. A sliding window: the whole, or
+    where every cell that the next token looks at is still there; llama.cpp gives cells that a
+    sequence no longer looks at to others, and then drops all before them, so that what lies between
+    a sequence's first and last position is complete (`apply_ubatch` in llama-kv-cache.cpp).
+
+    Args:
+        make_context: makes a context whose pool has at least so many cells.
+        plan: sizes.
+        facts: what the model's memory can do.
+
+    Raises:
+        DoesNotFit: the first context could not be made.
+        UnsupportedModel: an embedding model.
+    """
+
+    def __init__(
+        self, make_context: Callable[[int], LlamaContext], plan: ContextPlan, facts: ModelFacts
+    ) -> None:
+        self._make_context = make_context
+        self._plan = plan
+        self._only_whole = not facts.can_roll_back
+        self._window = facts.sliding_window
+        self._torn: set[int] = set()
+        self._context: LlamaContext | None = make_context(plan.first_tokens)
+
+    @property
+    def context(self) -> LlamaContext:
+        """The context that holds the pool now; `make_room` may replace it.
+
+        Raises:
+            InternalError: it is closed.
+        """
+        if self._context is None:
+            raise InternalError("The runner's memory is closed.")
+        return self._context
+
+    @property
+    def sequences(self) -> int:
+        """See the protocol."""
+        return self._plan.sequences
+
+    @property
+    def keeps_past(self) -> bool:
+        """See the protocol."""
+        return not self._only_whole and self._window == 0
+
+    @property
+    def allocated_tokens(self) -> int:
+        """See the protocol; what llama.cpp adds to fill a block of 256 is not used."""
+        return min(self.context.cells, self._plan.pool_tokens)
+
+    def intact(self, sequence: int, held: int, tokens: int) -> bool:
+        """See the protocol."""
+        if self.keeps_past or tokens == held:
+            return True
+        if self._only_whole or sequence in self._torn:
+            return False
+        first, _ = self.positions(sequence)
+        return first <= max(0, tokens - self._window)
+
+    def share(self, source: int, target: int, tokens: int) -> None:
+        """See the protocol."""
+        end = -1 if self._only_whole else tokens
+        self.context.share(self._checked(source), self._checked(target), end)
+        if source in self._torn:
+            self._torn.add(target)
+
+    def cut(self, sequence: int, tokens: int) -> bool:
+        """See the protocol."""
+        if tokens and not self.intact(sequence, self.positions(sequence)[1] + 1, tokens):
+            return False
+        if not self.context.remove(self._checked(sequence), tokens):
+            return False
+        if tokens == 0:
+            self._torn.discard(sequence)
+        return True
+
+    def undo(self, sequence: int, tokens: int) -> bool:
+        """After a failed step: forget what llama.cpp may have stored of it beyond the `tokens` that
+        `sequence` held; False if that cannot be told, and then it is empty.
+        """
+        if (tokens == 0 or self.keeps_past) and self.cut(sequence, tokens):
+            return True
+        self.cut(sequence, 0)
+        return False
+
+    def tear(self) -> None:
+        """After a failed step: where a window slides, llama.cpp may have dropped cells out of the
+        middle of what no sequence looked at any more, so that none can go back any more.
+        """
+        if self._window and not self._only_whole:
+            self._torn.update(range(self.sequences))
+
+    def save(self, sequence: int) -> LlamaState | None:
+        """See the protocol."""
+        context = self.context
+        size = context.sequence_bytes(self._checked(sequence))
+        if size + SAVE_MARGIN_BYTES > available_bytes():
+            return None
+        try:
+            return LlamaState(context.export_sequence(sequence))
+        except MemoryError:
+            return None
+
+    def restore(self, sequence: int, state: SavedState) -> bool:
+        """See the protocol; the pool grows if it must. A state that is not a store's own is
+        refused.
+        """
+        if not isinstance(state, LlamaState):
+            return False
+        while not self.context.restore_sequence(self._checked(sequence), state.data):
+            # Nothing says how many cells are free: ask for more until it fits.
+            try:
+                self.make_room(self.context.cells + 1)
+            except Busy:
+                return False
+        self._torn.discard(sequence)
+        return True
+
+    def positions(self, sequence: int) -> tuple[int, int]:
+        """First and last position that `sequence` holds; (-1, -1) if it is empty. For a memory that
+        keeps its past the last is the length - 1, which tests compare with the cache's account.
+        """
+        return self.context.positions(self._checked(sequence))
+
+    def make_room(self, cells: int) -> None:
+        """Make sure that the pool has `cells` cells in all, growing the context if it must.
+
+        Raises:
+            Busy: that is more than the pool may have, or a larger one could not be had; what it
+                holds is unchanged.
+            RunnerLost: growing failed, and then the pool of before could not be made again.
+        """
+        most = self._plan.pool_tokens
+        if cells > most:
+            raise Busy(
+                f"The KV pool holds {most:,} tokens and {cells:,} are needed.",
+                "Try again when another request is done.",
+                retry_after_s=1.0,
+            )
+        if cells > self.context.cells:
+            self._grow(min(most, max(cells, 2 * self.context.cells)))
+
+    def close(self) -> None:
+        """Free the context. May be called twice."""
+        context, self._context = self._context, None
+        if context is not None:
+            context.close()
+
+    def _grow(self, cells: int) -> None:
+        """Move everything to a context of `cells` cells.
+
+        Copy out, free, make, copy in: so that the two pools are never there together.
+        """
+        old = self.context
+        old_cells = old.cells
+        more_bytes = (cells - old_cells) * self._plan.kv_bytes_per_token + old.state_bytes()
+        free_bytes = available_bytes()
+        if more_bytes > free_bytes:
+            raise _cannot_grow(
+                old_cells, cells, f"{more_bytes / 1e9:.2f} GB of {free_bytes / 1e9:.2f} GB free"
+            )
+        try:
+            state = old.export()
+        except MemoryError as error:
+            raise _cannot_grow(old_cells, cells, "no memory for a copy of the old one") from error
+        self.close()
+        refused: DoesNotFit | None = None
+        try:
+            context = self._make_context(cells)
+        except DoesNotFit as error:
+            refused = error
+            context = self._back_to(old_cells)
+        self._context = context
+        try:
+            context.restore(state)
+        except InternalError as error:
+            raise RunnerLost(f"the sequences could not be moved: {error.message}") from error
+        if refused is not None:
+            raise _cannot_grow(old_cells, cells, refused.message) from refused
+
+    def _back_to(self, cells: int) -> LlamaContext:
+        """A context of the size that there was before. Raises `RunnerLost` if even that is gone."""
+        try:
+            return self._make_context(cells)
+        except DoesNotFit as error:
+            raise RunnerLost(f"no memory for the {cells:,} cells that were there before") from error
+
+    def _checked(self, sequence: int) -> int:
+        """`sequence`, if it exists: llama.cpp asserts on ids that it was not made for."""
+        if not 0 <= sequence < self._plan.sequences:
+            raise InternalError(
+                f"Sequence {sequence} does not exist; there are {self._plan.sequences}."
+            )
+        return sequence
+
+
+def _cannot_grow(old_cells: int, cells: int, why: str) -> Busy:
+    return Busy(
+        f"The KV pool cannot grow from {old_cells:,} to {cells:,} tokens: {why}.",
+        "Try again when another request is done, close other programs, or use a smaller --ctx.",
+        retry_after_s=1.0,
+    )

@@ -1,0 +1,225 @@
+"""Many sessions over llama.cpp: whoever else runs, and whatever happens to a sequence on the way,
+its words are those of a bare loop.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from guide_forms import guide_path
+from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.llamacpp.load import open_model
+from raw_loop import RawModel
+from speakers import at_rest, drain, generation
+
+EXACT = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
+TOKENS = 48
+NO_END = frozenset[int]()  # A raw loop knows of no end.
+TEXTS = [
+    "How do I download a model?",
+    "Where are the settings?",
+    "What is a context length? Explain it in a few short sentences, please.",
+    "Tell me about quantization and what Q4_K_M means for my laptop",
+    "hello",
+    "Which models fit into eight gigabytes of memory, and how do I find out?",
+    "1 2 3 4 5 6 7",
+    "Is my data sent anywhere?",
+    "The endpoint listens on",
+    "stop",
+    "How can I use my own GGUF file with Hearth? I have put it on a USB stick.",
+    "A",
+    "What does hearth doctor do, and when should I run it? It printed a warning today.",
+    "naïve café 你好",
+    "Write a very short story about a ship. Write a very short story about a ship.",
+    "\n\n",
+]
+
+
+@pytest.fixture(scope="module")
+def truth(guide_f32):
+    """[(prompt, what a raw loop says)] of sixteen prompts."""
+    loaded = open_model(ModelSpec(str(guide_f32), settings=EXACT))
+    prompts = [loaded.tokenizer.encode(text, special=False, add_bos=True) for text in TEXTS]
+    loaded.runner.close()
+    raw = RawModel(guide_f32)
+    try:
+        return [(prompt, raw.greedy(prompt, TOKENS)) for prompt in prompts]
+    finally:
+        raw.close()
+
+
+@pytest.fixture
+def runner_of(guide_f32):
+    """`runner_of(**settings)`: the f32 guide in exact mode, closed after the test."""
+    opened = []
+
+    def make(**changes):
+        spec = ModelSpec(str(guide_f32), settings=replace(EXACT, **changes))
+        opened.append(open_model(spec))
+        return opened[-1].runner
+
+    yield make
+    for loaded in opened:
+        loaded.runner.close()
+
+
+def ask_all(runner, prompts, tokens=TOKENS):
+    """What each of `prompts` is answered when all are asked at once."""
+    engine = Engine(runner)
+    heard = []
+    for ident, prompt in enumerate(prompts):
+        made, listener = generation(ident, prompt, runner, tokens=tokens, end_ids=NO_END)
+        engine.submit(made)
+        heard.append(listener)
+    drain(engine, 100_000)
+    assert at_rest(engine, runner)
+    return [listener.ids for listener in heard], engine
+
+
+def said_in(truth):
+    return [said for _, said in truth]
+
+
+def prompts_of(truth):
+    return [prompt for prompt, _ in truth]
+
+
+def test_alone_they_say_what_a_raw_loop_says(truth, runner_of):
+    runner = runner_of()
+    alone = [ask_all(runner, [prompt])[0][0] for prompt in prompts_of(truth)]
+    assert alone == said_in(truth)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 512])
+def test_eight_at_once_say_the_same(truth, runner_of, chunk):
+    runner = runner_of(max_sessions=8, max_batch_tokens=chunk)
+    together, engine = ask_all(runner, prompts_of(truth))
+    assert together == said_in(truth)
+    assert engine.stats().preemptions == 0
+
+
+def test_when_put_aside_and_brought_back_they_say_the_same(truth, runner_of):
+    tokens_bytes = runner_of().info.kv_bytes_per_token
+    runner = runner_of(max_sessions=8, kv_budget_bytes=256 * tokens_bytes, context=256)
+    together, engine = ask_all(runner, prompts_of(truth))
+    assert together == said_in(truth)
+    assert engine.stats().preemptions > 0
+
+
+def test_when_put_aside_without_a_copy_they_say_the_same(truth, runner_of, monkeypatch):
+    tokens_bytes = runner_of().info.kv_bytes_per_token
+    runner = runner_of(max_sessions=8, kv_budget_bytes=256 * tokens_bytes, context=256)
+    monkeypatch.setattr(type(runner.cache), "save", lambda self, slot: None)
+    together, engine = ask_all(runner, prompts_of(truth))
+    assert together == said_in(truth)
+    assert engine.stats().preemptions > 0
+
+
+def test_with_the_prefix_of_one_that_still_speaks_they_say_the_same(truth, runner_of):
+    runner = runner_of(max_sessions=8)
+    for prompt, said in truth[:6]:
+        engine = Engine(runner)
+        donor, _ = generation(1, prompt, runner, tokens=200, end_ids=NO_END)
+        engine.submit(donor)
+        while donor.new_tokens < 20:
+            engine.turn()
+        # What the donor has said so far, as a prompt: all but its last token is in the memory.
+        heard = []
+        for ident, length in enumerate((1, 10, 18), 2):
+            made, listener = generation(
+                ident, prompt + said[:length], runner, tokens=TOKENS - length, end_ids=NO_END
+            )
+            engine.submit(made)
+            heard.append((length, made, listener))
+        while not all(listener.over for _, _, listener in heard):
+            engine.turn()
+        assert not donor.done
+        for length, made, listener in heard:
+            assert made.cached == len(prompt) + length - 1
+            assert said[:length] + listener.ids == said
+        engine.cancel(1)
+        drain(engine)
+
+
+def test_after_save_and_restore_into_another_slot_they_say_the_same(truth, runner_of):
+    runner = runner_of(max_sessions=4)
+    cache = runner.cache
+    for prompt, said in truth[:8]:
+        known = prompt + said[:10]
+        cache.open(0, prompt[:0])
+        assert cache.reserve(0, len(known) + 1)
+        runner.step(StepPlan((Row(0, 0, known, 0),)))
+        state = cache.save(0)
+        cache.release(0, keep=False)
+        cache.clear()
+        assert cache.reserve(3, len(known) + TOKENS)
+        assert state is not None and cache.restore(3, state, known)
+        tokens = list(known)
+        next_token = said[10]
+        found = []
+        while len(found) < 20:
+            result = runner.step(StepPlan((Row(3, len(tokens), [next_token], 1),)))
+            tokens.append(next_token)
+            next_token = int(result.logits[3][0].argmax())
+            found.append(next_token)
+        assert found == said[11:31]
+        cache.release(3, keep=False)
+
+
+def test_twelve_requests_in_a_pool_of_2048_cells_all_say_what_they_say_alone(runner_of):
+    token_bytes = runner_of().info.kv_bytes_per_token
+    prompts = [[(37 * n + k * k + k) % 4000 + 20 for k in range(500)] for n in range(12)]
+    wide = runner_of(max_sessions=1)
+    alone = [ask_all(wide, [prompt], 200)[0][0] for prompt in prompts]
+    assert all(len(said) == 200 for said in alone)
+    tight = runner_of(max_sessions=12, kv_budget_bytes=2048 * token_bytes)
+    assert tight.info.pool_tokens == 2048
+    together, engine = ask_all(tight, prompts, 200)
+    assert together == alone
+    assert engine.stats().allocated_tokens <= 2048
+    assert engine.stats().preemptions > 0
+
+
+def test_default_mode_stays_near_the_exact_logits(guide_f32, truth):
+    """f16 keys and values, flash attention as llama.cpp likes it, threads as measured; sixteen
+    sequences in mixed batches, fed the tokens of the raw loop.
+    """
+    raw = RawModel(guide_f32)
+    loaded = open_model(ModelSpec(str(guide_path()), settings=ModelSettings(max_sessions=16)))
+    runner = loaded.runner
+    worst = 0.0
+    try:
+        exact = []
+        for prompt, said in truth:
+            rows = []
+            for at in range(24):
+                raw.greedy(prompt + said[:at], 1)
+                rows.append(raw.logits())
+            exact.append(rows)
+        for slot in range(16):
+            runner.cache.open(slot, [])
+            assert runner.cache.reserve(slot, len(truth[slot][0]) + 24)
+        done = [0] * 16
+        at = [0] * 16
+        while min(at) < 24:
+            rows = []
+            for slot, (prompt, said) in enumerate(truth):
+                tokens = prompt + said[:24]
+                # One more sequence begins with each step, so that prefill meets decode.
+                if at[slot] == 24 or (slot and at[slot] == 0 and at[slot - 1] == 0):
+                    continue
+                end = len(prompt) + at[slot]
+                rows.append(Row(slot, done[slot], tokens[done[slot] : end], 1))
+                done[slot] = end
+            result = runner.step(StepPlan(tuple(rows)))
+            for row in rows:
+                difference = np.abs(result.logits[row.slot][0] - exact[row.slot][at[row.slot]])
+                worst = max(worst, float(difference.max()))
+                at[row.slot] += 1
+    finally:
+        raw.close()
+        runner.close()
+    assert worst <= 0.1

@@ -1,0 +1,86 @@
+"""What is known is not computed again, counted in tokens: through host and worker."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from hearth.backends.contract import (
+    EngineStats,
+    Message,
+    ModelSettings,
+    ModelSpec,
+    Request,
+    SamplingParams,
+)
+from hosts import attached, collect
+from model_shapes import SHAPES
+from random_models import write_model
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def real_shape(tmp_path_factory):
+    """Random weights in the shape of Qwen3-0.6B, Q4_K_M."""
+    shape = replace(SHAPES["qwen3-0.6b"], vocabulary="synthetic")
+    path = tmp_path_factory.mktemp("random") / "qwen3.gguf"
+    yield write_model(shape, "q4_k_m", path)
+    path.unlink()
+
+
+async def engine_stats(host) -> EngineStats:
+    [worker] = (await host.stats()).workers
+    assert worker.engine is not None
+    return worker.engine
+
+
+@pytest.mark.timeout(300)
+def test_eight_requests_that_share_a_thousand_tokens_compute_them_once(real_shape, place):
+    prefix = tuple((k * 7919) % 150_000 + 100 for k in range(1000))
+    spec = ModelSpec(str(real_shape), settings=ModelSettings(context=2048, max_sessions=8))
+
+    async def main():
+        async with attached(place) as host:
+            backend = host.backend(spec)
+            asked = [
+                Request(
+                    token_ids=(*prefix, 5 + n, 6 + n, 7 + n),
+                    sampling=GREEDY,
+                    max_tokens=4,
+                    ignore_eos=True,
+                )
+                for n in range(8)
+            ]
+            answers = await asyncio.gather(*(collect(backend.generate(each)) for each in asked))
+            ends = [last for _, _, last in answers]
+            assert [end.usage.completion_tokens for end in ends] == [4] * 8
+            assert sorted(end.usage.cached_tokens for end in ends) == [0] + [1000] * 7
+            stats = await engine_stats(host)
+            # The prefix once, three more tokens of each prompt, and all but the last token said.
+            assert stats.computed_tokens == 1000 + 8 * 3 + 8 * 3
+            assert stats.live_tokens == 0
+
+    asyncio.run(main())
+
+
+def test_the_second_turn_of_a_chat_computes_only_what_is_new(guide, place):
+    async def main():
+        async with attached(place) as host:
+            backend = host.backend(ModelSpec(str(guide)))
+            question = Message("user", "How do I download a model?")
+            first = Request(messages=(question,), sampling=GREEDY, max_tokens=40)
+            text, ids, end = await collect(backend.generate(first))
+            assert end.usage.cached_tokens == 0
+            before = (await engine_stats(host)).computed_tokens
+            assert before == end.usage.prompt_tokens + len(ids)
+            chat = (question, Message("assistant", text), Message("user", "And where is it then?"))
+            second = Request(messages=chat, sampling=GREEDY, max_tokens=1, ignore_eos=True)
+            _, _, end = await collect(backend.generate(second))
+            computed = (await engine_stats(host)).computed_tokens - before
+            assert computed == end.usage.prompt_tokens - end.usage.cached_tokens
+            # All of the first question and its answer is found.
+            assert end.usage.cached_tokens >= before - 1
+            assert computed < 20
+
+    asyncio.run(main())
