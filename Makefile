@@ -29,7 +29,7 @@ check: $(READY) $(LINKS) ## format, lint, types, import contracts
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_imports.py tests/test_layout.py
 
-serve: $(READY) ## the OpenAI-style endpoint (in the next version)
+serve: $(READY) ## the OpenAI-style endpoint
 	@$(BIN)/hearth serve
 
 bench: $(READY) ## speed tables

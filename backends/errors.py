@@ -104,7 +104,7 @@ class Busy(HearthError):
     """No room for the request now; `retry_after_s` in `data` says when to try again."""
 
     code = "busy"
-    http_status = 503
+    http_status = 429
 
 
 class WorkerDied(HearthError):

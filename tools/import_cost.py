@@ -20,6 +20,7 @@ STATEMENTS = {
     "textual": "import textual.app",
     "platformdirs": "import platformdirs",
     "huggingface-hub": "from huggingface_hub import HfApi",
+    "httpx2": "import httpx2",
     "jinja2": "import jinja2.sandbox",
     "msgspec": "import msgspec",
     "click": "import click",

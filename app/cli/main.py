@@ -20,6 +20,10 @@ COMMANDS = {
     "chat": ("chat", "chat", "Chat with a model, line by line."),
     "list": ("list", "list_models", "List the models on this machine."),
     "show": ("show", "show", "Show what is known about a model."),
+    "bench": ("bench", "bench", "Measure the speed of a model, or of a server."),
+    "serve": ("serve", "serve", "Serve models to programs that speak to OpenAI."),
+    "ps": ("ps", "ps", "List the loaded models and what they do."),
+    "stop": ("stop", "stop", "Unload a model, or all of them."),
     "doctor": ("doctor", "doctor", "Check the installation and say where everything lies."),
     "settings": ("settings", "settings", "Print the settings in force, and where each comes from."),
     "completion": ("completion", "completion", "Print the completion script of a shell."),
@@ -33,10 +37,6 @@ LATER = {
     "rm": "delete the file in {models}",
     "quantize": "use a file that is quantized already; its name says how, such as Q4_K_M",
     "fit": "run the model: Hearth says both numbers when it does not fit",
-    "bench": "see the speeds that hearth run --stats prints",
-    "serve": "use hearth run or hearth chat",
-    "ps": "see the section about the host in hearth doctor",
-    "stop": "wait: an idle model is unloaded by itself (keep_alive_s in the settings)",
 }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,20 +12,11 @@ import click
 from hearth.app.cli.output import Output
 
 if TYPE_CHECKING:
+    from hearth.app.chosen import Chosen
     from hearth.app.host_link import HostLink
-    from hearth.app.library.local import FoundModel, Library
+    from hearth.app.library.local import Library
     from hearth.app.paths import Paths
-    from hearth.app.settings import Layer, ModelUse, Settings
-    from hearth.backends.contract import ModelSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A model that a command works with, and the settings that hold for it."""
-
-    found: FoundModel
-    use: ModelUse
-    spec: ModelSpec
+    from hearth.app.settings import Layer, Settings
 
 
 class State:
@@ -71,17 +63,34 @@ class State:
             ModelNotFound, UnsupportedModel, CorruptFile: as `Library.resolve`.
             SettingsError: the settings cannot be used.
         """
-        from hearth.backends.contract import ModelSpec
+        from hearth.app.chosen import with_settings
 
         found = self.library.resolve(model or self.settings.text("model"))
-        use = self.settings.with_flags(flags).for_model(found.name)
-        return Chosen(found, use, ModelSpec(str(found.path), found.name, use.backend, use.load))
+        return with_settings(found, self.settings.with_flags(flags))
 
     def link(self) -> HostLink:
         """A link to the host, which is started if need be; use it in a `with` block."""
         from hearth.app.host_link import HostLink
 
         return HostLink(self.paths.host_place(), self.settings.host_idle_s)
+
+    @contextmanager
+    def running_host(self) -> Iterator[HostLink | None]:
+        """A link to the host that runs, for commands that only look at it; None without one.
+
+        Raises:
+            HostUnreachable: there is one, and it does not answer or is of another version.
+        """
+        from hearth.app.host_link import HostLink
+        from hearth.backends.errors import NoHost
+
+        with ExitStack() as leaving:
+            running: HostLink | None = None
+            with suppress(NoHost):
+                running = leaving.enter_context(
+                    HostLink(self.paths.host_place(), self.settings.host_idle_s, start=False)
+                )
+            yield running
 
 
 pass_state = click.make_pass_decorator(State)

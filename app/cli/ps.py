@@ -1,0 +1,112 @@
+"""`hearth ps`: the models that are loaded, and what they do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from hearth.app.cli import words
+from hearth.app.cli.options import json_option
+from hearth.app.cli.state import State, pass_state
+from hearth.backends.contract import EngineStats, HostStats, WorkerStats
+
+_UNKNOWN = "-"
+_HEADER = (
+    *("NAME", "PID", "STATE", "RUNNING", "WAITING", "KV LIVE", "KV KEPT", "KV POOL"),
+    *("KV MEMORY", "RESTARTS", "IDLE", "UNLOADS IN"),
+)
+
+
+@click.command("ps")
+@json_option
+@pass_state
+def ps(state: State, as_json: bool) -> None:
+    """List the loaded models: who runs, who waits, and what their key-value memory holds.
+
+    KV LIVE, KV KEPT and KV POOL are tokens: held by running requests, kept to be found again, and
+    at most. KV MEMORY is what is allocated for them now.
+    """
+    with state.running_host() as link:
+        stats = link.stats() if link else None
+    if as_json:
+        state.output.json(as_dict(stats))
+        return
+    if stats is None:
+        state.output.note("No host is running, so nothing is loaded.")
+        return
+    if stats.workers:
+        rows = [_HEADER, *(_row(worker) for worker in stats.workers)]
+        state.output.table(rows, right=range(1, len(_HEADER)))
+    others = stats.clients - 1
+    attached = f"{others} other{'' if others == 1 else 's'} attached" if others else "nobody else"
+    loaded = "" if stats.workers else "; nothing is loaded"
+    state.output.note(f"host process {stats.pid}, version {stats.version}, {attached}{loaded}")
+
+
+def state_of(worker: WorkerStats) -> str:
+    """loading, generating or idle."""
+    if worker.info is None:
+        return "loading"
+    return "generating" if worker.running else "idle"
+
+
+def as_dict(stats: HostStats | None) -> dict[str, Any]:
+    """The object of `--json`."""
+    if stats is None:
+        return {"running": False, "workers": []}
+    workers = [
+        {
+            **asdict(worker),
+            "state": state_of(worker),
+            "unload_in_s": unload_in_s(worker),
+            "kv": None if worker.engine is None else _bytes(worker.engine),
+        }
+        for worker in stats.workers
+    ]
+    return {"running": True, **asdict(stats), "workers": workers}
+
+
+def unload_in_s(worker: WorkerStats) -> float | None:
+    """Seconds until the model is unloaded if nobody asks; None: not by itself, or not idle."""
+    if worker.keep_alive_s is None or worker.keep_alive_s < 0 or state_of(worker) != "idle":
+        return None
+    return max(0.0, worker.keep_alive_s - worker.idle_s)
+
+
+def _bytes(engine: EngineStats) -> dict[str, int]:
+    token = engine.kv_bytes_per_token
+    return {
+        "live_bytes": engine.live_tokens * token,
+        "kept_bytes": engine.kept_tokens * token,
+        "allocated_bytes": engine.allocated_tokens * token,
+        "pool_bytes": engine.pool_tokens * token,
+    }
+
+
+def _row(worker: WorkerStats) -> tuple[str, ...]:
+    left = unload_in_s(worker)
+    doing = state_of(worker)
+    return (
+        worker.name,
+        str(worker.pid),
+        doing,
+        str(worker.running),
+        str(worker.waiting),
+        *_memory(worker.engine),
+        str(worker.restarts),
+        words.duration(worker.idle_s) if doing == "idle" else _UNKNOWN,
+        _UNKNOWN if left is None else words.duration(left),
+    )
+
+
+def _memory(engine: EngineStats | None) -> tuple[str, str, str, str]:
+    if engine is None:
+        return (_UNKNOWN,) * 4
+    return (
+        f"{engine.live_tokens:,}",
+        f"{engine.kept_tokens:,}",
+        f"{engine.pool_tokens:,}",
+        words.size(_bytes(engine)["allocated_bytes"]),
+    )

@@ -1,0 +1,135 @@
+"""Reading a request's JSON strictly: size before parsing, then only what JSON and UTF-8 allow."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+
+from hearth.app.server.errors import BodyTooLarge, ClientGone, UnsupportedMedia
+from hearth.backends.errors import InvalidParameter
+
+MOST_BYTES: Final = 10 << 20
+DEEPEST: Final = 32
+MOST_VALUES: Final = 250_000
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The JSON object in the body of `request`.
+
+    Raises:
+        UnsupportedMedia: the body is not declared as JSON, or is compressed. A page on another
+            site can post plain text without asking first, never JSON.
+        BodyTooLarge: more than `MOST_BYTES`.
+        InvalidParameter: not one JSON object; NaN, infinities, numbers too large for a double,
+            names that come twice, lone surrogates, more than `DEEPEST` levels or `MOST_VALUES`
+            values.
+        ClientGone: the client left before the end of the body.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise UnsupportedMedia(
+            f"The content type is {kind or 'missing'}.", "Send content-type: application/json."
+        )
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedMedia("The body is compressed.", "Send it as it is.")
+    value = parse(await _read(request))
+    if not isinstance(value, dict):
+        raise _malformed(f"The body is a JSON {type(value).__name__}, not an object")
+    return value
+
+
+async def _read(request: Request) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdecimal() and len(declared) < 20:
+        _check_size(int(declared))
+    body = bytearray()
+    try:
+        async for piece in request.stream():
+            body += piece
+            _check_size(len(body))
+    except ClientDisconnect as error:
+        raise ClientGone("The client left in the middle of its request.") from error
+    return bytes(body)
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > MOST_BYTES:
+        raise BodyTooLarge(
+            f"The body has {size_bytes:,} bytes or more; at most {MOST_BYTES:,} are read.",
+            "Send less at a time.",
+        )
+
+
+def parse(body: bytes) -> Any:
+    """The value that `body` writes in JSON. Raises `InvalidParameter` as `read_object` does."""
+    try:
+        value = json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+        )
+    except RecursionError as error:
+        raise _too_deep() from error
+    except ValueError as error:  # JSON, UTF-8, or a whole number of thousands of digits
+        raise _malformed(f"The body is not JSON: {error}") from error
+    _check_shape(value)
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has the same name twice")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:20]} is too large")
+    return number
+
+
+def _check_shape(value: Any) -> None:
+    level, count = [value], 0
+    for _ in range(DEEPEST):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                _check_text(item)
+            elif isinstance(item, dict):
+                for name in item:
+                    _check_text(name)
+                below += item.values()
+            elif isinstance(item, list):
+                below += item
+        count += len(below)
+        if count > MOST_VALUES:
+            raise _malformed(f"The body has more than {MOST_VALUES:,} values")
+        if not below:
+            return
+        level = below
+    raise _too_deep()
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _malformed("A text in the body has a lone surrogate, which UTF-8 lacks") from error
+
+
+def _too_deep() -> InvalidParameter:
+    return _malformed(f"The body is nested deeper than {DEEPEST} levels")
+
+
+def _malformed(message: str) -> InvalidParameter:
+    return InvalidParameter("", f"{message}.", "Send one JSON object in UTF-8.")

@@ -1,0 +1,147 @@
+"""The events of requests, made even for all answers, and collected where nobody streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from hearth.app.server.errors import Interrupted
+from hearth.backends.contract import (
+    Backend,
+    ChoiceFinished,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Progress,
+    Request,
+    Started,
+    Timings,
+    Token,
+    TokenLogprob,
+    Usage,
+)
+from hearth.backends.errors import InternalError, from_info
+
+Happening = Started | Progress | Token | ChoiceFinished | Finished
+Happenings = AsyncGenerator[tuple[int, Happening], None]
+
+_MOST_WAITING_EVENTS: Final = 256
+
+
+async def generate(backend: Backend, request: Request) -> AsyncGenerator[Happening, None]:
+    """The events of `request`; every choice gets its `ChoiceFinished`, also where there is one.
+
+    Raises:
+        HearthError: what a `Failed` says.
+        Interrupted: somebody else ended the generation.
+    """
+    generated = cast(AsyncGenerator[Event, None], backend.generate(request))
+    async with aclosing(generated) as events:
+        async for event in events:
+            if isinstance(event, Failed):
+                raise from_info(event.error)
+            if isinstance(event, ChoiceFinished | Finished) and event.reason == "cancelled":
+                raise Interrupted("The generation was interrupted.", "Ask again.")
+            if isinstance(event, Finished) and request.n == 1:
+                yield ChoiceFinished(0, event.reason, event.stop)
+            yield event
+            if isinstance(event, Finished):
+                return
+    raise InternalError("A stream ended without a last event.")
+
+
+async def happenings(backend: Backend, requests: Sequence[Request], at_once: int) -> Happenings:
+    """(position of the request, event) of all `requests`, `at_once` of them at the same time.
+
+    Raises:
+        HearthError: what the first one that fails raises; the others are cancelled.
+    """
+    if len(requests) == 1:
+        async with aclosing(generate(backend, requests[0])) as events:
+            async for event in events:
+                yield 0, event
+        return
+    arrived: asyncio.Queue[tuple[int, Happening | Exception | None]]
+    arrived = asyncio.Queue(_MOST_WAITING_EVENTS)
+    turn = asyncio.Semaphore(at_once)
+
+    async def pump(position: int, request: Request) -> None:
+        try:
+            async with turn, aclosing(generate(backend, request)) as events:
+                async for event in events:
+                    await arrived.put((position, event))
+        except Exception as error:  # noqa: BLE001 - raised again where the events are read
+            await arrived.put((position, error))
+        else:
+            await arrived.put((position, None))
+
+    pumps = [asyncio.create_task(pump(*numbered)) for numbered in enumerate(requests)]
+    left = len(pumps)
+    try:
+        while left:
+            position, arrival = await arrived.get()
+            if isinstance(arrival, Exception):
+                raise arrival
+            if arrival is None:
+                left -= 1
+            else:
+                yield position, arrival
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer, complete."""
+
+    pieces: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    reason: FinishReason = "stop"
+
+    @property
+    def text(self) -> str:
+        """The whole answer."""
+        return "".join(self.pieces)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What several requests used together, and the timings of one that was alone."""
+
+    usage: Usage = Usage()
+    timings: list[Timings] = field(default_factory=list)
+    notices: dict[str, None] = field(default_factory=dict)
+
+    def add(self, event: Happening) -> None:
+        """Count what `event` says."""
+        if isinstance(event, Started):
+            self.notices.update(dict.fromkeys(event.notices))
+        elif isinstance(event, Finished):
+            ours, theirs = self.usage, event.usage
+            self.usage = Usage(
+                ours.prompt_tokens + theirs.prompt_tokens,
+                ours.cached_tokens + theirs.cached_tokens,
+                ours.completion_tokens + theirs.completion_tokens,
+            )
+            self.timings.append(event.timings)
+
+
+async def collect(events: Happenings, choices: Sequence[Choice], each: int) -> Tally:
+    """Fill `choices`, of which every request has `each`, to the end."""
+    tally = Tally()
+    async with aclosing(events):
+        async for position, event in events:
+            tally.add(event)
+            if isinstance(event, Token):
+                choice = choices[position * each + event.index]
+                choice.pieces.append(event.text)
+                choice.logprobs += event.logprobs or ()
+            elif isinstance(event, ChoiceFinished):
+                choices[position * each + event.index].reason = event.reason
+    return tally

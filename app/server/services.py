@@ -1,0 +1,28 @@
+"""What every endpoint needs: the models by name, the host, and how long silences may last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from starlette.requests import HTTPConnection
+
+from hearth.app.server.catalog import Catalog
+from hearth.app.server.connection import HostConnection
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """One server's. `application.build` keeps it, `services_of` finds it again."""
+
+    catalog: Catalog
+    hosts: HostConnection
+    patience_s: float = 5.0
+    """How long a stream waits for its first event before it promises success with its status."""
+    ping_s: float = 10.0
+    """Silences of a stream that are longer are broken by comments."""
+
+
+def services_of(connection: HTTPConnection) -> Services:
+    """The services of the application that answers `connection`."""
+    return cast(Services, connection.app.state.services)

@@ -1,0 +1,130 @@
+"""Server-sent events, framed here so that a stream that failed can never look finished.
+
+A stream ends with `data: [DONE]` and the last chunk of the body. One that fails sends an error
+event and is cut off without that chunk: OpenAI's clients take a body that ends well for a whole
+answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from hearth.app.server.errors import ClientGone, as_hearth_error, error_body
+from hearth.app.server.leaving import until_gone
+
+DONE: Final = b"data: [DONE]\n\n"
+
+Parts = AsyncGenerator[bytes, None]
+
+
+def event(value: dict[str, Any]) -> bytes:
+    """One event. ASCII alone, because some clients end lines at U+2028 and its like."""
+    return f"data: {json.dumps(value, separators=(',', ':'), allow_nan=False)}\n\n".encode("ascii")
+
+
+def comment(text: str) -> bytes:
+    """A line that clients ignore; it keeps the connection alive."""
+    return f": {text}\n\n".encode()
+
+
+async def respond(request: Request, parts: Parts, *, patience_s: float, ping_s: float) -> Response:
+    """The response that streams `parts`.
+
+    What goes wrong before the first part is raised, and so gets a status of its own, if it does so
+    within `patience_s`; from then on comments break silences of `ping_s`.
+
+    Raises:
+        ClientGone: the client left while it waited.
+        HearthError: what the first part raised.
+    """
+    first = asyncio.create_task(_next(parts))
+    try:
+        await until_gone(request.receive, _settle(first, patience_s))
+    except BaseException:
+        await _end(first, parts)
+        raise
+    return EventStream(first, parts, ping_s)
+
+
+async def _next(parts: Parts) -> bytes:
+    return await anext(parts)
+
+
+async def _settle(first: asyncio.Task[bytes], patience_s: float) -> None:
+    await asyncio.wait({first}, timeout=patience_s)
+    if first.done():
+        first.result()
+
+
+async def _end(first: asyncio.Task[bytes], parts: Parts) -> None:
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await parts.aclose()
+
+
+class EventStream(Response):
+    """Sends parts as they come, and comments while none come.
+
+    Args:
+        first: the task that waits for the first of them.
+        parts: the others; closed at the end, and as soon as the client leaves.
+        ping_s: how often it is looked whether the stream is silent; no silence is twice as long.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, first: asyncio.Task[bytes], parts: Parts, ping_s: float) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
+        self._first = first
+        self._parts = parts
+        self._ping_s = ping_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the whole stream."""
+        with contextlib.suppress(ClientGone):
+            await until_gone(receive, self._write(send))
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        line = _Line(send)
+        pinging = asyncio.create_task(line.ping(self._ping_s))
+        try:
+            await line.put(await self._first)
+            async for part in self._parts:
+                await line.put(part)
+            await send({"type": "http.response.body", "body": b""})
+        except Exception as error:  # noqa: BLE001 - the client gets it as an event
+            await line.put(event(error_body(as_hearth_error(error))))
+        finally:
+            pinging.cancel()
+            await asyncio.gather(pinging, return_exceptions=True)
+            await _end(self._first, self._parts)
+
+
+class _Line:
+    """The body as it is sent, and whether it was silent lately."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._silent = True
+
+    async def put(self, part: bytes) -> None:
+        self._silent = False
+        await self._send({"type": "http.response.body", "body": part, "more_body": True})
+
+    async def ping(self, every_s: float) -> None:
+        while True:
+            self._silent = True
+            await asyncio.sleep(every_s)
+            if self._silent:
+                await self.put(comment("waiting"))

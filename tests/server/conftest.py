@@ -1,0 +1,59 @@
+"""The application over a scripted host (`fake_host`), with "tiny" as the opened model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from endpoints import Endpoint
+from fake_host import FakeHost
+from gguf_builder import tiny_llama
+from hearth.app.chosen import with_settings
+from hearth.app.library.local import FoundModel, Library
+from hearth.app.server import connection
+from hearth.app.server.application import build
+from hearth.app.server.catalog import Catalog
+from hearth.app.server.connection import HostConnection
+from hearth.app.server.security import Policy
+from hearth.app.server.services import Services
+from hearth.app.settings import Setting, Settings
+from hosts import place_in
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
+
+
+@pytest.fixture
+def endpoint(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Endpoint]:
+    """Makes an endpoint over a script; `flags` are settings, `ping_s` and `patience_s` as in
+    `Services`.
+    """
+
+    def make(
+        *answers: list[dict[str, Any]],
+        policy: Policy | None = None,
+        flags: dict[str, Any] | None = None,
+        times: dict[str, float] | None = None,
+        **script: Any,
+    ) -> Endpoint:
+        host = FakeHost({"answers": list(answers), **script})
+        monkeypatch.setattr(connection, "HostClient", host)
+        settings = Settings(tmp_path / "settings.toml").with_flags(
+            {name: Setting(value, "test") for name, value in (flags or {}).items()}
+        )
+        opened = FoundModel("tiny", tiny_model, "path")
+        folder = tmp_path / "models"
+        catalog = Catalog(Library(folder), opened, lambda found: with_settings(found, settings))
+        services = Services(catalog, HostConnection(place_in(tmp_path), 1.0))
+        services = replace(services, **(times or {}))
+        return Endpoint(build(services, policy or Policy()), host, catalog)
+
+    return make

@@ -1,0 +1,107 @@
+"""`/v1/completions`: prompts in all four forms, echo, log probabilities, streams."""
+
+from __future__ import annotations
+
+import pytest
+from openai.types import Completion
+
+START = {"prompt_tokens": 7}
+
+
+def says(text):
+    return [START, {"text": text}, {"finish": "stop"}]
+
+
+def test_a_whole_answer_is_what_the_client_expects(endpoint) -> None:
+    made = endpoint(says(" upon a time"))
+    answer = Completion.model_validate(made.complete().json, strict=True)
+    assert (answer.object, answer.choices[0].text) == ("text_completion", " upon a time")
+    assert answer.usage.total_tokens == 8
+    assert made.asked["text"] == "Once" and made.asked["messages"] is None
+    assert made.asked["max_tokens"] == 16
+
+
+def test_the_settings_say_how_long_a_text_becomes(endpoint) -> None:
+    made = endpoint(flags={"max_tokens": 99})
+    made.complete()
+    assert made.asked["max_tokens"] == 99
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reached"),
+    [
+        ("Once", [("Once", None)]),
+        (["Once", "Twice"], [("Once", None), ("Twice", None)]),
+        ([1, 2], [(None, (1, 2))]),
+        ([[1, 2], [3]], [(None, (1, 2)), (None, (3,))]),
+        (["Once", [3]], [("Once", None), (None, (3,))]),
+    ],
+    ids=str,
+)
+def test_prompts_in_every_form(endpoint, prompt, reached) -> None:
+    made = endpoint(*[says("!")] * len(reached))
+    reply = made.complete(prompt=prompt)
+    assert [choice["index"] for choice in reply.json["choices"]] == list(range(len(reached)))
+    found = [(request["text"], request["token_ids"]) for request in made.host.requests]
+    assert sorted(map(str, found)) == sorted(map(str, reached))
+    assert reply.json["usage"]["total_tokens"] == 8 * len(reached)
+
+
+def test_choices_of_several_prompts_are_numbered_through(endpoint) -> None:
+    def two(text):
+        return [
+            START,
+            {"text": text, "index": 0},
+            {"text": text.upper(), "index": 1},
+            {"index": 1, "finish": "length"},
+            {"index": 0, "finish": "stop"},
+            {"finish": "stop"},
+        ]
+
+    made = endpoint(two("a"), two("b"), two("a"), two("b"))
+    whole = made.complete(prompt=["p", "q"], n=2, best_of=2).json["choices"]
+    assert [choice["text"] for choice in whole] == ["a", "A", "b", "B"]
+    assert [choice["finish_reason"] for choice in whole] == ["stop", "length"] * 2
+    *events, done = made.complete(prompt=["p", "q"], n=2, stream=True).events
+    texts = dict.fromkeys(range(4), "")
+    for event in events:
+        texts[event["choices"][0]["index"]] += event["choices"][0]["text"]
+    assert list(texts.values()) == ["a", "A", "b", "B"] and done == "[DONE]"
+
+
+def test_the_prompt_is_echoed(endpoint) -> None:
+    made = endpoint(says("!"), says("!"), says("!"))
+    assert made.complete(echo=True).json["choices"][0]["text"] == "Once!"
+    assert made.complete(echo=True, prompt=[5, 6]).json["choices"][0]["text"] == "<5><6>!"
+    events = made.complete(echo=True, stream=True).events
+    assert events[0]["choices"][0]["text"] == "Once"
+
+
+def test_log_probabilities(endpoint) -> None:
+    steps = [START, {"text": "ab"}, {"text": "c"}, {"finish": "stop"}]
+    made = endpoint(steps, steps)
+    found = made.complete(logprobs=1).json["choices"][0]["logprobs"]
+    assert found == {
+        "tokens": ["ab", "c"],
+        "token_logprobs": [-0.5, -0.5],
+        "top_logprobs": [{"ab": -0.5}, {"c": -0.5}],
+        "text_offset": [0, 2],
+    }
+    events = made.complete(logprobs=0, stream=True).events[:-1]
+    chunks = [event["choices"][0]["logprobs"] for event in events]
+    assert [chunk["text_offset"] for chunk in chunks if chunk] == [[0], [2]]
+
+
+def test_usage_of_a_stream(endpoint) -> None:
+    made = endpoint(says("a"), says("b"))
+    reply = made.complete(prompt=["p", "q"], stream=True, stream_options={"include_usage": True})
+    *events, usage, done = reply.events
+    assert usage["usage"]["total_tokens"] == 16 and usage["choices"] == []
+    assert all(event["usage"] is None for event in events) and done == "[DONE]"
+
+
+def test_one_prompt_that_fails_fails_the_request(endpoint) -> None:
+    failed = [START, {"error": {"code": "worker_died", "message": "dead"}}]
+    made = endpoint([START, {"wait": True}], failed)
+    reply = made.complete(prompt=["p", "q"])
+    assert reply.status == 503 and made.host.cancelled == 1

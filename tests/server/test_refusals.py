@@ -1,0 +1,271 @@
+"""Every refusal: its status, its shape, and the parameter it names; nothing reaches the model."""
+
+from __future__ import annotations
+
+import pytest
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+
+from hearth.app.server import parameters
+from hearth.app.server.body import DEEPEST, MOST_BYTES
+from hearth.app.server.errors import error_response
+from hearth.backends import errors
+
+USER = {"role": "user", "content": "hello"}
+PICTURE = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
+
+
+def assert_error(reply, status, param, code=None):
+    assert reply.status == status, reply.body
+    error = reply.error
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"] and isinstance(error["type"], str) and isinstance(error["code"], str)
+    assert error["param"] == param
+    assert code is None or error["code"] == code
+
+
+CHAT = [
+    ({"model": None}, "model"),
+    ({"model": 5}, "model"),
+    ({"messages": None}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": "hello"}, "messages"),
+    ({"messages": ["hello"]}, "messages[0]"),
+    ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [PICTURE]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [SOUND]}]}, "messages[0].content[0].type"),
+    ({"messages": [{**USER, "name": "ana"}]}, "messages[0].name"),
+    ({"messages": [USER, {"role": "tool", "content": "1"}]}, "messages[1].role"),
+    ({"messages": [USER, {"role": "assistant", "content": "I"}]}, "messages[1].role"),
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"temperature": True}, "temperature"),
+    ({"temperature": [1]}, "temperature"),
+    ({"top_p": 1.5}, "top_p"),
+    ({"top_k": -1}, "top_k"),
+    ({"top_k": 1.5}, "top_k"),
+    ({"min_p": 2}, "min_p"),
+    ({"seed": 2**64}, "seed"),
+    ({"seed": -(2**63) - 1}, "seed"),
+    ({"n": 0}, "n"),
+    ({"n": 17}, "n"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"presence_penalty": 3}, "presence_penalty"),
+    ({"stop": 5}, "stop"),
+    ({"stop": [""]}, "stop"),
+    ({"stop": ["x"] * 17}, "stop"),
+    ({"logit_bias": {"foo": 1}}, "logit_bias"),
+    ({"logit_bias": {"5": 101}}, "logit_bias"),
+    ({"logit_bias": [5]}, "logit_bias"),
+    ({"logprobs": 1}, "logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"user": 5}, "user"),
+    ({"user": "x" * 300}, "user"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"what": 1}}, "stream_options.what"),
+    ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"web_search_options": {}}, "web_search_options"),
+    ({"temprature": 1}, "temprature"),
+    ({"session": "x"}, "session"),
+]
+
+
+@pytest.mark.parametrize(("given", "param"), CHAT, ids=str)
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat_refuses_by_name(endpoint, given, param, stream) -> None:
+    made = endpoint()
+    body = {"stream": True, **given} if stream and "stream_options" not in given else given
+    assert_error(made.chat(**body), 400, param)
+    assert made.host.requests == []
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"prompt": None}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": [""]}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [1.5]}, "prompt"),
+        ({"prompt": [[1], 2]}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": ["x"] * 257}, "prompt"),
+        ({"suffix": "end"}, "suffix"),
+        ({"best_of": 2}, "best_of"),
+        ({"n": 2, "best_of": 3}, "best_of"),
+        ({"echo": "yes"}, "echo"),
+        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"messages": []}, "messages"),
+    ],
+    ids=str,
+)
+def test_completions_refuse_by_name(endpoint, given, param) -> None:
+    made = endpoint()
+    assert_error(made.complete(**given), 400, param)
+    assert made.host.requests == []
+
+
+def test_every_parameter_of_the_client_is_known() -> None:
+    asked = chat_create_params.CompletionCreateParamsBase.__annotations__
+    assert set(asked) <= set(parameters.CHAT)
+    asked = completion_create_params.CompletionCreateParamsBase.__annotations__
+    assert set(asked) <= set(parameters.COMPLETIONS)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"store": True, "metadata": {"a": "b"}, "service_tier": "auto", "verbosity": "low"},
+        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True},
+        {"response_format": {"type": "text"}, "modalities": ["text"]},
+        {"prompt_cache_key": "k", "safety_identifier": "s"},
+        {name: None for name in parameters.CHAT if name not in ("model", "messages")},
+    ],
+    ids=["stored", "no tools", "text", "cache", "null is absent"],
+)
+def test_what_asks_for_nothing_is_accepted(endpoint, given) -> None:
+    assert endpoint().chat(**given).status == 200
+
+
+def test_a_misspelt_parameter_is_guessed(endpoint) -> None:
+    assert "temperature" in endpoint().chat(temprature=1).error["message"]
+
+
+def test_an_unknown_model_is_404_never_another(endpoint) -> None:
+    made = endpoint()
+    for name in ("gpt-4", "../tiny", "/etc/passwd", "tiny.gguf", "./tiny"):
+        assert_error(made.chat(model=name), 404, "model", "model_not_found")
+    assert made.host.requests == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"hello"',
+        b"42",
+        b'{"temperature": NaN}',
+        b'{"temperature": Infinity}',
+        b'{"temperature": 1e400}',
+        b'{"model": "\\ud800"}',
+        b'{"\\ud800": 1}',
+        b'{"a": 1, "a": 2}',
+        b'{"a": ' + b"9" * 5000 + b"}",
+        b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"a": ' + b"[" * DEEPEST + b"]" * DEEPEST + b"}",
+        b'{"a": [' + b"0," * 250_000 + b"0]}",
+        '{"model": "tiny"}'.encode("utf-16"),
+        b'{"model": "\xff"}',
+    ],
+    ids=lambda body: repr(body[:20]),
+)
+def test_a_malformed_body_is_400(endpoint, body) -> None:
+    assert_error(endpoint().post("/v1/chat/completions", body), 400, None, "invalid_parameter")
+
+
+def test_a_body_that_is_too_large_is_413(endpoint) -> None:
+    made = endpoint()
+    body = b'{"model": "' + b"x" * MOST_BYTES + b'"}'
+    assert_error(made.post("/v1/chat/completions", body), 413, None, "body_too_large")
+    lying = (("host", "localhost"), ("content-type", "application/json"), ("content-length", "2"))
+    assert_error(made.post("/v1/chat/completions", body, lying), 413, None)
+    declared = (*lying[:2], ("content-length", str(MOST_BYTES + 1)))
+    assert_error(made.post("/v1/chat/completions", b"{}", declared), 413, None)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [(("content-type", "text/plain"),), (), (("content-encoding", "gzip"),)],
+    ids=["plain", "none", "gzip"],
+)
+def test_only_plain_json_is_read(endpoint, headers) -> None:
+    host = ("host", "localhost")
+    if headers and headers[0][0] == "content-encoding":
+        headers = (("content-type", "application/json"), *headers)
+    reply = endpoint().post("/v1/chat/completions", b"{}", (host, *headers))
+    assert_error(reply, 415, None, "unsupported_media_type")
+
+
+def test_unknown_urls_and_methods(endpoint) -> None:
+    made = endpoint()
+    assert_error(made.get("/v1/nothing"), 404, None, "unknown_url")
+    assert_error(made.get("/v1/chat/completions"), 405, None, "method_not_allowed")
+
+
+TREE = [
+    errors.Busy("full", retry_after_s=1.2),
+    errors.WorkerDied("dead"),
+    errors.HostUnreachable("gone"),
+    errors.PromptTooLong("long", prompt_tokens=9, context=5),
+    errors.DoesNotFit("large"),
+    errors.NoChatTemplate("none"),
+    errors.TemplateError("broken"),
+    errors.InternalError("defect"),
+    errors.BackendUnavailable("missing"),
+    errors.CorruptFile("corrupt"),
+    errors.UnsupportedModel("strange"),
+    errors.InvalidParameter("temperature", "hot"),
+    errors.UnsupportedParameter("tools", "none"),
+    errors.ModelNotFound("unknown"),
+    errors.SettingsError("wrong"),
+]
+
+
+@pytest.mark.parametrize("error", TREE, ids=lambda error: error.code)
+def test_what_the_host_says_keeps_its_status(endpoint, error) -> None:
+    info = errors.to_info(error)
+    failed = {"code": info.code, "message": info.message, "hint": info.hint, "data": info.data}
+    made = endpoint([{"error": failed}], [{"error": failed}])
+    for reply in (made.chat(), made.chat(stream=True)):
+        assert_error(reply, error.http_status, error.data.get("param"))
+        assert reply.complete
+
+
+def test_how_to_try_again_is_said() -> None:
+    def headers(error):
+        return error_response(error).headers
+
+    assert headers(errors.Busy("full", retry_after_s=1.2))["retry-after"] == "2"
+    assert headers(errors.Busy("full", retry_after_s=0.0))["retry-after"] == "1"
+    assert "x-should-retry" not in headers(errors.WorkerDied("dead"))
+    assert headers(errors.InternalError("defect"))["x-should-retry"] == "false"
+    assert headers(errors.DoesNotFit("large"))["x-should-retry"] == "false"
+    assert "x-should-retry" not in headers(errors.InvalidParameter("n", "zero"))
+
+
+def test_a_prompt_that_is_too_long_has_the_name_that_programs_look_for(endpoint) -> None:
+    failed = {"code": "prompt_too_long", "message": "9 tokens do not fit into 5."}
+    reply = endpoint([{"error": failed}]).chat()
+    assert_error(reply, 400, None, "context_length_exceeded")
+    assert "9" in reply.error["message"] and "5" in reply.error["message"]
+
+
+def test_a_token_that_the_model_lacks_is_named_as_it_was_sent(endpoint) -> None:
+    failed = {
+        "code": "invalid_parameter",
+        "message": "token_ids has the token id 999.",
+        "data": {"param": "token_ids"},
+    }
+    made = endpoint([{"error": failed}], [{"error": failed}])
+    for stream in (False, True):
+        reply = made.complete(prompt=[999], stream=stream)
+        assert_error(reply, 400, "prompt")
+        assert reply.error["message"].startswith("prompt has")
