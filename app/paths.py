@@ -35,6 +35,11 @@ class Paths:
         """The library folder."""
         return self.data / "models"
 
+    @property
+    def tuned_file(self) -> Path:
+        """What `hearth bench --tune` found."""
+        return self.state / "tuned.json"
+
     def host_place(self) -> HostPlace:
         """Where the host process has its socket, logs and caches."""
         from hearth.backends.client import HostPlace

@@ -9,8 +9,9 @@ import logging
 import os
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hearth.backends.admission import Admission, cost
 from hearth.backends.breaker import Breaker
@@ -33,7 +34,8 @@ class _Model:
     admission: Admission
     worker: WorkerProcess | None = None
     """The last one: loading, loaded, about to leave, or dead."""
-    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    loading: asyncio.Task[WorkerProcess] | None = None
+    """The last load of `spec`; everybody who came for the same waits for it."""
     users: int = 0
     """Calls that wait for the worker or hold a stream of it."""
 
@@ -55,7 +57,7 @@ class Supervisor:
 
         Raises:
             Busy: no room for the request.
-            WorkerDied: the model's breaker is open.
+            WorkerDied: the model's breaker is open, or somebody unloaded it while it was loading.
             HearthError: what loading the model raised.
         """
         model = self._model(spec)
@@ -64,12 +66,12 @@ class Supervisor:
         ticket = model.admission.admit(wanted) if wanted is not None else None
         model.users += 1
         try:
-            worker = await self._worker(model, spec)
-            if isinstance(call, Load):
-                assert worker.info is not None
-                yield worker.info
-                return
-            if not stream.over:
+            worker = await self._worker(model, spec, stream.ended)
+            if worker is not None:
+                if isinstance(call, Load):
+                    assert worker.info is not None
+                    yield worker.info
+                    return
                 worker.call(call, stream=stream)
             async for answer in stream:
                 if ticket is not None and isinstance(answer, Started):
@@ -107,8 +109,9 @@ class Supervisor:
     async def unload(self, which: str | None) -> int:
         """Stop the workers of the model with this path or name (None: all); returns how many."""
         stopped = 0
+        path = None if which is None else os.path.realpath(which)
         for key, model in list(self._models.items()):
-            if which is not None and which not in (key, model.spec.path, model.name):
+            if which is not None and which != model.name and path != key:
                 continue
             if (worker := _alive(model)) is not None:
                 await worker.stop()
@@ -136,27 +139,54 @@ class Supervisor:
             model = self._models[key] = _Model(spec, name, Breaker(name), admission)
         return model
 
-    async def _worker(self, model: _Model, spec: ModelSpec) -> WorkerProcess:
-        async with model.starting:
-            worker = _alive(model)
-            if worker is not None and not _same_load(worker.spec, spec):
-                if worker.wanted:
+    async def _worker(
+        self, model: _Model, spec: ModelSpec, ended: asyncio.Future[None]
+    ) -> WorkerProcess | None:
+        """The worker that runs `spec`, loaded; None if `ended` came first: then the load goes on.
+        It ends when everybody who waits for it has left.
+
+        Raises what `call` does.
+        """
+        while not ended.done():
+            loading = model.loading
+            if loading is None or loading.done():
+                worker = _alive(model)
+                if worker is not None and _same_load(worker.spec, spec):
+                    model.spec = spec
+                    return worker
+                if worker is not None and worker.wanted:
                     raise Busy(
                         f"{model.name} is in use with other settings.",
                         "Wait until it is idle, or ask for it with the same settings.",
                         retry_after_s=1.0,
                     )
-                await worker.stop()
-                worker = None
-            model.spec = spec
-            if worker is None:
-                if model.worker is not None:
-                    await model.worker.died.wait()  # What it holds in memory must be free first.
-                model.breaker.check()
-                worker = model.worker = WorkerProcess(spec, model.name, self._place, model.breaker)
-                info = await worker.start()
-                model.admission.opened(info.context, spec.settings.max_sessions)
-            return worker
+                model.spec = spec
+                loading = model.loading = asyncio.create_task(self._load(model, spec, worker))
+            either: set[asyncio.Future[Any]] = {loading, ended}
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                if model.users == 1:
+                    loading.cancel()
+                    await asyncio.wait({loading})
+                raise
+            if loading.done() and not loading.cancelled() and _same_load(model.spec, spec):
+                loading.result()
+        return None
+
+    async def _load(
+        self, model: _Model, spec: ModelSpec, other: WorkerProcess | None
+    ) -> WorkerProcess:
+        """A new worker of `model`, in place of `other`, which nobody wants any more."""
+        if other is not None:
+            await other.stop()
+        if model.worker is not None:
+            await model.worker.died.wait()  # What it holds in memory must be free first.
+        model.breaker.check()
+        worker = model.worker = WorkerProcess(spec, model.name, self._place, model.breaker)
+        info = await worker.start()
+        model.admission.opened(info.context, spec.settings.max_sessions)
+        return worker
 
 
 def _alive(model: _Model) -> WorkerProcess | None:
@@ -167,7 +197,8 @@ def _alive(model: _Model) -> WorkerProcess | None:
 
 def _worker_stats(model: _Model, worker: WorkerProcess, engine: EngineStats | None) -> WorkerStats:
     """Sequences that run and wait, as the engine counts them; calls, where it does not answer."""
-    running, waiting = worker.running, model.users - worker.running
+    # A worker that hangs may still run what nobody waits for any more.
+    running, waiting = worker.running, max(0, model.users - worker.running)
     if engine is not None:
         running, waiting = engine.running, engine.waiting
     return WorkerStats(

@@ -62,23 +62,25 @@ class Stream:
         self._queue: asyncio.Queue[Answer] = asyncio.Queue()
         self._worker: WorkerProcess | None = None
         self._ident = 0
-        self._over = False
         self.cancelled = False
         self.running = False
         """The worker has admitted it, and it is not over."""
         self.started_at = time.monotonic()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the last answer has come."""
 
     def put(self, answer: Answer) -> None:
         """Deliver `answer`; what comes after the last one is dropped."""
-        if self._over:
+        if self.over:
             return
-        self._over = is_last(answer)
-        self.running = isinstance(answer, Started) or (self.running and not self._over)
+        if is_last(answer):
+            self.ended.set_result(None)
+        self.running = isinstance(answer, Started) or (self.running and not self.over)
         self._queue.put_nowait(answer)
 
     @property
     def over(self) -> bool:
-        return self._over
+        return self.ended.done()
 
     def bind(self, worker: WorkerProcess, ident: int) -> None:
         """The call was sent to `worker` under `ident`."""
@@ -88,7 +90,7 @@ class Stream:
         """Ask for an early end: the worker answers `Finished`, or the stream ends here if none has
         the call yet.
         """
-        if self._over:
+        if self.over:
             return
         self.cancelled = True
         if self._worker is None:
@@ -312,7 +314,9 @@ class WorkerProcess:
         return f"exit code {code}"
 
     def _unloaded(self) -> WorkerDied:
-        return WorkerDied(f"{self.name} was unloaded.", "Ask again: it is loaded anew.")
+        return WorkerDied(
+            f"{self.name} was unloaded.", "Ask again: it is loaded anew.", unloaded=True
+        )
 
     def _fail_all(self) -> None:
         if self._stopping:

@@ -49,7 +49,7 @@ def state_of(worker: WorkerStats) -> str:
     """loading, generating or idle."""
     if worker.info is None:
         return "loading"
-    return "generating" if worker.running else "idle"
+    return "generating" if worker.running or worker.waiting else "idle"
 
 
 def as_dict(stats: HostStats | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -14,7 +15,7 @@ from starlette.routing import Route
 
 from hearth.app.server.chat import create_chat_completion
 from hearth.app.server.completions import create_completion
-from hearth.app.server.errors import as_hearth_error, error_response
+from hearth.app.server.errors import as_hearth_error, error_response, server_ended
 from hearth.app.server.health import health
 from hearth.app.server.models import list_models, retrieve_model
 from hearth.app.server.security import Guard, Policy
@@ -46,11 +47,13 @@ def build(services: Services, policy: Policy) -> Starlette:
 
 
 def _answering(endpoint: Endpoint) -> Endpoint:
-    """`endpoint`, answering with what it raises."""
+    """`endpoint`, answering with what it raises; it is cancelled only when the server ends."""
 
     async def answer(http: Request) -> Response:
         try:
             return await endpoint(http)
+        except asyncio.CancelledError:
+            return error_response(server_ended())
         except Exception as error:  # noqa: BLE001 - the last door of a request
             return error_response(as_hearth_error(error))
 

@@ -55,5 +55,5 @@ class Catalog:
             if model.name.lower() == name.lower():
                 return model
         raise ModelNotFound(
-            f'There is no model "{name}".', "GET /v1/models lists the names.", param="model"
+            f'There is no model "{name[:100]}".', "GET /v1/models lists the names.", param="model"
         )

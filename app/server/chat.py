@@ -15,7 +15,14 @@ from hearth.app.server.generation import Choice, Happenings, Tally, collect, hap
 from hearth.app.server.leaving import until_gone
 from hearth.app.server.messages import read_messages
 from hearth.app.server.parameters import CHAT, accept
-from hearth.app.server.requests import build, flag, renamed, session_of, stream_options
+from hearth.app.server.requests import (
+    build,
+    flag,
+    renamed,
+    renaming,
+    session_of,
+    stream_options,
+)
 from hearth.app.server.services import services_of
 from hearth.app.settings import ModelUse
 from hearth.backends.contract import ChoiceFinished, Finished, Progress, Request, Started, Token
@@ -38,14 +45,12 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     try:
         request = _request(given, chosen.use, session_of(given, http))
         backend = await services.hosts.backend(chosen.spec)
-        events = happenings(backend, [request], 1)
+        events = renaming(happenings(backend, [request], 1), names)
         name = chosen.found.name
         if options.stream:
             head = answers.Head(f"{_KIND}.chunk", "chatcmpl", name)
             parts = _chunks(head, request, events, include_usage=options.include_usage)
-            return await sse.respond(
-                http, parts, patience_s=services.patience_s, ping_s=services.ping_s
-            )
+            return await sse.respond(http, parts, services)
         choices = [Choice() for _ in range(request.n)]
         tally = await until_gone(http.receive, collect(events, choices, request.n))
     except InvalidParameter as error:

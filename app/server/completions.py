@@ -16,7 +16,14 @@ from hearth.app.server.body import read_object
 from hearth.app.server.generation import Choice, Happenings, Tally, collect, happenings
 from hearth.app.server.leaving import until_gone
 from hearth.app.server.parameters import COMPLETIONS, accept
-from hearth.app.server.requests import build, flag, renamed, session_of, stream_options
+from hearth.app.server.requests import (
+    build,
+    flag,
+    renamed,
+    renaming,
+    session_of,
+    stream_options,
+)
 from hearth.app.server.services import services_of
 from hearth.app.settings import ModelUse
 from hearth.backends.contract import (
@@ -73,11 +80,10 @@ async def create_completion(http: HttpRequest) -> Response:
             echoes = await until_gone(http.receive, _echoes(backend, requests))
         asked = _Asked(requests, echoes)
         events = happenings(backend, requests, chosen.use.load.max_sessions)
+        events = renaming(events, _NAMES)
         if options.stream:
             parts = _chunks(head, asked, events, include_usage=options.include_usage)
-            return await sse.respond(
-                http, parts, patience_s=services.patience_s, ping_s=services.ping_s
-            )
+            return await sse.respond(http, parts, services)
         choices = [Choice() for _ in range(len(requests) * asked.each)]
         tally = await until_gone(http.receive, collect(events, choices, asked.each))
     except InvalidParameter as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
@@ -82,6 +82,11 @@ class Interrupted(HearthError):
     http_status = 503
 
 
+def server_ended() -> Interrupted:
+    """For those whose requests were running when `hearth serve` was ended."""
+    return Interrupted("hearth serve was ended.", "Ask again when it runs.")
+
+
 def as_hearth_error(error: Exception) -> HearthError:
     """The typed error for `error`; a defect is logged, and only its log is named to the client."""
     if isinstance(error, HearthError):
@@ -89,7 +94,12 @@ def as_hearth_error(error: Exception) -> HearthError:
     if isinstance(error, HTTPException) and error.status_code == 404:
         return UnknownUrl("Nothing is served here.", "The endpoint's URLs begin with /v1/.")
     if isinstance(error, HTTPException) and error.status_code == 405:
-        return MethodNotAllowed("This URL does not take that method.", "Most take POST.")
+        allowed = sorted((error.headers or {}).get("Allow", "").split(", "))
+        return MethodNotAllowed(
+            "This URL does not take that method.",
+            f"It takes {' and '.join(allowed)}.",
+            allow=allowed,
+        )
     log.error("answering a request", exc_info=error)
     return InternalError("Something went wrong inside Hearth; server.log has the details.")
 
@@ -115,14 +125,18 @@ def error_response(error: HearthError) -> Response:
     """The response for `error`.
 
     `Retry-After` stands in it where `retry_after_s` does in the error's data; `x-should-retry:
-    false` where OpenAI's clients would try again in vain (by default they do so twice from 500 on).
+    false` where OpenAI's clients would try again in vain (by default they do so twice from 500 on),
+    or would load again at once what somebody has unloaded.
     """
     headers = {}
     wait_s = error.data.get("retry_after_s")
     if isinstance(wait_s, int | float):
         headers["retry-after"] = str(max(1, math.ceil(wait_s)))
-    if error.http_status >= 500 and not isinstance(error, _RETRY_HELPS):
+    retry_helps = isinstance(error, _RETRY_HELPS) and not error.data.get("unloaded")
+    if error.http_status >= 500 and not retry_helps:
         headers["x-should-retry"] = "false"
+    if isinstance(error, MethodNotAllowed):
+        headers["allow"] = ", ".join(cast("list[str]", error.data["allow"]))
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
     return JSONResponse(error_body(error), error.http_status, headers)

@@ -85,6 +85,13 @@ def _part(part: Any, param: str) -> str:
         raise UnsupportedParameter(
             f"{param}.type", f"A part of type {kind[:100]} is not possible: only text is."
         )
+    for name, value in part.items():
+        if name not in ("type", "text") and value not in _EMPTY:
+            raise UnsupportedParameter(
+                f"{param}.{name[:100]}",
+                f"{name[:100]} in a part is not possible in this version of Hearth.",
+                "Leave it out.",
+            )
     if not isinstance(part.get("text"), str):
         raise InvalidParameter(f"{param}.text", f"{param}.text must be text.")
     return str(part["text"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, cast
 
 from starlette.requests import HTTPConnection
 
+from hearth.app.server.generation import Happenings
 from hearth.app.settings import ModelUse
 from hearth.backends.contract import Request, SamplingParams
 from hearth.backends.engine.validate import validate
@@ -111,6 +113,16 @@ def renamed(error: InvalidParameter, names: Mapping[str, str]) -> InvalidParamet
         message = theirs + message.removeprefix(error.param)
     data = {name: value for name, value in error.data.items() if name != "param"}
     return type(error)(theirs, message, error.hint, **data)
+
+
+async def renaming(events: Happenings, names: Mapping[str, str]) -> Happenings:
+    """`events`, and what they raise as `renamed` has it."""
+    try:
+        async with aclosing(events):
+            async for event in events:
+                yield event
+    except InvalidParameter as error:
+        raise renamed(error, names) from error
 
 
 def _seed(seed: object) -> object:

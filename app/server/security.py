@@ -51,7 +51,8 @@ class Policy:
                 f"The host {' and '.join(hosts)[:100] or '(none)'} is not a name of this server.",
                 "Ask by the address that hearth serve printed.",
             )
-        own = (f"http://{hosts[0]}", f"https://{hosts[0]}")
+        host = hosts[0].lower()
+        own = (f"http://{host}", f"https://{host}")
         for origin in headers.get(b"origin", []):
             if origin.decode("latin-1").lower() not in own:
                 raise Forbidden("Pages of other sites may not ask this server.")

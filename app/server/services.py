@@ -21,6 +21,8 @@ class Services:
     """How long a stream waits for its first event before it promises success with its status."""
     ping_s: float = 10.0
     """Silences of a stream that are longer are broken by comments."""
+    stall_s: float = 60.0
+    """How long a client may read nothing of its stream; then its request ends."""
 
 
 def services_of(connection: HTTPConnection) -> Services:

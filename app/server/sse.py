@@ -17,10 +17,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from hearth.app.server.errors import ClientGone, as_hearth_error, error_body
+from hearth.app.server.errors import ClientGone, as_hearth_error, error_body, server_ended
 from hearth.app.server.leaving import until_gone
+from hearth.app.server.services import Services
 
 DONE: Final = b"data: [DONE]\n\n"
+_FAREWELL_S: Final = 0.5
+"""How long the last event of a server that ends is waited for: some clients do not read."""
 
 Parts = AsyncGenerator[bytes, None]
 
@@ -35,11 +38,11 @@ def comment(text: str) -> bytes:
     return f": {text}\n\n".encode()
 
 
-async def respond(request: Request, parts: Parts, *, patience_s: float, ping_s: float) -> Response:
+async def respond(request: Request, parts: Parts, services: Services) -> Response:
     """The response that streams `parts`.
 
     What goes wrong before the first part is raised, and so gets a status of its own, if it does so
-    within `patience_s`; from then on comments break silences of `ping_s`.
+    within the services' `patience_s`; from then on comments break silences.
 
     Raises:
         ClientGone: the client left while it waited.
@@ -47,11 +50,11 @@ async def respond(request: Request, parts: Parts, *, patience_s: float, ping_s: 
     """
     first = asyncio.create_task(_next(parts))
     try:
-        await until_gone(request.receive, _settle(first, patience_s))
+        await until_gone(request.receive, _settle(first, services.patience_s))
     except BaseException:
         await _end(first, parts)
         raise
-    return EventStream(first, parts, ping_s)
+    return EventStream(first, parts, services)
 
 
 async def _next(parts: Parts) -> bytes:
@@ -75,34 +78,42 @@ class EventStream(Response):
 
     Args:
         first: the task that waits for the first of them.
-        parts: the others; closed at the end, and as soon as the client leaves.
-        ping_s: how often it is looked whether the stream is silent; no silence is twice as long.
+        parts: the others; closed at the end, and as soon as the client leaves, or has read nothing
+            for the services' `stall_s`.
+        services: `ping_s` says how often it is looked whether the stream is silent; no silence is
+            twice as long.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: asyncio.Task[bytes], parts: Parts, ping_s: float) -> None:
+    def __init__(self, first: asyncio.Task[bytes], parts: Parts, services: Services) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
         self._first = first
         self._parts = parts
-        self._ping_s = ping_s
+        self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the whole stream."""
-        with contextlib.suppress(ClientGone):
-            await until_gone(receive, self._write(send))
+        """Send the whole stream; it is only cancelled when the server ends."""
+        try:
+            with contextlib.suppress(ClientGone):
+                await until_gone(receive, self._write(send))
+        except asyncio.CancelledError:
+            with contextlib.suppress(ClientGone):
+                await _Line(send, _FAREWELL_S).put(event(error_body(server_ended())))
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        line = _Line(send)
-        pinging = asyncio.create_task(line.ping(self._ping_s))
+        line = _Line(send, self._services.stall_s)
+        pinging = asyncio.create_task(line.ping(self._services.ping_s))
         try:
             await line.put(await self._first)
             async for part in self._parts:
                 await line.put(part)
             await send({"type": "http.response.body", "body": b""})
+        except ClientGone:
+            raise
         except Exception as error:  # noqa: BLE001 - the client gets it as an event
             await line.put(event(error_body(as_hearth_error(error))))
         finally:
@@ -114,13 +125,18 @@ class EventStream(Response):
 class _Line:
     """The body as it is sent, and whether it was silent lately."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, stall_s: float) -> None:
         self._send = send
+        self._stall_s = stall_s
         self._silent = True
 
     async def put(self, part: bytes) -> None:
         self._silent = False
-        await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        try:
+            async with asyncio.timeout(self._stall_s):
+                await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        except TimeoutError as error:
+            raise ClientGone("The client has stopped reading.") from error
 
     async def ping(self, every_s: float) -> None:
         while True:

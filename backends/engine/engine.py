@@ -6,6 +6,7 @@ import logging
 import queue
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -23,8 +24,6 @@ log = logging.getLogger(__name__)
 Work = Sequence | Embedding
 
 _STATS_EVERY_S: Final = 0.1
-_MOST_LOSSES: Final = 2
-"""So often a sequence begins again after failed steps that emptied its slot."""
 
 
 class Engine:
@@ -52,7 +51,9 @@ class Engine:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._embeddings: list[Embedding] = []
         self._closing = False
-        self._losses: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
+        self._suspects: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
+        """So many first tokens of a sequence are computed in steps of their own: a step with others
+        failed and emptied its slot, and one of them was at fault."""
         self._steps = 0
         self._computed = 0
         self._generated = 0
@@ -98,8 +99,8 @@ class Engine:
             return False
         plan = self._plan()
         if plan is not None:
-            self._step(plan)
-        embedded = self._embed()
+            self._compute(plan)
+        embedded = self._embed(plan)
         busy = plan is not None or embedded
         now = time.monotonic()
         if not busy or now - self._stats_at > _STATS_EVERY_S:
@@ -132,6 +133,23 @@ class Engine:
             )
         return plan
 
+    def _compute(self, plan: StepPlan) -> None:
+        """One step, and one more for each sequence that is under suspicion."""
+        if not self._suspects:
+            self._step(plan)
+            return
+        members = self._scheduler.members(plan)
+        suspects = {
+            row.slot: sequence
+            for row, sequence in zip(plan.rows, members, strict=True)
+            if row.start < self._suspects.get(sequence, 0)
+        }
+        together = tuple(row for row in plan.rows if row.slot not in suspects)
+        if together:
+            self._step(StepPlan(together))
+        apart = [row for row in plan.rows if row.slot in suspects]
+        self._one_by_one(apart, list(suspects.values()))
+
     def _step(self, plan: StepPlan) -> None:
         started = self._clock()
         try:
@@ -147,32 +165,33 @@ class Engine:
             self._after_failure(plan, error)
             return
         self._commit(plan, result)
-        decoding = sum(len(row.tokens) == 1 for row in plan.rows)
-        prefill = plan.tokens - decoding
-        self._pacer.observe(decoding, prefill, self._clock() - started)
+        decoding = _decoding(plan)
+        self._pacer.observe(decoding, plan.tokens - decoding, self._clock() - started)
 
     def _after_failure(self, plan: StepPlan, error: Exception) -> None:
         """A step failed: find out whose fault it is by computing its rows one by one."""
-        lost = _lost_slots(error)
-        if len(plan.rows) == 1:
-            self._fail(self._scheduler.members(plan)[0], error)
+        members = self._scheduler.members(plan)
+        if len(members) == 1:
+            self._fail(members[0], error)
             return
-        for row, sequence in zip(plan.rows, self._scheduler.members(plan), strict=True):
-            if row.slot not in lost:
-                self._step(StepPlan((row,)))
-                continue
-            # Its memory has no past to go back to, so it begins again; not for ever.
-            losses = self._losses.get(sequence, 0) + 1
-            self._losses[sequence] = losses
-            if losses > _MOST_LOSSES:
-                self._fail(sequence, error)
-            else:
+        lost = _lost_slots(error)
+        for row, sequence in zip(plan.rows, members, strict=True):
+            if row.slot in lost:  # Its memory has no past to go back to, so it begins again.
+                self._suspects[sequence] = sequence.total
                 self._scheduler.forget_computed(row.slot)
+        self._one_by_one(plan.rows, members)
+
+    def _one_by_one(self, rows: Seq[Row], members: Seq[Sequence]) -> None:
+        for row, sequence in zip(rows, members, strict=True):
+            if sequence.slot == row.slot:  # What befell one before may have ended or moved it.
+                self._step(StepPlan((row,)))
 
     def _commit(self, plan: StepPlan, result: StepResult) -> None:
         self._steps += 1
         for row, sequence in self._scheduler.advance(plan):
             self._computed += len(row.tokens)
+            if sequence.slot is None:
+                continue  # Another choice of its request failed just now.
             try:
                 self._take(row, sequence, result)
             except Exception as error:
@@ -187,12 +206,18 @@ class Engine:
             self._scheduler.remove(sequence, keep=True)
             sequence.finish(reason)
 
-    def _embed(self) -> bool:
-        """Compute a few texts of the first embedding; False if there is none."""
+    def _embed(self, plan: StepPlan | None) -> bool:
+        """Compute a few texts of the embedding whose turn it is, with what `plan` has left of the
+        time that prefill may take; False if there is none.
+        """
         if not self._embeddings:
             return False
         job = self._embeddings[0]
-        texts = job.next_texts(self._pacer.allowance(self._scheduler.running))
+        decoding, prefill = 0, 0
+        if plan is not None:
+            decoding = _decoding(plan)
+            prefill = plan.tokens - decoding
+        texts = job.next_texts(self._pacer.allowance(decoding) - prefill)
         try:
             complete = job.take(self._runner.embed(texts, job.pooling))
         except RunnerLost:
@@ -202,9 +227,15 @@ class Engine:
             job.fail(error)
             complete = True
         self._computed += sum(map(len, texts))
-        if complete:
-            self._embeddings.remove(job)
+        self._embeddings.remove(job)
+        if not complete:
+            self._queue(job)
         return True
+
+    def _queue(self, job: Embedding) -> None:
+        """Let `job` wait behind all of its priority, so that those take turns."""
+        self._embeddings.append(job)
+        self._embeddings.sort(key=lambda other: -other.priority)
 
     # ---- what is posted
 
@@ -213,8 +244,7 @@ class Engine:
             if self._closing:
                 item.finish("cancelled")
             elif isinstance(item, Embedding):
-                self._embeddings.append(item)
-                self._embeddings.sort(key=lambda job: -job.priority)
+                self._queue(item)
             else:
                 self._scheduler.add(item)
 
@@ -265,6 +295,11 @@ class Engine:
             steps=self._steps,
             preemptions=self._scheduler.preemptions,
         )
+
+
+def _decoding(plan: StepPlan) -> int:
+    """Rows that add one token, as those of sequences that stream do."""
+    return sum(len(row.tokens) == 1 for row in plan.rows)
 
 
 def _lost_slots(error: Exception) -> frozenset[int]:

@@ -86,6 +86,8 @@ class Generation(Sequence):
         self._piece = piece
         self._detokenizer = StreamDetokenizer()
         self._stops = StopMatcher(stops)
+        self._shown = 0
+        """Prompt tokens of the last `Progress`; what is computed again is not told again."""
         self._held_ids: list[int] = []
         self._held_logprobs: list[TokenLogprob] = []
 
@@ -104,7 +106,8 @@ class Generation(Sequence):
 
     def take(self, logits: Logits | None) -> FinishReason | None:
         """Draw the next token, if this step computed the last one that was known."""
-        if self.new_tokens == 0:
+        if self.new_tokens == 0 and self.computed > self._shown:
+            self._shown = self.computed
             self._emit(Progress(self.computed, self.prompt_tokens))
         if logits is None:
             return None

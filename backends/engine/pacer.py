@@ -7,10 +7,11 @@ from typing import Final
 FIRST_LOOK: Final = 32
 """Prefill tokens of the first mixed step, before anything is known."""
 LEAST: Final = 8
+"""Prefill tokens that a step takes at least. Fewer, as where a prompt ends, say little of what one
+costs."""
 _FASTER_LEARNING: Final = 0.5
 _SLOWER_LEARNING: Final = 0.2
-_TELLING: Final = 16
-"""Steps with fewer prefill tokens say little of what one costs."""
+_LEAST_TOKEN_S: Final = 1e-9
 
 
 class Pacer:
@@ -31,18 +32,20 @@ class Pacer:
         self._most = most
         self._decode_s: dict[int, float] = {}
         self._token_s: float | None = None
-        self._last = FIRST_LOOK
+        self._largest = min(FIRST_LOOK, most)
+        """Prefill tokens of the largest step that others streamed in."""
 
     def allowance(self, decoding: int) -> int:
         """Prefill tokens for a step in which `decoding` sequences stream."""
         if decoding == 0:
             return self._most
-        alone_s = self._alone_s(decoding)
-        if self._token_s is None or alone_s is None:
+        if self._token_s is None:
             return min(FIRST_LOOK, self._most)
+        # Where no step without prefill was seen, what a token costs has decoding in it.
+        alone_s = self._alone_s(decoding) or 0.0
         room_s = max(self._target_s - alone_s, alone_s)
-        # At most twice the last: one lucky timing must not become one long step.
-        fits = min(int(room_s / self._token_s), 2 * self._last)
+        # At most twice the largest: one lucky timing must not become one long step.
+        fits = min(int(room_s / self._token_s), 2 * self._largest)
         return min(max(fits, LEAST), self._most)
 
     def observe(self, decoding: int, prefill: int, seconds: float) -> None:
@@ -51,16 +54,16 @@ class Pacer:
         """
         if prefill == 0:
             known = self._decode_s.get(decoding)
-            self._decode_s[decoding] = seconds if known is None else _towards(known, seconds)
+            self._decode_s[decoding] = seconds if known is None else _towards_less(known, seconds)
             return
         if decoding:
-            self._last = prefill
-        if prefill < min(_TELLING, self._most):
+            self._largest = max(self._largest, prefill)
+        if prefill < min(LEAST, self._most):
             return
         alone_s = self._alone_s(decoding) if decoding else None
         # Where a step costs less than one without prefill did, the difference says nothing.
         added_s = seconds if alone_s is None else max(seconds - alone_s, 0.1 * seconds)
-        token_s = added_s / prefill
+        token_s = max(added_s / prefill, _LEAST_TOKEN_S)
         self._token_s = token_s if self._token_s is None else _towards(self._token_s, token_s)
 
     def _alone_s(self, decoding: int) -> float | None:
@@ -75,3 +78,11 @@ def _towards(known: float, seen: float) -> float:
     """A moving average that believes bad news sooner than good."""
     rate = _FASTER_LEARNING if seen > known else _SLOWER_LEARNING
     return known + rate * (seen - known)
+
+
+def _towards_less(known: float, seen: float) -> float:
+    """A moving average of what a step takes without prefill, which prefill may then take too: one
+    slow step, as where memory was moved, must not make the next ones long.
+    """
+    rate = _FASTER_LEARNING if seen < known else _SLOWER_LEARNING
+    return known + rate * (min(seen, 2 * known) - known)

@@ -10,6 +10,9 @@ from collections.abc import Sequence as Seq
 
 _TOKEN = "i"
 """Type of a stored token id, as llama.cpp's: 4 bytes, compared by slices at the speed of memory."""
+_FIRST_COMPARED = 256
+"""Tokens of the first slice that is compared; each that follows is twice as long, so that prompts
+that differ early cost little."""
 
 
 class _Node:
@@ -247,9 +250,14 @@ def common_prefix(left: Seq[int], right: Seq[int], left_at: int = 0, right_at: i
     tuples, or arrays; slices of them are compared, not tokens.
     """
     most = min(len(left) - left_at, len(right) - right_at)
-    if left[left_at : left_at + most] == right[right_at : right_at + most]:
+    low, step = 0, _FIRST_COMPARED
+    while low < most:
+        high = min(low + step, most)
+        if left[left_at + low : left_at + high] != right[right_at + low : right_at + high]:
+            break
+        low, step = high, 2 * step
+    else:
         return most
-    low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2
         if left[left_at + low : left_at + middle] == right[right_at + low : right_at + middle]:

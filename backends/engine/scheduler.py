@@ -41,6 +41,8 @@ class Scheduler:
         self._saved_bytes = 0
         self._refused: tuple[Sequence, int] | None = None
         """Who did not fit last, and how many tokens were free then."""
+        self._is_short = False
+        """The last step found no memory: until one does, nobody joins those who run."""
         self.preemptions = 0
         self.found_tokens = 0
         """Prompt tokens of new sequences that did not have to be computed."""
@@ -84,6 +86,7 @@ class Scheduler:
         """
         for _ in range(2):  # Who was alone and had to make way may come back at once.
             self._admit()
+            self._make_room()
             rows = self._decode_rows()
             rows += self._prefill_rows(rows)
             if rows:
@@ -96,6 +99,7 @@ class Scheduler:
 
     def advance(self, plan: StepPlan) -> list[tuple[Row, Sequence]]:
         """Note that `plan` was computed; returns its rows with their sequences."""
+        self._is_short = False
         done = []
         for row in plan.rows:
             sequence = self._running[row.slot]
@@ -111,12 +115,16 @@ class Scheduler:
         return [self._running[row.slot] for row in plan.rows]
 
     def make_way(self) -> bool:
-        """Put the sequence of least rank aside, because memory ran out; False if it is the only
-        one.
+        """A step found no memory: put the sequence of least rank aside, or if there is only one,
+        forget what is kept; False if all that was done before.
         """
-        if len(self._running) < 2:
+        if len(self._running) > 1:
+            self._preempt(self._least())
+        elif self._is_short and not self._cache.stats().kept_prefixes:
             return False
-        self._preempt(self._least())
+        else:
+            self._cache.clear()
+        self._is_short = True
         return True
 
     def forget_computed(self, slot: int) -> None:
@@ -130,6 +138,8 @@ class Scheduler:
 
     def _admit(self) -> None:
         while (sequence := self._waiting.first(self._running.values())) is not None:
+            if self._is_short and self._running:
+                return
             if not self._free_slots and not self._displace(sequence):
                 return
             while not self._start(sequence):
@@ -230,29 +240,27 @@ class Scheduler:
 
     # ---- what they compute
 
+    def _make_room(self) -> None:
+        """Reserve all that is known of those who run, which puts some aside where it does not fit.
+        Prefill was reserved when it was admitted, but the pool may have turned out smaller since.
+        """
+        for sequence in list(self._running.values()):
+            while sequence.slot is not None and not self._cache.reserve(
+                sequence.slot, sequence.total
+            ):
+                self._preempt(self._least())
+
     def _decode_rows(self) -> list[Row]:
         """A token for each sequence that needs just one; where a step has no room for all, they
         take turns.
         """
         most = min(self._info.max_batch_tokens, self._info.max_outputs)
-        rows: dict[Sequence, Row] = {}
-        for sequence in list(self._running.values()):
-            if len(rows) == most:
-                break
-            if sequence.pending != 1 or sequence.slot is None:
-                continue
-            while not self._cache.reserve(sequence.slot, sequence.total):
-                victim = self._least()
-                self._preempt(victim)
-                rows.pop(victim, None)
-                if victim is sequence:
-                    break
-            else:
-                rows[sequence] = self._row(sequence, 1)
-        if len(rows) == most:
-            for sequence in rows:
+        decoding = [sequence for sequence in self._running.values() if sequence.pending == 1]
+        if len(decoding) >= most:
+            decoding = decoding[:most]
+            for sequence in decoding:
                 self._to_the_end(sequence)
-        return list(rows.values())
+        return [self._row(sequence, 1) for sequence in decoding]
 
     def _prefill_rows(self, decoding: list[Row]) -> list[Row]:
         """Slices of what is missing of the others, as much as the pace allows."""
@@ -268,7 +276,7 @@ class Scheduler:
             group.sort(key=self._wanted)
             for left, sequence in zip(range(len(group), 0, -1), group, strict=True):
                 count = min(self._wanted(sequence), -(-tokens // left))
-                count = self._within(outputs, sequence, count)
+                count = self._within(-(-outputs // left), sequence, count)
                 if count > 0:
                     row = self._row(sequence, count)
                     rows.append(row)

@@ -78,16 +78,20 @@ class Waiting:
             if place.donor.slot is not None and place.donor.computed < place.shared:
                 return True
             place.donor = None
-        wanted = place.sequence.findable()[:-1]
         held = -1
+        wanted: list[int] | None = None
         for donor in running:
             if donor.pending < 2 or donor.priority < place.sequence.priority:
                 continue
+            if wanted is None:
+                wanted = place.sequence.findable()[:-1]
             shared = self._will_share(wanted, donor)
             if shared < donor.computed + WORTH_WAITING_FOR:
                 continue
             if held < 0:
+                saved = place.sequence.saved
                 held = self._cache.match(place.sequence.findable())
+                held = max(held, saved.tokens if saved is not None else 0)
             if shared >= held + WORTH_WAITING_FOR:
                 place.donor, place.shared = donor, shared
                 return True

@@ -135,7 +135,7 @@ class LlamaStore:
             return None
         try:
             return LlamaState(context.export_sequence(sequence))
-        except MemoryError:
+        except (MemoryError, InternalError):  # llama.cpp says that it had no memory by writing less
             return None
 
     def restore(self, sequence: int, state: SavedState) -> bool:
@@ -198,7 +198,7 @@ class LlamaStore:
             )
         try:
             state = old.export()
-        except MemoryError as error:
+        except (MemoryError, InternalError) as error:
             raise _cannot_grow(old_cells, cells, "no memory for a copy of the old one") from error
         self.close()
         refused: DoesNotFit | None = None

@@ -27,8 +27,8 @@ def test_the_table_has_a_row_a_test_with_both_sides(hearth: Hearth) -> None:
     names = ["pp8", "tg4", "tg4 @ d16", "tg2 × 1", "tg2 × 2", "tg2 × 2 shared"]
     assert [row.split("  ")[0].strip() for row in rows] == names
     assert all(row.count("±") == 2 for row in rows)
-    assert found.out.startswith("tiny · ALL_F32 · ")
-    assert "1 threads" in found.out and "flash attention auto" in found.out
+    assert found.out.startswith("tiny · F32 · ")
+    assert "threads 1 (prefill " in found.out and "flash attention auto" in found.out
 
 
 def test_json_has_every_sample(hearth: Hearth) -> None:

@@ -55,6 +55,11 @@ def test_an_idle_model_says_when_it_is_unloaded(hearth) -> None:
     assert cells(never.out.splitlines()[1])[-1].strip() == "-"
 
 
+def test_a_model_that_somebody_waits_for_is_not_idle(hearth) -> None:
+    (model,) = hearth("ps", "--json", workers=[worker(waiting=1)]).json["workers"]
+    assert (model["state"], model["unload_in_s"]) == ("generating", None)
+
+
 def test_a_model_that_loads_has_no_figures_yet(hearth) -> None:
     result = hearth("ps", workers=[worker(info=None, waiting=1)])
     assert "loading" in result.out

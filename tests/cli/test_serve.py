@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import fake_host
+from hosts import wait_until
 
 WAITS = [{"prompt_tokens": 1}, {"text": "Hi"}, {"wait": True}]
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stream": True}
@@ -90,8 +91,27 @@ def test_the_first_signal_lets_requests_finish_the_second_ends_them(serving) -> 
         while "Finishing 1 running" not in server.process.stderr.readline():
             assert server.process.poll() is None
         server.end(signal.SIGINT)
-        with pytest.raises(http.client.IncompleteRead):
+        with pytest.raises(http.client.IncompleteRead) as cut:
             response.read()
+        assert b'"code":"interrupted"' in cut.value.partial
+    code, said = server.ended()
+    assert code == 0 and "Traceback" not in said
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are another matter there")
+def test_who_waits_for_a_whole_answer_is_told_that_the_endpoint_ended(serving, home) -> None:
+    server = serving("tiny", answers=[WAITS], log=str(home / "asked"))
+    body = {**HELLO, "stream": False}
+    with closing(server.open("POST", "/v1/chat/completions", body)) as connection:
+        wait_until((home / "asked").exists)
+        server.end(signal.SIGINT)
+        assert server.process.stderr is not None
+        while "Finishing 1 running" not in server.process.stderr.readline():
+            assert server.process.poll() is None
+        server.end(signal.SIGINT)
+        response = connection.getresponse()
+        assert (response.status, response.getheader("x-should-retry")) == (503, "false")
+        assert json.loads(response.read())["error"]["code"] == "interrupted"
     code, said = server.ended()
     assert code == 0 and "Traceback" not in said
 

@@ -237,8 +237,14 @@ def test_want_of_memory_that_was_promised_puts_somebody_aside_and_hurts_nobody()
     assert at_rest(engine, runner)
 
 
-def test_want_of_memory_for_the_only_one_is_its_end():
-    runner = FakeRunner(busy_at=4)
+def test_want_of_memory_for_the_only_one_that_stays_is_its_end():
+    class Full(FakeRunner):
+        def step(self, plan):
+            if len(self.tape) == 3:
+                raise Busy("There is no memory.", retry_after_s=1.0)
+            return super().step(plan)
+
+    runner = Full()
     engine = Engine(runner)
     made, heard = generation(1, [1, 2], runner)
     engine.submit(made)

@@ -76,3 +76,47 @@ def test_one_lucky_timing_at_most_doubles_the_next_step():
     for _ in range(3):
         pacer.observe(1, usual, 0.0101)
     assert pacer.allowance(1) <= 2 * usual
+
+
+def test_a_short_prefill_does_not_make_the_next_one_begin_anew():
+    pacer = Pacer(0.05, 4096)
+    step = machine(0.01, 0.0005)
+    pacer.observe(1, 0, step(1, 0))
+    settle(pacer, step, 1)
+    usual = pacer.allowance(1)
+    pacer.observe(1, 3, step(1, 3))
+    assert pacer.allowance(1) == usual
+
+
+def test_it_learns_where_no_step_without_prefill_was_ever_seen():
+    pacer = Pacer(0.05, 4096)
+    step = machine(0.01, 0.0001)
+    took = settle(pacer, step, 1, rounds=60)
+    assert 0.03 < took < 0.055
+
+
+def test_a_clock_that_stands_still_is_no_division_by_zero():
+    pacer = Pacer(0.05, 512)
+    pacer.observe(1, 32, 0.0)
+    assert LEAST <= pacer.allowance(1) <= 512
+
+
+def test_one_slow_step_does_not_hold_prefill_up_for_ever():
+    pacer = Pacer(0.05, 4096)
+    step = machine(0.01, 0.0005)
+    pacer.observe(1, 0, step(1, 0))
+    settle(pacer, step, 1)
+    usual = pacer.allowance(1)
+    pacer.observe(1, usual, 60.0)
+    settle(pacer, step, 1, rounds=100)
+    assert pacer.allowance(1) >= 0.8 * usual
+
+
+def test_one_slow_step_without_prefill_allows_no_long_one():
+    pacer = Pacer(0.05, 4096)
+    step = machine(0.01, 0.0005)
+    pacer.observe(1, 0, step(1, 0))
+    settle(pacer, step, 1)
+    usual = pacer.allowance(1)
+    pacer.observe(1, 0, 3.0)
+    assert pacer.allowance(1) <= 1.1 * usual

@@ -5,7 +5,7 @@ anything were computed on a wrong past.
 import pytest
 
 from fake_runner import FakeRunner
-from hearth.backends.contract import Failed, Finished, SamplingParams, Started
+from hearth.backends.contract import Failed, Finished, Progress, SamplingParams, Started
 from hearth.backends.engine.engine import Engine
 from speakers import Listener, at_rest, drain, generation
 
@@ -238,3 +238,19 @@ def test_cancelling_many_at_any_moment_leaves_nothing_held():
     engine.clear_cache(Listener())
     engine.turn()
     assert engine.stats().kept_tokens == 0
+
+
+def test_progress_never_goes_back():
+    runner = FakeRunner(context=200, pool=200, slots=2, chunk=16, can_save=False)
+    engine = Engine(runner)
+    made, heard = generation(1, [k % 97 for k in range(150)], runner, tokens=5)
+    engine.submit(made)
+    for _ in range(5):
+        engine.turn()
+    urgent, heard_urgent = generation(2, [7] * 150, runner, tokens=5, priority=1)
+    engine.submit(urgent)
+    drain(engine)
+    assert isinstance(heard_urgent.last, Finished)
+    assert engine.stats().preemptions == 1
+    done = [event.done for event in heard.events if isinstance(event, Progress)]
+    assert done == sorted(set(done)) and done[-1] == 150

@@ -1,5 +1,7 @@
 """What the model thinks of given tokens, and vectors of texts, beside those who stream."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 
@@ -129,3 +131,55 @@ def test_cancelled_vectors():
     engine.cancel(1)
     drain(engine)
     assert got.events == [Finished("cancelled")]
+
+
+def test_scores_share_what_a_step_has_of_outputs():
+    runner = FakeRunner(context=200, pool=600, slots=3, chunk=64, max_outputs=4)
+    engine = Engine(runner)
+    heard = [Listener() for _ in range(3)]
+    for ident, length in enumerate([150, 40, 41]):
+        tokens = [(k * (ident + 3)) % 97 for k in range(length)]
+        engine.submit(Scoring(ident, tokens, heard[ident]))
+    for _ in range(4):
+        engine.turn()
+    assert all(len(plan.rows) == 3 for plan in runner.tape)
+    drain(engine)
+    assert all(isinstance(listener.last, Scores) for listener in heard)
+
+
+def test_many_texts_do_not_hold_up_a_few():
+    runner = FakeRunner(chunk=8)
+    engine = Engine(runner)
+    many, few = Listener(), Listener()
+    engine.submit(Embedding(1, [[n % 97] * 8 for n in range(100)], "mean", many))
+    engine.submit(Embedding(2, [[1, 2], [3, 4]], "mean", few))
+    turns = 0
+    while not few.events:
+        engine.turn()
+        turns += 1
+    assert turns <= 3
+    drain(engine)
+    assert isinstance(many.last, Embeddings) and len(many.last.vectors) == 100
+
+
+def test_texts_and_prefill_together_take_what_prefill_may():
+    class Noting(FakeRunner):
+        def embed(self, texts, pooling):
+            self.embedded.append(sum(map(len, texts)))
+            return super().embed(texts, pooling)
+
+    runner = Noting(context=2000, pool=4000, chunk=256)
+    runner.embedded = []
+    engine = Engine(runner, clock=count().__next__)
+    streaming, _ = generation(1, [1, 2], runner, tokens=30)
+    engine.submit(streaming)
+    engine.turn()
+    long, _ = generation(2, [k % 97 for k in range(1500)], runner, tokens=2)
+    texts = Listener()
+    engine.submit(long, Embedding(3, [[n] * 4 for n in range(50)], "mean", texts))
+    engine.turn()
+    prefill = runner.tape[-1].tokens - 1
+    assert prefill == 32
+    assert runner.embedded == [4], "one text, or they would never come to an end"
+    drain(engine)
+    assert isinstance(texts.last, Embeddings)

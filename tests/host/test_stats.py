@@ -5,7 +5,6 @@ A child process of a few lines stands for the worker, and a recorder for the sup
 
 import asyncio
 import sys
-import textwrap
 from contextlib import asynccontextmanager
 
 import pytest
@@ -35,43 +34,20 @@ from hearth.backends.wire import (
 )
 from hearth.backends.worker_process import Stream, WorkerProcess
 from hosts import place_in
+from stand_ins import HANGS, IS_MUTE, answering
 
 SPEC = ModelSpec("x")
 STATS = EngineStats(3, 2, 64, 64, 10, 20, 3, 4)
 
-LOADS_ONLY = """
-    import sys
-    from dataclasses import fields
-    from hearth.backends.contract import EngineStats, ModelInfo
-    from hearth.backends.wire import Frame, GetEngineStats, encode, read_frame_blocking
-
-    def info():
-        values = {"int": 1, "str": "x", "float": 0.0, "bool": False}
-        named = {f.name: values[f.type] for f in fields(ModelInfo) if f.type in values}
-        return ModelInfo(**named)
-
-    def say(ident, body):
-        sys.stdout.buffer.write(encode(Frame(ident, body)))
-        sys.stdout.buffer.flush()
-
-    say(read_frame_blocking(sys.stdin.buffer).id, info())
-    while (frame := read_frame_blocking(sys.stdin.buffer)) is not None:
-        answer(frame)
-"""
 SAYS_STATS = """
     def answer(frame):
         if isinstance(frame.body, GetEngineStats):
             say(frame.id, EngineStats(3, 2, 64, 64, 10, 20, 3, 4))
 """
-IS_MUTE = """
-    def answer(frame):
-        pass
-"""
 DIES_WHEN_ASKED = """
     def answer(frame):
         sys.exit(1)
 """
-HANGS = "import sys; sys.stdin.read()"
 
 
 @asynccontextmanager
@@ -100,10 +76,6 @@ async def supervising(tmp_path, monkeypatch, code):
         await supervisor.unload(None)
         for child in children:
             await child.wait()
-
-
-def answering(how):
-    return textwrap.dedent(how) + textwrap.dedent(LOADS_ONLY)
 
 
 async def loaded(supervisor):

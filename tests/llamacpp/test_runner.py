@@ -11,7 +11,8 @@ import pytest
 
 from hearth.backends.contract import ModelSettings
 from hearth.backends.engine.runner import CacheStats, Row, StepPlan
-from hearth.backends.errors import Busy, HearthError, InvalidParameter
+from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter
+from hearth.backends.llamacpp.context import LlamaContext
 from hearth.backends.llamacpp.load import Loaded
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import plan_context
@@ -229,3 +230,24 @@ def test_a_closed_runner_refuses_to_step(load: Load, f32_model: Path) -> None:
 def test_a_bad_token_type_is_refused(load: Load, f32_model: Path) -> None:
     with pytest.raises(InvalidParameter):
         step(load(f32_model).runner, Row(0, 0, [321, 1], 1))
+
+
+def test_a_copy_that_llama_cpp_cannot_make_is_none_and_no_growth(
+    f32_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def incomplete(*_: object) -> None:
+        raise InternalError("llama.cpp wrote 0 of 9 bytes of a state.")
+
+    plan = plan_context(EXACT, preflight.check(f32_model), weight_bytes=0, available_bytes=1 << 32)
+    plan = replace(plan, context=512, pool_tokens=512, first_tokens=256)
+    runner = LlamaRunner(LlamaModel.open(f32_model), plan, threads=1)
+    step(runner, Row(0, 0, [1] * 250, 0))
+    assert runner.cache.reserve(0, 300)
+    with monkeypatch.context() as patch:
+        patch.setattr(LlamaContext, "export_sequence", incomplete)
+        patch.setattr(LlamaContext, "export", incomplete)
+        assert runner.cache.save(0) is None
+        with pytest.raises(Busy):
+            runner.step(StepPlan((Row(0, 250, [1] * 50, 0),)))
+    assert 0 in runner.step(StepPlan((Row(0, 250, [3], 1),))).logits
+    runner.close()

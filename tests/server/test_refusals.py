@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
+import asgi
 from hearth.app.server import parameters
 from hearth.app.server.body import DEEPEST, MOST_BYTES
 from hearth.app.server.errors import error_response
@@ -36,6 +39,10 @@ CHAT = [
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": [PICTURE]}]}, "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": [SOUND]}]}, "messages[0].content[0].type"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "lang": "de"}]}]},
+        "messages[0].content[0].lang",
+    ),
     ({"messages": [{**USER, "name": "ana"}]}, "messages[0].name"),
     ({"messages": [USER, {"role": "tool", "content": "1"}]}, "messages[1].role"),
     ({"messages": [USER, {"role": "assistant", "content": "I"}]}, "messages[1].role"),
@@ -207,7 +214,16 @@ def test_only_plain_json_is_read(endpoint, headers) -> None:
 def test_unknown_urls_and_methods(endpoint) -> None:
     made = endpoint()
     assert_error(made.get("/v1/nothing"), 404, None, "unknown_url")
+    for path, allowed in (("/v1/chat/completions", "POST"), ("/health", "GET, HEAD")):
+        for method in ("DELETE", "OPTIONS", "PUT"):
+            reply = asyncio.run(asgi.exchange(made.app, method, path, headers=asgi.JSON))
+            assert_error(reply, 405, None, "method_not_allowed")
+            assert reply.headers["allow"] == allowed
     assert_error(made.get("/v1/chat/completions"), 405, None, "method_not_allowed")
+
+
+def test_a_name_is_not_repeated_at_any_length(endpoint) -> None:
+    assert len(endpoint().chat(model="x" * 1_000_000).body) < 1000
 
 
 TREE = [
@@ -246,6 +262,8 @@ def test_how_to_try_again_is_said() -> None:
     assert headers(errors.Busy("full", retry_after_s=1.2))["retry-after"] == "2"
     assert headers(errors.Busy("full", retry_after_s=0.0))["retry-after"] == "1"
     assert "x-should-retry" not in headers(errors.WorkerDied("dead"))
+    # Somebody unloaded it on purpose: a client that tries again by itself would load it again.
+    assert headers(errors.WorkerDied("stopped", unloaded=True))["x-should-retry"] == "false"
     assert headers(errors.InternalError("defect"))["x-should-retry"] == "false"
     assert headers(errors.DoesNotFit("large"))["x-should-retry"] == "false"
     assert "x-should-retry" not in headers(errors.InvalidParameter("n", "zero"))

@@ -67,6 +67,8 @@ def test_pages_of_others_are_not_answered(endpoint, header) -> None:
 
 
 def test_our_own_pages_are(endpoint) -> None:
+    localhost = (("host", "LocalHost:4242"), ("origin", "http://localhost:4242"))
+    assert endpoint().get("/v1/models", localhost).status == 200
     own = ("origin", "http://127.0.0.1:4242")
     reply = endpoint().get("/v1/models", (HOST, own, ("sec-fetch-site", "same-origin")))
     assert reply.status == 200

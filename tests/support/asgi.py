@@ -56,9 +56,10 @@ async def exchange(
     headers: Headers = (),
     *,
     leave: asyncio.Event | None = None,
+    stall_after: int | None = None,
     on_part: Callable[[bytes], None] = lambda part: None,
 ) -> Reply:
-    """One request; the client leaves when `leave` is set."""
+    """One request; the client leaves when `leave` is set, and reads `stall_after` parts at most."""
     reply = Reply()
     gone = leave or asyncio.Event()
     unread = [body[: len(body) // 2], body[len(body) // 2 :]]
@@ -75,6 +76,8 @@ async def exchange(
             reply.status = message["status"]
             reply.headers = {k.decode(): v.decode() for k, v in message["headers"]}
             return
+        if len(reply.parts) == stall_after:
+            await asyncio.Event().wait()
         reply.parts.append(message.get("body", b""))
         reply.complete = not message.get("more_body", False)
         on_part(reply.parts[-1])

@@ -1,0 +1,172 @@
+"""What `hearth bench` prints: a table that grows row by row, or one JSON document."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hearth.app.cli import words
+from hearth.app.cli.state import State
+from hearth.app.machine import Machine, this_machine
+from hearth.app.tuned import TunedFor, TunedStore
+from hearth.backends.bench.cases import cases
+from hearth.backends.bench.job import (
+    Choice,
+    Job,
+    Measured,
+    Message,
+    Progress,
+    Setup,
+    Skipped,
+    Spread,
+    Tuned,
+)
+
+_COLUMNS = ("engine tok/s", "raw tok/s", "engine / raw", "of bandwidth")
+_WIDTH = 16
+
+
+class Report:
+    """Takes the messages of a measuring process and says them: results to stdout, the rest to
+    stderr.
+    """
+
+    def __init__(self, state: State, job: Job, *, as_json: bool) -> None:
+        self._state = state
+        self._output = state.output
+        self._job = job
+        self._as_json = as_json
+        self._machine = this_machine()
+        self._date = datetime.now(UTC).date().isoformat()
+        self._store = TunedStore(state.paths.tuned_file)
+        self._setup: Setup | None = None
+        self._tests: list[Measured] = []
+        self._skipped: list[Skipped] = []
+        self._tuned: Tuned | None = None
+        self._name_width = max((len(case.name) for case in cases(job)), default=0)
+
+    def take(self, message: Message) -> None:
+        """Say `message`, or keep it for the JSON document."""
+        if isinstance(message, Progress):
+            if self._output.narrates_to_terminal:
+                self._output.note(f"{message.text} …")
+        elif isinstance(message, Skipped):
+            self._skipped.append(message)
+            self._output.note(f"skipped: {message.test}: {message.reason}")
+        elif isinstance(message, Setup):
+            self._setup = message
+            self._begin(message)
+        elif isinstance(message, Measured):
+            self._tests.append(message)
+            if not self._as_json:
+                self._output.data(self._row(message))
+        elif isinstance(message, Tuned):
+            self._keep(message)
+
+    def end(self) -> None:
+        """Everything was measured."""
+        if self._as_json:
+            self._output.json(self._document())
+        elif not self._tests and self._tuned is None:
+            self._output.problem("Nothing could be measured.")
+
+    def _begin(self, setup: Setup) -> None:
+        for notice in setup.info.notices:
+            self._output.note(notice)
+        known = self._store.get(self._key(setup.info.backend_version))
+        if known is not None:
+            self._output.note(f"tuned before, for many answers in all: {flags(known.throughput)}")
+        if self._as_json:
+            return
+        for line in headlines(setup, self._machine, self._date):
+            self._output.data(line)
+        titles = "".join(title.rjust(_WIDTH) for title in _COLUMNS)
+        self._output.data("")
+        self._output.data(f"{'test':{self._name_width}}{titles}")
+
+    def _row(self, found: Measured) -> str:
+        assert self._setup is not None
+        share = found.bandwidth_share(self._setup)
+        cells = (
+            _rate(Spread.of(found.engine)),
+            _rate(Spread.of(found.raw)),
+            f"{found.ratio.median:.3f}",
+            "" if share is None else f"{share:.0%}",
+        )
+        row = "".join(cell.rjust(_WIDTH) for cell in cells)
+        return f"{found.test:{self._name_width}}{row}".rstrip()
+
+    def _keep(self, tuned: Tuned) -> None:
+        self._tuned = tuned
+        self._store.put(self._key(tuned.library), tuned)
+        if self._as_json:
+            return
+        self._output.data(f"best of {tuned.tried} measurements on {self._machine.cpu}:")
+        for title, choice in (
+            ("one answer soon", tuned.latency),
+            ("many answers in all", tuned.throughput),
+        ):
+            self._output.data("")
+            self._output.data(f"{title}: {flags(choice)}")
+            self._output.data(
+                f"  a request of {self._job.prompt_tokens} + {self._job.gen_tokens} tokens among"
+                f" {choice.sessions} takes {choice.request_s:.1f} s ·"
+                f" {choice.generated_tok_per_s:.1f} new tok/s in all"
+                f" (prefill {choice.prefill_tok_per_s:.0f}, decode {choice.decode_tok_per_s:.1f})"
+            )
+            if choice.batch_threads != choice.threads:
+                self._output.data(f"  in settings.toml: batch_threads = {choice.batch_threads}")
+
+    def _key(self, library: str) -> TunedFor:
+        return TunedFor.of(self._machine, Path(self._job.spec.path), library)
+
+    def _document(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "date": self._date,
+            "machine": asdict(self._machine),
+            "setup": self._setup and asdict(self._setup),
+            "skipped": [asdict(skipped) for skipped in self._skipped],
+        }
+        if self._tuned is not None:
+            document["tuned"] = asdict(self._tuned)
+            return document
+        document["tests"] = [self._test(found) for found in self._tests]
+        return document
+
+    def _test(self, found: Measured) -> dict[str, Any]:
+        return {
+            **asdict(found),
+            "engine_tok_per_s": asdict(Spread.of(found.engine)),
+            "raw_tok_per_s": asdict(Spread.of(found.raw)),
+            "ratio": asdict(found.ratio),
+            "bandwidth_share": self._setup and found.bandwidth_share(self._setup),
+        }
+
+
+def headlines(setup: Setup, machine: Machine, date: str) -> list[str]:
+    """What was measured, with what, and where."""
+    info = setup.info
+    return [
+        f"{info.name} · {info.quantization} · {words.size(info.size_bytes)} · "
+        f"{words.count(info.parameters)} parameters",
+        f"{info.backend_version} · threads {info.threads} (prefill {info.batch_threads}) · "
+        f"{info.kv_type} KV · flash attention {setup.flash_attention} · "
+        f"batch {setup.batch} / {setup.ubatch} · pool {setup.pool_tokens:,}",
+        f"{machine.cpu} · {machine.usable_cores} cores · reads memory at "
+        f"{setup.read_bytes_per_s / 1e9:.1f} GB/s (sums of 256 MiB by numpy) · {date}",
+    ]
+
+
+def flags(choice: Choice) -> str:
+    """The flags that make a model run as `choice` says."""
+    return (
+        f"--threads {choice.threads} --max-batch-tokens {choice.max_batch_tokens} "
+        f"--kv-type {choice.kv_type} --max-sessions {choice.sessions}"
+    )
+
+
+def _rate(spread: Spread) -> str:
+    digits = 0 if spread.median >= 1000 else 1
+    return f"{spread.median:,.{digits}f} ± {spread.deviation:.{digits}f}"

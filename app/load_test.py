@@ -1,0 +1,361 @@
+"""Streaming clients against an OpenAI-style server: what they waited, and what the server made.
+
+Time to first token is from sending a request to its first piece of text; inter-token latency is
+the time between one piece and the next of the same stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import httpx2
+
+from hearth.backends.errors import HearthError
+
+Api = Literal["chat", "completions"]
+
+_CONNECT_S = 10.0
+_SILENCE_S = 600.0
+"""A server may be silent for so long, while others' prompts are computed."""
+_PATHS: dict[Api, str] = {"chat": "/chat/completions", "completions": "/completions"}
+_WORDS = (
+    "river stone window garden letter morning engine paper harbour silver forest bridge lamp winter"
+    " orange ticket market shadow copper island"
+).split()
+
+
+class NetworkTrouble(HearthError):
+    """A server cannot be reached, or does not answer as an OpenAI-style one does."""
+
+    code = "network"
+    exit_code = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server, and how to ask it."""
+
+    base: str
+    """E.g. "http://127.0.0.1:4242/v1"."""
+    api: Api
+    model: str
+    api_key: str = ""
+
+    @property
+    def url(self) -> str:
+        """Where requests go."""
+        return self.base + _PATHS[self.api]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of every request."""
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the clients ask."""
+
+    requests: int
+    prompt_words: int
+    """Of each prompt: about as many tokens."""
+    gen_tokens: int
+    shared_words: int = 0
+    """The first words of each prompt that are the same in all."""
+    ignore_eos: bool = False
+    """Ask for exactly `gen_tokens` tokens: an extension that many servers know, OpenAI's do not."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One request and what came of it."""
+
+    sent_s: float
+    """When it was sent, and below when it ended, by one clock."""
+    ended_s: float = 0.0
+    ttft_s: float | None = None
+    gaps_s: list[float] = field(default_factory=list)
+    pieces: int = 0
+    """Pieces of text that came."""
+    prompt_tokens: int | None = None
+    """As the server counts; None where it does not say."""
+    cached_tokens: int | None = None
+    generated_tokens: int | None = None
+    error: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """Generated ones: as the server counts, else one a piece."""
+        return self.pieces if self.generated_tokens is None else self.generated_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What `concurrency` clients got. Times in seconds; None where nobody got any text."""
+
+    concurrency: int
+    requests: int
+    failed: int
+    errors: dict[str, int]
+    """What went wrong, and how often."""
+    generated_tokens: int
+    tok_per_s: float
+    """Generated tokens of all by the seconds from the first request to the last end."""
+    counted_by: Literal["server", "pieces"]
+    prompt_tokens: float | None
+    """Median of what the server counted."""
+    cached_tokens: int | None
+    ttft_p50_s: float | None
+    ttft_p95_s: float | None
+    itl_p50_s: float | None
+    itl_p95_s: float | None
+    itl_p99_s: float | None
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """The value that `percent` of `values` do not exceed, interpolated; None of no values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def parse_url(url: str) -> tuple[str, Api]:
+    """(base, API) of a typed URL: a host, a base such as ".../v1", or a whole endpoint.
+
+    Raises:
+        NetworkTrouble: it is no http URL.
+    """
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise NetworkTrouble(f"{url} is no http address.", "Such as http://127.0.0.1:4242/v1.")
+    path = parts.path.rstrip("/")
+    api: Api = "chat"
+    if path.endswith(_PATHS["chat"]):
+        path = path.removesuffix(_PATHS["chat"])
+    elif path.endswith(_PATHS["completions"]):
+        path, api = path.removesuffix(_PATHS["completions"]), "completions"
+    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}", api
+
+
+def is_loopback(url: str) -> bool:
+    """Nothing leaves this machine on the way to `url`."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def first_model(base: str, api_key: str) -> str:
+    """The name of the first model that the server lists. Raises `NetworkTrouble`."""
+    target = Target(base, "chat", "", api_key)
+    try:
+        async with _client(target) as client:
+            answer = await client.get(f"{base}/models", headers=target.headers)
+            answer.raise_for_status()
+            return str(answer.json()["data"][0]["id"])
+    except httpx2.HTTPStatusError as error:
+        raise NetworkTrouble(
+            f"{base}/models answers {error.response.status_code}.",
+            "Name the model before --url, and check the key.",
+        ) from error
+    except httpx2.HTTPError as error:
+        raise NetworkTrouble(f"{base} cannot be reached: {_words(error)}.") from error
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise NetworkTrouble(
+            f"{base}/models lists no model.", "Name the model before --url."
+        ) from error
+
+
+async def drive(target: Target, load: Load, concurrency: int) -> Served:
+    """Let `concurrency` clients send `load.requests` requests, each the next as soon as its last
+    one has ended.
+    """
+    waiting = iter(prompts(load, concurrency))
+    calls: list[Call] = []
+
+    async def work(client: httpx2.AsyncClient) -> None:
+        for prompt in waiting:
+            call = Call(time.perf_counter())
+            calls.append(call)
+            await _ask(client, target, load, prompt, call)
+
+    async with _client(target) as client, asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(work(client))
+    return summarise(calls, concurrency)
+
+
+def prompts(load: Load, salt: int) -> list[str]:
+    """A prompt for each request. They have `load.shared_words` in common and nothing else, and
+    nothing with those of another `salt` either.
+    """
+    stream = random.Random(salt)
+    shared = [stream.choice(_WORDS) for _ in range(load.shared_words)]
+    made = []
+    for number in range(load.requests):
+        own = [stream.choice(_WORDS) for _ in range(load.prompt_words - load.shared_words)]
+        if own:
+            own[0] = f"{salt}-{number}"
+        made.append(" ".join((f"{salt}", *shared[1:], *own) if shared else own))
+    return made
+
+
+def summarise(calls: Sequence[Call], concurrency: int) -> Served:
+    """The numbers of finished `calls`; failed ones count as failed, and their tokens as made."""
+    errors = Counter(call.error for call in calls if call.error)
+    ttfts = [call.ttft_s for call in calls if call.ttft_s is not None]
+    gaps = [gap for call in calls for gap in call.gaps_s]
+    tokens = sum(call.tokens for call in calls)
+    wall_s = max(call.ended_s for call in calls) - min(call.sent_s for call in calls)
+    said = [call.prompt_tokens for call in calls if call.prompt_tokens is not None]
+    cached = [call.cached_tokens for call in calls if call.cached_tokens is not None]
+    good = [call for call in calls if not call.error]
+    return Served(
+        concurrency=concurrency,
+        requests=len(calls),
+        failed=sum(errors.values()),
+        errors=dict(errors),
+        generated_tokens=tokens,
+        tok_per_s=tokens / wall_s if wall_s > 0 else 0.0,
+        counted_by="server"
+        if good and all(call.generated_tokens is not None for call in good)
+        else "pieces",
+        prompt_tokens=statistics.median(said) if said else None,
+        cached_tokens=sum(cached) if cached else None,
+        ttft_p50_s=percentile(ttfts, 50),
+        ttft_p95_s=percentile(ttfts, 95),
+        itl_p50_s=percentile(gaps, 50),
+        itl_p95_s=percentile(gaps, 95),
+        itl_p99_s=percentile(gaps, 99),
+    )
+
+
+def _client(target: Target) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(
+        timeout=httpx2.Timeout(_SILENCE_S, connect=_CONNECT_S),
+        limits=httpx2.Limits(max_connections=None),
+        # A proxy of the environment has no business with a server on this machine.
+        trust_env=not is_loopback(target.base),
+    )
+
+
+def _body(target: Target, load: Load, prompt: str) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": target.model,
+        "max_tokens": load.gen_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if target.api == "chat":
+        body["messages"] = [{"role": "user", "content": prompt}]
+    else:
+        body["prompt"] = prompt
+    if load.ignore_eos:
+        body["ignore_eos"] = True
+    return body
+
+
+async def _ask(
+    client: httpx2.AsyncClient, target: Target, load: Load, prompt: str, call: Call
+) -> None:
+    """Send one request and note in `call` what comes of it."""
+    body = _body(target, load, prompt)
+    try:
+        async with client.stream("POST", target.url, json=body, headers=target.headers) as answer:
+            if answer.status_code != 200:
+                text = (await answer.aread()).decode("utf-8", "replace")
+                call.error = f"HTTP {answer.status_code}: {_message(text)}"
+            else:
+                call.error = await _listen(answer.aiter_lines(), call)
+    except httpx2.HTTPError as error:
+        call.error = _words(error)
+    call.ended_s = time.perf_counter()
+
+
+async def _listen(lines: AsyncIterator[str], call: Call) -> str:
+    """Read a stream of server-sent events to its end; returns what was wrong with it, or ""."""
+    ended = False
+    last_s = 0.0
+    async for line in lines:
+        if not line.startswith("data:"):
+            continue  # comments that keep a connection alive, and names of events
+        data = line.removeprefix("data:").strip()
+        if data == "[DONE]":
+            return "" if ended else "the stream ended without a finish_reason"
+        try:
+            chunk = json.loads(data)
+        except ValueError:
+            return "a chunk is no JSON"
+        if not isinstance(chunk, dict):
+            return "a chunk is no object"
+        if chunk.get("error"):
+            return _message(data)
+        text, finished = _text_of(chunk)
+        ended = ended or finished
+        _note_usage(chunk.get("usage"), call)
+        if text:
+            now_s = time.perf_counter()
+            if call.ttft_s is None:
+                call.ttft_s = now_s - call.sent_s
+            else:
+                call.gaps_s.append(now_s - last_s)
+            last_s = now_s
+            call.pieces += 1
+    return "the stream broke off before [DONE]"
+
+
+def _text_of(chunk: dict[str, Any]) -> tuple[bool, bool]:
+    """Whether `chunk` of either API has text, and whether it ends an answer."""
+    choices = chunk.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        return False, False
+    choice = choices[0]
+    delta = choice.get("delta")
+    source = delta if isinstance(delta, dict) else choice
+    text = any(source.get(name) for name in ("content", "reasoning_content", "text"))
+    return text, bool(choice.get("finish_reason"))
+
+
+def _note_usage(usage: object, call: Call) -> None:
+    if not isinstance(usage, dict):
+        return
+    call.prompt_tokens = _number(usage.get("prompt_tokens"))
+    call.generated_tokens = _number(usage.get("completion_tokens"))
+    details = usage.get("prompt_tokens_details")
+    if isinstance(details, dict):
+        call.cached_tokens = _number(details.get("cached_tokens"))
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _message(text: str) -> str:
+    """What an error's body says, in one line."""
+    try:
+        error = json.loads(text)["error"]
+        text = str(error["message"] if isinstance(error, dict) else error)
+    except (ValueError, KeyError, TypeError):
+        pass
+    return " ".join(text.split())[:200] or "no reason given"
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -1,0 +1,90 @@
+"""What `hearth bench --tune` found: the best settings of each model on this machine, in one
+file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hearth.app.machine import Machine
+from hearth.app.paths import private_folder
+from hearth.backends.bench.job import Choice, Tuned
+
+_ENDS_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TunedFor:
+    """What a finding holds for: it says nothing about another machine, file or library."""
+
+    machine: str
+    file: str
+    library: str
+
+    @classmethod
+    def of(cls, machine: Machine, model: Path, library: str) -> TunedFor:
+        """The key for `model` under this version of the `library`."""
+        name = f"{machine.cpu}, {machine.usable_cores} cores"
+        return cls(name, fingerprint(model), library)
+
+
+class TunedStore:
+    """Findings by what they hold for. A file that cannot be read counts as empty: it only costs a
+    new search.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def get(self, key: TunedFor) -> Tuned | None:
+        """What was found for `key`, or None."""
+        for entry in self._entries():
+            if entry.get("for") == asdict(key):
+                try:
+                    found = entry["found"]
+                    latency, throughput = Choice(**found["latency"]), Choice(**found["throughput"])
+                    return Tuned(latency, throughput, int(found["tried"]), str(found["library"]))
+                except (KeyError, TypeError, ValueError):
+                    return None
+        return None
+
+    def put(self, key: TunedFor, tuned: Tuned) -> None:
+        """Keep `tuned` in place of what was found for `key` before."""
+        others = [entry for entry in self._entries() if entry.get("for") != asdict(key)]
+        entries = [*others, {"for": asdict(key), "found": asdict(tuned)}]
+        private_folder(self._file.parent)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=self._file.parent, prefix=self._file.name, delete=False
+        ) as file:
+            json.dump(entries, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(file.name, self._file)
+
+    def _entries(self) -> list[dict[str, Any]]:
+        try:
+            entries = json.loads(self._file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return []
+        if not isinstance(entries, list):
+            return []
+        return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def fingerprint(path: Path) -> str:
+    """Size and sha256 of the first and last MiB of a file: quick, and any other file differs there
+    (a GGUF begins with its metadata).
+    """
+    size = path.stat().st_size
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        digest.update(file.read(_ENDS_BYTES))
+        file.seek(max(0, size - _ENDS_BYTES))
+        digest.update(file.read(_ENDS_BYTES))
+    return f"{size}-{digest.hexdigest()[:32]}"

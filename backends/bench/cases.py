@@ -1,0 +1,90 @@
+"""The tests of a job, one by one: their names, sizes, and what they need of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hearth.backends.bench.job import Job, TestKind
+from hearth.backends.errors import InvalidParameter
+
+SLACK_TOKENS = 64
+"""Room for what the first sessions generate while the others' prompts are computed."""
+_CELLS = 256
+"""llama.cpp rounds a pool up to a multiple of this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test.
+
+    Attributes:
+        prompt_tokens: of each session.
+        shared_tokens: of those, the first ones that all sessions have in common.
+        gen_tokens: new tokens of each session in one measurement; 0: the prompt is measured.
+        fresh: each measurement begins anew; else each goes on where the last ended, because a
+            prompt of that length takes longer than the measurement.
+    """
+
+    name: str
+    kind: TestKind
+    sessions: int
+    prompt_tokens: int
+    shared_tokens: int
+    gen_tokens: int
+    fresh: bool
+
+    def tokens(self, repeats: int) -> int:
+        """Most tokens that one session comes to hold; the warm-up is one more measurement."""
+        stretches = 1 if self.fresh else repeats + 1
+        return self.prompt_tokens + SLACK_TOKENS + stretches * self.gen_tokens
+
+    def pool_tokens(self, repeats: int) -> int:
+        """Room that all sessions need together; the engine does not count on sharing."""
+        return self.sessions * self.tokens(repeats)
+
+
+def cases(job: Job) -> Iterator[Case]:
+    """The tests of `job`, in the order of `TEST_KINDS`."""
+    if "pp" in job.tests:
+        name = f"pp{job.prompt_tokens}"
+        yield Case(name, "pp", 1, job.prompt_tokens, 0, 0, fresh=True)
+    if "tg" in job.tests:
+        yield Case(f"tg{job.gen_tokens}", "tg", 1, 1, 0, job.gen_tokens, fresh=True)
+    if "depth" in job.tests:
+        name = f"tg{job.gen_tokens} @ d{job.depth_tokens}"
+        yield Case(name, "depth", 1, job.depth_tokens, 0, job.gen_tokens, fresh=False)
+    prompt, count = job.session_prompt_tokens, job.session_gen_tokens
+    if "sessions" in job.tests:
+        for sessions in job.sessions:
+            name = f"tg{count} × {sessions}"
+            yield Case(name, "sessions", sessions, prompt, 0, count, fresh=False)
+    if "shared" in job.tests:
+        shared = prompt - max(1, prompt // 8)
+        for sessions in job.sessions:
+            if sessions > 1 and shared > 0:
+                name = f"tg{count} × {sessions} shared"
+                yield Case(name, "shared", sessions, prompt, shared, count, fresh=False)
+
+
+def pool_tokens(found: list[Case], repeats: int) -> int:
+    """Tokens of a pool in which each of `found` has room, as llama.cpp rounds it."""
+    most = max((case.pool_tokens(repeats) for case in found), default=1)
+    return -(-most // _CELLS) * _CELLS
+
+
+def check_job(job: Job) -> None:
+    """Refuse what cannot be measured. Raises `InvalidParameter` with the name of the field."""
+    numbers = {
+        "repeats": job.repeats,
+        "prompt_tokens": job.prompt_tokens,
+        "gen_tokens": job.gen_tokens,
+        "depth_tokens": job.depth_tokens,
+        "session_prompt_tokens": job.session_prompt_tokens,
+        "session_gen_tokens": job.session_gen_tokens,
+        "sessions": min(job.sessions, default=0),
+        "tests": len(job.tests),
+    }
+    for name, number in numbers.items():
+        if number < 1:
+            raise InvalidParameter(name, f"{name} must be 1 or more to measure anything.")

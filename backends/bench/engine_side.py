@@ -1,0 +1,144 @@
+"""Our side of a measurement: the real engine over the real runner, greedy, with nobody listening.
+
+Each session is a `Generation` like that of any request: its tokens are drawn by the sampler, become
+text and leave as events, which are counted here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hearth.backends.contract import Event, Failed, SamplingParams, Started, Token
+from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.generation import Generation, Limits
+from hearth.backends.engine.sampler import Sampler
+from hearth.backends.errors import InternalError, from_info
+from hearth.backends.runners import Loaded
+
+_UNHURRIED_S = 1e6
+"""Target of inter-token latency: nobody waits while prompts are computed."""
+_GREEDY = SamplingParams(temperature=0.0)
+
+
+class Listener:
+    """Counts what one session says."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.cached_tokens = 0
+        self.failure: Failed | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Take an event of the session."""
+        if isinstance(event, Token):
+            self.tokens += len(event.ids)
+        elif isinstance(event, Started):
+            self.cached_tokens = event.cached_tokens
+        elif isinstance(event, Failed):
+            self.failure = event
+
+
+class EngineSide:
+    """Sessions that decode at the same time on one engine.
+
+    No token ends a session: the raw loop does not look for ends either.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._runner = loaded.runner
+        self._piece = loaded.tokenizer.piece
+        self._engine = Engine(loaded.runner, _UNHURRIED_S)
+        self._idents = itertools.count(1)
+        self._sessions: list[tuple[Generation, Listener]] = []
+
+    @property
+    def usable_tokens(self) -> NDArray[np.int64]:
+        """Ids that prompts may be made of: all but the ends."""
+        info = self._runner.info
+        return np.setdiff1d(np.arange(info.vocab_size), np.fromiter(info.end_ids, np.int64))
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the sessions found with others."""
+        return sum(listener.cached_tokens for _, listener in self._sessions)
+
+    def start(self, prompts: list[list[int]], shared_tokens: int, most: int) -> list[list[int]]:
+        """Compute `prompts` and let each session draw a token; returns their tokens so far, of
+        which the last one is not computed.
+
+        Args:
+            shared_tokens: if not 0, the first session begins alone, so that the others find its
+                prompt while it goes on.
+            most: tokens that a session may come to hold.
+        """
+        waiting = list(prompts)
+        if shared_tokens:
+            self._admit(waiting[:1], most)
+            del waiting[:1]
+        self._admit(waiting, most)
+        return self.histories()
+
+    def histories(self) -> list[list[int]]:
+        """The tokens of each session, prompt included."""
+        return [list(session.tokens) for session, _ in self._sessions]
+
+    def decode(self, steps: int) -> float:
+        """Seconds until each session has `steps` more tokens."""
+        sessions = [session for session, _ in self._sessions]
+        goals = [session.new_tokens + steps for session in sessions]
+        began = time.perf_counter()
+        while any(session.new_tokens < goal for session, goal in zip(sessions, goals, strict=True)):
+            self._turn()
+        return time.perf_counter() - began
+
+    def prefill(self, prompt: list[int]) -> float:
+        """Seconds from the arrival of a request with `prompt` to the end of its one token."""
+        session, _ = self._new(prompt, len(prompt) + 1)
+        began = time.perf_counter()
+        self._engine.submit(session)
+        while not session.done:
+            self._turn()
+        return time.perf_counter() - began
+
+    def clear(self) -> None:
+        """End all sessions and forget what they held."""
+        for session, _ in self._sessions:
+            self._engine.cancel(session.id)
+        self._engine.clear_cache(lambda _: None)
+        self._engine.turn()
+        self._sessions.clear()
+
+    def _admit(self, prompts: list[list[int]], most: int) -> None:
+        added = [self._new(prompt, most) for prompt in prompts]
+        self._engine.submit(*(session for session, _ in added))
+        while any(session.new_tokens == 0 for session, _ in added):
+            self._turn()
+
+    def _new(self, prompt: list[int], most: int) -> tuple[Generation, Listener]:
+        listener = Listener()
+        session = Generation(
+            next(self._idents),
+            prompt,
+            Sampler(_GREEDY, prompt_ids=prompt),
+            Limits(most - len(prompt), 0, ignore_eos=True, end_ids=frozenset()),
+            (),
+            self._piece,
+            listener,
+        )
+        self._sessions.append((session, listener))
+        return session, listener
+
+    def _turn(self) -> None:
+        """One step of the engine. Raises what made a session fail, or `InternalError` if none can
+        go on.
+        """
+        worked = self._engine.turn()
+        for _, listener in self._sessions:
+            if listener.failure is not None:
+                raise from_info(listener.failure.error)
+        if not worked:
+            raise InternalError("The engine had nothing to do before all tokens were there.")

@@ -1,0 +1,219 @@
+"""What is measured, and what came of it: the types between a front end and the measuring process.
+
+They travel as lines of JSON, `{"kind": ..., "body": ...}`: one `Job` down, `Message`s back, of
+which the last is a `Done` or a `Problem`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from hearth.backends.contract import ErrorInfo, KvType, ModelInfo, ModelSpec
+
+TestKind = Literal["pp", "tg", "depth", "sessions", "shared"]
+TEST_KINDS: tuple[TestKind, ...] = ("pp", "tg", "depth", "sessions", "shared")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to measure. The model is loaded with the settings of `spec`, apart from its context,
+    sessions and pool, which are made as large as the tests need them.
+    """
+
+    spec: ModelSpec
+    cache_dir: str
+    """Where verdicts about this machine are kept."""
+    tests: tuple[TestKind, ...] = TEST_KINDS
+    repeats: int = 5
+    """Pairs of one measurement of the engine and one of the raw loop."""
+    sessions: tuple[int, ...] = (1, 2, 4, 8, 16)
+    prompt_tokens: int = 512
+    """Of "pp"."""
+    gen_tokens: int = 128
+    """Of "tg" and "depth"."""
+    depth_tokens: int = 4096
+    """What "depth" has in its context before it begins."""
+    session_prompt_tokens: int = 128
+    """What each session of "sessions" and "shared" begins with."""
+    session_gen_tokens: int = 32
+    """New tokens of each of them in one measurement."""
+    tune: bool = False
+    """Search for settings in place of the tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is being done now."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The model is loaded; how both sides run it."""
+
+    info: ModelInfo
+    batch: int
+    """n_batch."""
+    ubatch: int
+    """n_ubatch."""
+    pool_tokens: int
+    """n_ctx of both contexts, one unified pool each."""
+    flash_attention: str
+    """on, off or auto (the library decides)."""
+    weight_bytes: int
+    """Of all tensors."""
+    mixture: bool
+    """A mixture of experts: a token does not read all weights."""
+    read_bytes_per_s: float
+    """Memory read bandwidth: the best of a few sums over 256 MiB by numpy, on as many threads as
+    decode uses.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Several measurements of one thing."""
+
+    median: float
+    deviation: float
+    """Sample standard deviation; 0 of a single measurement."""
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, samples: tuple[float, ...]) -> Spread:
+        """The spread of one or more `samples`."""
+        deviation = statistics.stdev(samples) if len(samples) > 1 else 0.0
+        return cls(statistics.median(samples), deviation, min(samples), max(samples))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One test: tokens per second of each pair, all sessions together."""
+
+    test: str
+    """In llama-bench's terms, e.g. "pp512", "tg128 @ d4096", "tg32 × 8"."""
+    kind: TestKind
+    sessions: int
+    depth: int
+    """Tokens in the context of each session when the first measurement began."""
+    tokens: int
+    """That one measurement computed, all sessions together."""
+    engine: tuple[float, ...]
+    raw: tuple[float, ...]
+    cached_tokens: int = 0
+    """Prompt tokens that the engine did not compute, because another session held them."""
+
+    @property
+    def ratio(self) -> Spread:
+        """Engine to raw loop, pair by pair."""
+        pairs = zip(self.engine, self.raw, strict=True)
+        return Spread.of(tuple(engine / raw for engine, raw in pairs))
+
+    def bandwidth_share(self, setup: Setup) -> float | None:
+        """Of the time that reading all weights takes at the measured memory bandwidth, what a step
+        of the engine takes: 1 is the limit of decoding. None where it is no such limit.
+        """
+        if self.kind == "pp" or setup.mixture or not setup.read_bytes_per_s:
+            return None
+        steps_per_s = Spread.of(self.engine).median / self.sessions
+        return steps_per_s * setup.weight_bytes / setup.read_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A test that was not made, and why."""
+
+    test: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Settings that were measured, and what they give."""
+
+    threads: int
+    batch_threads: int
+    max_batch_tokens: int
+    kv_type: KvType
+    sessions: int
+    prefill_tok_per_s: float
+    decode_tok_per_s: float
+    """All sessions together."""
+    request_s: float
+    """Seconds of one request of `Job.prompt_tokens` and `Job.gen_tokens` among `sessions`."""
+    generated_tok_per_s: float
+    """New tokens of `sessions` such requests by the seconds that they take, prefill included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The best settings found: for one answer soon, and for many answers in all."""
+
+    latency: Choice
+    throughput: Choice
+    tried: int
+    """Measurements that it was chosen from."""
+    library: str
+    """The version that it holds for (`ModelInfo.backend_version`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The end of a job that failed."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of a job."""
+
+
+Message = Progress | Setup | Measured | Skipped | Tuned | Problem | Done
+
+_KINDS: dict[str, type[Message]] = {
+    kind.__name__: kind for kind in (Progress, Setup, Measured, Skipped, Tuned, Problem, Done)
+}
+
+
+class MalformedLine(ValueError):
+    """A line that is no message, or no job."""
+
+
+class _Line(msgspec.Struct):
+    kind: str
+    body: msgspec.Raw
+
+
+def encode_message(message: Message) -> bytes:
+    """`message` as a line of JSON, with its newline."""
+    return msgspec.json.encode({"kind": type(message).__name__, "body": message}) + b"\n"
+
+
+def decode_message(line: bytes) -> Message:
+    """What `encode_message` wrote. Raises `MalformedLine`."""
+    try:
+        found = msgspec.json.decode(line, type=_Line)
+        kind = _KINDS[found.kind]
+        return msgspec.json.decode(found.body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
+        raise MalformedLine(f"{type(error).__name__}: {error}") from error
+
+
+def encode_job(job: Job) -> bytes:
+    """`job` as a line of JSON, with its newline."""
+    return msgspec.json.encode(job) + b"\n"
+
+
+def decode_job(line: bytes) -> Job:
+    """What `encode_job` wrote. Raises `MalformedLine`."""
+    try:
+        return msgspec.json.decode(line, type=Job)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedLine(str(error)) from error

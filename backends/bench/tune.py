@@ -1,0 +1,204 @@
+"""Searches the settings that suit this machine and model: threads, chunk, KV type, sessions.
+
+Decode is measured for each number of sessions, prefill for each chunk (a chunk does not matter to
+decode), both for each KV type and number of threads. The choice is then arithmetic: a request of
+P prompt and G new tokens among S sessions takes `S * P / prefill + S * G / decode` seconds, where
+both are tokens per second of all sessions together.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from hearth.backends.bench.cases import Case, cases, check_job
+from hearth.backends.bench.engine_side import EngineSide
+from hearth.backends.bench.job import Choice, Job, Message, Progress, Skipped, Tuned
+from hearth.backends.bench.measure import random_prompts
+from hearth.backends.bench.session import impossible, read_header, sized
+from hearth.backends.contract import KvType
+from hearth.backends.errors import DoesNotFit, InvalidParameter, UnsupportedModel
+from hearth.backends.llamacpp.lib import load_library
+from hearth.backends.llamacpp.threads import candidates, usable_cores, usable_threads
+from hearth.backends.runners import open_model
+from hearth.quant.gguf.file import GgufFile
+
+CHUNKS = (512, 256, 128)
+"""The library's default first: of two that are as fast, the earlier one is chosen."""
+KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0")
+CLEARLY_BETTER = 1.03
+"""A later candidate must be so much faster: single timings are noisy."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """What was measured with one KV type, in tokens per second of all sessions together."""
+
+    kv_type: KvType
+    prefill: dict[tuple[int, int], float]
+    """By (threads, chunk)."""
+    decode: dict[tuple[int, int], float]
+    """By (threads, sessions)."""
+
+
+def tune(job: Job) -> Iterator[Message]:
+    """Measure, then choose. KV types that the model's heads do not allow are skipped.
+
+    Raises:
+        InvalidParameter: a number of the job cannot be honoured.
+        HearthError: what `open_model` raises.
+    """
+    check_job(job)
+    header = read_header(job.spec)
+    for case in (_prompt_case(job), *_decode_cases(job, job.sessions)):
+        reason = impossible(case, job, header)
+        if reason:
+            raise InvalidParameter("prompt_tokens", f"{case.name} {reason}.", "Measure less.")
+    found: list[Speeds] = []
+    for kv_type in KV_TYPES:
+        reason = _refusal(job, header, kv_type)
+        if reason:
+            yield Skipped(f"KV {kv_type}", reason)
+            continue
+        speeds = Speeds(kv_type, {}, {})
+        yield from _measure_kv_type(job, speeds)
+        found.append(speeds)
+    yield choose(found, job, load_library().version)
+
+
+def thread_counts() -> list[int]:
+    """Numbers of threads worth trying, physical cores first."""
+    return candidates(usable_cores(), usable_threads())
+
+
+def _refusal(job: Job, header: GgufFile, kv_type: KvType) -> str:
+    """Why this model cannot run with `kv_type` under these settings; empty if it can."""
+    if kv_type != "f16" and job.spec.settings.flash_attention is False:
+        return "it needs flash attention, which is switched off"
+    try:
+        header.kv_bytes_per_token(kv_type, kv_type)
+    except UnsupportedModel as error:
+        return error.message
+    return ""
+
+
+def _measure_kv_type(job: Job, speeds: Speeds) -> Iterator[Message]:
+    for threads in thread_counts():
+        sessions = job.sessions
+        for chunk in CHUNKS:
+            yield Progress(f"{speeds.kv_type} KV · {threads} threads · chunk {chunk}")
+            decoded = _measure_load(job, speeds, threads, chunk, sessions)
+            yield from decoded
+            sessions = ()  # a chunk does not matter to decode
+
+
+def _measure_load(
+    job: Job, speeds: Speeds, threads: int, chunk: int, sessions: tuple[int, ...]
+) -> Iterator[Message]:
+    """Load once, and measure prefill with `chunk` and decode of `sessions`."""
+    prompt, decodes = _prompt_case(job), _decode_cases(job, sessions)
+    header = read_header(job.spec)
+    settings = replace(
+        job.spec.settings,
+        kv_type=speeds.kv_type,
+        threads=threads,
+        batch_threads=threads,
+        max_batch_tokens=chunk,
+    )
+    wanted = replace(job, spec=replace(job.spec, settings=settings))
+    loaded = open_model(sized(wanted, header, [prompt, *decodes]), Path(job.cache_dir))
+    try:
+        side = EngineSide(loaded)
+        speeds.prefill[threads, chunk] = _prefill_rate(side, prompt, job.repeats)
+        for case in decodes:
+            room = loaded.runner.info.pool_tokens
+            if case.pool_tokens(job.repeats) > room:
+                yield Skipped(
+                    f"{case.sessions} sessions", f"their tokens do not fit into a pool of {room:,}"
+                )
+                continue
+            speeds.decode[threads, case.sessions] = _decode_rate(side, case, job.repeats)
+    finally:
+        loaded.runner.close()
+
+
+def _prompt_case(job: Job) -> Case:
+    return next(cases(replace(job, tests=("pp",))))
+
+
+def _decode_cases(job: Job, sessions: tuple[int, ...]) -> list[Case]:
+    return list(cases(replace(job, tests=("sessions",), sessions=sessions)))
+
+
+def _prefill_rate(side: EngineSide, case: Case, repeats: int) -> float:
+    (prompt,) = random_prompts(case, side.usable_tokens)
+    times = []
+    for _ in range(repeats + 1):
+        side.clear()
+        times.append(side.prefill(prompt))
+    side.clear()
+    return case.prompt_tokens / statistics.median(times[1:])
+
+
+def _decode_rate(side: EngineSide, case: Case, repeats: int) -> float:
+    side.start(random_prompts(case, side.usable_tokens), 0, case.tokens(repeats))
+    times = [side.decode(case.gen_tokens) for _ in range(repeats + 1)]
+    side.clear()
+    return case.sessions * case.gen_tokens / statistics.median(times[1:])
+
+
+def choose(found: Sequence[Speeds], job: Job, library: str) -> Tuned:
+    """The settings with the shortest single request, and those with the most new tokens a second.
+
+    Raises `DoesNotFit` if nothing was measured.
+    """
+    choices = [
+        _choice(speeds, sessions, job.prompt_tokens, job.gen_tokens)
+        for speeds in found
+        for sessions in sorted({sessions for _, sessions in speeds.decode})
+    ]
+    if not choices:
+        raise DoesNotFit("No number of sessions fits into memory.", "Use a smaller quantization.")
+    fewest = min(choice.sessions for choice in choices)
+    return Tuned(
+        latency=preferred(
+            [choice for choice in choices if choice.sessions == fewest],
+            lambda choice: 1 / choice.request_s,
+        ),
+        throughput=preferred(choices, lambda choice: choice.generated_tok_per_s),
+        tried=sum(len(speeds.prefill) + len(speeds.decode) for speeds in found),
+        library=library,
+    )
+
+
+def preferred(options: Sequence[_T], rate: Callable[[_T], float]) -> _T:
+    """The first of `options` that no other one clearly beats."""
+    best = max(map(rate, options))
+    return next(option for option in options if rate(option) * CLEARLY_BETTER >= best)
+
+
+def _choice(speeds: Speeds, sessions: int, prompt_tokens: int, gen_tokens: int) -> Choice:
+    batch_threads, chunk = preferred(list(speeds.prefill), lambda key: speeds.prefill[key])
+    threads = preferred(
+        [threads for threads, count in speeds.decode if count == sessions],
+        lambda threads: speeds.decode[threads, sessions],
+    )
+    prefill = speeds.prefill[batch_threads, chunk]
+    decode = speeds.decode[threads, sessions]
+    request_s = sessions * (prompt_tokens / prefill + gen_tokens / decode)
+    return Choice(
+        threads=threads,
+        batch_threads=batch_threads,
+        max_batch_tokens=chunk,
+        kv_type=speeds.kv_type,
+        sessions=sessions,
+        prefill_tok_per_s=prefill,
+        decode_tok_per_s=decode,
+        request_s=request_s,
+        generated_tok_per_s=sessions * gen_tokens / request_s,
+    )

@@ -1,0 +1,213 @@
+"""What a long prompt costs somebody who streams: inter-token latency of one session while another
+session's prompt goes through.
+
+    python benchmarks/interference.py [--model FILE.gguf] [--prompt 4000] [--json RESULT.json]
+
+One engine over one runner, in this process, with the default target of 50 ms. A first session
+streams; then a second one arrives with a long prompt. "Disturbed" are the first session's steps
+from then until the second one's first token. The bound is twice the undisturbed median and the
+target. Without --model a random 100M-parameter Q8_0 llama is written to a temporary folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hearth.backends.contract import ModelSettings, ModelSpec, SamplingParams
+from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.generation import Generation, Limits
+from hearth.backends.engine.sampler import Sampler
+from hearth.backends.runners import Loaded, open_model
+
+UNDISTURBED_STEPS = 100
+STREAM_PROMPT = 64
+MOST_STREAMED = 2000
+SEED = 7
+SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Seconds, unless they are named otherwise."""
+
+    prompt_tokens: int
+    target_s: float
+    prefill_alone_s: float
+    prefill_disturbed_s: float
+    undisturbed_p50_s: float
+    undisturbed_p95_s: float
+    disturbed_p50_s: float
+    disturbed_p95_s: float
+    disturbed_max_s: float
+    disturbed_steps: int
+
+    @property
+    def bound_s(self) -> float:
+        """What the disturbed 95th percentile should stay under."""
+        return 2 * self.undisturbed_p50_s + self.target_s
+
+
+class Sessions:
+    """Sessions on one engine; their prompts are random tokens."""
+
+    def __init__(self, loaded: Loaded, target_s: float) -> None:
+        self.engine = Engine(loaded.runner, target_s)
+        self._piece = loaded.tokenizer.piece
+        self._vocab_size = loaded.runner.info.vocab_size
+        self._stream = np.random.default_rng(SEED)
+        self._count = 0
+
+    def begin(self, prompt_tokens: int, max_tokens: int) -> Generation:
+        """Submit a session that nothing but `max_tokens` ends."""
+        self._count += 1
+        prompt = self._stream.integers(0, self._vocab_size, prompt_tokens).tolist()
+        session = Generation(
+            self._count,
+            prompt,
+            Sampler(SamplingParams(temperature=0.0), prompt_ids=prompt),
+            Limits(max_tokens, 0, ignore_eos=True, end_ids=frozenset()),
+            (),
+            self._piece,
+            lambda event: None,
+        )
+        self.engine.submit(session)
+        return session
+
+    def first_token_s(self, session: Generation) -> float:
+        """Seconds until `session` has a token."""
+        began = time.perf_counter()
+        while session.new_tokens == 0:
+            self.engine.turn()
+        return time.perf_counter() - began
+
+    def gaps(self, session: Generation, steps: int) -> list[float]:
+        """Seconds between the next `steps` tokens of `session`."""
+        return [self.gap(session) for _ in range(steps)]
+
+    def gap(self, session: Generation) -> float:
+        """Seconds until the next token of `session`."""
+        before, began = session.new_tokens, time.perf_counter()
+        while session.new_tokens == before:
+            assert not session.done, "it ended before its tokens were there"
+            self.engine.turn()
+        return time.perf_counter() - began
+
+    def end(self, session: Generation) -> None:
+        """Cancel `session`, and forget everything that is kept."""
+        self.engine.cancel(session.id)
+        self.engine.clear_cache(lambda _: None)
+        self.engine.turn()
+
+
+def measure(loaded: Loaded, prompt_tokens: int, target_s: float) -> Found:
+    """A prompt alone, a stream alone, then both."""
+    sessions = Sessions(loaded, target_s)
+    warm = sessions.begin(STREAM_PROMPT, 2)
+    sessions.first_token_s(warm)
+    sessions.end(warm)
+    alone = sessions.begin(prompt_tokens, 2)
+    prefill_alone_s = sessions.first_token_s(alone)
+    sessions.end(alone)
+
+    streaming = sessions.begin(STREAM_PROMPT, MOST_STREAMED)
+    sessions.first_token_s(streaming)
+    undisturbed = sessions.gaps(streaming, UNDISTURBED_STEPS)
+    arriving = sessions.begin(prompt_tokens, 2)
+    began = time.perf_counter()
+    disturbed = []
+    while arriving.new_tokens == 0:
+        disturbed.append(sessions.gap(streaming))
+    prefill_disturbed_s = time.perf_counter() - began
+    sessions.end(streaming)
+    return Found(
+        prompt_tokens,
+        target_s,
+        prefill_alone_s,
+        prefill_disturbed_s,
+        statistics.median(undisturbed),
+        float(np.percentile(undisturbed, 95)),
+        statistics.median(disturbed),
+        float(np.percentile(disturbed, 95)),
+        max(disturbed),
+        len(disturbed),
+    )
+
+
+def random_model(folder: Path) -> Path:
+    """A llama of 100 million random parameters."""
+    sys.path.insert(0, str(SUPPORT))  # the tests' model builder is no installed package
+    from gguf_builder import tiny_llama
+
+    return tiny_llama(
+        folder / "random-100m.gguf",
+        hidden=768,
+        layers=8,
+        heads=12,
+        kv_heads=4,
+        context=8192,
+        vocab=32000,
+        quant="Q8_0",
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", type=Path, help="a GGUF file; a random one by default")
+    parser.add_argument("--prompt", type=int, default=4000, help="tokens of the long prompt")
+    parser.add_argument("--target-ms", type=float, default=50.0)
+    parser.add_argument("--threads", type=int, help="for decode and prefill; measured by default")
+    parser.add_argument("--flash-attention", choices=("auto", "on", "off"), default="auto")
+    parser.add_argument("--json", type=Path, help="write the numbers here as well")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="hearth-bench-") as folder:
+        path = arguments.model or random_model(Path(folder))
+        settings = ModelSettings(
+            context=arguments.prompt + STREAM_PROMPT + MOST_STREAMED,
+            max_sessions=2,
+            threads=arguments.threads,
+            batch_threads=arguments.threads,
+            flash_attention={"auto": None, "on": True, "off": False}[arguments.flash_attention],
+        )
+        loaded = open_model(ModelSpec(str(path), settings=settings), Path(folder))
+        found = measure(loaded, arguments.prompt, arguments.target_ms / 1000)
+        info = loaded.info
+        loaded.runner.close()
+    print(
+        f"{info.name}, {info.quantization}, {info.backend_version}, threads {info.threads}"
+        f" (prefill {info.batch_threads}), flash attention {arguments.flash_attention},"
+        f" {platform.machine()}, {datetime.date.today()}"
+    )
+    rows = [
+        ("undisturbed step, p50", found.undisturbed_p50_s),
+        ("undisturbed step, p95", found.undisturbed_p95_s),
+        ("disturbed step, p50", found.disturbed_p50_s),
+        ("disturbed step, p95", found.disturbed_p95_s),
+        ("disturbed step, max", found.disturbed_max_s),
+        (f"bound: 2 × undisturbed + {arguments.target_ms:g} ms", found.bound_s),
+        (f"prefill of {found.prompt_tokens:,}, alone", found.prefill_alone_s),
+        (f"prefill of {found.prompt_tokens:,}, beside the stream", found.prefill_disturbed_s),
+    ]
+    print(f"\n| {'what':<40} | {'ms':>9} |\n|{'-' * 42}|{'-' * 10}:|")
+    for name, seconds in rows:
+        print(f"| {name:<40} | {seconds * 1e3:>9,.1f} |")
+    held = found.disturbed_p95_s <= found.bound_s
+    print(f"\np95 over {found.disturbed_steps} steps is {'within' if held else 'BEYOND'} the bound")
+    if arguments.json:
+        numbers = {**asdict(found), "bound_s": found.bound_s}
+        arguments.json.write_text(json.dumps({"model": path.name, **numbers}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Both sides of a measurement compute the same thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hearth.backends.bench.cases import cases
+from hearth.backends.bench.job import Job, Measured
+from hearth.backends.bench.measure import measure, random_prompts
+from hearth.backends.bench.session import Bench, opened, read_header
+from raw_loop import RawModel
+
+PROMPT = [5, 9, 200, 17, 42, 8, 100]
+
+
+@pytest.fixture
+def bench(job: Callable[..., Job]) -> Iterator[Bench]:
+    """The tiny model in exact mode, with room for every test."""
+    with opened(job(), read_header(job().spec), list(cases(job()))) as found:
+        yield found
+
+
+def test_the_raw_loop_draws_what_the_reference_draws(bench: Bench, tiny_model: Path) -> None:
+    reference = RawModel(tiny_model)
+    expected = reference.greedy(PROMPT, 6)
+    reference.close()
+    bench.raw.start([[*PROMPT, expected[0]]], 0)
+    bench.raw.decode(5)
+    assert [int(tokens[0]) for tokens in bench.raw.drawn] == expected[1:]
+
+
+@pytest.mark.parametrize("kind", ["sessions", "shared"])
+def test_engine_and_raw_loop_draw_the_same_tokens(
+    bench: Bench, job: Callable[..., Job], kind: str
+) -> None:
+    case = list(cases(job(tests=(kind,))))[-1]
+    prompts = random_prompts(case, bench.engine.usable_tokens)
+    histories = bench.engine.start(prompts, case.shared_tokens, case.tokens(2))
+    bench.raw.start(histories, case.shared_tokens)
+    bench.engine.decode(4)
+    bench.raw.decode(4)
+    drawn = np.stack(bench.raw.drawn, axis=1).tolist()
+    assert [
+        tokens[len(history) :]
+        for tokens, history in zip(bench.engine.histories(), histories, strict=True)
+    ] == drawn
+
+
+def test_the_engine_computes_a_shared_prefix_once(bench: Bench, job: Callable[..., Job]) -> None:
+    own, shared = (case for case in cases(job(tests=("sessions", "shared"))) if case.sessions == 3)
+    measured = {case.kind: measure(case, bench.engine, bench.raw, 2) for case in (own, shared)}
+    assert measured["sessions"].cached_tokens == 0
+    assert measured["shared"].cached_tokens == 2 * 14
+
+
+def test_every_kind_of_test_gives_a_rate_for_each_pair(
+    bench: Bench, job: Callable[..., Job]
+) -> None:
+    found = [measure(case, bench.engine, bench.raw, 2) for case in cases(job())]
+    assert all(len(one.engine) == len(one.raw) == 2 for one in found)
+    assert all(rate > 0 for one in found for rate in (*one.engine, *one.raw))
+    assert [(one.test, one.depth, one.tokens) for one in found] == [
+        ("pp8", 0, 8),
+        ("tg4", 0, 4),
+        ("tg4 @ d16", 16, 4),
+        ("tg2 × 1", 16, 2),
+        ("tg2 × 3", 16, 6),
+        ("tg2 × 3 shared", 16, 6),
+    ]
+
+
+def test_nothing_is_held_after_a_test(bench: Bench, job: Callable[..., Job]) -> None:
+    for case in cases(job()):
+        assert isinstance(measure(case, bench.engine, bench.raw, 2), Measured)
+        held = bench.loaded.runner.cache.stats()
+        assert (held.live_tokens, held.kept_tokens) == (0, 0)
+
+
+def test_a_prompt_longer_than_a_batch_goes_through_in_parts(
+    bench: Bench, job: Callable[..., Job]
+) -> None:
+    small = job(prompt_tokens=40)
+    settings = replace(small.spec.settings, max_batch_tokens=16)
+    small = replace(small, spec=replace(small.spec, settings=settings))
+    case = next(cases(small))
+    with opened(small, read_header(small.spec), [case]) as parts:
+        assert parts.setup.batch < 40
+        assert measure(case, parts.engine, parts.raw, 2).tokens == 40

@@ -1,0 +1,159 @@
+"""What goes wrong in one request, or for want of memory, harms no other."""
+
+import pytest
+
+from fake_runner import FakeRunner
+from hearth.backends.contract import Failed, Finished
+from hearth.backends.engine.choices import ChoiceGroup
+from hearth.backends.engine.engine import Engine
+from hearth.backends.errors import Busy, InternalError
+from speakers import Listener, at_rest, drain, generation
+
+
+class Small(FakeRunner):
+    """The library finds memory for so many cells only, which nobody knows before it tries."""
+
+    most = 100
+
+    def step(self, plan):
+        if self.cache.cells + plan.tokens > self.most:
+            self.cache.limit(self.most)
+            raise Busy("The pool cannot grow.", retry_after_s=1.0)
+        return super().step(plan)
+
+
+class Lonely(FakeRunner):
+    """Finds no memory for two rows, whatever the account of it says."""
+
+    def step(self, plan):
+        if len(plan.rows) > 1:
+            raise Busy("No room for two.", retry_after_s=1.0)
+        return super().step(plan)
+
+
+class Picky(FakeRunner):
+    """Fails at a token, and then loses what it cannot roll back."""
+
+    bad = 500
+
+    def step(self, plan):
+        if any(self.bad in row.tokens for row in plan.rows):
+            raise InternalError("a bad token", lost_slots=self._lose(plan))
+        return super().step(plan)
+
+
+def ask(engine, runner, prompts, **how):
+    heard = []
+    for ident, prompt in enumerate(prompts):
+        made, listener = generation(ident, prompt, runner, **how)
+        engine.submit(made)
+        heard.append(listener)
+    return heard
+
+
+def test_a_step_that_fails_for_one_choice_ends_its_request_and_no_other():
+    class Broken(FakeRunner):
+        def step(self, plan):
+            if any(row.tokens[0] == 7 and row.start == 0 for row in plan.rows):
+                raise RuntimeError("seven")
+            return super().step(plan)
+
+    runner = Broken(chunk=32)
+    engine = Engine(runner)
+    heard = Listener()
+    group = ChoiceGroup(heard, 3)
+    choices = [
+        generation(9, [7, 8, 9], runner, emit=group.emitter(index), index=index)[0]
+        for index in range(3)
+    ]
+    engine.submit(*choices)
+    [other] = ask(engine, runner, [[1, 2, 3]])
+    drain(engine)
+    assert [type(event) for event in heard.events].count(Failed) == 1
+    assert other.ids == runner.greedy([1, 2, 3], 10)
+    assert at_rest(engine, runner)
+
+
+def test_want_of_memory_that_stays_is_no_endless_loop():
+    runner = Lonely(slots=3, chunk=64)
+    engine = Engine(runner)
+    prompts = [[n + 1] * 9 for n in range(3)]
+    heard = ask(engine, runner, prompts)
+    drain(engine, 1000)
+    assert [listener.ids for listener in heard] == [runner.greedy(p, 10) for p in prompts]
+    assert at_rest(engine, runner)
+
+
+def test_want_of_memory_in_a_step_that_is_taken_apart():
+    class Both(Lonely):
+        def step(self, plan):
+            if len(plan.rows) > 1:
+                raise RuntimeError("too many")
+            if plan.rows[0].slot == 0 and len(self.tape) < 1:
+                self.tape.append(plan)
+                raise Busy("No room.", retry_after_s=1.0)
+            return super().step(plan)
+
+    runner = Both(slots=3, chunk=64)
+    engine = Engine(runner)
+    prompts = [[n + 1] * 9 for n in range(3)]
+    heard = ask(engine, runner, prompts)
+    drain(engine, 1000)
+    assert [listener.ids for listener in heard] == [runner.greedy(p, 10) for p in prompts]
+
+
+def test_kept_prefixes_make_way_before_the_only_one_that_runs_fails():
+    runner = Small(context=200, pool=200, kept_tokens=100)
+    engine = Engine(runner)
+    [first] = ask(engine, runner, [[k % 97 for k in range(60)]])
+    drain(engine)
+    [second] = ask(engine, runner, [[(k * 5 + 1) % 97 for k in range(70)]])
+    drain(engine)
+    assert first.ids == runner.greedy([k % 97 for k in range(60)], 10)
+    assert isinstance(second.last, Finished)
+    assert second.ids == runner.greedy([(k * 5 + 1) % 97 for k in range(70)], 10)
+
+
+@pytest.mark.parametrize("can_save", [True, False])
+def test_prefill_goes_on_when_the_pool_turns_out_smaller_than_planned(can_save):
+    runner = Small(context=200, pool=200, kept_tokens=100, slots=3, can_save=can_save)
+    engine = Engine(runner)
+    prompts = [[(k * (n + 2) + n) % 97 for k in range(80 - 10 * n)] for n in range(3)]
+    heard = ask(engine, runner, prompts)
+    drain(engine)
+    assert [type(listener.last) for listener in heard] == [Finished] * 3
+    assert [listener.ids for listener in heard] == [runner.greedy(p, 10) for p in prompts]
+    assert at_rest(engine, runner)
+
+
+def test_what_never_finds_memory_fails_and_the_next_one_runs():
+    class Full(FakeRunner):
+        def step(self, plan):
+            if any(5 in row.tokens for row in plan.rows):
+                raise Busy("No room for five.", retry_after_s=1.0)
+            return super().step(plan)
+
+    runner = Full(slots=2)
+    engine = Engine(runner)
+    bad, good = ask(engine, runner, [[5, 5], [1, 2]], tokens=3)
+    drain(engine, 1000)
+    assert isinstance(bad.last, Failed) and bad.last.error.code == Busy.code
+    assert good.ids == runner.greedy([1, 2], 3)
+
+
+@pytest.mark.parametrize("kind", ["full", "recurrent", "sliding"])
+def test_who_is_at_fault_fails_alone_whatever_the_memory(kind):
+    runner = Picky(vocab=501, slots=4, kind=kind, context=128, pool=512, chunk=128)
+    engine = Engine(runner)
+    prompts = [[20] * 9]
+    heard = ask(engine, runner, prompts, tokens=8)
+    expected = [runner.greedy(prompt, 8) for prompt in prompts]
+    assert not any(runner.bad in said for said in expected)
+    for _ in range(3):
+        engine.turn()
+    bad, heard_bad = generation(7, [1, 2, 2, 1, runner.bad], runner)
+    engine.submit(bad)
+    drain(engine, 1000)
+    assert isinstance(heard_bad.last, Failed)
+    assert [listener.ids for listener in heard] == expected
+    assert at_rest(engine, runner)

@@ -1,0 +1,36 @@
+"""A child process of a few lines that stands for a worker."""
+
+from __future__ import annotations
+
+import textwrap
+
+_LOADS = """
+    import sys
+    from dataclasses import fields
+    from hearth.backends.contract import EngineStats, ModelInfo, Started
+    from hearth.backends.wire import Frame, Generate, GetEngineStats, encode, read_frame_blocking
+
+    def info():
+        values = {"int": 1, "str": "x", "float": 0.0, "bool": False}
+        named = {f.name: values[f.type] for f in fields(ModelInfo) if f.type in values}
+        return ModelInfo(**named)
+
+    def say(ident, body):
+        sys.stdout.buffer.write(encode(Frame(ident, body)))
+        sys.stdout.buffer.flush()
+
+    say(read_frame_blocking(sys.stdin.buffer).id, info())
+    while (frame := read_frame_blocking(sys.stdin.buffer)) is not None:
+        answer(frame)
+"""
+HANGS = "import sys; sys.stdin.read()"
+"""Never loads; leaves when its stdin ends."""
+IS_MUTE = """
+    def answer(frame):
+        pass
+"""
+
+
+def answering(how: str) -> str:
+    """The code of a worker that loads and then calls `answer(frame)`, which `how` defines."""
+    return textwrap.dedent(how) + textwrap.dedent(_LOADS)
