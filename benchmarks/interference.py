@@ -32,7 +32,7 @@ from hearth.backends.runners import Loaded, open_model
 
 UNDISTURBED_STEPS = 100
 STREAM_PROMPT = 64
-MOST_STREAMED = 2000
+MOST_STREAMED = 4000
 SEED = 7
 SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
 

@@ -17,6 +17,7 @@ from hearth.backends.engine.pacer import Pacer
 from hearth.backends.engine.runner import Row, Runner, RunnerLost, StepPlan, StepResult
 from hearth.backends.engine.scheduler import Scheduler
 from hearth.backends.engine.sequence import Sequence
+from hearth.backends.engine.side_lane import SideLane
 from hearth.backends.errors import Busy, DoesNotFit, HearthError
 
 log = logging.getLogger(__name__)
@@ -46,9 +47,10 @@ class Engine:
     ) -> None:
         self._runner = runner
         self._pacer = Pacer(target_itl_s, runner.info.max_batch_tokens)
-        self._scheduler = Scheduler(runner, self._pacer)
-        self._clock = clock
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lane = SideLane(runner, self._wake)
+        self._scheduler = Scheduler(runner, self._pacer, self._lane)
+        self._clock = clock
         self._embeddings: list[Embedding] = []
         self._closing = False
         self._suspects: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
@@ -263,6 +265,10 @@ class Engine:
         sequence.fail(error)
         self._cancel(sequence.id)
 
+    def _wake(self) -> None:
+        """Let `run` look again; from any thread."""
+        self._inbox.put(lambda: None)
+
     def _clear(self, done: Callable[[EngineStats], None]) -> None:
         self._runner.cache.clear()
         self._stats = self._count()
@@ -289,7 +295,7 @@ class Engine:
             kept_tokens=cache.kept_tokens,
             kept_prefixes=cache.kept_prefixes,
             kv_bytes_per_token=info.kv_bytes_per_token,
-            computed_tokens=self._computed,
+            computed_tokens=self._computed + self._lane.computed_tokens,
             cached_tokens=self._scheduler.found_tokens,
             generated_tokens=self._generated,
             steps=self._steps,
@@ -298,8 +304,8 @@ class Engine:
 
 
 def _decoding(plan: StepPlan) -> int:
-    """Rows that add one token, as those of sequences that stream do."""
-    return sum(len(row.tokens) == 1 for row in plan.rows)
+    """Rows of sequences that stream: one token, and logits to draw the next from."""
+    return sum(len(row.tokens) == row.outputs == 1 for row in plan.rows)
 
 
 def _lost_slots(error: Exception) -> frozenset[int]:

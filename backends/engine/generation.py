@@ -104,11 +104,14 @@ class Generation(Sequence):
     def on_admitted(self) -> None:
         self._emit(Started(self.prompt_tokens, self.cached, self._notices))
 
+    def tell(self, computed: int) -> None:
+        if self.new_tokens == 0 and computed > self._shown:
+            self._shown = computed
+            self._emit(Progress(computed, self.prompt_tokens))
+
     def take(self, logits: Logits | None) -> FinishReason | None:
         """Draw the next token, if this step computed the last one that was known."""
-        if self.new_tokens == 0 and self.computed > self._shown:
-            self._shown = self.computed
-            self._emit(Progress(self.computed, self.prompt_tokens))
+        self.tell(self.computed)
         if logits is None:
             return None
         banned = self.limits.banned(self.new_tokens)

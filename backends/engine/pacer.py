@@ -6,9 +6,8 @@ from typing import Final
 
 FIRST_LOOK: Final = 32
 """Prefill tokens of the first mixed step, before anything is known."""
-LEAST: Final = 8
-"""Prefill tokens that a step takes at least. Fewer, as where a prompt ends, say little of what one
-costs."""
+LEAST: Final = 4
+"""Prefill tokens that a step takes at least."""
 _FASTER_LEARNING: Final = 0.5
 _SLOWER_LEARNING: Final = 0.2
 _LEAST_TOKEN_S: Final = 1e-9
@@ -58,8 +57,6 @@ class Pacer:
             return
         if decoding:
             self._largest = max(self._largest, prefill)
-        if prefill < min(LEAST, self._most):
-            return
         alone_s = self._alone_s(decoding) if decoding else None
         # Where a step costs less than one without prefill did, the difference says nothing.
         added_s = seconds if alone_s is None else max(seconds - alone_s, 0.1 * seconds)

@@ -4,6 +4,7 @@ implement.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Protocol
@@ -160,6 +161,30 @@ class RunnerCache(Protocol):
         ...
 
 
+class SidePrefill(Protocol):
+    """A prompt that is computed beside the steps, outside the memory of the slots."""
+
+    @property
+    def computed(self) -> int:
+        """Tokens computed so far."""
+        ...
+
+    @property
+    def over(self) -> bool: ...
+
+    def result(self) -> SavedState | None:
+        """When it is over: the state after all its tokens; None if it failed or was cancelled."""
+        ...
+
+    def hurry(self, *, alone: bool) -> None:
+        """Whether it may take the whole machine, because nobody streams."""
+        ...
+
+    def cancel(self) -> None:
+        """Let it end early; its slot may be used for something else at once."""
+        ...
+
+
 class Runner(Protocol):
     """Executes plans. Not thread-safe: only the engine's thread calls it."""
 
@@ -188,6 +213,15 @@ class Runner(Protocol):
         Raises:
             UnsupportedParameter: this model has no such pooling.
             PromptTooLong: a text is longer than one step can take.
+        """
+        ...
+
+    def prefill_beside(self, tokens: Seq[int], done: Callable[[], None]) -> SidePrefill | None:
+        """Begin to compute `tokens` beside the steps, one such prompt at a time; None where that
+        cannot be, or would not help.
+
+        Args:
+            done: called from any thread when it is over, however it ends.
         """
         ...
 

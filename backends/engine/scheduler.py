@@ -10,6 +10,7 @@ from typing import Final
 from hearth.backends.engine.pacer import Pacer
 from hearth.backends.engine.runner import Row, Runner, StepPlan
 from hearth.backends.engine.sequence import Saved, Sequence
+from hearth.backends.engine.side_lane import SideLane
 from hearth.backends.engine.waiting import Waiting
 
 HEADROOM_TOKENS: Final = 32
@@ -29,10 +30,11 @@ class Scheduler:
     saved where the runner can, and it comes back without anybody noticing.
     """
 
-    def __init__(self, runner: Runner, pacer: Pacer) -> None:
+    def __init__(self, runner: Runner, pacer: Pacer, lane: SideLane) -> None:
         self._info = runner.info
         self._cache = runner.cache
         self._pacer = pacer
+        self._lane = lane
         self._waiting = Waiting(runner.cache, keeps_past=runner.info.keeps_past)
         self._running: dict[int, Sequence] = {}
         self._free_slots = list(reversed(range(runner.info.max_sequences)))
@@ -85,9 +87,11 @@ class Scheduler:
         None: nothing to do.
         """
         for _ in range(2):  # Who was alone and had to make way may come back at once.
+            self._lane.collect()
             self._admit()
             self._make_room()
             rows = self._decode_rows()
+            self._lane.hurry(alone=not rows)
             rows += self._prefill_rows(rows)
             if rows:
                 return StepPlan(tuple(rows))
@@ -232,6 +236,7 @@ class Scheduler:
             sequence.saved = None
 
     def _vacate(self, sequence: Sequence, *, keep: bool) -> None:
+        self._lane.drop(sequence)
         slot, sequence.slot = sequence.slot, None
         assert slot is not None
         del self._running[slot]
@@ -269,6 +274,9 @@ class Scheduler:
         outputs = self._info.max_outputs - len(decoding)
         rows = []
         behind = [sequence for sequence in self._running.values() if sequence.pending > 1]
+        if decoding:
+            self._lane.offer(sorted(behind, key=self._rank, reverse=True), tokens)
+        behind = [sequence for sequence in behind if not self._lane.holds(sequence)]
         for priority in sorted({sequence.priority for sequence in behind}, reverse=True):
             group = [sequence for sequence in behind if sequence.priority == priority]
             group = group[: max(1, tokens // LEAST_SLICE)]

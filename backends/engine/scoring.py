@@ -50,6 +50,9 @@ class Scoring(Sequence):
     def on_admitted(self) -> None:
         """Nothing to say before the end."""
 
+    def tell(self, computed: int) -> None:
+        """Nothing to say before the end."""
+
     def take(self, logits: Logits | None) -> FinishReason | None:
         """Note the log probability of the token that follows each of the computed ones."""
         for row in logits if logits is not None else ():

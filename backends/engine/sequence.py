@@ -109,6 +109,10 @@ class Sequence(ABC):
         """After how many of the last of the next `count` tokens it needs logits."""
 
     @abstractmethod
+    def tell(self, computed: int) -> None:
+        """`computed` of its tokens are there now."""
+
+    @abstractmethod
     def on_admitted(self) -> None:
         """It runs for the first time."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from hearth.backends.contract import ModelInfo, ModelSpec
+from hearth.backends.contract import ModelInfo, ModelSettings, ModelSpec
 from hearth.backends.errors import HearthError, ModelNotFound
-from hearth.backends.llamacpp import selftest
+from hearth.backends.llamacpp import attention, selftest
 from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.memory import available_bytes
 from hearth.backends.llamacpp.model import LlamaModel, Progress
@@ -29,8 +30,8 @@ def open_model(
 
     Args:
         spec: the file and how to load it.
-        cache_dir: where the verdict on the library is kept (`selftest.verdict`); None: tested each
-            time.
+        cache_dir: where the verdict on the library (`selftest.verdict`) and what attention costs
+            (`attention.measured`) are kept; None: tested and measured each time.
         progress: told the share of the weights that is loaded; what it raises ends the load.
 
     Raises:
@@ -49,12 +50,11 @@ def open_model(
     settings = spec.settings
     check_settings(settings, library.max_sequences)
     layers = gpu_layers(settings, library.supports_gpu)
-    plan = plan_context(
-        settings,
-        header,
-        weight_bytes=sum(tensor.nbytes for tensor in header.all_tensors),
-        available_bytes=available_bytes(),
-    )
+    plan = _plan(settings, header)
+    # On a GPU llama.cpp's own choice is a good one.
+    is_open = settings.flash_attention is None and layers == 0
+    if is_open and not attention.flash_pays(header, settings, plan.context, cache_dir):
+        plan = _plan(replace(settings, flash_attention=False), header)
     extra_buffers, notice = _extra_buffers(settings.extra_buffers, header, cache_dir)
     model = LlamaModel.open(path, gpu_layers=layers, extra_buffers=extra_buffers, progress=progress)
     try:
@@ -88,6 +88,15 @@ def open_model(
         notices=_notices(plan, notice),
     )
     return Loaded(runner, LlamaTokenizer(model), info, template)
+
+
+def _plan(settings: ModelSettings, header: GgufFile) -> ContextPlan:
+    return plan_context(
+        settings,
+        header,
+        weight_bytes=sum(tensor.nbytes for tensor in header.all_tensors),
+        available_bytes=available_bytes(),
+    )
 
 
 def is_quantized(header: GgufFile) -> bool:

@@ -23,6 +23,9 @@ MAX_SEQUENCES = 256
 """LLAMA_MAX_SEQ of llama-cparams.h: sequence ids of one context."""
 UBATCH = 512
 """Tokens of one graph: llama.cpp's own default; a larger one costs memory and helps GPUs only."""
+PLAIN_UBATCH = 128
+"""The same without flash attention, where a graph holds a product of every row with every cell of
+the pool: that much memory for each head."""
 CELL_ALIGNMENT = 256
 """llama.cpp rounds a context up to a multiple of this."""
 START_CELLS = 4096
@@ -114,7 +117,8 @@ def plan_context(
     With context C and S sessions the pool holds C * S tokens, or what fits, or what the KV budget
     allows, whichever is least. What fits is, in whole blocks of 256 cells,
     `(available * memory_fraction - weights - recurrent states - 256 MiB) / (kv_bytes * factor)`;
-    factor is 1.5 for a pool that grows and 1 for a static one. The budget holds recurrent states
+    factor is 1.5 for a pool that grows and 1 for a static one, and without flash attention a cell
+    costs its share of the graph's scratch buffer too. The budget holds recurrent states
     and cells. Half the pool at most is kept for prefixes that nobody runs.
 
     Args:
@@ -140,10 +144,14 @@ def plan_context(
     slots = settings.max_sessions
     a_state = state_bytes(facts)
     sequences = _sequences(slots, a_state, settings.kv_budget_bytes)
+    batch = max(settings.max_batch_tokens, sequences)
+    plain = settings.flash_attention is False
+    ubatch = min(batch, PLAIN_UBATCH if plain else UBATCH)
     costs = _Costs(
         weights=weight_bytes,
         states=a_state * sequences,
         token=facts.kv_bytes_per_token(settings.kv_type, settings.kv_type),
+        scratch=4 * ubatch * head_count(facts) if plain else 0,
         factor=GROWTH_FACTOR[settings.kv_pool],
     )
     usable = int(available_bytes * settings.memory_fraction)
@@ -153,7 +161,6 @@ def plan_context(
     allowed = _allowed_by_budget(settings, costs, wanted)
     context = min(wanted, fits, allowed)
     pool_tokens = min(context * slots, fits, allowed)
-    batch = max(settings.max_batch_tokens, sequences)
     is_quantized = _BLOCK[settings.kv_type] > 1
     # A memory without a cost per token (recurrent) has nothing to grow.
     grows = settings.kv_pool == "grow" and costs.token > 0
@@ -168,7 +175,7 @@ def plan_context(
         max_batch_tokens=settings.max_batch_tokens,
         max_outputs=max(sequences, MIN_OUTPUTS),
         batch=batch,
-        ubatch=min(batch, UBATCH),
+        ubatch=ubatch,
         kv_type=settings.kv_type,
         ggml_type=_GGML_TYPE[settings.kv_type],
         flash_attention={None: 1 if is_quantized else -1, False: 0, True: 1}[
@@ -197,11 +204,16 @@ def gpu_layers(settings: ModelSettings, supports_gpu: bool) -> int:
     return -1 if supports_gpu else 0
 
 
+def head_count(facts: GgufFacts) -> int:
+    """Query heads of the layer that has most, from the header; 0 where it does not say."""
+    heads = facts.value(f"{facts.architecture}.attention.head_count", 0)
+    return heads if isinstance(heads, int) else max(heads, default=0)
+
+
 def head_sizes(facts: GgufFacts) -> tuple[int, int]:
     """Key and value length of one attention head, from the header; (0, 0) where it does not say."""
     arch = facts.architecture
-    heads = facts.value(f"{arch}.attention.head_count", 0)
-    most = heads if isinstance(heads, int) else max(heads, default=0)  # one number, or one a layer
+    most = head_count(facts)
     width = facts.value(f"{arch}.embedding_length", 0)
     default = int(width) // int(most) if most else 0
     key = facts.value(f"{arch}.attention.key_length", default)
@@ -230,6 +242,8 @@ class _Costs:
     """Recurrent states of all sequence ids."""
     token: int
     """Keys and values of one token."""
+    scratch: int
+    """What a graph needs for one cell of the pool, without flash attention."""
     factor: float
     """Of the pool's size, while it grows."""
 
@@ -242,13 +256,13 @@ class _Costs:
             return 0
         if self.token == 0:
             return math.ceil(most / CELL_ALIGNMENT) * CELL_ALIGNMENT
-        return _whole_blocks(int(room / (self.token * self.factor)))
+        return _whole_blocks(int(room / (self.token * self.factor + self.scratch)))
 
     def bytes_of(self, tokens: int) -> int:
         """What a pool of `tokens` cells needs, with everything else."""
         cells = math.ceil(tokens / CELL_ALIGNMENT) * CELL_ALIGNMENT
         fixed = self.weights + self.states + COMPUTE_BYTES
-        return fixed + int(cells * self.token * self.factor)
+        return fixed + int(cells * (self.token * self.factor + self.scratch))
 
 
 def _whole_blocks(cells: int) -> int:

@@ -1,20 +1,40 @@
-"""A tiny quantized llama and its float32 twin, for asking a library whether it computes the right
-thing."""
+"""Tiny llamas for asking a library something: a quantized one and its float32 twin, whether it
+computes the right thing; one layer with heads of a given shape, how fast attention is."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-HIDDEN = 256
-"""A multiple of every repacked layout's block (AMX tiles: 32; K-quants: 256)."""
-FFN = 512
 VOCAB = 288
-HEADS = 4
-KV_HEADS = 2
-CONTEXT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The attention of a layer."""
+
+    heads: int
+    kv_heads: int
+    key_length: int
+    value_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer of a llama."""
+
+    hidden: int
+    ffn: int
+    context: int
+    heads: Heads
+
+
+PAIR_CONTEXT = 256
+_PAIR = _Layer(hidden=256, ffn=512, context=PAIR_CONTEXT, heads=Heads(4, 2, 64, 64))
+"""Widths are a multiple of every repacked layout's block (AMX tiles: 32; K-quants: 256)."""
 
 FORMATS = ("Q8_0", "Q4_0")
 """Quantized types that the probe covers: gguf-py can write them, and both AMX and repacked kernels
@@ -38,7 +58,7 @@ def write_pair(folder: Path, format_name: str, seed: int = 0) -> tuple[Path, Pat
     rng = np.random.default_rng(seed)
     packed: dict[str, Any] = {}
     plain: dict[str, Any] = {}
-    for name, shape in _shapes().items():
+    for name, shape in _shapes(_PAIR).items():
         if len(shape) == 1:
             packed[name] = plain[name] = np.ones(shape, np.float32)
             continue
@@ -46,41 +66,58 @@ def write_pair(folder: Path, format_name: str, seed: int = 0) -> tuple[Path, Pat
         packed[name] = gguf.quants.quantize(weight, kind)
         plain[name] = gguf.quants.dequantize(packed[name], kind)
     quantized, exact = folder / f"{format_name}.gguf", folder / f"{format_name}-f32.gguf"
-    _write(quantized, packed, kind)
-    _write(exact, plain, None)
+    _write(quantized, packed, kind, _PAIR)
+    _write(exact, plain, None, _PAIR)
     return quantized, exact
 
 
-def _shapes() -> dict[str, tuple[int, ...]]:
-    width = KV_HEADS * (HIDDEN // HEADS)
+def write_attention(path: Path, heads: Heads, context: int, seed: int = 0) -> Path:
+    """Write a one-layer model in which nearly all the work is attention, in float32."""
+    layer = _Layer(hidden=64, ffn=32, context=context, heads=heads)
+    rng = np.random.default_rng(seed)
+    tensors = {
+        name: np.ones(shape, np.float32)
+        if len(shape) == 1
+        else (rng.standard_normal(shape) * shape[-1] ** -0.5).astype(np.float32)
+        for name, shape in _shapes(layer).items()
+    }
+    _write(path, tensors, None, layer)
+    return path
+
+
+def _shapes(layer: _Layer) -> dict[str, tuple[int, ...]]:
+    heads = layer.heads
+    hidden, ffn = layer.hidden, layer.ffn
     return {
-        "token_embd.weight": (VOCAB, HIDDEN),
-        "output_norm.weight": (HIDDEN,),
-        "output.weight": (VOCAB, HIDDEN),
-        "blk.0.attn_norm.weight": (HIDDEN,),
-        "blk.0.attn_q.weight": (HIDDEN, HIDDEN),
-        "blk.0.attn_k.weight": (width, HIDDEN),
-        "blk.0.attn_v.weight": (width, HIDDEN),
-        "blk.0.attn_output.weight": (HIDDEN, HIDDEN),
-        "blk.0.ffn_norm.weight": (HIDDEN,),
-        "blk.0.ffn_gate.weight": (FFN, HIDDEN),
-        "blk.0.ffn_up.weight": (FFN, HIDDEN),
-        "blk.0.ffn_down.weight": (HIDDEN, FFN),
+        "token_embd.weight": (VOCAB, hidden),
+        "output_norm.weight": (hidden,),
+        "output.weight": (VOCAB, hidden),
+        "blk.0.attn_norm.weight": (hidden,),
+        "blk.0.attn_q.weight": (heads.heads * heads.key_length, hidden),
+        "blk.0.attn_k.weight": (heads.kv_heads * heads.key_length, hidden),
+        "blk.0.attn_v.weight": (heads.kv_heads * heads.value_length, hidden),
+        "blk.0.attn_output.weight": (hidden, heads.heads * heads.value_length),
+        "blk.0.ffn_norm.weight": (hidden,),
+        "blk.0.ffn_gate.weight": (ffn, hidden),
+        "blk.0.ffn_up.weight": (ffn, hidden),
+        "blk.0.ffn_down.weight": (hidden, ffn),
     }
 
 
-def _write(path: Path, tensors: dict[str, Any], kind: Any) -> None:
+def _write(path: Path, tensors: dict[str, Any], kind: Any, layer: _Layer) -> None:
     import gguf
 
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("hearth self-test")
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(HIDDEN)
+    writer.add_context_length(layer.context)
+    writer.add_embedding_length(layer.hidden)
     writer.add_block_count(1)
-    writer.add_feed_forward_length(FFN)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_dimension_count(HIDDEN // HEADS)
+    writer.add_feed_forward_length(layer.ffn)
+    writer.add_head_count(layer.heads.heads)
+    writer.add_head_count_kv(layer.heads.kv_heads)
+    writer.add_key_length(layer.heads.key_length)
+    writer.add_value_length(layer.heads.value_length)
+    writer.add_rope_dimension_count(layer.heads.key_length)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(VOCAB)
     writer.add_tokenizer_model("llama")

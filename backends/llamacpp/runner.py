@@ -14,8 +14,10 @@ from hearth.backends.errors import Busy, HearthError, InternalError, InvalidPara
 from hearth.backends.llamacpp import threads as thread_counts
 from hearth.backends.llamacpp.context import Batch, LlamaContext
 from hearth.backends.llamacpp.embedder import Embedder
+from hearth.backends.llamacpp.memory import available_bytes
 from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.llamacpp.params import ContextPlan
+from hearth.backends.llamacpp.params import COMPUTE_BYTES, ContextPlan
+from hearth.backends.llamacpp.side_prefill import LlamaSidePrefill
 from hearth.backends.llamacpp.store import LlamaStore
 from hearth.backends.llamacpp.threads import ThreadChoice, measure_threads
 
@@ -50,6 +52,7 @@ class LlamaRunner:
         self._model = model
         self._plan = plan
         self._embedder: Embedder | None = None
+        self._side: LlamaSidePrefill | None = None
         cores = thread_counts.usable_cores()
         self.threads = threads or cores
         self.batch_threads = batch_threads or cores
@@ -122,6 +125,7 @@ class LlamaRunner:
         self._make_room(cache.cells + plan.tokens)
         count = self._fill(rows, sequences)
         context = self._store.context
+        self._share_cores()
         self._model.library.log.clear()
         code = context.decode(self._batch)
         if code:
@@ -152,13 +156,51 @@ class LlamaRunner:
             self._embedder = Embedder(self._model, self._plan, self.batch_threads)
         return self._embedder.embed(texts, pooling)
 
+    def prefill_beside(
+        self, tokens: Sequence[int], done: Callable[[], None]
+    ) -> LlamaSidePrefill | None:
+        """See the protocol. It takes half of the threads, and memory for its tokens twice while its
+        state is copied; None where there is one thread, not that much memory, or another such
+        prompt under way.
+        """
+        if self._side is not None and not self._side.over:
+            return None
+        side_threads = self.threads // 2
+        needed = 2 * len(tokens) * self._plan.kv_bytes_per_token + COMPUTE_BYTES
+        if side_threads < 1 or needed > available_bytes():
+            return None
+        if not 0 <= min(tokens) <= max(tokens) < self._info.vocab_size:
+            return None
+        try:
+            # Now, while little has to be moved, rather than when it is brought back.
+            self._store.make_room(self._cache.cells + len(tokens))
+        except Busy:
+            return None
+        self._side = LlamaSidePrefill(
+            self._model, self._plan, tokens, side_threads, self.batch_threads, done
+        )
+        return self._side
+
     def close(self) -> None:
         """Free contexts and model. May be called twice."""
+        if self._side is not None:
+            self._side.cancel()
+            self._side.wait()
         embedder, self._embedder = self._embedder, None
         if embedder is not None:
             embedder.close()
         self._store.close()
         self._model.close()
+
+    def _share_cores(self) -> None:
+        """Leave a side prefill its threads while it runs."""
+        if self._side is None:
+            return
+        taken = 0 if self._side.over else self.threads // 2
+        if self._side.over:
+            self._side = None
+        threads = self.threads - taken
+        self._store.context.set_threads(threads, max(threads, self.batch_threads - taken))
 
     def _checked(self, rows: tuple[Row, ...]) -> list[int]:
         """The sequence ids of `rows`. Refuses, before C sees it, what llama.cpp would answer with

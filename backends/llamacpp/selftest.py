@@ -257,11 +257,11 @@ def _logits(path: Path, extra_buffers: bool) -> NDArray[np.float32]:
     """[1 + _STEPS, vocabulary] float32: after a prefill, and after each of some one-token steps."""
     model = LlamaModel.open(path, extra_buffers=extra_buffers)
     plan = ContextPlan(
-        context=probe_model.CONTEXT,
-        pool_tokens=probe_model.CONTEXT,
-        first_tokens=probe_model.CONTEXT,
+        context=probe_model.PAIR_CONTEXT,
+        pool_tokens=probe_model.PAIR_CONTEXT,
+        first_tokens=probe_model.PAIR_CONTEXT,
         kept_tokens=0,
-        trained_context=probe_model.CONTEXT,
+        trained_context=probe_model.PAIR_CONTEXT,
         slots=1,
         sequences=1,
         max_batch_tokens=_PREFILL,

@@ -179,7 +179,7 @@ def test_texts_and_prefill_together_take_what_prefill_may():
     engine.submit(long, Embedding(3, [[n] * 4 for n in range(50)], "mean", texts))
     engine.turn()
     prefill = runner.tape[-1].tokens - 1
-    assert prefill == 32
+    assert 1 <= prefill <= 32
     assert runner.embedded == [4], "one text, or they would never come to an end"
     drain(engine)
     assert isinstance(texts.last, Embeddings)

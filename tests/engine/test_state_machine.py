@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fake_runner import FakeRunner
 from hearth.backends.contract import ChoiceFinished, Failed, Finished, Scores, Started, Token
+from hearth.backends.engine import side_lane
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.runner import RunnerLost
@@ -90,11 +91,14 @@ class EngineMachine(RuleBasedStateMachine):
         chunk=st.sampled_from([1, 3, 8, 64]),
         can_save=st.booleans(),
         kept=st.integers(0, 4),
+        beside=st.sampled_from([None, 0, 1, 3]),
+        beside_fails=st.booleans(),
     )
     @precondition(lambda self: self.engine is None)
-    def load(self, kind, pool, slots, chunk, can_save, kept):
+    def load(self, kind, pool, slots, chunk, can_save, kept, beside, beside_fails):
         self.made = {"kind": kind, "pool": pool, "slots": slots, "chunk": chunk}
         self.made |= {"can_save": can_save, "kept_sequences": kept}
+        self.made |= {"beside": beside, "beside_fails": beside_fails}
         self.start()
 
     def start(self):
@@ -214,8 +218,7 @@ class EngineMachine(RuleBasedStateMachine):
         """The worker dies; the host ends the streams, and another begins with nothing."""
         self.runner.lose_at = len(self.runner.tape) + 1
         try:
-            while self.engine.turn():
-                pass
+            drain(self.engine)
         except RunnerLost:
             self.forget()
             self.start()
@@ -257,6 +260,12 @@ class EngineMachine(RuleBasedStateMachine):
         assert (stats.live_tokens, stats.kept_tokens, stats.kept_prefixes) == (0, 0, 0)
         self.runner.cache.check_integrity()
         assert self.runner.store.cells == 0
+
+
+@pytest.fixture(autouse=True)
+def short_prompts_go_beside(monkeypatch):
+    monkeypatch.setattr(side_lane, "WORTH_TOKENS", 6)
+    monkeypatch.setattr(side_lane, "WORTH_STEPS", 0)
 
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]

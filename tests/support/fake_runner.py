@@ -5,11 +5,12 @@ hit says wrong words. Drives the engine's tests.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 import numpy as np
 
-from fake_store import FakeStore, Kind
+from fake_store import FakeState, FakeStore, Kind
 from hearth.backends.contract import Pooling
 from hearth.backends.engine.runner import RunnerInfo, RunnerLost, StepPlan, StepResult
 from hearth.backends.engine.sequence_cache import SequenceCache
@@ -38,6 +39,9 @@ class FakeRunner:
         kind: of memory, see `FakeStore`.
         can_save: whether sequences can be saved.
         max_outputs: most rows of logits in one step; None: as many as tokens.
+        beside: after how many looks a prompt that is computed beside the steps is complete; None:
+            there is no such thing.
+        beside_fails: whether such prompts come to nothing.
     """
 
     def __init__(
@@ -57,6 +61,8 @@ class FakeRunner:
         kind: Kind = "full",
         can_save: bool = True,
         max_outputs: int | None = None,
+        beside: int | None = None,
+        beside_fails: bool = False,
     ) -> None:
         self.store = FakeStore(slots + kept_sequences, pool, kind=kind, can_save=can_save)
         self.cache = SequenceCache(
@@ -80,6 +86,9 @@ class FakeRunner:
         )
         self.tape: list[StepPlan] = []
         self.computed_tokens = 0
+        self.side: FakeSidePrefill | None = None
+        self._beside = beside
+        self._beside_fails = beside_fails
         self.fail_at = fail_at
         self.lose_at = lose_at
         self.busy_at = busy_at
@@ -108,6 +117,12 @@ class FakeRunner:
                 logits[row.slot] = self._outputs(self.store.tokens(sequence), row.outputs)
         assert self.store.cells == self.cache.cells
         return StepResult(logits)
+
+    def prefill_beside(self, tokens: Seq[int], done: Callable[[], None]) -> FakeSidePrefill | None:
+        if self._beside is None or (self.side is not None and not self.side.over):
+            return None
+        self.side = FakeSidePrefill(self, tokens, done, self._beside, fails=self._beside_fails)
+        return self.side
 
     def logits(self, tokens: Seq[int]) -> np.ndarray:
         """What follows `tokens`: [vocab] float32."""
@@ -173,6 +188,51 @@ class FakeRunner:
         view = made.view()
         view.flags.writeable = False
         return view
+
+
+class FakeSidePrefill:
+    """Implements `SidePrefill`: complete after it was looked at `looks` times, or when alone."""
+
+    def __init__(
+        self,
+        runner: FakeRunner,
+        tokens: Seq[int],
+        done: Callable[[], None],
+        looks: int,
+        *,
+        fails: bool,
+    ) -> None:
+        self.tokens = list(tokens)
+        self._runner = runner
+        self._done = done
+        self._looks = looks
+        self._fails = fails
+        self._is_wanted = True
+        self._looked = 0
+
+    @property
+    def computed(self) -> int:
+        return len(self.tokens) * min(self._looked, self._looks) // (self._looks + 1)
+
+    @property
+    def over(self) -> bool:
+        self._looked += 1
+        return self._looked > self._looks
+
+    def result(self) -> FakeState | None:
+        assert self._looked > self._looks, "it is not over"
+        if self._fails or not self._is_wanted:
+            return None
+        self._runner.computed_tokens += len(self.tokens)
+        return FakeState(tuple(self.tokens), 0)
+
+    def hurry(self, *, alone: bool) -> None:
+        if alone:
+            self._looked = self._looks
+            self._done()
+
+    def cancel(self) -> None:
+        self._is_wanted = False
 
 
 def _seed(tokens: Seq[int], salt: str = "") -> int:

@@ -1,0 +1,168 @@
+"""Whether flash attention pays on this processor: measured once for each shape of heads.
+
+llama.cpp's flash attention for processors goes through keys and values cell by cell where a step
+has few rows, as decoding has. Without half-precision arithmetic that can take more than twice the
+time of two matrix products, which need a larger scratch buffer.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from hearth.backends.contract import KvType, ModelSettings
+from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.errors import HearthError
+from hearth.backends.llamacpp import selftest
+from hearth.backends.llamacpp.facts import GgufFacts
+from hearth.backends.llamacpp.memory import available_bytes
+from hearth.backends.llamacpp.model import LlamaModel
+from hearth.backends.llamacpp.params import head_sizes, plan_context
+from hearth.backends.llamacpp.probe_model import Heads, write_attention
+from hearth.backends.llamacpp.runner import LlamaRunner
+from hearth.backends.llamacpp.threads import usable_cores
+from hearth.quant.gguf.reader import read_header
+
+log = logging.getLogger(__name__)
+
+DEPTH: Final = 2048
+"""Tokens behind which a decode step is timed."""
+WORTH_MEASURING: Final = 4096
+"""Contexts below this many tokens gain little either way."""
+CLEARLY_FASTER: Final = 0.8
+"""Without flash attention a step must take at most this share of the time with it."""
+_STEPS: Final = 6
+_FILE: Final = "attention.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Seconds of one layer's decode step behind `DEPTH` tokens."""
+
+    flash_s: float
+    plain_s: float
+
+    @property
+    def flash_pays(self) -> bool:
+        return self.plain_s > CLEARLY_FASTER * self.flash_s
+
+
+def heads_of(facts: GgufFacts) -> Heads | None:
+    """The attention heads of a model; None where its header does not say, or says it by layer."""
+    arch = facts.architecture
+    heads = facts.value(f"{arch}.attention.head_count", 0)
+    kv_heads = facts.value(f"{arch}.attention.head_count_kv", heads)
+    key, value = head_sizes(facts)
+    if not (isinstance(heads, int) and isinstance(kv_heads, int)):
+        return None
+    if min(heads, kv_heads, key, value) < 1 or heads % kv_heads or key % 2:
+        return None
+    return Heads(heads, kv_heads, key, value)
+
+
+def measured(heads: Heads, kv_type: KvType, threads: int, cache_dir: Path | None) -> Attention:
+    """What attention costs here, from `cache_dir` if it was measured before with this library.
+
+    Raises:
+        HearthError: the probe could not be run.
+    """
+    key = "-".join(map(str, (*asdict(heads).values(), kv_type, threads)))
+    path = None if cache_dir is None else cache_dir / _FILE
+    fingerprint = selftest.library_fingerprint()
+    known = _load(path, fingerprint)
+    if key not in known:
+        found = _measure(heads, kv_type, threads)
+        log.info("attention of %s: %s", key, found)
+        known[key] = found
+        if path is not None:
+            _store(path, fingerprint, known)
+    return known[key]
+
+
+def flash_pays(
+    facts: GgufFacts, settings: ModelSettings, context: int, cache_dir: Path | None
+) -> bool:
+    """Whether a model with these settings should have flash attention on the CPU; yes, where that
+    cannot be measured or hardly matters.
+    """
+    heads = heads_of(facts)
+    if heads is None or context < WORTH_MEASURING or settings.kv_type not in ("f16", "f32"):
+        return True
+    threads = settings.threads or usable_cores()
+    try:
+        return measured(heads, settings.kv_type, threads, cache_dir).flash_pays
+    except HearthError as error:
+        log.warning("attention was not measured: %s", error.message)
+        return True
+
+
+def _measure(heads: Heads, kv_type: KvType, threads: int) -> Attention:
+    with tempfile.TemporaryDirectory(prefix="hearth-attention-") as folder:
+        path = write_attention(Path(folder) / "attention.gguf", heads, 2 * DEPTH)
+        flash_s = _step_s(path, kv_type, threads, flash=True)
+        plain_s = _step_s(path, kv_type, threads, flash=False)
+    return Attention(flash_s, plain_s)
+
+
+def _step_s(path: Path, kv_type: KvType, threads: int, *, flash: bool) -> float:
+    """Seconds of the quickest of a few decode steps behind `DEPTH` tokens."""
+    settings = ModelSettings(
+        context=DEPTH + 256, max_sessions=1, kv_type=kv_type, flash_attention=flash
+    )
+    header = read_header(path)
+    plan = plan_context(settings, header, weight_bytes=0, available_bytes=available_bytes())
+    model = LlamaModel.open(path)
+    try:
+        runner = LlamaRunner(model, plan, threads=threads, batch_threads=threads)
+    except HearthError:
+        model.close()
+        raise
+    try:
+        runner.cache.open(0, [])
+        runner.cache.reserve(0, DEPTH + _STEPS)
+        most = plan.max_batch_tokens
+        for at in range(0, DEPTH, most):
+            count = min(most, DEPTH - at)
+            runner.step(StepPlan((Row(0, at, [1] * count, 0),)))
+        times = []
+        for at in range(DEPTH, DEPTH + _STEPS):
+            before = time.perf_counter()
+            runner.step(StepPlan((Row(0, at, [1], 1),)))
+            times.append(time.perf_counter() - before)
+        return min(times)
+    finally:
+        runner.close()
+
+
+def _load(path: Path | None, fingerprint: str) -> dict[str, Attention]:
+    """What was measured with this library; nothing where the file cannot be read, which costs a
+    new measurement.
+    """
+    if path is None:
+        return {}
+    try:
+        stored = json.loads(path.read_text("utf-8"))
+        if stored["fingerprint"] != fingerprint:
+            return {}
+        return {key: Attention(**entry) for key, entry in stored["measured"].items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def _store(path: Path, fingerprint: str, known: dict[str, Attention]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stored = {
+        "fingerprint": fingerprint,
+        "measured": {key: asdict(entry) for key, entry in known.items()},
+    }
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False
+    ) as file:
+        json.dump(stored, file)
+    os.replace(file.name, path)

@@ -1,0 +1,119 @@
+"""A prompt that is computed in a context of its own, on its own thread, while the sequences of the
+pool go on with their steps.
+
+In one batch every row pays for attention over the whole pool, and a long prompt's rows for all that
+lies before them: on a processor that makes each step of those who stream several times longer. Two
+contexts on a share of the cores each cost a stream little more than the share.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from hearth.backends.engine.runner import Row
+from hearth.backends.errors import HearthError
+from hearth.backends.llamacpp.context import Batch, LlamaContext
+from hearth.backends.llamacpp.model import LlamaModel
+from hearth.backends.llamacpp.params import ContextPlan
+from hearth.backends.llamacpp.store import LlamaState
+
+log = logging.getLogger(__name__)
+
+CHUNK = 128
+"""Tokens between two looks at whether it is still wanted."""
+
+
+class LlamaSidePrefill:
+    """Implements `hearth.backends.engine.runner.SidePrefill`. Begins at once.
+
+    Args:
+        tokens: ids, all in the vocabulary.
+        threads: beside the steps of others.
+        all_threads: once nobody streams.
+        done: called from this prefill's thread when it is over, however it ends.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        plan: ContextPlan,
+        tokens: Sequence[int],
+        threads: int,
+        all_threads: int,
+        done: Callable[[], None],
+    ) -> None:
+        self.tokens = tokens
+        self._model = model
+        self._plan = replace(
+            plan, slots=1, sequences=1, max_outputs=1, batch=CHUNK, ubatch=min(plan.ubatch, CHUNK)
+        )
+        self._threads = threads
+        self._all_threads = all_threads
+        self._done = done
+        self._computed = 0
+        self._is_alone = False
+        self._is_wanted = True
+        self._over = False
+        self._state: LlamaState | None = None
+        self._thread = threading.Thread(target=self._run, name="side prefill", daemon=True)
+        self._thread.start()
+
+    @property
+    def computed(self) -> int:
+        """See the protocol."""
+        return self._computed
+
+    @property
+    def over(self) -> bool:
+        """See the protocol."""
+        return self._over
+
+    def result(self) -> LlamaState | None:
+        """See the protocol."""
+        return self._state
+
+    def hurry(self, *, alone: bool) -> None:
+        """See the protocol."""
+        self._is_alone = alone
+
+    def cancel(self) -> None:
+        """See the protocol."""
+        self._is_wanted = False
+
+    def wait(self) -> None:
+        """Until it is over."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._state = self._compute()
+        except (HearthError, MemoryError) as error:
+            log.warning("a prompt cannot be computed beside the steps: %s", error)
+        except Exception:
+            log.exception("a side prefill failed")
+        finally:
+            self._over = True
+            self._done()
+
+    def _compute(self) -> LlamaState | None:
+        count = len(self.tokens)
+        context = LlamaContext(self._model, self._plan, count, self._threads, self._threads)
+        try:
+            batch = Batch(self._model.library.api, CHUNK)
+            for start in range(0, count, CHUNK):
+                if not self._is_wanted:
+                    return None
+                threads = self._all_threads if self._is_alone else self._threads
+                context.set_threads(threads, threads)
+                batch.fill([Row(0, start, self.tokens[start : start + CHUNK], 0)], [0])
+                code = context.decode(batch)
+                if code:
+                    log.warning("llama_decode gave %d in a side prefill", code)
+                    return None
+                self._computed = min(start + CHUNK, count)
+            return LlamaState(context.export_sequence(0)) if self._is_wanted else None
+        finally:
+            context.close()

@@ -1,0 +1,122 @@
+"""Long prompts that are computed beside the steps, while others stream."""
+
+import pytest
+
+from fake_runner import FakeRunner
+from hearth.backends.contract import Finished, Progress
+from hearth.backends.engine.engine import Engine
+from speakers import at_rest, drain, generation
+
+LONG = [(k * 11) % 97 for k in range(3000)]
+
+
+def streaming(beside, **how):
+    """A runner, its engine, and somebody who streams on it."""
+    runner = FakeRunner(context=4000, pool=9000, chunk=64, beside=beside, **how)
+    engine = Engine(runner)
+    made, heard = generation(1, [1, 2, 3], runner, tokens=200)
+    engine.submit(made)
+    for _ in range(3):
+        engine.turn()
+    return runner, engine, heard
+
+
+def test_steps_go_on_without_it_and_it_comes_back_as_it_should_be():
+    runner, engine, heard = streaming(beside=20)
+    made, long = generation(2, LONG, runner)
+    engine.submit(made)
+    drain(engine)
+    assert long.ids == runner.greedy(LONG, 10)
+    assert heard.ids == runner.greedy([1, 2, 3], 200)
+    assert max(plan.tokens for plan in runner.tape) <= 4
+    told = [e.done for e in long.events if isinstance(e, Progress)]
+    assert told == sorted(told) and told[-1] == 3000 and len(told) > 5
+    assert at_rest(engine, runner)
+    assert engine.stats().computed_tokens == runner.computed_tokens
+
+
+def test_alone_it_is_computed_by_steps():
+    runner = FakeRunner(context=4000, pool=9000, chunk=512, beside=5)
+    engine = Engine(runner)
+    made, long = generation(1, LONG, runner)
+    engine.submit(made)
+    drain(engine)
+    assert runner.side is None
+    assert long.ids == runner.greedy(LONG, 10)
+
+
+def test_short_prompts_are_mixed_in():
+    runner, engine, _ = streaming(beside=5)
+    made, heard = generation(2, LONG[:100], runner)
+    engine.submit(made)
+    drain(engine)
+    assert runner.side is None
+    assert heard.ids == runner.greedy(LONG[:100], 10)
+
+
+def test_what_comes_to_nothing_is_computed_by_steps():
+    runner, engine, _ = streaming(beside=5, beside_fails=True)
+    made, long = generation(2, LONG, runner)
+    engine.submit(made)
+    drain(engine)
+    assert runner.side is not None
+    assert long.ids == runner.greedy(LONG, 10)
+    assert at_rest(engine, runner)
+
+
+@pytest.mark.parametrize("turns", [1, 3, 30])
+def test_cancelled_meanwhile(turns):
+    runner, engine, heard = streaming(beside=20)
+    made, long = generation(2, LONG, runner)
+    engine.submit(made)
+    for _ in range(turns):
+        engine.turn()
+    engine.cancel(2)
+    drain(engine)
+    assert isinstance(long.last, Finished) and long.last.reason == "cancelled"
+    assert heard.ids == runner.greedy([1, 2, 3], 200)
+    assert at_rest(engine, runner)
+
+
+def test_who_shares_its_prompt_waits_for_it_and_computes_nothing_twice():
+    runner, engine, _ = streaming(beside=20)
+    asked = []
+    for ident in range(2, 5):
+        made, heard = generation(ident, [*LONG, ident], runner)
+        engine.submit(made)
+        asked.append(heard)
+    before = runner.computed_tokens
+    drain(engine)
+    for ident, heard in enumerate(asked, 2):
+        assert heard.ids == runner.greedy([*LONG, ident], 10)
+    assert runner.computed_tokens - before < 3000 + 300
+
+
+def test_when_nobody_streams_any_more_it_takes_the_whole_machine():
+    runner, engine, _ = streaming(beside=10_000)
+    made, long = generation(2, LONG, runner)
+    engine.submit(made)
+    engine.turn()
+    engine.cancel(1)
+    drain(engine)
+    assert long.ids == runner.greedy(LONG, 10)
+
+
+def test_put_aside_by_somebody_urgent_it_begins_again():
+    runner = FakeRunner(context=4000, pool=9000, chunk=64, slots=2, beside=30)
+    engine = Engine(runner)
+    first, heard = generation(1, [1, 2, 3], runner, tokens=100)
+    long, heard_long = generation(2, LONG, runner)
+    engine.submit(first)
+    for _ in range(3):
+        engine.turn()
+    engine.submit(long)
+    for _ in range(5):
+        engine.turn()
+    urgent, heard_urgent = generation(3, [9, 9], runner, tokens=5, priority=5)
+    engine.submit(urgent)
+    drain(engine)
+    assert heard_urgent.ids == runner.greedy([9, 9], 5)
+    assert heard_long.ids == runner.greedy(LONG, 10)
+    assert heard.ids == runner.greedy([1, 2, 3], 100)
+    assert at_rest(engine, runner)

@@ -1,0 +1,105 @@
+"""Which attention is faster here: measured, kept, and asked for only where it matters."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hearth.backends.contract import ModelSettings
+from hearth.backends.errors import BackendUnavailable
+from hearth.backends.llamacpp import attention
+from hearth.backends.llamacpp.attention import Attention, flash_pays, heads_of, measured
+from hearth.backends.llamacpp.probe_model import Heads
+from hearth.quant.gguf.reader import read_header
+
+SMALL = Heads(2, 1, 32, 32)
+LONG = 8192
+
+
+class Counting:
+    """Stands for the measurement."""
+
+    def __init__(self, found):
+        self.found = found
+        self.asked = []
+
+    def __call__(self, heads, kv_type, threads):
+        self.asked.append((heads, kv_type, threads))
+        return self.found
+
+
+@pytest.fixture
+def slow_flash(monkeypatch):
+    counting = Counting(Attention(flash_s=0.003, plain_s=0.001))
+    monkeypatch.setattr(attention, "_measure", counting)
+    return counting
+
+
+def test_it_is_really_measured(monkeypatch):
+    monkeypatch.setattr(attention, "DEPTH", 256)
+    found = measured(SMALL, "f16", 1, None)
+    assert found.flash_s > 0 and found.plain_s > 0
+
+
+def test_what_was_measured_is_kept(tmp_path, slow_flash):
+    first = measured(SMALL, "f16", 2, tmp_path)
+    assert measured(SMALL, "f16", 2, tmp_path) == first
+    assert len(slow_flash.asked) == 1
+    measured(SMALL, "f32", 2, tmp_path)
+    measured(replace(SMALL, heads=4), "f16", 2, tmp_path)
+    measured(SMALL, "f16", 1, tmp_path)
+    assert len(slow_flash.asked) == 4
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"fingerprint": "x"}', "null"])
+def test_a_broken_file_costs_a_measurement_and_nothing_else(tmp_path, slow_flash, content):
+    (tmp_path / "attention.json").write_text(content)
+    measured(SMALL, "f16", 2, tmp_path)
+    assert len(slow_flash.asked) == 1
+    measured(SMALL, "f16", 2, tmp_path)
+    assert len(slow_flash.asked) == 1
+
+
+def test_another_library_is_measured_anew(tmp_path, slow_flash):
+    measured(SMALL, "f16", 2, tmp_path)
+    path = tmp_path / "attention.json"
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps({**stored, "fingerprint": "other"}))
+    measured(SMALL, "f16", 2, tmp_path)
+    assert len(slow_flash.asked) == 2
+
+
+def test_the_slower_one_is_left(f32_model, slow_flash):
+    header = read_header(f32_model)
+    assert not flash_pays(header, ModelSettings(threads=1), LONG, None)
+    slow_flash.found = Attention(flash_s=0.001, plain_s=0.0009)
+    assert flash_pays(header, ModelSettings(threads=1), LONG, None), "a little is noise"
+
+
+def test_it_is_not_measured_where_it_cannot_matter(f32_model, slow_flash):
+    header = read_header(f32_model)
+    assert flash_pays(header, ModelSettings(), 2048, None)
+    assert flash_pays(header, ModelSettings(kv_type="q8_0"), LONG, None)
+    assert slow_flash.asked == []
+
+
+def test_a_measurement_that_fails_leaves_the_choice_to_the_library(f32_model, monkeypatch):
+    def fail(heads, kv_type, threads):
+        raise BackendUnavailable("gone")
+
+    monkeypatch.setattr(attention, "_measure", fail)
+    assert flash_pays(read_header(f32_model), ModelSettings(), LONG, None)
+
+
+def test_heads_are_read_from_the_header(f32_model):
+    heads = heads_of(read_header(f32_model))
+    assert heads is not None
+    assert heads.heads % heads.kv_heads == 0 and heads.key_length == heads.value_length
+
+
+def test_a_model_is_loaded_with_the_choice(long_model, load, slow_flash):
+    settings = {"flash_attention": None, "kv_type": "f16"}
+    assert load(long_model, **settings).runner.plan.flash_attention == 0
+    slow_flash.found = Attention(flash_s=0.001, plain_s=0.002)
+    assert load(long_model, **settings).runner.plan.flash_attention == -1
+    assert load(long_model, flash_attention=True, kv_type="f16").runner.plan.flash_attention == 1
