@@ -8,6 +8,8 @@ import argparse
 import ctypes
 from pathlib import Path
 
+from hearth.backends.llamacpp.lib import load_library
+
 FORMS = ("F32", "Q8_0", "Q6_K", "Q4_K_M", "Q4_0")
 MODELS = ("guide", "guide-draft")
 ASSETS = Path(__file__).resolve().parent.parent / "assets" / "guide"
@@ -27,26 +29,17 @@ def derive(form: str, folder: Path, name: str = "guide") -> Path:
     path = folder / f"{name}.{form}.gguf"
     if path.exists():
         return path
-    import llama_cpp.llama_cpp as api
-
-    said: list[str] = []
-
-    def listen(level: int, text: bytes, _: object) -> None:
-        said.append(text.decode(errors="replace"))
-
-    listener = api.llama_log_callback(listen)
-    api.llama_log_set(listener, None)
-    api.llama_backend_init()
+    library = load_library()
+    api = library.api
+    library.log.clear()
     params = api.llama_model_quantize_default_params()
     params.ftype = getattr(api, f"LLAMA_FTYPE_{'ALL_F32' if form == 'F32' else f'MOSTLY_{form}'}")
     part = path.with_suffix(".part")
     source = str(guide_path(name)).encode()
     code = api.llama_model_quantize(source, str(part).encode(), ctypes.byref(params))
-    # llama.cpp keeps the pointer, and the listener ends here: back to its own log.
-    api.llama_log_set(api.llama_log_callback(), None)
     if code != 0:
         part.unlink(missing_ok=True)
-        raise RuntimeError(f"llama.cpp could not write {form} of {name}: {''.join(said[-3:])}")
+        raise RuntimeError(f"llama.cpp could not write {form} of {name}: {library.log.said()}")
     return part.rename(path)
 
 
