@@ -23,7 +23,7 @@ from hearth.backends.llamacpp import selftest
 from hearth.backends.llamacpp.facts import GgufFacts
 from hearth.backends.llamacpp.memory import available_bytes
 from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.llamacpp.params import head_sizes, plan_context
+from hearth.backends.llamacpp.params import ContextPlan, head_sizes, plan_context
 from hearth.backends.llamacpp.probe_model import Heads, write_attention
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.threads import usable_cores
@@ -33,8 +33,10 @@ log = logging.getLogger(__name__)
 
 DEPTH: Final = 2048
 """Tokens behind which a decode step is timed."""
-WORTH_MEASURING: Final = 4096
-"""Contexts below this many tokens gain little either way."""
+LEAST_TOKENS: Final = 2560
+"""Pools below this many tokens gain little either way,"""
+LEAST_TOKEN_BYTES: Final = 16 << 10
+"""and so do models whose keys and values take less than this for a token."""
 CLEARLY_FASTER: Final = 0.8
 """Without flash attention a step must take at most this share of the time with it."""
 _STEPS: Final = 6
@@ -86,17 +88,17 @@ def measured(heads: Heads, kv_type: KvType, threads: int, cache_dir: Path | None
 
 
 def flash_pays(
-    facts: GgufFacts, settings: ModelSettings, context: int, cache_dir: Path | None
+    facts: GgufFacts, plan: ContextPlan, threads: int | None, cache_dir: Path | None
 ) -> bool:
-    """Whether a model with these settings should have flash attention on the CPU; yes, where that
+    """Whether a model that was planned so should have flash attention on the CPU; yes, where that
     cannot be measured or hardly matters.
     """
     heads = heads_of(facts)
-    if heads is None or context < WORTH_MEASURING or settings.kv_type not in ("f16", "f32"):
+    is_small = plan.pool_tokens < LEAST_TOKENS or plan.kv_bytes_per_token < LEAST_TOKEN_BYTES
+    if heads is None or is_small or plan.kv_type not in ("f16", "f32"):
         return True
-    threads = settings.threads or usable_cores()
     try:
-        return measured(heads, settings.kv_type, threads, cache_dir).flash_pays
+        return measured(heads, plan.kv_type, threads or usable_cores(), cache_dir).flash_pays
     except HearthError as error:
         log.warning("attention was not measured: %s", error.message)
         return True

@@ -53,7 +53,7 @@ def open_model(
     plan = _plan(settings, header)
     # On a GPU llama.cpp's own choice is a good one.
     is_open = settings.flash_attention is None and layers == 0
-    if is_open and not attention.flash_pays(header, settings, plan.context, cache_dir):
+    if is_open and not attention.flash_pays(header, plan, settings.threads, cache_dir):
         plan = _plan(replace(settings, flash_attention=False), header)
     extra_buffers, notice = _extra_buffers(settings.extra_buffers, header, cache_dir)
     model = LlamaModel.open(path, gpu_layers=layers, extra_buffers=extra_buffers, progress=progress)

@@ -9,6 +9,7 @@ from hearth.backends.contract import ModelSettings
 from hearth.backends.errors import BackendUnavailable
 from hearth.backends.llamacpp import attention
 from hearth.backends.llamacpp.attention import Attention, flash_pays, heads_of, measured
+from hearth.backends.llamacpp.params import plan_context
 from hearth.backends.llamacpp.probe_model import Heads
 from hearth.quant.gguf.reader import read_header
 
@@ -69,26 +70,36 @@ def test_another_library_is_measured_anew(tmp_path, slow_flash):
     assert len(slow_flash.asked) == 2
 
 
-def test_the_slower_one_is_left(f32_model, slow_flash):
+@pytest.fixture
+def plan(f32_model):
+    """As of a model with keys and values of a usual size."""
+    settings = ModelSettings(context=512)
     header = read_header(f32_model)
-    assert not flash_pays(header, ModelSettings(threads=1), LONG, None)
+    made = plan_context(settings, header, weight_bytes=0, available_bytes=1 << 34)
+    return replace(made, pool_tokens=LONG, kv_bytes_per_token=32 << 10)
+
+
+def test_the_slower_one_is_left(f32_model, plan, slow_flash):
+    header = read_header(f32_model)
+    assert not flash_pays(header, plan, 1, None)
     slow_flash.found = Attention(flash_s=0.001, plain_s=0.0009)
-    assert flash_pays(header, ModelSettings(threads=1), LONG, None), "a little is noise"
+    assert flash_pays(header, plan, 1, None), "a little is noise"
 
 
-def test_it_is_not_measured_where_it_cannot_matter(f32_model, slow_flash):
+def test_it_is_not_measured_where_it_cannot_matter(f32_model, plan, slow_flash):
     header = read_header(f32_model)
-    assert flash_pays(header, ModelSettings(), 2048, None)
-    assert flash_pays(header, ModelSettings(kv_type="q8_0"), LONG, None)
+    assert flash_pays(header, replace(plan, pool_tokens=2048), None, None)
+    assert flash_pays(header, replace(plan, kv_bytes_per_token=4096), None, None)
+    assert flash_pays(header, replace(plan, kv_type="q8_0"), None, None)
     assert slow_flash.asked == []
 
 
-def test_a_measurement_that_fails_leaves_the_choice_to_the_library(f32_model, monkeypatch):
+def test_a_measurement_that_fails_leaves_the_choice_to_the_library(f32_model, plan, monkeypatch):
     def fail(heads, kv_type, threads):
         raise BackendUnavailable("gone")
 
     monkeypatch.setattr(attention, "_measure", fail)
-    assert flash_pays(read_header(f32_model), ModelSettings(), LONG, None)
+    assert flash_pays(read_header(f32_model), plan, None, None)
 
 
 def test_heads_are_read_from_the_header(f32_model):
@@ -97,7 +108,8 @@ def test_heads_are_read_from_the_header(f32_model):
     assert heads.heads % heads.kv_heads == 0 and heads.key_length == heads.value_length
 
 
-def test_a_model_is_loaded_with_the_choice(long_model, load, slow_flash):
+def test_a_model_is_loaded_with_the_choice(long_model, load, slow_flash, monkeypatch):
+    monkeypatch.setattr(attention, "LEAST_TOKEN_BYTES", 1)
     settings = {"flash_attention": None, "kv_type": "f16"}
     assert load(long_model, **settings).runner.plan.flash_attention == 0
     slow_flash.found = Attention(flash_s=0.001, plain_s=0.002)
