@@ -52,6 +52,9 @@ class Engine:
         self._scheduler = Scheduler(runner, self._pacer, self._lane)
         self._clock = clock
         self._embeddings: list[Embedding] = []
+        self._last_turn: dict[str, int] = {}
+        """Of the sessions that have embeddings under way."""
+        self._turns = 0
         self._closing = False
         self._suspects: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
         """So many first tokens of a sequence are computed in steps of their own: a step with others
@@ -214,7 +217,9 @@ class Engine:
         """
         if not self._embeddings:
             return False
-        job = self._embeddings[0]
+        job = min(self._embeddings, key=lambda job: (-job.priority, self._served(job)))
+        self._turns += 1
+        self._last_turn[job.session] = self._turns
         decoding, prefill = 0, 0
         if plan is not None:
             decoding = _decoding(plan)
@@ -229,15 +234,23 @@ class Engine:
             job.fail(error)
             complete = True
         self._computed += sum(map(len, texts))
-        self._embeddings.remove(job)
-        if not complete:
-            self._queue(job)
+        if complete:
+            self._drop(job)
+        else:
+            self._embeddings.remove(job)
+            self._embeddings.append(job)
         return True
 
-    def _queue(self, job: Embedding) -> None:
-        """Let `job` wait behind all of its priority, so that those take turns."""
-        self._embeddings.append(job)
-        self._embeddings.sort(key=lambda other: -other.priority)
+    def _drop(self, job: Embedding) -> None:
+        self._embeddings.remove(job)
+        if all(other.session != job.session for other in self._embeddings):
+            self._last_turn.pop(job.session, None)
+
+    def _served(self, job: Embedding) -> int:
+        """When the session of `job` had its last turn, so that sessions take turns, and the jobs of
+        one by their place in the list.
+        """
+        return self._last_turn.get(job.session, 0)
 
     # ---- what is posted
 
@@ -246,7 +259,7 @@ class Engine:
             if self._closing:
                 item.finish("cancelled")
             elif isinstance(item, Embedding):
-                self._queue(item)
+                self._embeddings.append(item)
             else:
                 self._scheduler.add(item)
 
@@ -256,7 +269,7 @@ class Engine:
                 self._scheduler.remove(sequence, keep=True)
                 sequence.finish("cancelled")
         for job in [job for job in self._embeddings if job.id == ident]:
-            self._embeddings.remove(job)
+            self._drop(job)
             job.finish("cancelled")
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:

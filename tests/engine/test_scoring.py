@@ -1,5 +1,6 @@
 """What the model thinks of given tokens, and vectors of texts, beside those who stream."""
 
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -183,3 +184,17 @@ def test_texts_and_prefill_together_take_what_prefill_may():
     assert runner.embedded == [4], "one text, or they would never come to an end"
     drain(engine)
     assert isinstance(texts.last, Embeddings)
+
+
+def test_sessions_take_turns_with_their_vectors():
+    runner = FakeRunner(chunk=8)
+    engine = Engine(runner)
+    order = []
+    for ident, session in enumerate(["busy"] * 4 + ["quiet"]):
+        texts = [[ident + 1] * 8 for _ in range(3)]
+        note = partial(lambda ident, answer: order.append(ident), ident)
+        engine.submit(Embedding(ident, texts, "mean", note, session=session))
+    drain(engine)
+    assert order[0] == 4, "three turns of its own, while the other session has three in all"
+    assert sorted(order) == [0, 1, 2, 3, 4]
+    assert engine._last_turn == {}
