@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 from hearth.app.machine import Machine
 from hearth.app.paths import private_folder
 from hearth.backends.bench.job import Choice, Tuned
+from hearth.backends.json_file import write_json
 
 _ENDS_BYTES = 1 << 20
 
@@ -59,13 +58,7 @@ class TunedStore:
         others = [entry for entry in self._entries() if entry.get("for") != asdict(key)]
         entries = [*others, {"for": asdict(key), "found": asdict(tuned)}]
         private_folder(self._file.parent)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=self._file.parent, prefix=self._file.name, delete=False
-        ) as file:
-            json.dump(entries, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, self._file)
+        write_json(self._file, entries)
 
     def _entries(self) -> list[dict[str, Any]]:
         try:

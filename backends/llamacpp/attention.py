@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from typing import Final
 from hearth.backends.contract import KvType, ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import HearthError
+from hearth.backends.json_file import write_json
 from hearth.backends.llamacpp import selftest
 from hearth.backends.llamacpp.facts import GgufFacts
 from hearth.backends.llamacpp.memory import available_bytes
@@ -163,8 +163,4 @@ def _store(path: Path, fingerprint: str, known: dict[str, Attention]) -> None:
         "fingerprint": fingerprint,
         "measured": {key: asdict(entry) for key, entry in known.items()},
     }
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False
-    ) as file:
-        json.dump(stored, file)
-    os.replace(file.name, path)
+    write_json(path, stored)

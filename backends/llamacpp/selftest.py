@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import BackendUnavailable
+from hearth.backends.json_file import write_json
 from hearth.backends.llamacpp import probe_model
 from hearth.backends.llamacpp.lib import INSTALL, load_library
 from hearth.backends.llamacpp.model import LlamaModel
@@ -232,13 +233,7 @@ def _load(path: Path, fingerprint: str) -> Verdict | None:
 
 def _store(path: Path, found: Verdict) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False
-    ) as file:
-        json.dump(asdict(found), file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)
+    write_json(path, asdict(found))
 
 
 def _probe(folder: Path, extra_buffers: bool) -> None:
