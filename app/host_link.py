@@ -23,10 +23,10 @@ from hearth.backends.contract import (
     Failed,
     Finished,
     HostStats,
-    Message,
     ModelInfo,
     ModelSpec,
     Pooling,
+    Prompt,
     Request,
     Scores,
 )
@@ -158,9 +158,9 @@ class LinkedModel:
         """Load the model if need be and say what it is."""
         return self._link.call(lambda host: host.backend(self.spec).info())
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The prompt that the chat template makes of `messages`."""
-        return self._link.call(lambda host: host.backend(self.spec).render(messages))
+    def render(self, request: Request) -> Prompt:
+        """What the model would get for `request`; nothing is generated."""
+        return self._link.call(lambda host: host.backend(self.spec).render(request))
 
     def score(self, ids: Sequence[int]) -> Scores:
         """Log probability of each of `ids` (two or more) after those before it."""

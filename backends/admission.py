@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hearth.backends.contract import Request
 from hearth.backends.errors import Busy
-from hearth.backends.wire import Call, Detokenize, Embed, Generate, Render, Score, Tokenize
+from hearth.backends.wire import Call, Detokenize, Embed, Generate, Rank, Render, Score, Tokenize
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +34,31 @@ def cost(call: Call) -> Cost | None:
         case Score():
             return Cost(1, len(call.ids))
         case Embed():
-            return Cost(1, _bytes(call.texts))
+            return Cost(1, sum(_size(text) for text in call.texts))
+        case Rank():
+            return Cost(1, _size(call.query) * len(call.texts) + _bytes(call.texts))
         case Tokenize():
             return Cost(1, _bytes([call.text]), computes=False)
         case Detokenize():
             return Cost(1, len(call.ids), computes=False)
-        case Render():
-            return Cost(1, _bytes(message.content for message in call.messages), computes=False)
+        case Render(request):
+            return Cost(1, _prompt_bytes(request), computes=False)
         case _:
             return None
 
 
 def _prompt_bytes(request: Request) -> int:
     """Bytes of its text, or its number of token ids."""
-    texts = [message.content for message in request.messages or ()]
-    return len(request.token_ids or ()) + _bytes([request.text or "", *texts])
+    texts = [request.text or "", request.suffix or ""]
+    for message in request.messages or ():
+        texts += (message.content, message.reasoning)
+        texts += (call.arguments for call in message.tool_calls)
+    texts += (f"{tool.description}{tool.parameters}" for tool in request.tools)
+    return len(request.token_ids or ()) + _bytes(texts)
+
+
+def _size(text: str | tuple[int, ...]) -> int:
+    return _bytes([text]) if isinstance(text, str) else len(text)
 
 
 def _bytes(texts: Iterable[str]) -> int:

@@ -23,15 +23,17 @@ from hearth.backends.contract import (
     Failed,
     Finished,
     HostStats,
-    Message,
     ModelInfo,
     ModelSpec,
     Pooling,
     Progress,
+    Prompt,
+    Ranks,
     Request,
     Scores,
     Started,
     Token,
+    ToolCallPart,
 )
 from hearth.backends.errors import (
     HostUnreachable,
@@ -58,6 +60,7 @@ from hearth.backends.wire import (
     Ids,
     Leave,
     Load,
+    Rank,
     Render,
     Score,
     Text,
@@ -77,7 +80,7 @@ _GREET_TIMEOUT_S = 15.0
 """A host that runs greets in milliseconds; one that does not in so many seconds is stuck."""
 _FIRST_WAIT_S = 0.01
 _LONGEST_WAIT_S = 0.1
-_EVENTS = (Started, Progress, Token, ChoiceFinished, Finished, Failed)
+_EVENTS = (Started, Progress, Token, ToolCallPart, ChoiceFinished, Finished, Failed)
 
 
 class HostClient:
@@ -238,30 +241,43 @@ class HostBackend:
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens written out."""
-        return await self._text(Detokenize(tuple(ids)))
+        answer = await self._client.ask(Detokenize(tuple(ids)), self.spec)
+        assert isinstance(answer, Text)
+        return answer.text
 
-    async def render(self, messages: Sequence[Message]) -> str:
-        """The prompt that the chat template makes of `messages`."""
-        return await self._text(Render(tuple(messages)))
+    async def render(self, request: Request) -> Prompt:
+        """What the model would get for `request`; nothing is generated."""
+        answer = await self._client.ask(Render(request), self.spec)
+        assert isinstance(answer, Prompt)
+        return answer
 
-    async def score(self, ids: Sequence[int], *, session: str = "") -> Scores:
-        """Log probability of each of `ids` (two or more) after those before it."""
-        answer = await self._client.ask(Score(tuple(ids), session), self.spec)
+    async def score(self, ids: Sequence[int], *, top: int = 0, session: str = "") -> Scores:
+        """Log probability of each of `ids` (two or more) after those before it, and the `top`
+        likeliest in its place.
+        """
+        answer = await self._client.ask(Score(tuple(ids), session, top), self.spec)
         assert isinstance(answer, Scores)
         return answer
 
     async def embed(
-        self, texts: Sequence[str], *, pooling: Pooling = "model", session: str = ""
+        self,
+        texts: Sequence[str | tuple[int, ...]],
+        *,
+        pooling: Pooling = "model",
+        session: str = "",
     ) -> Embeddings:
-        """One vector a text; `pooling` "model" is what the model was trained with, else mean."""
+        """One vector a text (or its token ids); `pooling` "model" is what the model was trained
+        with, else mean.
+        """
         answer = await self._client.ask(Embed(tuple(texts), pooling, session), self.spec)
         assert isinstance(answer, Embeddings)
         return answer
 
-    async def _text(self, call: Call) -> str:
-        answer = await self._client.ask(call, self.spec)
-        assert isinstance(answer, Text)
-        return answer.text
+    async def rank(self, query: str, texts: Sequence[str], *, session: str = "") -> Ranks:
+        """How well each text answers `query`, by a model that was trained to say so."""
+        answer = await self._client.ask(Rank(query, tuple(texts), session), self.spec)
+        assert isinstance(answer, Ranks)
+        return answer
 
 
 def _absolute(spec: ModelSpec) -> ModelSpec:

@@ -2,8 +2,9 @@
 
 Standard library only, so that every room and every runner can import it. `backends.wire` carries
 these types between processes. A stream of events for one `Request` is: `Started`, then `Progress`*
-during prefill, then `Token`* (with `n` over 1 a `ChoiceFinished` for each choice), and exactly one
-`Finished` or `Failed`.
+during prefill, then `Token`* and `ToolCallPart`* (with `n` over 1 a `ChoiceFinished` for each
+choice), and exactly one `Finished` or `Failed`. What is asked stands here, what is answered in
+`backends.events`, what models are in `backends.models`; all of it is imported from here.
 """
 
 from __future__ import annotations
@@ -12,12 +13,95 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from hearth.backends.events import (
+    Channel,
+    ChoiceFinished,
+    Embeddings,
+    ErrorInfo,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Progress,
+    Prompt,
+    Ranks,
+    Scores,
+    Started,
+    Timings,
+    Token,
+    TokenLogprob,
+    ToolCallPart,
+    Usage,
+)
+from hearth.backends.models import (
+    BackendName,
+    Capability,
+    EngineStats,
+    HostStats,
+    KvPool,
+    KvType,
+    ModelInfo,
+    ModelSettings,
+    ModelSpec,
+    WorkerStats,
+)
+
+__all__ = [
+    "Backend",
+    "BackendName",
+    "Capability",
+    "Channel",
+    "ChoiceFinished",
+    "Constraint",
+    "ConstraintKind",
+    "Embeddings",
+    "EngineStats",
+    "ErrorInfo",
+    "Event",
+    "Failed",
+    "FinishReason",
+    "Finished",
+    "HostStats",
+    "KvPool",
+    "KvType",
+    "Message",
+    "ModelInfo",
+    "ModelSettings",
+    "ModelSpec",
+    "Pooling",
+    "Progress",
+    "Prompt",
+    "Ranks",
+    "Request",
+    "Role",
+    "SamplingParams",
+    "Scores",
+    "Started",
+    "Timings",
+    "Token",
+    "TokenLogprob",
+    "Tool",
+    "ToolCall",
+    "ToolCallPart",
+    "ToolChoice",
+    "Usage",
+    "WorkerStats",
+]
+
 Role = Literal["system", "user", "assistant", "tool"]
-KvType = Literal["f32", "f16", "q8_0", "q4_0"]
-KvPool = Literal["grow", "static"]
 Pooling = Literal["model", "mean", "last", "cls"]
-BackendName = Literal["llamacpp"]
-FinishReason = Literal["stop", "length", "cancelled"]
+ToolChoice = Literal["auto", "none", "required"]
+ConstraintKind = Literal["json", "json_schema", "regex", "choice"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool that the model asks for."""
+
+    id: str
+    name: str
+    arguments: str
+    """A JSON object, as the model wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +109,42 @@ class Message:
     """One message of a chat."""
 
     role: Role
-    content: str
+    content: str = ""
+    reasoning: str = ""
+    """What the model thought before it answered; only of the assistant."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Only of the assistant."""
+    tool_call_id: str = ""
+    """Which call a message of the role "tool" answers."""
+    name: str = ""
+    """Who speaks, or which tool answers, where the template can say so."""
+    keep_s: float = 0.0
+    """Keep what is computed for the prompt up to the end of this message, so many seconds from its
+    last use, in spite of others who need room; 0: as long as there is room.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may ask to be called."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """JSON schema of the arguments; empty: none are declared."""
+    strict: bool = False
+    """Arguments must follow the schema: what would not is never drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the answer must look like, from its first character (after the reasoning, where a model
+    thinks) to its last.
+    """
+
+    kind: ConstraintKind
+    source: str = ""
+    """json_schema: the schema as JSON. regex: the pattern. choice: a JSON list of texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,269 +228,23 @@ class Request:
     """Whom the request is for: sessions take turns where requests must wait. Empty: the front end
     that sent it.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """How a model is loaded. None means: decided on this machine, and reported in `ModelInfo`."""
-
-    context: int | None = None
-    """Context length in tokens; None: what the model was trained for or what fits, whichever is
-    less.
-    """
-    kv_type: KvType = "f16"
-    gpu_layers: int | None = None
-    """Layers on Metal or CUDA; None: all where the library has a GPU, else none."""
-    threads: int | None = None
-    batch_threads: int | None = None
-    max_batch_tokens: int = 512
-    """Most tokens of one step, prefill and decode of all sessions together."""
-    target_itl_ms: float = 50.0
-    """While others stream, prefill is cut so that a step takes about this long, or twice a step
-    without prefill where that is longer.
-    """
-    flash_attention: bool | None = None
-    """None: the library decides. False with kv_type "f32" is the exact mode of the tests."""
-    extra_buffers: bool | None = None
-    """llama.cpp's repacked and AMX weights; None: on where the self-test passed."""
-    max_sessions: int = 8
-    """Sequences that run at the same time."""
-    max_waiting: int = 64
-    """Requests that may wait beside those that run; more are refused as `Busy`."""
-    kv_budget_bytes: int | None = None
-    """Most memory for keys and values of all sessions and kept prefixes; None: what
-    `memory_fraction` leaves, and no more than every session can use.
-    """
-    kv_pool: KvPool = "grow"
-    """grow: start small and double when full. static: take the whole budget at load."""
-    memory_fraction: float = 0.9
-    """Share of the free memory that weights, keys and values may take, in (0, 1]."""
-    chat_template: str | None = None
-    """Jinja source to use in place of the model's own."""
-    keep_alive_s: float = 300.0
-    """Unload after so many idle seconds; negative: never."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """Which model a request is for: a file, a backend, and how to load it."""
-
-    path: str
-    name: str = ""
-    """What people call it; the file's stem if empty."""
-    backend: BackendName = "llamacpp"
-    settings: ModelSettings = ModelSettings()
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """A loaded model, as measured or read from it; nothing here is a guess."""
-
-    name: str
-    path: str
-    backend: str
-    backend_version: str
-    architecture: str
-    quantization: str
-    parameters: int
-    size_bytes: int
-    context: int
-    """Tokens a sequence may hold here."""
-    trained_context: int
-    vocab_size: int
-    kv_bytes_per_token: int
-    kv_type: str
-    threads: int
-    batch_threads: int
-    gpu_layers: int
-    load_s: float
-    has_chat_template: bool
-    template_sha256: str
-    notices: tuple[str, ...] = ()
-    """Things the user should know, e.g. that the library runs in a slower mode, and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorInfo:
-    """A `HearthError` on its way between processes (`backends.errors.from_info` makes it one
-    again).
-    """
-
-    code: str
-    message: str
-    hint: str = ""
-    data: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Natural-log probability of a token under the model's own distribution (before temperature
-    and truncation).
-    """
-
-    id: int
-    text: str
-    logprob: float
-    top: tuple[tuple[int, str, float], ...] = ()
-    """(id, text, logprob) of the likeliest, best first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Counted tokens of one request."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """Measured in the worker, in seconds and tokens per second; 0 where nothing was measured."""
-
-    queued_s: float = 0.0
-    ttft_s: float = 0.0
-    """Arrival of the request in the worker to its first token."""
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-    prefill_tok_per_s: float = 0.0
-    decode_tok_per_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The prompt is rendered and counted, and the request runs."""
-
-    prompt_tokens: int
-    cached_tokens: int = 0
-    notices: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Prefill: `done` of `total` prompt tokens are computed."""
-
-    done: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """More text. `ids` are the tokens since the last event; text of a token that may begin a stop
-    string comes later.
-    """
-
-    text: str
-    ids: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] | None = None
-    index: int = 0
-    """Which choice, with `Request.n` over 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceFinished:
-    """One of several choices is complete; sent only where `Request.n` is over 1."""
-
-    index: int
-    reason: FinishReason
-    stop: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The end of a stream that went well. With several choices: the reason of the first, and the
-    tokens of all.
-    """
-
-    reason: FinishReason
-    usage: Usage = Usage()
-    timings: Timings = Timings()
-    stop: str | None = None
-    """The stop string that ended it, if one did."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The end of a stream that did not; text that came before it stands."""
-
-    error: ErrorInfo
-
-
-Event = Started | Progress | Token | ChoiceFinished | Finished | Failed
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """What a model thinks of given tokens: `logprobs[i]` is the natural-log probability of token
-    i + 1 after the tokens before it, so there is one fewer than there are tokens.
-    """
-
-    logprobs: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Embeddings:
-    """One vector for each text, of length 1 (L2)."""
-
-    vectors: tuple[tuple[float, ...], ...]
-    prompt_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """What an engine does now, and has done since it was loaded. Tokens of memory count once,
-    however many sequences share them.
-    """
-
-    running: int
-    waiting: int
-    pool_tokens: int
-    """Most tokens that the key-value memory may hold."""
-    allocated_tokens: int
-    """What it has memory for now."""
-    live_tokens: int
-    """Held by running sequences."""
-    kept_tokens: int
-    """Held by nobody who runs, to be found again as prefixes."""
-    kept_prefixes: int
-    kv_bytes_per_token: int
-    computed_tokens: int = 0
-    """Prompt and generated tokens that went through the model."""
-    cached_tokens: int = 0
-    """Prompt tokens that did not have to, because they were found."""
-    generated_tokens: int = 0
-    steps: int = 0
-    preemptions: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStats:
-    """One loaded model, as `hearth ps` shows it."""
-
-    name: str
-    path: str
-    pid: int
-    running: int
-    waiting: int
-    restarts: int
-    idle_s: float
-    info: ModelInfo | None = None
-    engine: EngineStats | None = None
-    """None while it is loading, or where it does not answer at once."""
-    keep_alive_s: float | None = None
-    """Unloaded after so many idle seconds; negative: never; None: not said."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostStats:
-    """The host process and what it runs."""
-
-    pid: int
-    version: str
-    started_at: float
-    """Unix time."""
-    clients: int
-    workers: tuple[WorkerStats, ...] = ()
+    constraint: Constraint | None = None
+    tools: tuple[Tool, ...] = ()
+    """Only with `messages`."""
+    tool_choice: ToolChoice = "auto"
+    """none: the tools are not shown to the model. required: the answer is a call of one."""
+    forced_tool: str = ""
+    """With `tool_choice` "required": the tool that must be called."""
+    parallel_tool_calls: bool = True
+    """False: one call at most."""
+    template_values: dict[str, Any] = field(default_factory=dict)
+    """Further variables of the chat template, such as {"enable_thinking": False}; JSON values."""
+    continue_last: bool = False
+    """The last message is the assistant's, and the answer goes on from its end."""
+    suffix: str | None = None
+    """With `text`: what comes after the text to be found (infill)."""
+    reuse_prefix: bool = True
+    """False: compute the whole prompt, also what is known from earlier ones."""
 
 
 class Backend(Protocol):
@@ -393,14 +266,24 @@ class Backend(Protocol):
         """The text of `ids`, special tokens written out."""
         ...
 
-    async def render(self, messages: Sequence[Message]) -> str:
-        """The prompt that the chat template makes of `messages`."""
+    async def render(self, request: Request) -> Prompt:
+        """What the model would get for `request`; nothing is generated."""
         ...
 
-    async def score(self, ids: Sequence[int]) -> Scores:
-        """Log probability of each of `ids` (two or more) after those before it."""
+    async def score(self, ids: Sequence[int], *, top: int = 0) -> Scores:
+        """Log probability of each of `ids` (two or more) after those before it, and the `top`
+        likeliest in its place.
+        """
         ...
 
-    async def embed(self, texts: Sequence[str], *, pooling: Pooling = "model") -> Embeddings:
-        """One vector a text; `pooling` "model" is what the model was trained with, else mean."""
+    async def embed(
+        self, texts: Sequence[str | tuple[int, ...]], *, pooling: Pooling = "model"
+    ) -> Embeddings:
+        """One vector a text (or its token ids); `pooling` "model" is what the model was trained
+        with, else mean.
+        """
+        ...
+
+    async def rank(self, query: str, texts: Sequence[str]) -> Ranks:
+        """How well each text answers `query`, by a model that was trained to say so."""
         ...

@@ -39,6 +39,7 @@ from hearth.backends.wire import (
     Hello,
     Leave,
     Load,
+    Rank,
     Render,
     Score,
     Text,
@@ -54,7 +55,7 @@ from hearth.backends.worker_process import Stream
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
-_OF_A_MODEL = (Load, Generate, Tokenize, Detokenize, Render, Score, Embed, ClearCache)
+_OF_A_MODEL = (Load, Generate, Tokenize, Detokenize, Render, Score, Embed, Rank, ClearCache)
 """Calls that a worker answers."""
 
 
@@ -150,7 +151,7 @@ class Client:
         """`call` with the session that it is for."""
         if isinstance(call, Generate) and not call.request.session:
             return Generate(replace(call.request, session=self._name))
-        if isinstance(call, (Score, Embed)) and not call.session:
+        if isinstance(call, (Score, Embed, Rank)) and not call.session:
             return replace(call, session=self._name)
         return call
 

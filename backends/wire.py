@@ -22,15 +22,17 @@ from hearth.backends.contract import (
     Failed,
     Finished,
     HostStats,
-    Message,
     ModelInfo,
     ModelSpec,
     Pooling,
     Progress,
+    Prompt,
+    Ranks,
     Request,
     Scores,
     Started,
     Token,
+    ToolCallPart,
 )
 
 MAX_FRAME_BYTES = 64 << 20
@@ -107,9 +109,9 @@ class Detokenize:
 
 @dataclass(frozen=True, slots=True)
 class Render:
-    """Answered by `Text`: the prompt that the chat template makes."""
+    """Answered by `Prompt`: what the model would get for `request`."""
 
-    messages: tuple[Message, ...]
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +120,24 @@ class Score:
 
     ids: tuple[int, ...]
     session: str = ""
+    top: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Embed:
     """Answered by `Embeddings`."""
 
-    texts: tuple[str, ...]
+    texts: tuple[str | tuple[int, ...], ...]
     pooling: Pooling
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Answered by `Ranks`."""
+
+    query: str
+    texts: tuple[str, ...]
     session: str = ""
 
 
@@ -171,6 +183,7 @@ Call = (
     | Render
     | Score
     | Embed
+    | Rank
     | ClearCache
     | GetEngineStats
     | GetStats
@@ -181,13 +194,16 @@ Answer = (
     ModelInfo
     | Ids
     | Text
+    | Prompt
     | Scores
     | Embeddings
+    | Ranks
     | EngineStats
     | HostStats
     | Started
     | Progress
     | Token
+    | ToolCallPart
     | ChoiceFinished
     | Finished
     | Failed
@@ -197,17 +213,17 @@ Body = Hello | Welcome | Cancel | Call | Answer
 
 def is_last(answer: Answer) -> bool:
     """Does `answer` end what a call gets? All do but those that more of a stream follows."""
-    return not isinstance(answer, (Started, Progress, Token, ChoiceFinished))
+    return not isinstance(answer, (Started, Progress, Token, ToolCallPart, ChoiceFinished))
 
 
 _KINDS: dict[str, type[Body]] = {
     kind.__name__: kind
     for kind in (
         *(Hello, Welcome, Cancel),
-        *(Load, Generate, Tokenize, Detokenize, Render, Score, Embed, ClearCache),
+        *(Load, Generate, Tokenize, Detokenize, Render, Score, Embed, Rank, ClearCache),
         *(GetEngineStats, GetStats, Unload, Leave),
-        *(ModelInfo, Ids, Text, Scores, Embeddings, EngineStats, HostStats),
-        *(Started, Progress, Token, ChoiceFinished, Finished, Failed),
+        *(ModelInfo, Ids, Text, Prompt, Scores, Embeddings, Ranks, EngineStats, HostStats),
+        *(Started, Progress, Token, ToolCallPart, ChoiceFinished, Finished, Failed),
     )
 }
 

@@ -29,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from hearth.backends.contract import Failed, Finished, ModelSpec
+from hearth.backends.contract import Failed, Finished, ModelSpec, Prompt
 from hearth.backends.engine.engine import Engine, Work
 from hearth.backends.engine.sequence import Clock
 from hearth.backends.errors import InternalError, to_info
@@ -49,6 +49,7 @@ from hearth.backends.wire import (
     GetEngineStats,
     Ids,
     Load,
+    Rank,
     Render,
     Score,
     Text,
@@ -158,12 +159,12 @@ class Desk:
             if ident not in self._preparing:
                 return
             self._preparing.remove(ident)
-            if isinstance(prepared, (Ids, Text)):
+            if isinstance(prepared, (Ids, Text, Prompt)):
                 self._outbox.put(ident, prepared)
             else:
                 self._engine.submit(*prepared)
 
-    def _prepare(self, ident: int, body: Body, clock: Clock) -> Ids | Text | Sequence[Work]:
+    def _prepare(self, ident: int, body: Body, clock: Clock) -> Ids | Text | Prompt | Sequence[Work]:
         """The answer to `body`, or the work that will give it."""
 
         def emit(answer: Answer) -> None:
@@ -176,13 +177,15 @@ class Desk:
                 return (self._preparer.scoring(ident, body, emit, clock),)
             case Embed():
                 return (self._preparer.embedding(ident, body, emit),)
+            case Rank():
+                return (self._preparer.ranking(ident, body, emit),)
             case Tokenize():
                 ids = self._tokenizer.encode(body.text, special=body.special, add_bos=False)
                 return Ids(tuple(ids))
             case Detokenize():
                 return Text(self._tokenizer.decode(body.ids))
             case Render():
-                return Text(self._preparer.render(body.messages))
+                return self._preparer.render(body.request)
             case _:
                 raise InternalError(f"A worker cannot answer a {type(body).__name__} frame.")
 

@@ -24,9 +24,11 @@ from hearth.backends.contract import (
     ModelInfo,
     ModelSpec,
     Progress,
+    Ranks,
     Scores,
     Started,
     Token,
+    ToolCallPart,
 )
 from hearth.backends.errors import InternalError, WorkerDied, from_info, to_info
 from hearth.backends.local_socket import HostPlace
@@ -49,7 +51,7 @@ log = logging.getLogger(__name__)
 _STOP_GRACE_S = 3.0
 _STATS_TIMEOUT_S = 0.5
 """Who asks what is going on is not kept waiting for a worker that hangs."""
-_STEPS = (Progress, Token, Scores, Embeddings)
+_STEPS = (Progress, Token, ToolCallPart, Scores, Embeddings, Ranks)
 """What only a worker that computes can say."""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hearth.backends.contract import (
+    Channel,
     Event,
     Failed,
     Finished,
@@ -16,12 +17,15 @@ from hearth.backends.contract import (
     Timings,
     Token,
     TokenLogprob,
+    ToolCallPart,
     Usage,
 )
+from hearth.backends.engine.matcher import Matcher
 from hearth.backends.engine.sampler import Drawn, Sampler
 from hearth.backends.engine.sequence import Clock, Emit, Logits, Sequence
 from hearth.backends.errors import to_info
 from hearth.backends.text.detokenizer import StreamDetokenizer
+from hearth.backends.text.output.parts import CallPart, OutputParser, Part
 from hearth.backends.text.stops import StopMatcher
 
 
@@ -41,6 +45,8 @@ class Limits:
     ignore_eos: bool
     end_ids: frozenset[int]
     """Every end-of-generation token of the model."""
+    shown_ids: frozenset[int] = frozenset()
+    """Special tokens whose text the parser of the output must see."""
 
     def banned(self, new_tokens: int) -> frozenset[int]:
         """What may not be drawn after `new_tokens` tokens: the end, before `min_tokens` or with
@@ -55,8 +61,11 @@ class Generation(Sequence):
 
     Args:
         prompt: token ids, at least one.
+        matcher: what the text must follow; None: it is free.
+        parser: takes the text apart; None: all of it is the answer.
         index: which of the request's choices it is.
         notices: for `Started`.
+        kept_tokens: for `Usage`.
     """
 
     def __init__(
@@ -69,10 +78,13 @@ class Generation(Sequence):
         piece: Piece,
         emit: Emit,
         *,
+        matcher: Matcher | None = None,
+        parser: OutputParser | None = None,
         index: int = 0,
         priority: int = 0,
         session: str = "",
         notices: tuple[str, ...] = (),
+        kept_tokens: int = 0,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(ident, list(prompt), priority=priority, session=session, clock=clock)
@@ -82,12 +94,16 @@ class Generation(Sequence):
         self.stop_string: str | None = None
         """The stop string that ended it."""
         self._emit = emit
+        self._matcher = matcher
+        self._parser = parser
         self._notices = notices
+        self._kept_tokens = kept_tokens
         self._piece = piece
         self._detokenizer = StreamDetokenizer()
         self._stops = StopMatcher(stops)
         self._shown = 0
         """Prompt tokens of the last `Progress`; what is computed again is not told again."""
+        self._reasoning_tokens = 0
         self._held_ids: list[int] = []
         self._held_logprobs: list[TokenLogprob] = []
 
@@ -115,7 +131,8 @@ class Generation(Sequence):
         if logits is None:
             return None
         banned = self.limits.banned(self.new_tokens)
-        return self.accept(self.sampler.draw(logits[0], self.total, banned=banned))
+        drawn = self.sampler.draw(logits[0], self.total, banned=banned, matcher=self._matcher)
+        return self.accept(drawn)
 
     def accept(self, drawn: Drawn) -> FinishReason | None:
         """Take a drawn token: say its text, and return why the sequence ends with it, or None."""
@@ -125,14 +142,22 @@ class Generation(Sequence):
             self._say("", flush=True)
             return "stop"
         self.sampler.accept(drawn.id)
+        if self._matcher is not None:
+            self._matcher.accept(drawn.id)
         self.tokens.append(drawn.id)
         self._held_ids.append(drawn.id)
         if drawn.logprob is not None:
             self._held_logprobs.append(self._logprob(drawn, drawn.logprob))
-        text, matched = self._stops.push(self._detokenizer.push(self._piece(drawn.id)))
+        if self._parser is not None and self._parser.channel == "reasoning":
+            self._reasoning_tokens += 1
+        piece = self._piece(drawn.id, special=drawn.id in self.limits.shown_ids)
+        text, matched = self._stops.push(self._detokenizer.push(piece))
         if matched is not None:
             self._say(text, flush=True, stopped=True)
             self.stop_string = matched
+            return "stop"
+        if self._matcher is not None and self._matcher.complete and not self.limits.ignore_eos:
+            self._say(text, flush=True)
             return "stop"
         if self.new_tokens >= self.limits.max_tokens:
             self._say(text, flush=True)
@@ -147,8 +172,19 @@ class Generation(Sequence):
         self.clock.ended = time.monotonic()
         if reason == "cancelled":
             self._say("", flush=True)
-        usage = Usage(self.prompt_tokens, self.cached, self.new_tokens)
-        self._end(Finished(reason, usage, self._timings(), self.stop_string))
+        usage = Usage(
+            self.prompt_tokens,
+            self.cached,
+            self.new_tokens,
+            self._reasoning_tokens,
+            max(0, self._kept_tokens - self.cached),
+        )
+        notices: tuple[str, ...] = ()
+        if self._parser is not None:
+            notices = self._parser.notices
+            if reason == "stop" and self._parser.calls:
+                reason = "tool_calls"
+        self._end(Finished(reason, usage, self._timings(), self.stop_string, notices))
 
     def fail(self, error: Exception) -> None:
         self._end(Failed(to_info(error)))
@@ -166,10 +202,32 @@ class Generation(Sequence):
                 text += self._stops.finish()
             else:
                 self.stop_string = matched
-        if not text and not (flush and self._held_ids):
+        if self._parser is None:
+            if text or (flush and self._held_ids):
+                self._emit_text(text)
             return
+        parts = self._parser.push(text) if text else []
+        if flush:
+            parts += self._parser.finish()
+        for part in parts:
+            self._emit_part(part)
+        if flush and self._held_ids:
+            self._emit_text("")
+
+    def _emit_part(self, part: Part) -> None:
+        if isinstance(part, CallPart):
+            ids = tuple(self._held_ids)
+            self._held_ids.clear()
+            self._held_logprobs.clear()
+            self._emit(
+                ToolCallPart(part.position, part.id, part.name, part.arguments, ids, self.index)
+            )
+        else:
+            self._emit_text(part.text, part.channel)
+
+    def _emit_text(self, text: str, channel: Channel = "content") -> None:
         logprobs = tuple(self._held_logprobs) if self._held_logprobs else None
-        self._emit(Token(text, tuple(self._held_ids), logprobs, self.index))
+        self._emit(Token(text, tuple(self._held_ids), logprobs, self.index, channel))
         self._held_ids.clear()
         self._held_logprobs.clear()
 
