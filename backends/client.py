@@ -147,9 +147,13 @@ class HostClient:
         assert isinstance(answer, Text)
         return int(answer.text)
 
-    async def clear_cache(self, model: ModelSpec) -> EngineStats:
-        """Forget the kept prefixes of `model`, loaded if need be; returns what is left."""
-        answer = await self.ask(ClearCache(), _absolute(model))
+    async def clear_cache(self, model: ModelSpec, *, load: bool = True) -> EngineStats:
+        """Forget the kept prefixes of `model`, loaded if need be; returns what is left.
+
+        Raises:
+            ModelNotFound: it is not loaded, and `load` is false; then its settings do not matter.
+        """
+        answer = await self.ask(ClearCache(load), _absolute(model))
         assert isinstance(answer, EngineStats)
         return answer
 

@@ -16,9 +16,9 @@ from typing import Any
 from hearth.backends.admission import Admission, cost
 from hearth.backends.breaker import Breaker
 from hearth.backends.contract import EngineStats, ModelSettings, ModelSpec, Started, WorkerStats
-from hearth.backends.errors import Busy
+from hearth.backends.errors import Busy, ModelNotFound
 from hearth.backends.local_socket import HostPlace
-from hearth.backends.wire import Answer, Call, Load
+from hearth.backends.wire import Answer, Call, ClearCache, Load
 from hearth.backends.worker_process import Stream, WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,10 @@ class Supervisor:
         ticket = model.admission.admit(wanted) if wanted is not None else None
         model.users += 1
         try:
-            worker = await self._worker(model, spec, stream.ended)
+            if isinstance(call, ClearCache) and not call.load:
+                worker: WorkerProcess | None = _loaded(model)
+            else:
+                worker = await self._worker(model, spec, stream.ended)
             if worker is not None:
                 if isinstance(call, Load):
                     assert worker.info is not None
@@ -193,6 +196,14 @@ def _alive(model: _Model) -> WorkerProcess | None:
     """Its worker, if it can be used or will be when it is loaded."""
     worker = model.worker
     return worker if worker is not None and worker.usable else None
+
+
+def _loaded(model: _Model) -> WorkerProcess:
+    """Its worker, whatever settings it has. Raises `ModelNotFound` where none is loaded."""
+    worker = _alive(model)
+    if worker is None or worker.info is None:
+        raise ModelNotFound(f"{model.name} is not loaded.", "`hearth ps` shows what is.")
+    return worker
 
 
 def _worker_stats(model: _Model, worker: WorkerProcess, engine: EngineStats | None) -> WorkerStats:

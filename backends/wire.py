@@ -145,6 +145,9 @@ class Rank:
 class ClearCache:
     """Forget every kept prefix; answered by `EngineStats`."""
 
+    load: bool = True
+    """False: only where the model is loaded, with whatever settings, else `ModelNotFound`."""
+
 
 @dataclass(frozen=True, slots=True)
 class GetEngineStats:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from hearth.app.server.generation import Tally
-from hearth.backends.contract import TokenLogprob
+from hearth.backends.contract import TokenLogprob, ToolCall
 
 _LEAST_LOGPROB: Final = -9999.0
 """Stands for minus infinity, which JSON lacks, as at OpenAI."""
@@ -45,6 +45,7 @@ def usage_and_timings(tally: Tally) -> dict[str, Any]:
             "completion_tokens": usage.completion_tokens,
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         }
     }
     if len(tally.timings) == 1:
@@ -55,6 +56,17 @@ def usage_and_timings(tally: Tally) -> dict[str, Any]:
 def notices(tally: Tally) -> dict[str, Any]:
     """What the user should know, if there is anything: a field of our own."""
     return {"notices": list(tally.notices)} if tally.notices else {}
+
+
+def tool_call(call: ToolCall) -> dict[str, Any]:
+    """A call as a message has it."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def reasoning(text: str) -> dict[str, Any]:
+    """Both names that clients look for."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def chat_logprobs(tokens: Iterable[TokenLogprob]) -> dict[str, Any]:

@@ -1,10 +1,8 @@
-"""The application: which URL is answered by whom."""
+"""The application: its routes, and the errors that become answers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,31 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hearth.app.server.chat import create_chat_completion
-from hearth.app.server.completions import create_completion
+from hearth.app.server.endpoint import Handler
 from hearth.app.server.errors import as_hearth_error, error_response, server_ended
-from hearth.app.server.health import health
-from hearth.app.server.models import list_models, retrieve_model
+from hearth.app.server.routes import ENDPOINTS
 from hearth.app.server.security import Guard, Policy
 from hearth.app.server.services import Services
-
-Endpoint = Callable[[Request], Awaitable[Response]]
-
-ENDPOINTS: Final[tuple[tuple[str, str, Endpoint], ...]] = (
-    ("POST", "/v1/chat/completions", create_chat_completion),
-    ("POST", "/v1/completions", create_completion),
-    ("GET", "/v1/models", list_models),
-    ("GET", "/v1/models/{name:path}", retrieve_model),
-    ("GET", "/health", health),
-)
 
 
 def build(services: Services, policy: Policy) -> Starlette:
     """The ASGI application over `services`, for those whom `policy` lets in."""
     application = Starlette(
         routes=[
-            Route(path, _answering(endpoint), methods=[method])
-            for method, path, endpoint in ENDPOINTS
+            Route(endpoint.path, _answering(endpoint.handler), methods=[endpoint.method])
+            for endpoint in ENDPOINTS
         ],
         middleware=[Middleware(Guard, policy=policy)],
         exception_handlers={HTTPException: _no_such_route},
@@ -46,19 +32,20 @@ def build(services: Services, policy: Policy) -> Starlette:
     return application
 
 
-def _answering(endpoint: Endpoint) -> Endpoint:
-    """`endpoint`, answering with what it raises; it is cancelled only when the server ends."""
+def _answering(handler: Handler) -> Handler:
+    """`handler`, answering with what it raises; it is cancelled only when the server ends."""
 
     async def answer(http: Request) -> Response:
+        path = http.url.path
         try:
-            return await endpoint(http)
+            return await handler(http)
         except asyncio.CancelledError:
-            return error_response(server_ended())
+            return error_response(server_ended(), path)
         except Exception as error:  # noqa: BLE001 - the last door of a request
-            return error_response(as_hearth_error(error))
+            return error_response(as_hearth_error(error), path)
 
     return answer
 
 
 async def _no_such_route(http: Request, error: Exception) -> Response:
-    return error_response(as_hearth_error(error))
+    return error_response(as_hearth_error(error), http.url.path)

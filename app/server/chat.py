@@ -10,25 +10,29 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from hearth.app.server import answers, sse
-from hearth.app.server.body import read_object
-from hearth.app.server.generation import Choice, Happenings, Tally, collect, happenings
-from hearth.app.server.leaving import until_gone
-from hearth.app.server.messages import read_messages
-from hearth.app.server.parameters import CHAT, accept
-from hearth.app.server.requests import (
-    build,
-    flag,
-    renamed,
-    renaming,
-    session_of,
-    stream_options,
+from hearth.app.server.exchange import Exchange
+from hearth.app.server.generation import Choice, Happenings, Tally
+from hearth.app.server.messages import read_messages, read_tools
+from hearth.app.server.parameters import ConflictingParameters
+from hearth.app.server.requests import build, constraint_of, stream_options
+from hearth.app.server.tables.chat import CHAT
+from hearth.backends.contract import (
+    ChoiceFinished,
+    Finished,
+    Progress,
+    Request,
+    Started,
+    Token,
+    ToolCallPart,
 )
-from hearth.app.server.services import services_of
-from hearth.app.settings import ModelUse
-from hearth.backends.contract import ChoiceFinished, Finished, Progress, Request, Started, Token
-from hearth.backends.errors import InvalidParameter
 
 _KIND: Final = "chat.completion"
+_NAMES: Final = {
+    "constraint": "response_format",
+    "continue_last": "continue_final_message",
+    "forced_tool": "tool_choice.function.name",
+    "template_values": "chat_template_kwargs",
+}
 
 
 async def create_chat_completion(http: HttpRequest) -> Response:
@@ -37,47 +41,93 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     Raises:
         HearthError: the request is refused, or fails before the first chunk.
     """
-    services = services_of(http)
-    given = accept(CHAT, await read_object(http))
-    chosen = services.catalog.find(given.get("model"))
+    exchange = await Exchange.open(http, CHAT)
+    given = exchange.given
+    exchange.names.update(_names(given))
     options = stream_options(given)
-    names = _names(given)
-    try:
-        request = _request(given, chosen.use, session_of(given, http))
-        backend = await services.hosts.backend(chosen.spec)
-        events = renaming(happenings(backend, [request], 1), names)
-        name = chosen.found.name
-        if options.stream:
-            head = answers.Head(f"{_KIND}.chunk", "chatcmpl", name)
-            parts = _chunks(head, request, events, include_usage=options.include_usage)
-            return await sse.respond(http, parts, services)
-        choices = [Choice() for _ in range(request.n)]
-        tally = await until_gone(http.receive, collect(events, choices, request.n))
-    except InvalidParameter as error:
-        raise renamed(error, names) from error
-    return JSONResponse(_whole(answers.Head(_KIND, "chatcmpl", name), request, choices, tally))
+    with exchange.in_their_words():
+        request = _request(exchange)
+    events = await exchange.events([request])
+    if options.stream:
+        head = answers.Head(f"{_KIND}.chunk", "chatcmpl", exchange.model)
+        chunks = _Chunks(head, request, options.include_usage, given.get("return_progress", False))
+        return await exchange.stream(chunks.parts(events))
+    head = answers.Head(_KIND, "chatcmpl", exchange.model)
+    choices = [Choice() for _ in range(request.n)]
+    tally = await exchange.collect(events, choices, request.n)
+    return JSONResponse(_whole(head, request, choices, tally))
 
 
 def _names(given: Mapping[str, Any]) -> dict[str, str]:
     """From the names of our fields to those of whoever asked."""
-    names = {"session": "user"}
-    if given.get("logprobs") is True:
+    names = dict(_NAMES)
+    if given.get("logprobs"):
         names["logprobs"] = "top_logprobs"
     if "max_completion_tokens" in given:
         names["max_tokens"] = "max_completion_tokens"
+    if "reasoning_effort" in given:
+        names["template_values.reasoning_effort"] = "reasoning_effort"
+    for index in range(len(given.get("tools", ()))):
+        for field in ("name", "description", "parameters", "strict"):
+            names[f"tools[{index}].{field}"] = f"tools[{index}].function.{field}"
     return names
 
 
-def _request(given: dict[str, Any], use: ModelUse, session: str) -> Request:
+def _request(exchange: Exchange) -> Request:
+    given = exchange.given
     if "max_completion_tokens" in given:
         given = {**given, "max_tokens": given["max_completion_tokens"]}
-    logprobs = given.get("top_logprobs", 0) if flag(given, "logprobs") else None
+    logprobs = given.get("top_logprobs", 0) if given.get("logprobs") else None
     if logprobs is None and "top_logprobs" in given:
-        raise InvalidParameter(
+        raise ConflictingParameters(
             "top_logprobs", "top_logprobs without logprobs.", "Set logprobs to true as well."
         )
-    messages = read_messages(given.get("messages"), use.system)
-    return build(given, use, session, logprobs, messages=messages)
+    if given.get("return_progress") and not given.get("stream"):
+        raise ConflictingParameters(
+            "return_progress", "return_progress without stream.", "Set stream to true as well."
+        )
+    messages = read_messages(given["messages"], exchange.chosen.use.system)
+    toolbox = read_tools(given)
+    last = messages[-1]
+    ends_begun = last.role == "assistant" and not last.tool_calls
+    continue_last = given.get("continue_final_message", ends_begun)
+    if continue_last and not ends_begun:
+        raise ConflictingParameters(
+            "continue_final_message",
+            "continue_final_message, and the last message is not the assistant's.",
+            "End with the beginning of an answer, or leave it out.",
+        )
+    return build(
+        given,
+        exchange.chosen.use,
+        exchange.session,
+        logprobs,
+        messages=messages,
+        constraint=constraint_of(given.get("response_format")),
+        tools=toolbox.tools,
+        tool_choice=toolbox.tool_choice,
+        forced_tool=toolbox.forced_tool,
+        parallel_tool_calls=given.get("parallel_tool_calls", True),
+        template_values=template_values(given),
+        continue_last=continue_last,
+    )
+
+
+def template_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables of the chat template that a body gives, `reasoning_effort` among them.
+
+    Raises:
+        ConflictingParameters: it stands there twice, with different values.
+    """
+    values = dict(given.get("chat_template_kwargs", {}))
+    effort = given.get("reasoning_effort")
+    if effort is None:
+        return values
+    if values.get("reasoning_effort", effort) != effort:
+        raise ConflictingParameters(
+            "reasoning_effort", "reasoning_effort differs from that of chat_template_kwargs."
+        )
+    return {**values, "reasoning_effort": effort}
 
 
 def _whole(
@@ -88,7 +138,7 @@ def _whole(
         choices=[
             {
                 "index": index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                "message": _message(choice),
                 "logprobs": answers.chat_logprobs(choice.logprobs) if wanted else None,
                 "finish_reason": choice.reason,
             }
@@ -99,14 +149,56 @@ def _whole(
     )
 
 
-async def _chunks(
-    head: answers.Head, request: Request, events: Happenings, *, include_usage: bool
-) -> sse.Parts:
-    """The role of every choice, its text as it comes, its end; then the usage, if it is wanted."""
-    tally = Tally()
-    rest: dict[str, Any] = {"usage": None} if include_usage else {}
+def _message(choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    if choice.reasoning:
+        message |= answers.reasoning(choice.reasoning)
+    if choice.calls:
+        message["content"] = choice.text or None
+        message["tool_calls"] = [answers.tool_call(call) for call in choice.calls]
+    return message
 
-    def chunk(
+
+class _Chunks:
+    """Makes the chunks of a stream: the role of every choice, what it says as it comes, its end;
+    then the usage, if it is wanted.
+    """
+
+    def __init__(
+        self, head: answers.Head, request: Request, include_usage: bool, progress: bool
+    ) -> None:
+        self._head = head
+        self._choices = request.n
+        self._include_usage = include_usage
+        self._progress = progress
+        self._rest: dict[str, Any] = {"usage": None} if include_usage else {}
+
+    async def parts(self, events: Happenings) -> sse.Parts:
+        """The bytes of the stream."""
+        tally = Tally()
+        async with aclosing(events):
+            async for _, event in events:
+                tally.add(event)
+                if isinstance(event, Token):
+                    if event.text or event.logprobs:
+                        yield self._token(event)
+                elif isinstance(event, ToolCallPart):
+                    yield self._chunk(event.index, {"tool_calls": [_call_delta(event)]})
+                elif isinstance(event, Started):
+                    first = {"role": "assistant", "content": ""}
+                    for index in range(self._choices):
+                        yield self._chunk(index, first, **answers.notices(tally))
+                elif isinstance(event, Progress):
+                    yield self._prefill(event)
+                elif isinstance(event, ChoiceFinished):
+                    yield self._chunk(event.index, {}, event.reason)
+                elif isinstance(event, Finished) and self._include_usage:
+                    usage = answers.usage_and_timings(tally) | answers.notices(tally)
+                    yield sse.event(self._head.body(choices=[], **usage))
+        yield sse.DONE
+
+    def _chunk(
+        self,
         index: int,
         delta: dict[str, Any],
         reason: str | None = None,
@@ -114,23 +206,24 @@ async def _chunks(
         **more: Any,
     ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        return sse.event(head.body(choices=[choice], **rest, **more))
+        return sse.event(self._head.body(choices=[choice], **self._rest, **more))
 
-    async with aclosing(events):
-        async for _, event in events:
-            tally.add(event)
-            if isinstance(event, Started):
-                for index in range(request.n):
-                    first = {"role": "assistant", "content": ""}
-                    yield chunk(index, first, **answers.notices(tally))
-            elif isinstance(event, Progress):
-                yield sse.comment(f"prefill {event.done}/{event.total}")
-            elif isinstance(event, Token):
-                logprobs = answers.chat_logprobs(event.logprobs) if event.logprobs else None
-                if event.text or logprobs:
-                    yield chunk(event.index, {"content": event.text}, logprobs=logprobs)
-            elif isinstance(event, ChoiceFinished):
-                yield chunk(event.index, {}, event.reason)
-            elif isinstance(event, Finished) and include_usage:
-                yield sse.event(head.body(choices=[], **answers.usage_and_timings(tally)))
-    yield sse.DONE
+    def _token(self, event: Token) -> bytes:
+        if event.channel == "reasoning":
+            return self._chunk(event.index, answers.reasoning(event.text))
+        logprobs = answers.chat_logprobs(event.logprobs) if event.logprobs else None
+        return self._chunk(event.index, {"content": event.text}, logprobs=logprobs)
+
+    def _prefill(self, event: Progress) -> bytes:
+        if not self._progress:
+            return sse.comment(f"prefill {event.done}/{event.total}")
+        progress = {"processed": event.done, "total": event.total}
+        return sse.event(self._head.body(choices=[], prompt_progress=progress, **self._rest))
+
+
+def _call_delta(part: ToolCallPart) -> dict[str, Any]:
+    """The first piece of a call names it, the others only add to its arguments."""
+    if not part.name:
+        return {"index": part.position, "function": {"arguments": part.arguments}}
+    function = {"name": part.name, "arguments": part.arguments}
+    return {"index": part.position, "id": part.id, "type": "function", "function": function}

@@ -12,20 +12,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from hearth.app.server import answers, sse
-from hearth.app.server.body import read_object
-from hearth.app.server.generation import Choice, Happenings, Tally, collect, happenings
-from hearth.app.server.leaving import until_gone
-from hearth.app.server.parameters import COMPLETIONS, accept
-from hearth.app.server.requests import (
-    build,
-    flag,
-    renamed,
-    renaming,
-    session_of,
-    stream_options,
-)
-from hearth.app.server.services import services_of
-from hearth.app.settings import ModelUse
+from hearth.app.server.exchange import Exchange
+from hearth.app.server.generation import Choice, Happenings, Tally
+from hearth.app.server.parameters import ConflictingParameters
+from hearth.app.server.requests import build, constraint_of, stream_options
+from hearth.app.server.tables.completions import COMPLETIONS
 from hearth.backends.contract import (
     Backend,
     ChoiceFinished,
@@ -33,32 +24,40 @@ from hearth.backends.contract import (
     Request,
     Started,
     Token,
+    TokenLogprob,
+    Usage,
 )
-from hearth.backends.errors import InvalidParameter, UnsupportedParameter
 
-MOST_PROMPTS: Final = 256
 DEFAULT_MAX_TOKENS: Final = 16
 """OpenAI's, for where neither the request nor the settings say how long the text may become."""
 _KIND: Final = "text_completion"
-_NAMES: Final = {"text": "prompt", "token_ids": "prompt", "session": "user"}
+_NAMES: Final = {"text": "prompt", "token_ids": "prompt", "constraint": "response_format"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Echo:
+    """What an answer begins with."""
+
+    text: str = ""
+    tokens: tuple[TokenLogprob, ...] = ()
+    """Of the prompt, where their log probabilities are asked for; the first has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One request a prompt, alike in all but the prompt; the answers begin with `echoes`."""
+    """One request a prompt, alike in all but the prompt."""
 
     requests: list[Request]
-    echoes: list[str]
+    echoes: list[_Echo]
+    wanted: int
+    """Choices of a prompt that are given; more may be made."""
+    logprobs: bool
+    progress: bool = False
 
     @property
     def each(self) -> int:
-        """Choices of a request."""
+        """Choices of a prompt that are made."""
         return self.requests[0].n
-
-    @property
-    def wants_logprobs(self) -> bool:
-        """The choices carry log probabilities."""
-        return self.requests[0].sampling.logprobs is not None
 
 
 async def create_completion(http: HttpRequest) -> Response:
@@ -67,107 +66,165 @@ async def create_completion(http: HttpRequest) -> Response:
     Raises:
         HearthError: the request is refused, or fails before the first chunk.
     """
-    services = services_of(http)
-    given = accept(COMPLETIONS, await read_object(http))
-    chosen = services.catalog.find(given.get("model"))
+    exchange = await Exchange.open(http, COMPLETIONS, _NAMES)
+    given = exchange.given
     options = stream_options(given)
-    try:
-        requests = _requests(given, chosen.use, session_of(given, http))
-        backend = await services.hosts.backend(chosen.spec)
-        head = answers.Head(_KIND, "cmpl", chosen.found.name)
-        echoes = [""] * len(requests)
-        if flag(given, "echo"):
-            echoes = await until_gone(http.receive, _echoes(backend, requests))
-        asked = _Asked(requests, echoes)
-        events = happenings(backend, requests, chosen.use.load.max_sessions)
-        events = renaming(events, _NAMES)
-        if options.stream:
-            parts = _chunks(head, asked, events, include_usage=options.include_usage)
-            return await sse.respond(http, parts, services)
-        choices = [Choice() for _ in range(len(requests) * asked.each)]
-        tally = await until_gone(http.receive, collect(events, choices, asked.each))
-    except InvalidParameter as error:
-        raise renamed(error, _NAMES) from error
+    _check(given)
+    with exchange.in_their_words():
+        requests = _requests(exchange)
+    backend = await exchange.backend()
+    echoes = [_Echo() for _ in requests]
+    if given.get("echo"):
+        top = given.get("logprobs")
+        echoes = await exchange.attend(_echoes(backend, requests, top))
+    logprobs = given.get("logprobs") is not None
+    asked = _Asked(
+        requests, echoes, given.get("n", 1), logprobs, given.get("return_progress", False)
+    )
+    head = answers.Head(_KIND, "cmpl", exchange.model)
+    if given.get("max_tokens") == 0:
+        return JSONResponse(await exchange.attend(_prompts_alone(head, asked, backend)))
+    events = await exchange.events(requests)
+    if options.stream:
+        return await exchange.stream(_chunks(head, asked, events, options.include_usage))
+    choices = [Choice() for _ in range(len(requests) * asked.each)]
+    tally = await exchange.collect(events, choices, asked.each)
     return JSONResponse(_whole(head, asked, choices, tally))
 
 
-def _requests(given: dict[str, Any], use: ModelUse, session: str) -> list[Request]:
+def _check(given: dict[str, Any]) -> None:
+    """Raises `ConflictingParameters` where two fields cannot stand together."""
+    streamed = given.get("stream", False)
     n = given.get("n", 1)
-    if given.get("best_of", n) != n:
-        raise UnsupportedParameter(
-            "best_of", "best_of other than n is not possible in this version of Hearth."
+    if given.get("best_of", n) < n:
+        raise ConflictingParameters(
+            "best_of", f"best_of ({given['best_of']}) is smaller than n ({n}).", "Raise it."
         )
-    logprobs = given.get("logprobs")
-    if flag(given, "echo") and logprobs is not None:
-        raise UnsupportedParameter(
-            "echo", "echo together with logprobs is not possible in this version of Hearth."
+    if given.get("best_of", n) > n and streamed:
+        raise ConflictingParameters(
+            "best_of", "best_of cannot be streamed: all must be complete to choose.", "Drop one."
         )
+    if given.get("max_tokens") == 0 and streamed:
+        raise ConflictingParameters(
+            "max_tokens", "max_tokens is 0: there is nothing to stream.", "Leave stream out."
+        )
+    if given.get("return_progress") and not streamed:
+        raise ConflictingParameters(
+            "return_progress", "return_progress without stream.", "Set stream to true as well."
+        )
+    if "suffix" in given and given.get("echo"):
+        raise ConflictingParameters(
+            "echo", "echo together with suffix: the answer lies between.", "Leave echo out."
+        )
+
+
+def _requests(exchange: Exchange) -> list[Request]:
+    given, use = exchange.given, exchange.chosen.use
     if use.max_tokens is None:
         use = replace(use, max_tokens=DEFAULT_MAX_TOKENS)
-    prompts = read_prompts(given.get("prompt"))
-    return [build(given, use, session, logprobs, **prompt) for prompt in prompts]
+    made = max(given.get("best_of", 1), given.get("n", 1))
+    logprobs = given.get("logprobs")
+    if made > given.get("n", 1) and logprobs is None:
+        logprobs = 0  # The likeliest are chosen by them.
+    limits = {"n": made}
+    if given.get("max_tokens") == 0:
+        limits["max_tokens"] = 1  # Never run: the prompt alone is wanted.
+    constraint = constraint_of(given.get("response_format"))
+    return [
+        build(
+            given,
+            use,
+            exchange.session,
+            logprobs,
+            constraint=constraint,
+            suffix=given.get("suffix") if "text" in prompt else None,
+            **limits,
+            **prompt,
+        )
+        for prompt in _prompts(given)
+    ]
 
 
-def read_prompts(value: Any) -> list[dict[str, Any]]:
-    """The `text` or `token_ids` of each prompt: a text, a list of texts, token ids, or a list of
-    lists of those. Raises `InvalidParameter` for anything else.
+def _prompts(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """The `text` or `token_ids` of each prompt.
+
+    Raises:
+        ConflictingParameters: token ids with a suffix.
     """
-    if isinstance(value, str):
-        value = [value]
-    elif isinstance(value, list) and value and not isinstance(value[0], str | list):
-        value = [value]  # token ids; if they are none, they are refused as such
-    if not isinstance(value, list) or not value:
-        raise InvalidParameter(
-            "prompt", "prompt must be text, token ids, or a list of either.", "Send some text."
-        )
-    if len(value) > MOST_PROMPTS:
-        raise InvalidParameter(
-            "prompt", f"prompt has {len(value):,} prompts; at most {MOST_PROMPTS} are possible."
-        )
-    return [_prompt(item) for item in value]
+    prompt = given["prompt"]
+    if isinstance(prompt, str) or isinstance(prompt[0], int):
+        prompt = [prompt]
+    if given.get("suffix") is not None and not all(isinstance(item, str) for item in prompt):
+        raise ConflictingParameters("suffix", "suffix goes with a prompt of text.", "Send text.")
+    return [
+        {"text": item} if isinstance(item, str) else {"token_ids": tuple(item)} for item in prompt
+    ]
 
 
-def _prompt(item: Any) -> dict[str, Any]:
-    if isinstance(item, str):
-        return {"text": item}
-    if isinstance(item, list):
-        return {"token_ids": tuple(item)}
-    raise InvalidParameter(
-        "prompt", f"prompt has a {type(item).__name__} among its prompts.", "Send text."
-    )
-
-
-async def _echoes(backend: Backend, requests: Sequence[Request]) -> list[str]:
-    async def echo(request: Request) -> str:
-        if request.text is not None:
-            return request.text
-        return await backend.detokenize(request.token_ids or ())
+async def _echoes(backend: Backend, requests: Sequence[Request], top: int | None) -> list[_Echo]:
+    async def echo(request: Request) -> _Echo:
+        if top is None and request.text is not None:
+            return _Echo(request.text)
+        prompt = await backend.render(request)
+        text = prompt.text if request.text is None else request.text
+        if top is None:
+            return _Echo(text)
+        first = TokenLogprob(prompt.ids[0], await backend.detokenize(prompt.ids[:1]), 0.0)
+        if len(prompt.ids) == 1:
+            return _Echo(text, (first,))
+        scores = await backend.score(prompt.ids, top=top)
+        return _Echo(text, (first, *scores.tokens))
 
     return list(await asyncio.gather(*map(echo, requests)))
+
+
+async def _prompts_alone(head: answers.Head, asked: _Asked, backend: Backend) -> dict[str, Any]:
+    """The answer where no token is asked for."""
+    prompts = await asyncio.gather(*map(backend.render, asked.requests))
+    tally = Tally(Usage(prompt_tokens=sum(len(prompt.ids) for prompt in prompts)))
+    choices = [Choice(reason="length") for _ in range(len(asked.requests) * asked.each)]
+    return _whole(head, asked, choices, tally)
 
 
 def _whole(
     head: answers.Head, asked: _Asked, choices: list[Choice], tally: Tally
 ) -> dict[str, Any]:
+    found = []
+    for position, echo in enumerate(asked.echoes):
+        made = choices[position * asked.each : (position + 1) * asked.each]
+        if len(made) > asked.wanted:
+            made = sorted(made, key=_mean_logprob, reverse=True)[: asked.wanted]
+        found += [(echo, choice) for choice in made]
     return head.body(
         choices=[
             {
                 "index": index,
-                "text": asked.echoes[index // asked.each] + choice.text,
-                "logprobs": answers.text_logprobs(choice.logprobs, 0)
-                if asked.wants_logprobs
-                else None,
+                "text": echo.text + choice.text,
+                "logprobs": _logprobs(echo, choice) if asked.logprobs else None,
                 "finish_reason": choice.reason,
             }
-            for index, choice in enumerate(choices)
+            for index, (echo, choice) in enumerate(found)
         ],
         **answers.usage_and_timings(tally),
         **answers.notices(tally),
     )
 
 
+def _mean_logprob(choice: Choice) -> float:
+    """How likely the model finds it, a token: OpenAI's measure of what is best."""
+    values = [token.logprob for token in choice.logprobs]
+    return sum(values) / len(values) if values else 0.0
+
+
+def _logprobs(echo: _Echo, choice: Choice) -> dict[str, Any]:
+    found = answers.text_logprobs([*echo.tokens, *choice.logprobs], 0)
+    if echo.tokens:
+        found["token_logprobs"][0] = found["top_logprobs"][0] = None
+    return found
+
+
 async def _chunks(
-    head: answers.Head, asked: _Asked, events: Happenings, *, include_usage: bool
+    head: answers.Head, asked: _Asked, events: Happenings, include_usage: bool
 ) -> sse.Parts:
     """The beginning of every choice, its text as it comes, its end; then the usage, if wanted."""
     tally = Tally()
@@ -183,10 +240,17 @@ async def _chunks(
             tally.add(event)
             first = position * asked.each
             if isinstance(event, Started):
+                echo = asked.echoes[position]
+                logprobs = _logprobs(echo, Choice()) if echo.tokens else None
                 for index in range(first, first + asked.each):
-                    yield chunk(index, asked.echoes[position], None, None, **answers.notices(tally))
+                    offsets[index] = sum(len(token.text) for token in echo.tokens)
+                    yield chunk(index, echo.text, None, logprobs, **answers.notices(tally))
             elif isinstance(event, Progress):
-                yield sse.comment(f"prefill {event.done}/{event.total}")
+                if asked.progress:
+                    progress = {"processed": event.done, "total": event.total}
+                    yield sse.event(head.body(choices=[], prompt_progress=progress, **rest))
+                else:
+                    yield sse.comment(f"prefill {event.done}/{event.total}")
             elif isinstance(event, Token):
                 index, logprobs = first + event.index, None
                 if event.logprobs:

@@ -20,8 +20,18 @@ from hearth.backends.errors import (
 
 log = logging.getLogger(__name__)
 
+ANTHROPIC: Final = "/v1/messages"
+OLLAMA: Final = "/api/"
 _RETRY_HELPS: Final = (Busy, WorkerDied, HostUnreachable)
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 _CODES: Final = {PromptTooLong.code: "context_length_exceeded"}
 """Where programs look for OpenAI's name of an error."""
 
@@ -104,9 +114,16 @@ def as_hearth_error(error: Exception) -> HearthError:
     return InternalError("Something went wrong inside Hearth; server.log has the details.")
 
 
-def error_body(error: HearthError) -> dict[str, Any]:
-    """`{"error": {"message", "type", "param", "code"}}`, each a string or null."""
+def error_body(error: HearthError, path: str = "") -> dict[str, Any]:
+    """`{"error": {"message", "type", "param", "code"}}`, each a string or null; at the paths of
+    other families (`ANTHROPIC`, `OLLAMA`) as their clients read it.
+    """
     status = error.http_status
+    if path.startswith(OLLAMA):
+        return {"error": str(error)}
+    if path.startswith(ANTHROPIC):
+        kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else _INVALID)
+        return {"type": "error", "error": {"type": kind, "message": str(error)}}
     param = error.data.get("param")
     return {
         "error": {
@@ -121,7 +138,7 @@ def error_body(error: HearthError) -> dict[str, Any]:
 _INVALID: Final = "invalid_request_error"
 
 
-def error_response(error: HearthError) -> Response:
+def error_response(error: HearthError, path: str = "") -> Response:
     """The response for `error`.
 
     `Retry-After` stands in it where `retry_after_s` does in the error's data; `x-should-retry:
@@ -139,4 +156,4 @@ def error_response(error: HearthError) -> Response:
         headers["allow"] = ", ".join(cast("list[str]", error.data["allow"]))
     if error.http_status == 401:
         headers["www-authenticate"] = "Bearer"
-    return JSONResponse(error_body(error), error.http_status, headers)
+    return JSONResponse(error_body(error, path), error.http_status, headers)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from hearth.app.server.errors import Interrupted
 from hearth.backends.contract import (
@@ -22,46 +22,78 @@ from hearth.backends.contract import (
     Timings,
     Token,
     TokenLogprob,
+    ToolCall,
+    ToolCallPart,
     Usage,
 )
-from hearth.backends.errors import InternalError, from_info
+from hearth.backends.errors import HearthError, InternalError, from_info
 
-Happening = Started | Progress | Token | ChoiceFinished | Finished
+Happening = Started | Progress | Token | ToolCallPart | ChoiceFinished | Finished
 Happenings = AsyncGenerator[tuple[int, Happening], None]
 
 _MOST_WAITING_EVENTS: Final = 256
 
 
-async def generate(backend: Backend, request: Request) -> AsyncGenerator[Happening, None]:
+class Recorder(Protocol):
+    """Measures one request (`app.server.metrics`)."""
+
+    def event(self, event: Event) -> None:
+        """One came."""
+        ...
+
+    def end(self, status: int) -> None:
+        """It is over; only the first call counts."""
+        ...
+
+
+async def generate(
+    backend: Backend, request: Request, begin: Callable[[], Recorder]
+) -> AsyncGenerator[Happening, None]:
     """The events of `request`; every choice gets its `ChoiceFinished`, also where there is one.
 
     Raises:
         HearthError: what a `Failed` says.
         Interrupted: somebody else ended the generation.
     """
-    generated = cast(AsyncGenerator[Event, None], backend.generate(request))
-    async with aclosing(generated) as events:
-        async for event in events:
-            if isinstance(event, Failed):
-                raise from_info(event.error)
-            if isinstance(event, ChoiceFinished | Finished) and event.reason == "cancelled":
-                raise Interrupted("The generation was interrupted.", "Ask again.")
-            if isinstance(event, Finished) and request.n == 1:
-                yield ChoiceFinished(0, event.reason, event.stop)
-            yield event
-            if isinstance(event, Finished):
-                return
-    raise InternalError("A stream ended without a last event.")
+    recorder = begin()
+    status = 499
+    try:
+        generated = cast(AsyncGenerator[Event, None], backend.generate(request))
+        async with aclosing(generated) as events:
+            async for event in events:
+                recorder.event(event)
+                if isinstance(event, Failed):
+                    raise from_info(event.error)
+                if isinstance(event, ChoiceFinished | Finished) and event.reason == "cancelled":
+                    raise Interrupted("The generation was interrupted.", "Ask again.")
+                if isinstance(event, Finished):
+                    status = 200
+                    if request.n == 1:
+                        yield ChoiceFinished(0, event.reason, event.stop)
+                yield event
+                if isinstance(event, Finished):
+                    return
+        raise InternalError("A stream ended without a last event.")
+    except HearthError as error:
+        status = error.http_status
+        raise
+    finally:
+        recorder.end(status)
 
 
-async def happenings(backend: Backend, requests: Sequence[Request], at_once: int) -> Happenings:
+async def happenings(
+    backend: Backend, requests: Sequence[Request], at_once: int, begin: Callable[[], Recorder]
+) -> Happenings:
     """(position of the request, event) of all `requests`, `at_once` of them at the same time.
+
+    Args:
+        begin: begins to measure one of them.
 
     Raises:
         HearthError: what the first one that fails raises; the others are cancelled.
     """
     if len(requests) == 1:
-        async with aclosing(generate(backend, requests[0])) as events:
+        async with aclosing(generate(backend, requests[0], begin)) as events:
             async for event in events:
                 yield 0, event
         return
@@ -71,7 +103,7 @@ async def happenings(backend: Backend, requests: Sequence[Request], at_once: int
 
     async def pump(position: int, request: Request) -> None:
         try:
-            async with turn, aclosing(generate(backend, request)) as events:
+            async with turn, aclosing(generate(backend, request, begin)) as events:
                 async for event in events:
                     await arrived.put((position, event))
         except Exception as error:  # noqa: BLE001 - raised again where the events are read
@@ -101,13 +133,38 @@ class Choice:
     """One answer, complete."""
 
     pieces: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
     reason: FinishReason = "stop"
+    stop: str | None = None
 
     @property
     def text(self) -> str:
         """The whole answer."""
         return "".join(self.pieces)
+
+    @property
+    def reasoning(self) -> str:
+        """What was thought before it."""
+        return "".join(self.thoughts)
+
+    def add(self, event: Token | ToolCallPart | ChoiceFinished) -> None:
+        """Take in what `event` says of this choice."""
+        if isinstance(event, ChoiceFinished):
+            self.reason, self.stop = event.reason, event.stop
+        elif isinstance(event, ToolCallPart):
+            if event.position == len(self.calls):
+                self.calls.append(ToolCall(event.id, event.name, event.arguments))
+            else:
+                call = self.calls[event.position]
+                arguments = call.arguments + event.arguments
+                self.calls[event.position] = ToolCall(call.id, call.name, arguments)
+        elif event.channel == "reasoning":
+            self.thoughts.append(event.text)
+        else:
+            self.pieces.append(event.text)
+            self.logprobs += event.logprobs or ()
 
 
 @dataclass(slots=True)
@@ -128,8 +185,11 @@ class Tally:
                 ours.prompt_tokens + theirs.prompt_tokens,
                 ours.cached_tokens + theirs.cached_tokens,
                 ours.completion_tokens + theirs.completion_tokens,
+                ours.reasoning_tokens + theirs.reasoning_tokens,
+                ours.kept_tokens + theirs.kept_tokens,
             )
             self.timings.append(event.timings)
+            self.notices.update(dict.fromkeys(event.notices))
 
 
 async def collect(events: Happenings, choices: Sequence[Choice], each: int) -> Tally:
@@ -138,10 +198,6 @@ async def collect(events: Happenings, choices: Sequence[Choice], each: int) -> T
     async with aclosing(events):
         async for position, event in events:
             tally.add(event)
-            if isinstance(event, Token):
-                choice = choices[position * each + event.index]
-                choice.pieces.append(event.text)
-                choice.logprobs += event.logprobs or ()
-            elif isinstance(event, ChoiceFinished):
-                choices[position * each + event.index].reason = event.reason
+            if isinstance(event, Token | ToolCallPart | ChoiceFinished):
+                choices[position * each + event.index].add(event)
     return tally

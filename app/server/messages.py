@@ -1,97 +1,131 @@
-"""The `messages` of a chat: text and text parts; what no model can be shown is refused by name."""
+"""The `messages` and `tools` of a chat in OpenAI's shape, as the contract's types. Their form was
+checked by the table (`app.server.tables.chat`).
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from hearth.backends.contract import Message, Role
-from hearth.backends.errors import InvalidParameter, UnsupportedParameter
+from hearth.app.server.parameters import ConflictingParameters
+from hearth.backends.contract import Message, Role, Tool, ToolCall, ToolChoice
+from hearth.backends.errors import InvalidParameter
 
-MOST_MESSAGES: Final = 2048
-_ROLES: Final[dict[str, Role]] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-}
-_LATER: Final = ("tool", "function")
-_EMPTY: Final[tuple[Any, ...]] = (None, [], "")
+Json = Mapping[str, Any]
 
 
-def read_messages(value: Any, system: str) -> tuple[Message, ...]:
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The tools of a request and how they may be used; the names are the contract's."""
+
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    forced_tool: str = ""
+
+
+def read_messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
     """The messages of a request; `system`, if not empty, goes first where they have no system
     message of their own.
 
     Raises:
-        InvalidParameter: no list of messages, or one of them is malformed.
-        UnsupportedParameter: pictures, sound, tools, names; an answer begun for the model.
+        InvalidParameter: the arguments of a call are no JSON object.
     """
-    if not isinstance(value, list) or not value:
-        raise InvalidParameter(
-            "messages", "messages must be a list of one message or more.", "Send what to answer."
-        )
-    if len(value) > MOST_MESSAGES:
-        raise InvalidParameter(
-            "messages", f"{len(value):,} messages; at most {MOST_MESSAGES:,} are possible."
-        )
-    messages = tuple(_message(item, f"messages[{index}]") for index, item in enumerate(value))
-    if messages[-1].role == "assistant":
-        raise UnsupportedParameter(
-            f"messages[{len(messages) - 1}].role",
-            "The last message is the assistant's; answers cannot be continued in this version.",
-            "End with a message of the user.",
-        )
+    messages = tuple(_message(item, f"messages[{index}]") for index, item in enumerate(items))
     if system and all(message.role != "system" for message in messages):
         messages = (Message("system", system), *messages)
     return messages
 
 
-def _message(value: Any, param: str) -> Message:
+def _message(item: Json, place: str) -> Message:
+    role: Role = "system" if item["role"] == "developer" else item["role"]
+    thoughts = {item[key] for key in ("reasoning_content", "reasoning") if item.get(key)}
+    if len(thoughts) > 1:
+        raise ConflictingParameters(
+            f"{place}.reasoning",
+            f"{place} has two texts of reasoning.",
+            "Send reasoning_content alone.",
+        )
+    return Message(
+        role,
+        text_of(item.get("content")) or item.get("refusal", ""),
+        reasoning="".join(thoughts),
+        tool_calls=tuple(
+            _call(call, f"{place}.tool_calls[{index}]")
+            for index, call in enumerate(item.get("tool_calls", ()))
+        ),
+        tool_call_id=item.get("tool_call_id", ""),
+        name=item.get("name", ""),
+    )
+
+
+def text_of(content: str | Sequence[Json] | None) -> str:
+    """The text of a content, which is one or has parts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.get("text") or part.get("refusal") or "" for part in content)
+
+
+def _call(call: Json, place: str) -> ToolCall:
+    arguments = call["function"]["arguments"]
+    check_arguments(arguments, f"{place}.function.arguments")
+    return ToolCall(call["id"], call["function"]["name"], arguments)
+
+
+def check_arguments(arguments: str, place: str) -> None:
+    """Raises `InvalidParameter` if `arguments` write no JSON object."""
+    try:
+        value = json.loads(arguments or "{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidParameter(place, f"{place} is no JSON: {error}.") from error
     if not isinstance(value, dict):
-        raise InvalidParameter(param, f"{param} must be an object with role and content.")
-    role = value.get("role")
-    if role in _LATER:
-        raise UnsupportedParameter(
-            f"{param}.role", f"{param} is of the role {role}; tools are not possible yet."
+        raise InvalidParameter(place, f"{place} must write a JSON object.")
+
+
+def read_tools(given: Json) -> Toolbox:
+    """The tools of a body and their choice.
+
+    Raises:
+        ConflictingParameters: a choice without tools.
+        InvalidParameter: a tool that is chosen is not among them.
+    """
+    tools = tuple(_tool(item["function"]) for item in given.get("tools", ()))
+    choice = given.get("tool_choice", "auto")
+    if isinstance(choice, str):
+        if choice == "required" and not tools:
+            raise _no_tools()
+        return Toolbox(tools, choice)  # type: ignore[arg-type]
+    if not tools:
+        raise _no_tools()
+    if choice["type"] == "function":
+        name = choice["function"]["name"]
+        _check_known(name, tools, "tool_choice.function.name")
+        return Toolbox(tools, "required", name)
+    allowed = choice["allowed_tools"]
+    names = {item["function"]["name"] for item in allowed["tools"]}
+    for name in names:
+        _check_known(name, tools, "tool_choice.allowed_tools.tools")
+    return Toolbox(tuple(tool for tool in tools if tool.name in names), allowed["mode"])
+
+
+def _tool(item: Json) -> Tool:
+    return Tool(
+        item["name"],
+        item.get("description", ""),
+        item.get("parameters", {}),
+        item.get("strict", False),
+    )
+
+
+def _check_known(name: str, tools: Sequence[Tool], place: str) -> None:
+    if all(tool.name != name for tool in tools):
+        raise ConflictingParameters(
+            place, f'{place} is "{name}", which is none of the tools.', "Name one of tools."
         )
-    if not isinstance(role, str) or role not in _ROLES:
-        raise InvalidParameter(
-            f"{param}.role",
-            f"{param}.role must be one of {', '.join(_ROLES)}.",
-        )
-    for name, content in value.items():
-        if name not in ("role", "content") and content not in _EMPTY:
-            raise UnsupportedParameter(
-                f"{param}.{name[:100]}",
-                f"{name[:100]} in a message is not possible in this version of Hearth.",
-                "Leave it out.",
-            )
-    return Message(_ROLES[role], _text(value.get("content"), f"{param}.content"))
 
 
-def _text(content: Any, param: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        raise InvalidParameter(param, f"{param} must be text or a list of parts.")
-    return "".join(_part(part, f"{param}[{index}]") for index, part in enumerate(content))
-
-
-def _part(part: Any, param: str) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(kind, str):
-        raise InvalidParameter(f"{param}.type", f"{param} must be an object with a type.")
-    if kind != "text":
-        raise UnsupportedParameter(
-            f"{param}.type", f"A part of type {kind[:100]} is not possible: only text is."
-        )
-    for name, value in part.items():
-        if name not in ("type", "text") and value not in _EMPTY:
-            raise UnsupportedParameter(
-                f"{param}.{name[:100]}",
-                f"{name[:100]} in a part is not possible in this version of Hearth.",
-                "Leave it out.",
-            )
-    if not isinstance(part.get("text"), str):
-        raise InvalidParameter(f"{param}.text", f"{param}.text must be text.")
-    return str(part["text"])
+def _no_tools() -> ConflictingParameters:
+    return ConflictingParameters(
+        "tool_choice", "tool_choice asks for a tool, and there are none.", "Send tools as well."
+    )

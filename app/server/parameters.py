@@ -1,107 +1,186 @@
-"""Every field of a request body: honoured, accepted without an effect, or refused by name.
+"""The one parameter table: every field of every body, and what is done with it.
 
-Nothing is ignored in silence: a field that stands in no table is refused as well. Types and ranges
-of what is honoured are checked by `backends.engine.validate`, the same for all front ends.
+A field is honoured, accepted without an effect, or refused by name; one that stands in no table is
+refused as well, so that nothing is ignored in silence. The tables (`app.server.tables`) drive what
+is accepted, `/openapi.json`, `/v1/capabilities` and `docs/api.md`. Ranges of numbers come from
+`backends.engine.validate`, where flags, settings and forms get theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from hearth.app.nearest import did_you_mean
-from hearth.backends.engine.validate import REQUEST_FIELDS, SAMPLING_FIELDS
+from hearth.app.server.schema import Anything, Json, Schema
 from hearth.backends.errors import InvalidParameter, UnsupportedParameter
+
+Treatment = Literal["honoured", "without effect", "refused"]
+
+
+class ConflictingParameters(InvalidParameter):
+    """Two fields of a body that cannot stand together, each right by itself."""
+
+    code = "conflicting_parameters"
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One field of a request body.
+    """One field of an object.
 
     Attributes:
-        treatment: "without effect" is for what changes no answer of a server on one machine.
-        neutral: values of a refused field that ask for nothing, and so are accepted.
+        name: as clients write it.
+        schema: its values; of a refused one: those that ask for nothing, and so are accepted.
+        help: what it does, or why it is without effect or refused; one line.
+        default: what holds where it is absent, in words; empty: nothing does.
+        required: it must be there. Otherwise null is the same as absent, as OpenAI has it.
+        nullable: null may be written for it.
     """
 
     name: str
-    treatment: Literal["honoured", "without effect", "refused"]
-    neutral: tuple[Any, ...] = ()
+    schema: Schema | None
+    help: str
+    treatment: Treatment = "honoured"
+    default: str = ""
+    required: bool = False
+    nullable: bool = True
+
+    def json(self) -> Json:
+        """Its JSON schema with the description."""
+        found = (self.schema or Anything()).json()
+        if self.nullable and not self.required:
+            found = {"anyOf": [found, {"type": "null"}]}
+        return {
+            **found,
+            "description": self.help + (f" Default: {self.default}." * bool(self.default)),
+        }
 
 
-Table = Mapping[str, Parameter]
+def honoured(
+    name: str, schema: Schema, help_: str, default: str = "", *, required: bool = False
+) -> Parameter:
+    """A field that does what it says."""
+    return Parameter(name, schema, help_, default=default, required=required)
 
 
-def _honoured(names: Iterable[str]) -> list[Parameter]:
-    return [Parameter(name, "honoured") for name in names]
+def without_effect(name: str, schema: Schema, why: str) -> Parameter:
+    """A field that changes no answer of a server on one machine, and is documented so."""
+    return Parameter(name, schema, why, "without effect")
 
 
-def _without_effect(names: Iterable[str]) -> list[Parameter]:
-    return [Parameter(name, "without effect") for name in names]
+def refused(name: str, why: str, neutral: Schema | None = None) -> Parameter:
+    """A field that cannot be honoured; `neutral` values ask for nothing."""
+    return Parameter(name, neutral, why, "refused")
 
 
-def _table(*groups: list[Parameter]) -> Table:
-    return {parameter.name: parameter for group in groups for parameter in group}
+@dataclass(frozen=True, slots=True)
+class Table(Schema):
+    """An object with known fields: the body of an endpoint, or a part of one.
 
-
-_NUMBERS: Final = tuple(field.name for field in (*SAMPLING_FIELDS, *REQUEST_FIELDS))
-_COMMON: Final = (
-    *("model", "stream", "stream_options", "user", "stop", "logit_bias"),
-    *("dry_sequence_breakers", "ignore_eos", *_NUMBERS),
-)
-
-CHAT: Final = _table(
-    _honoured(("messages", "max_completion_tokens", "top_logprobs", *_COMMON)),
-    _without_effect(
-        (
-            *("store", "metadata", "service_tier", "safety_identifier", "moderation"),
-            *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
-            *("parallel_tool_calls", "prediction", "verbosity"),
-        )
-    ),
-    [
-        Parameter("response_format", "refused", ({"type": "text"},)),
-        Parameter("modalities", "refused", (["text"],)),
-        Parameter("tools", "refused", ([],)),
-        Parameter("tool_choice", "refused", ("none", "auto")),
-        Parameter("functions", "refused", ([],)),
-        Parameter("function_call", "refused", ("none", "auto")),
-        Parameter("reasoning_effort", "refused", ("none",)),
-        Parameter("audio", "refused"),
-        Parameter("web_search_options", "refused"),
-    ],
-)
-"""`/v1/chat/completions`."""
-
-COMPLETIONS: Final = _table(
-    _honoured(("prompt", "echo", "best_of", *_COMMON)),
-    [Parameter("suffix", "refused", ("",))],
-)
-"""`/v1/completions`."""
-
-
-def accept(table: Table, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `body` that are honoured; null is the same as absent, as OpenAI has it.
-
-    Raises:
-        UnsupportedParameter: a field that is known and cannot be honoured.
-        InvalidParameter: a field that nobody knows.
+    Attributes:
+        title: its name in the documentation.
+        place: what a body's path begins with; empty for the body itself.
     """
-    honoured = {}
-    for name, value in body.items():
-        parameter = table.get(name)
-        if parameter is None:
-            raise InvalidParameter(
-                name[:100],
-                f'There is no parameter "{name[:100]}" here.{did_you_mean(name[:100], table)}',
-                "Leave it out.",
-            )
-        if value is None:
-            continue
-        if parameter.treatment == "refused" and value not in parameter.neutral:
-            raise UnsupportedParameter(
-                name, f"{name} is not possible in this version of Hearth.", "Leave it out."
-            )
-        if parameter.treatment == "honoured":
-            honoured[name] = value
-    return honoured
+
+    title: str
+    parameters: tuple[Parameter, ...]
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self.parameters)
+
+    def read(self, value: Any, path: str = "") -> Any:
+        """The fields that are honoured, without those that are null.
+
+        Raises:
+            InvalidParameter: a field is unknown, missing, or has a wrong value.
+            UnsupportedParameter: one that is known and cannot be honoured.
+        """
+        if not isinstance(value, dict):
+            raise self.wrong(value, path)
+        known = {parameter.name: parameter for parameter in self.parameters}
+        prefix = f"{path}." if path else ""
+        given: dict[str, Any] = {}
+        for name, item in value.items():
+            parameter = known.get(name)
+            place = f"{prefix}{name[:100]}"
+            if parameter is None:
+                raise InvalidParameter(
+                    place,
+                    f'There is no parameter "{place}" here.{did_you_mean(name[:100], known)}',
+                    "Leave it out.",
+                )
+            if item is None and parameter.nullable and not parameter.required:
+                continue
+            read = self._value(parameter, item, place)
+            if parameter.treatment == "honoured":
+                given[name] = read
+        for parameter in self.parameters:
+            if parameter.required and parameter.name not in value:
+                place = prefix + parameter.name
+                wanted = (parameter.schema or Anything()).words
+                raise InvalidParameter(place, f"{place} is missing.", f"Send {wanted}.")
+        return given
+
+    def _value(self, parameter: Parameter, value: Any, place: str) -> Any:
+        if parameter.treatment != "refused":
+            assert parameter.schema is not None
+            return parameter.schema.read(value, place)
+        try:
+            if parameter.schema is not None:
+                return parameter.schema.read(value, place)
+        except InvalidParameter:
+            pass  # Not one of those that ask for nothing.
+        raise UnsupportedParameter(place, f"{place} is refused: {parameter.help}.", "Leave it out.")
+
+    def json(self) -> Json:
+        accepted = [parameter for parameter in self.parameters if parameter.schema is not None]
+        found: Json = {
+            "type": "object",
+            "title": self.title,
+            "properties": {parameter.name: parameter.json() for parameter in accepted},
+            "additionalProperties": False,
+        }
+        required = [parameter.name for parameter in accepted if parameter.required]
+        if required:
+            found["required"] = required
+        return found
+
+    @property
+    def words(self) -> str:
+        return "an object"
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged(Schema):
+    """Objects of several kinds, told apart by one field, such as "type" or "role".
+
+    Attributes:
+        key: that field, which stands in every table too.
+        kinds: the table for each of its values.
+        refused: values that are known and cannot be honoured, and why.
+        default: the kind of an object without the field; empty: it must be there.
+    """
+
+    key: str
+    kinds: dict[str, Table]
+    refused: dict[str, str]
+    default: str = ""
+
+    def read(self, value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            raise self.wrong(value, path)
+        kind = value.get(self.key, self.default or None)
+        place = f"{path}.{self.key}"
+        if isinstance(kind, str) and kind in self.refused:
+            raise UnsupportedParameter(place, f'{place} "{kind}" is refused: {self.refused[kind]}.')
+        if not isinstance(kind, str) or kind not in self.kinds:
+            raise InvalidParameter(place, f"{place} must be one of {', '.join(self.kinds)}.")
+        return self.kinds[kind].read(value, path)
+
+    def json(self) -> Json:
+        return {"oneOf": [table.json() for table in self.kinds.values()]}
+
+    @property
+    def words(self) -> str:
+        return "an object"

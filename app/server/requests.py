@@ -1,7 +1,9 @@
-"""What both kinds of completion share: from the fields of a body to a `contract.Request`."""
+"""From the fields of a body to a `contract.Request`, for every kind of generation."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
@@ -9,14 +11,17 @@ from typing import Any, Final, cast
 
 from starlette.requests import HTTPConnection
 
+from hearth.app.chosen import Chosen
 from hearth.app.server.generation import Happenings
+from hearth.app.server.parameters import ConflictingParameters
 from hearth.app.settings import ModelUse
-from hearth.backends.contract import Request, SamplingParams
+from hearth.backends.contract import Constraint, Request, SamplingParams
 from hearth.backends.engine.validate import validate
-from hearth.backends.errors import InvalidParameter, UnsupportedParameter
+from hearth.backends.errors import InvalidParameter
 
 _SAMPLING: Final = {field.name for field in fields(SamplingParams)} - {"logprobs"}
 _LIMITS: Final = ("max_tokens", "min_tokens", "ignore_eos", "n", "priority")
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +33,29 @@ class StreamOptions:
 
 
 def build(
-    given: Mapping[str, Any], use: ModelUse, session: str, logprobs: int | None, **prompt: Any
+    given: Mapping[str, Any], use: ModelUse, session: str, logprobs: int | None, **asked: Any
 ) -> Request:
-    """The request for `prompt` (`messages`, `text` or `token_ids`); what `given` does not say is as
-    the model's settings have it.
+    """The request for what is `asked` (`messages`, `text` or `token_ids`, and further fields of
+    `Request`); what `given` does not say is as the model's settings have it.
 
     Raises:
-        InvalidParameter: a value has a wrong type or lies outside of its range.
+        InvalidParameter: a value is out of its range, by the contract's name.
     """
     sampling = {name: value for name, value in given.items() if name in _SAMPLING}
-    if "seed" in sampling:
-        sampling["seed"] = _seed(sampling["seed"])
+    if sampling.get("seed", 0) < 0:
+        sampling["seed"] += 2**64  # OpenAI's seeds are signed; ours are the same 64 bits.
     if "logit_bias" in sampling:
-        sampling["logit_bias"] = _biases(sampling["logit_bias"])
+        sampling["logit_bias"] = {int(key): bias for key, bias in sampling["logit_bias"].items()}
     if "dry_sequence_breakers" in sampling:
-        sampling["dry_sequence_breakers"] = _texts(sampling["dry_sequence_breakers"])
-    limits = {name: given[name] for name in _LIMITS if name in given}
-    limits.setdefault("max_tokens", use.max_tokens)
+        sampling["dry_sequence_breakers"] = tuple(sampling["dry_sequence_breakers"])
+    wanted = {name: given[name] for name in _LIMITS if name in given}
+    wanted.setdefault("max_tokens", use.max_tokens)
     request = Request(
-        **prompt,
         sampling=replace(use.sampling, **cast(Any, {**sampling, "logprobs": logprobs})),
-        stop=cast("tuple[str, ...]", _texts(given["stop"])) if "stop" in given else use.stop,
+        stop=_texts(given["stop"]) if "stop" in given else use.stop,
         session=session,
-        **limits,
+        reuse_prefix=given.get("cache_prompt", True),
+        **{**wanted, **asked},
     )
     validate(request, None)
     return request
@@ -61,58 +66,69 @@ def session_of(given: Mapping[str, Any], connection: HTTPConnection) -> str:
     turns with those of others.
     """
     if "user" in given:
-        if not isinstance(given["user"], str):
-            raise InvalidParameter("user", "user must be text.", "Send text.")
         return f"http user {given['user']}"
     return f"http {connection.client.host if connection.client else ''}"
 
 
-def stream_options(given: Mapping[str, Any]) -> StreamOptions:
-    """How the answer is to be sent.
+def with_keep_alive(chosen: Chosen, given: Mapping[str, Any]) -> Chosen:
+    """`chosen`, unloaded when `keep_alive` says so, if it does. Raises `InvalidParameter`."""
+    value = given.get("keep_alive")
+    if value is None:
+        return chosen
+    settings = replace(chosen.spec.settings, keep_alive_s=_seconds(value))
+    return replace(chosen, spec=replace(chosen.spec, settings=settings))
 
-    Raises:
-        InvalidParameter: a wrong type, an unknown option, or options without a stream.
-    """
-    stream = flag(given, "stream")
+
+def _seconds(value: float | str) -> float:
+    if not isinstance(value, str):
+        return float(value)
+    number, unit = re.fullmatch(r"(-?[0-9.]+)(ms|s|m|h)?", value).groups()  # type: ignore[union-attr]
+    return float(number) * _UNITS_S[unit or ""]
+
+
+def stream_options(given: Mapping[str, Any]) -> StreamOptions:
+    """How the answer is to be sent. Raises `ConflictingParameters`: options without a stream."""
+    stream = given.get("stream", False)
     options = given.get("stream_options")
-    if options is None:
-        return StreamOptions(stream)
-    if not isinstance(options, dict):
-        raise InvalidParameter("stream_options", "stream_options must be an object.")
-    if not stream:
-        raise InvalidParameter(
+    if options is not None and not stream:
+        raise ConflictingParameters(
             "stream_options", "stream_options without stream.", "Set stream to true as well."
         )
-    for name in options:
-        if name not in ("include_usage", "include_obfuscation"):
-            raise InvalidParameter(
-                f"stream_options.{name[:100]}", f'There is no stream option "{name[:100]}".'
-            )
-    if flag(options, "include_obfuscation", "stream_options."):
-        raise UnsupportedParameter(
-            "stream_options.include_obfuscation", "include_obfuscation is not possible here."
-        )
-    return StreamOptions(stream, flag(options, "include_usage", "stream_options."))
+    return StreamOptions(stream, (options or {}).get("include_usage", False))
 
 
-def flag(given: Mapping[str, Any], name: str, prefix: str = "") -> bool:
-    """A boolean, false where it is absent or null. Raises `InvalidParameter` for anything else."""
-    value = given.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise InvalidParameter(prefix + name, f"{name} must be true or false.")
-    return bool(value)
+def constraint_of(response_format: Mapping[str, Any] | None) -> Constraint | None:
+    """What `response_format` asks for; None for free text."""
+    match (response_format or {"type": "text"})["type"]:
+        case "json_object":
+            return Constraint("json")
+        case "json_schema":
+            schema = (response_format or {})["json_schema"]["schema"]
+            return Constraint("json_schema", json.dumps(schema))
+        case "regex":
+            return Constraint("regex", (response_format or {})["regex"])
+        case "choice":
+            return Constraint("choice", json.dumps((response_format or {})["choices"]))
+        case _:
+            return None
 
 
 def renamed(error: InvalidParameter, names: Mapping[str, str]) -> InvalidParameter:
-    """`error` as whoever asked knows the parameter: `names` from our names to theirs."""
-    theirs = names.get(error.param)
-    if theirs is None:
+    """`error` as whoever asked knows the parameter: `names` from our names to theirs, each for
+    itself and for all that lies in it; the longest that fits holds.
+    """
+    fitting = [
+        name for name in names if re.match(rf"{re.escape(name)}(?![A-Za-z0-9_])", error.param)
+    ]
+    if not fitting:
         return error
+    ours = max(fitting, key=len)
+    param = names[ours] + error.param.removeprefix(ours)
     message = error.message
     if message.startswith(error.param):
-        message = theirs + message.removeprefix(error.param)
+        message = param + message.removeprefix(error.param)
     data = {name: value for name, value in error.data.items() if name != "param"}
-    return type(error)(theirs, message, error.hint, **data)
+    return type(error)(param, message, error.hint, **data)
 
 
 async def renaming(events: Happenings, names: Mapping[str, str]) -> Happenings:
@@ -125,29 +141,5 @@ async def renaming(events: Happenings, names: Mapping[str, str]) -> Happenings:
         raise renamed(error, names) from error
 
 
-def _seed(seed: object) -> object:
-    """OpenAI's seeds are signed; ours are the same 64 bits without a sign."""
-    if isinstance(seed, int) and not isinstance(seed, bool) and -(2**63) <= seed < 0:
-        return seed + 2**64
-    return seed
-
-
-def _texts(value: object) -> object:
-    """One text or a list of them as a tuple; anything else is left to be refused."""
-    if isinstance(value, str):
-        return (value,)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _biases(value: object) -> object:
-    """Token ids are texts in JSON; what is no table is left to be refused."""
-    if not isinstance(value, dict):
-        return value
-    for token in value:
-        if not (token.isascii() and token.isdecimal() and len(token) <= 10):
-            raise InvalidParameter(
-                "logit_bias",
-                f'logit_bias has "{token[:40]}", which is no token id.',
-                "Send token ids, as texts, with a number each.",
-            )
-    return {int(token): bias for token, bias in value.items()}
+def _texts(value: str | list[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from starlette.requests import HTTPConnection
 
 from hearth.app.server.catalog import Catalog
 from hearth.app.server.connection import HostConnection
+from hearth.app.server.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Services:
 
     catalog: Catalog
     hosts: HostConnection
+    metrics: Metrics = field(default_factory=Metrics)
     patience_s: float = 5.0
     """How long a stream waits for its first event before it promises success with its status."""
     ping_s: float = 10.0

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -20,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from hearth.app.server.errors import ClientGone, as_hearth_error, error_body, server_ended
 from hearth.app.server.leaving import until_gone
 from hearth.app.server.services import Services
+from hearth.backends.errors import HearthError
 
 DONE: Final = b"data: [DONE]\n\n"
 _FAREWELL_S: Final = 0.5
@@ -29,8 +31,12 @@ Parts = AsyncGenerator[bytes, None]
 
 
 def event(value: dict[str, Any]) -> bytes:
-    """One event. ASCII alone, because some clients end lines at U+2028 and its like."""
-    return f"data: {json.dumps(value, separators=(',', ':'), allow_nan=False)}\n\n".encode("ascii")
+    """One event. The characters that some clients end lines at are escaped."""
+    data = msgspec.json.encode(value)
+    if b"\xe2\x80" in data or b"\xc2\x85" in data:
+        for character in "\u2028\u2029\u0085":
+            data = data.replace(character.encode(), b"\\u%04x" % ord(character))
+    return b"data: " + data + b"\n\n"
 
 
 def comment(text: str) -> bytes:
@@ -38,7 +44,31 @@ def comment(text: str) -> bytes:
     return f": {text}\n\n".encode()
 
 
-async def respond(request: Request, parts: Parts, services: Services) -> Response:
+def named(name: str, value: dict[str, Any]) -> bytes:
+    """An event with a name, as Anthropic's streams and those of `/v1/responses` have it."""
+    return f"event: {name}\n".encode() + event(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What differs between the families of streams.
+
+    Attributes:
+        failure: the last bytes of a stream that failed.
+        ping: what breaks a silence, and means nothing.
+    """
+
+    failure: Callable[[HearthError], bytes]
+    ping: bytes = comment("waiting")
+    media_type: str = "text/event-stream"
+
+
+OPENAI: Final = Dialect(lambda error: event(error_body(error)))
+
+
+async def respond(
+    request: Request, parts: Parts, services: Services, dialect: Dialect = OPENAI
+) -> Response:
     """The response that streams `parts`.
 
     What goes wrong before the first part is raised, and so gets a status of its own, if it does so
@@ -54,7 +84,7 @@ async def respond(request: Request, parts: Parts, services: Services) -> Respons
     except BaseException:
         await _end(first, parts)
         raise
-    return EventStream(first, parts, services)
+    return EventStream(first, parts, services, dialect)
 
 
 async def _next(parts: Parts) -> bytes:
@@ -82,17 +112,24 @@ class EventStream(Response):
             for the services' `stall_s`.
         services: `ping_s` says how often it is looked whether the stream is silent; no silence is
             twice as long.
+        dialect: how failures and pings are written.
     """
 
-    media_type = "text/event-stream"
-
-    def __init__(self, first: asyncio.Task[bytes], parts: Parts, services: Services) -> None:
+    def __init__(
+        self,
+        first: asyncio.Task[bytes],
+        parts: Parts,
+        services: Services,
+        dialect: Dialect = OPENAI,
+    ) -> None:
         self.status_code = 200
         self.background = None
+        self.media_type = dialect.media_type
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
         self._first = first
         self._parts = parts
         self._services = services
+        self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the whole stream; it is only cancelled when the server ends."""
@@ -101,12 +138,12 @@ class EventStream(Response):
                 await until_gone(receive, self._write(send))
         except asyncio.CancelledError:
             with contextlib.suppress(ClientGone):
-                await _Line(send, _FAREWELL_S).put(event(error_body(server_ended())))
+                await _Line(send, _FAREWELL_S).put(self._dialect.failure(server_ended()))
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         line = _Line(send, self._services.stall_s)
-        pinging = asyncio.create_task(line.ping(self._services.ping_s))
+        pinging = asyncio.create_task(line.ping(self._services.ping_s, self._dialect.ping))
         try:
             await line.put(await self._first)
             async for part in self._parts:
@@ -115,7 +152,7 @@ class EventStream(Response):
         except ClientGone:
             raise
         except Exception as error:  # noqa: BLE001 - the client gets it as an event
-            await line.put(event(error_body(as_hearth_error(error))))
+            await line.put(self._dialect.failure(as_hearth_error(error)))
         finally:
             pinging.cancel()
             await asyncio.gather(pinging, return_exceptions=True)
@@ -138,9 +175,9 @@ class _Line:
         except TimeoutError as error:
             raise ClientGone("The client has stopped reading.") from error
 
-    async def ping(self, every_s: float) -> None:
+    async def ping(self, every_s: float, ping: bytes) -> None:
         while True:
             self._silent = True
             await asyncio.sleep(every_s)
             if self._silent:
-                await self.put(comment("waiting"))
+                await self.put(ping)

@@ -43,6 +43,8 @@ class RunnerInfo:
     """
     embedding_width: int = 0
     """Length of the vectors of `embed`; 0: it cannot."""
+    can_rank: bool = False
+    """Whether `rank` works: the model was trained to say how well a text answers a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class CacheStats:
     kept_tokens: int
     """Held by kept prefixes alone."""
     kept_prefixes: int
+    pinned_tokens: int = 0
+    """Held by pinned prefixes, whoever else holds them."""
 
 
 class RunnerCache(Protocol):
@@ -104,6 +108,11 @@ class RunnerCache(Protocol):
     A slot is empty until `open` or `restore` and after `release`. What is released may be kept:
     such a prefix is found by `open` until room is needed, the least recently used going first.
     Sharing never copies. A hit compares token ids and is exact, or it is no hit.
+
+    A pinned prefix is kept until some seconds after its last use (an `open` with tokens that begin
+    with it), in spite of others who need room: beside other sequences its tokens count as in use.
+    Only what `reserve` needs for a sequence that runs alone, and so could not go on otherwise, is
+    taken from pins, after all other prefixes.
     """
 
     def match(self, tokens: Seq[int]) -> int:
@@ -117,13 +126,14 @@ class RunnerCache(Protocol):
         ...
 
     def reserve(self, slot: int, tokens: int) -> bool:
-        """Make sure that `slot` can grow to `tokens` tokens, evicting kept prefixes if need be;
-        False if the pool cannot, and then nothing has changed.
+        """Make sure that `slot` can grow to `tokens` tokens, evicting kept prefixes if need be,
+        and pinned ones if no other slot is in use; False if the pool cannot, and then nothing has
+        changed.
         """
         ...
 
     def free_tokens(self) -> int:
-        """Tokens that could be reserved beyond all reservations, were no prefix kept."""
+        """Tokens that could be reserved for one more slot beyond all reservations."""
         ...
 
     def trim(self, slot: int, tokens: int) -> bool:
@@ -134,6 +144,13 @@ class RunnerCache(Protocol):
 
     def checkpoint(self, slot: int) -> None:
         """Keep what `slot` holds now as a prefix, while it goes on."""
+        ...
+
+    def pin(self, slot: int, tokens: int, seconds: float) -> bool:
+        """Keep the first `tokens` tokens of `slot`, which it holds, until `seconds` after their
+        last use. False where that would be more than pins may hold, or where this model's memory
+        cannot share just so many: they are kept as any others then.
+        """
         ...
 
     def release(self, slot: int, *, keep: bool) -> None:
@@ -151,7 +168,7 @@ class RunnerCache(Protocol):
         ...
 
     def clear(self) -> None:
-        """Forget every kept prefix."""
+        """Forget every kept prefix, pinned ones too."""
         ...
 
     def stats(self) -> CacheStats: ...
@@ -212,6 +229,16 @@ class Runner(Protocol):
 
         Raises:
             UnsupportedParameter: this model has no such pooling.
+            PromptTooLong: a text is longer than one step can take.
+        """
+        ...
+
+    def rank(self, texts: Seq[Seq[int]]) -> NDArray[np.float32]:
+        """How well the text in each list of token ids, a query and a text as the model wants them,
+        answers its query: [len(texts)], higher is better. Touches no slot.
+
+        Raises:
+            UnsupportedParameter: this model was not trained for that.
             PromptTooLong: a text is longer than one step can take.
         """
         ...

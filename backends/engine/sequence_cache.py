@@ -4,9 +4,12 @@ what is kept of those that ended, and who shares what.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 from hearth.backends.engine.cells import CellPool
+from hearth.backends.engine.kept import KeptPrefixes
 from hearth.backends.engine.radix import RadixIndex
 from hearth.backends.engine.runner import CacheStats, SavedState
 from hearth.backends.engine.sequence_store import SequenceStore
@@ -18,7 +21,7 @@ class SequenceCache:
 
     An id of the store is live (it belongs to a slot), kept (it holds a prefix, the least recently
     used going first) or free. A released sequence is kept under the id that it has, so keeping
-    copies nothing and shares nothing anew.
+    copies nothing and shares nothing anew. A pinned prefix is a kept one with an id of its own.
 
     `open` before `reserve`: what a sequence has found needs no room of its own, and is not evicted
     to make room for it.
@@ -30,13 +33,21 @@ class SequenceCache:
         pool_tokens: most cells that may be in use or promised.
         context: most tokens of one sequence.
         kept_tokens: most cells that kept prefixes alone may hold.
+        clock: seconds, for pins.
 
     Raises:
         InternalError: a slot is named that does not exist or is in the wrong state.
     """
 
     def __init__(
-        self, store: SequenceStore, *, slots: int, pool_tokens: int, context: int, kept_tokens: int
+        self,
+        store: SequenceStore,
+        *,
+        slots: int,
+        pool_tokens: int,
+        context: int,
+        kept_tokens: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if store.sequences < slots:
             raise InternalError(f"A store of {store.sequences} sequences has {slots} slots.")
@@ -48,8 +59,8 @@ class SequenceCache:
         self._index = RadixIndex()
         self._slots: list[int | None] = [None] * slots
         self._free = list(reversed(range(store.sequences)))
-        self._kept: dict[int, None] = {}
-        """Ids of kept prefixes, the least recently used first."""
+        self._kept = KeptPrefixes(self._pool, self._index, clock, most_pins=store.sequences - slots)
+        self._pins = self._kept.pins
 
     # ---- for the engine: see the protocol
 
@@ -60,19 +71,22 @@ class SequenceCache:
     def open(self, slot: int, tokens: Seq[int]) -> int:
         """See the protocol."""
         self._must_be_empty(slot)
+        self._pins.expire()
+        self._kept.use_pins(tokens)
         length, donor = self._find(tokens)
         if donor is None:
             self._begin(slot)
             return 0
         if donor in self._kept:
-            self._touch(donor)
-            if self._slots[slot] is None and not self._free and len(self._kept) == 1:
+            self._kept.touch(donor)
+            if self._slots[slot] is None and not self._free and self._kept.loose() == [donor]:
                 return self._take_over(slot, donor, length)
         self._share(donor, self._begin(slot), length)
         return length
 
     def reserve(self, slot: int, tokens: int) -> bool:
         """See the protocol; cells that are shared count once."""
+        self._pins.expire()
         sequence = self._sequence(slot)
         length, promised = 0, 0
         if sequence is not None:
@@ -81,15 +95,17 @@ class SequenceCache:
             return False
         more = max(tokens, length) - max(promised, length)
         fits_beside_kept = self._pool.promised_cells + more <= self._pool_tokens
-        if more > 0 and not fits_beside_kept and more > self.free_tokens():
+        is_alone = all(other in (None, sequence) for other in self._slots)
+        if more > 0 and not fits_beside_kept and more > self._free_tokens(pins_stay=not is_alone):
             return False
         self._pool.promise(self._begin(slot), tokens)
-        self._evict_for_promises()
+        self._evict_for_promises(pins_stay=not is_alone)
         return True
 
     def free_tokens(self) -> int:
         """See the protocol."""
-        return max(0, self._pool_tokens - self._live_cells() - self._pool.growth)
+        self._pins.expire()
+        return self._free_tokens(pins_stay=bool(self._live()))
 
     def trim(self, slot: int, tokens: int) -> bool:
         """See the protocol. Where what is forgotten is shared, and the pool has no room for as much
@@ -113,18 +129,39 @@ class SequenceCache:
 
     def checkpoint(self, slot: int) -> None:
         """See the protocol; without an id to spare nothing is kept."""
+        self._pins.expire()
         source = self.sequence(slot)
         if self._is_kept(source) or not self._may_keep(source):
             return
         self._drop_covered(source)
-        if self._free or self._kept:
-            target = self._take_id()
-            self._share(source, target, self._index.length(source))
-            self._kept[target] = None
-            self._evict_excess()
+        self._keep_first(source, self._index.length(source))
+        self._evict_excess()
+
+    def pin(self, slot: int, tokens: int, seconds: float) -> bool:
+        """See the protocol. Pins may hold half of the pool, no more than may be kept, and no ids
+        that slots may need.
+        """
+        self._pins.expire()
+        source = self.sequence(slot)
+        held = self._index.length(source)
+        if not 0 < tokens <= held:
+            raise InternalError(f"Slot {slot} holds {held} tokens; {tokens} cannot be pinned.")
+        known = self._kept.exactly(source, tokens)
+        if known not in self._pins:
+            if known is None and not self._store.intact(source, held, tokens):
+                return False
+            holder = source if known is None else known
+            if not self._pins.make_room(holder, tokens, seconds, self._most_pinned_tokens):
+                return False
+        if known is None and (known := self._keep_first(source, tokens)) is None:
+            return False
+        self._kept.touch(known)
+        self._pins.add(known, seconds)
+        return True
 
     def release(self, slot: int, *, keep: bool) -> None:
         """See the protocol. Not kept is what alone exceeds the budget of kept prefixes."""
+        self._pins.expire()
         sequence = self._sequence(slot)
         if sequence is None:
             return
@@ -132,7 +169,7 @@ class SequenceCache:
         self._pool.promise(sequence, 0)
         if keep and not self._is_kept(sequence) and self._may_keep(sequence):
             self._drop_covered(sequence)
-            self._kept[sequence] = None
+            self._kept.add(sequence)
         else:
             self._drop(sequence)
         self._evict_excess()
@@ -166,10 +203,10 @@ class SequenceCache:
 
     def stats(self) -> CacheStats:
         """See the protocol."""
-        live = self._live_cells()
-        return CacheStats(
-            self._store.allocated_tokens, live, self._pool.cells - live, len(self._kept)
-        )
+        self._pins.expire()
+        live, pinned = self._live_cells(), self._pins.cells
+        kept = self._pool.cells - live
+        return CacheStats(self._store.allocated_tokens, live, kept, len(self._kept), pinned)
 
     # ---- for the runner
 
@@ -210,10 +247,12 @@ class SequenceCache:
         more is reserved, nothing is any more, and who wants to grow has to `reserve` again.
         """
         self._pool_tokens = min(self._pool_tokens, pool_tokens)
+        self._kept.unpin_beyond(self._most_pinned_tokens)
         self._evict_for_promises()
         if self._pool.promised_cells > self._pool_tokens:
             for sequence in self._live():
                 self._pool.promise(sequence, self._pool.length(sequence))
+            self._evict_for_promises(pins_stay=False)
 
     def check_integrity(self) -> None:
         """Count all of it again; raises AssertionError where it contradicts itself."""
@@ -237,6 +276,7 @@ class SequenceCache:
         assert self._pool.growth == 0 or self._pool.promised_cells <= self._pool_tokens
         assert not self._kept or self._pool.cells <= self._pool_tokens
         assert self._pool.cells - self._live_cells() <= self._most_kept_tokens
+        self._kept.check_integrity(self._most_pinned_tokens)
 
     # ---- ids
 
@@ -267,7 +307,24 @@ class SequenceCache:
             self._evict()
         return self._free.pop()
 
+    def _free_tokens(self, *, pins_stay: bool) -> int:
+        held = [*self._live(), *self._pins] if pins_stay else self._live()
+        return max(0, self._pool_tokens - self._pool.cells_of(held) - self._pool.growth)
+
     # ---- sharing and keeping
+
+    @property
+    def _most_pinned_tokens(self) -> int:
+        return min(self._most_kept_tokens, self._pool_tokens // 2)
+
+    def _keep_first(self, source: int, tokens: int) -> int | None:
+        """Keep the first `tokens` of `source` under a new id; None without one to spare."""
+        if not self._free and not self._can_evict():
+            return None
+        target = self._take_id()
+        self._share(source, target, tokens)
+        self._kept.add(target)
+        return target
 
     def _find(self, tokens: Seq[int]) -> tuple[int, int | None]:
         """The longest part of `tokens` but the last that can be gone on from, and who holds it."""
@@ -284,48 +341,37 @@ class SequenceCache:
     def _take_over(self, slot: int, donor: int, tokens: int) -> int:
         """There is no id but that of the kept `donor` itself: it becomes the sequence of `slot`,
         cut to `tokens`. Returns how many it has."""
-        del self._kept[donor]
+        self._kept.remove(donor)
         self._slots[slot] = donor
         if not self.trim(slot, tokens):
             self.trim(slot, 0)
         return self.length(slot)
 
-    def _touch(self, kept: int) -> None:
-        """`kept` is used now."""
-        del self._kept[kept]
-        self._kept[kept] = None
-
     def _is_kept(self, sequence: int) -> bool:
         """Whether a kept prefix serves all that `sequence` would; it counts as used then."""
-        length = self._index.length(sequence)
-        for other in self._index.covering(sequence):
-            serves = self._store.keeps_past or self._index.length(other) == length
-            if serves and other in self._kept:
-                self._touch(other)
-                return True
-        return False
+        other = self._kept.serving(sequence, keeps_past=self._store.keeps_past)
+        if other is not None:
+            self._kept.touch(other)
+        return other is not None
 
     def _may_keep(self, sequence: int) -> bool:
-        """Whether `sequence` holds something, and would be within the budget if it alone were
-        kept."""
+        """Whether `sequence` holds something, and would, kept alone, be within the budget."""
         others = [other for other in self._live() if other != sequence]
         own = self._pool.cells_of([*others, sequence]) - self._pool.cells_of(others)
         return self._index.length(sequence) > 0 and own <= self._most_kept_tokens
 
     def _drop_covered(self, sequence: int) -> None:
-        """Drop the kept prefixes that `sequence` makes superfluous. Memories that keep no past
-        need them: each is a checkpoint of another length.
-        """
+        """Drop the kept prefixes that `sequence` makes superfluous, but no pins; memories that
+        keep no past need them, each is a checkpoint of another length."""
         if self._store.keeps_past:
-            covered = [other for other in self._index.covered(sequence) if other in self._kept]
-            for other in covered:
+            for other in self._kept.covered(sequence):
                 self._drop_kept(other)
 
     # ---- forgetting
 
     def _evict(self) -> None:
-        """Drop the kept prefix that was used least recently."""
-        self._drop_kept(next(iter(self._kept)))
+        """Drop the kept prefix that was used least recently; pinned ones come last."""
+        self._drop_kept(self._kept.first_to_go())
 
     def _evict_excess(self) -> None:
         """Bring kept prefixes within their budget, and let them leave room for what is promised."""
@@ -334,12 +380,15 @@ class SequenceCache:
             self._evict()
         self._evict_for_promises()
 
-    def _evict_for_promises(self) -> None:
-        while self._kept and self._pool.promised_cells > self._pool_tokens:
+    def _evict_for_promises(self, *, pins_stay: bool = True) -> None:
+        while self._pool.promised_cells > self._pool_tokens and self._can_evict(pins_stay):
             self._evict()
 
+    def _can_evict(self, pins_stay: bool = True) -> bool:
+        return len(self._kept) > (len(self._pins) if pins_stay else 0)
+
     def _drop_kept(self, sequence: int) -> None:
-        del self._kept[sequence]
+        self._kept.remove(sequence)
         self._drop(sequence)
 
     def _drop(self, sequence: int) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from jinja2 import Template, TemplateSyntaxError, UndefinedError, nodes
+from jinja2 import Template, TemplateSyntaxError, UndefinedError, meta, nodes
 from jinja2.exceptions import SecurityError
 
 from hearth.backends.errors import TemplateError
-from hearth.backends.text.sandbox import Refusal, make_environment
+from hearth.backends.text.sandbox import Refusal, TemplateSandbox, make_environment
 
 LARGEST_SOURCE_CHARS: Final = 256 * 1024
 MOST_ADDED_BYTES: Final = 1024 * 1024
@@ -29,6 +29,27 @@ def compile_template(source: str) -> Template:
     Raises:
         TemplateError: the source is too long, has a syntax error, or wants other files.
     """
+    environment, _ = _parsed(source)
+    try:
+        return environment.from_string(source)
+    except Exception as error:
+        raise _explained(error) from error
+
+
+def variables(source: str) -> list[str]:
+    """Names that the template reads and does not set itself, in order.
+
+    Raises:
+        TemplateError: as `compile_template`.
+    """
+    _, tree = _parsed(source)
+    try:
+        return sorted(meta.find_undeclared_variables(tree))
+    except Exception as error:
+        raise _explained(error) from error
+
+
+def _parsed(source: str) -> tuple[TemplateSandbox, nodes.Template]:
     if len(source) > LARGEST_SOURCE_CHARS:
         raise TemplateError(
             f"The chat template has {len(source):,} characters; "
@@ -42,7 +63,7 @@ def compile_template(source: str) -> Template:
         other = next(tree.find_all(_OTHER_FILES), None)
         if other is not None:
             raise SecurityError(f"{type(other).__name__.lower()} of another file")
-        return environment.from_string(source)
+        return environment, tree
     except Exception as error:
         raise _explained(error) from error
 
@@ -54,20 +75,21 @@ def render_compiled(
     add_generation_prompt: bool,
     bos_token: str,
     eos_token: str,
+    tools: Sequence[Mapping[str, Any]] | None,
     extra: Mapping[str, Any],
 ) -> str:
     """The prompt that `template` makes; arguments and errors as for `render`."""
     context = {
-        "tools": None,
         "documents": None,
         **extra,
+        "tools": tools,
         "messages": [dict(message) for message in messages],
         "add_generation_prompt": add_generation_prompt,
         "bos_token": bos_token,
         "eos_token": eos_token,
     }
     parts: list[str] = []
-    room = MOST_ADDED_BYTES + sum(_text_bytes(value) for value in (messages, extra))
+    room = MOST_ADDED_BYTES + sum(_text_bytes(value) for value in (messages, tools, extra))
     try:
         for part in template.generate(context):
             room -= len(part.encode())
@@ -90,6 +112,7 @@ def render(
     add_generation_prompt: bool = True,
     bos_token: str = "",
     eos_token: str = "",
+    tools: Sequence[Mapping[str, Any]] | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> str:
     """The prompt that the Jinja source `template` makes of `messages`, in this process.
@@ -98,6 +121,7 @@ def render(
 
     Args:
         messages: "role", "content" and whatever else the template reads.
+        tools: functions that the model may call, as OpenAI describes them.
         extra: further variables, e.g. {"enable_thinking": False}.
 
     Raises:
@@ -110,6 +134,7 @@ def render(
         add_generation_prompt=add_generation_prompt,
         bos_token=bos_token,
         eos_token=eos_token,
+        tools=tools,
         extra=extra or {},
     )
 

@@ -4,23 +4,37 @@ In a test: `FakeHost(script)` in place of `HostClient`. In a terminal of its own
 `python fake_host.py SCRIPT.json ARGUMENTS...` runs the command `hearth ARGUMENTS...` over the
 script in that file.
 
-A script is {"info": {...}, "answers": [[step, ...], ...], "log": path}. A step is {"text": "..."}
-(a `Token`, of the choice "index"), {"prompt_tokens": n, "notices": [...], "cached_tokens": n} (the
-`Started`), {"progress": [done, total]}, {"finish": reason}, of one choice if that has an "index",
-{"error": {"code": ..., "message": ...}} (a `Failed`), or {"wait": true}, which never ends by
-itself. After the last answer, questions are echoed. With "loads_forever" true, no model is ever
-loaded; with "unreachable": "why", there is no host, and with "no_host" true none may be started.
-"workers" are what is loaded: `WorkerStats` as objects, "engine" an object of `EngineStats`.
+A script is {"info": {...}, "answers": [[step, ...], ...], "log": path}. A step is one of
+
+- {"text": "..."} or {"reasoning": "..."}: a `Token` of that channel, of the choice "index",
+- {"call": {"position": 0, "id": ..., "name": ..., "arguments": ...}}: a `ToolCallPart`,
+- {"prompt_tokens": n, "notices": [...], "cached_tokens": n}: the `Started`,
+- {"progress": [done, total]},
+- {"finish": reason, "stop": ..., "notices": [...], "prompt_tokens": 7, "cached_tokens": 0,
+  "kept_tokens": 0}: the `Finished`, or a `ChoiceFinished` if it has an "index",
+- {"error": {"code": ..., "message": ...}}: a `Failed`,
+- {"wait": true}, which never ends by itself.
+
+Text, reasoning and calls are one token each, numbered from 1, unless they have "ids" of their own.
+After the last answer, questions are echoed. With "loads_forever" true, no model is ever loaded;
+with "unreachable": "why", there is no host, and with "no_host" true none may be started. "workers"
+are what is loaded: `WorkerStats` as objects, "engine" an object of `EngineStats`; what is left out
+of "info" and "engine" is `INFO` and `ENGINE`. "refused": {"rank": {"code": ..., "message": ...}}
+makes that call of a backend fail, and "vectors" are what embeddings are taken from, in order.
+
+A text is one token a character, 1000 more than its code point; <5>, where it is read as a special
+token, is the token 5. Every prompt has 7 tokens unless its steps say otherwise.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +48,22 @@ from hearth.backends.contract import (
     HostStats,
     ModelInfo,
     Progress,
+    Prompt,
+    Ranks,
     Scores,
     Started,
     Timings,
     Token,
     TokenLogprob,
+    ToolCallPart,
     Usage,
     WorkerStats,
 )
-from hearth.backends.errors import NoHost, from_info
+from hearth.backends.errors import ModelNotFound, NoHost, from_info
 
+PROMPT_TOKENS = 7
+FIRST_CHARACTER = 1000
+SPECIAL = re.compile(r"<(\d{1,3})>")
 INFO = {
     "backend": "llamacpp",
     "backend_version": "fake",
@@ -62,6 +82,19 @@ INFO = {
     "load_s": 0.1,
     "has_chat_template": True,
     "template_sha256": "0" * 64,
+    "capabilities": ("chat", "tools", "thinking", "infill", "embed", "rank"),
+    "max_sessions": 8,
+    "max_batch_tokens": 512,
+}
+ENGINE = {
+    "running": 0,
+    "waiting": 0,
+    "pool_tokens": 4096,
+    "allocated_tokens": 512,
+    "live_tokens": 0,
+    "kept_tokens": 0,
+    "kept_prefixes": 0,
+    "kv_bytes_per_token": 256,
 }
 
 
@@ -71,7 +104,11 @@ class FakeHost:
     def __init__(self, script: dict[str, Any]) -> None:
         self._script = script
         self._answers = iter(script.get("answers", []))
+        self._vectors = iter(script.get("vectors", []))
         self.requests: list[dict[str, Any]] = []
+        self.calls: list[tuple[Any, ...]] = []
+        self.cleared: list[str] = []
+        self.workers = [_worker(worker) for worker in script.get("workers", [])]
         self.specs: list[dict[str, Any]] = []
         self.attached = 0
         self.cancelled = 0
@@ -95,8 +132,23 @@ class FakeHost:
         return FakeBackend(self, spec)
 
     async def stats(self):
-        workers = tuple(_worker(worker) for worker in self._script.get("workers", []))
-        return HostStats(pid=1, version="0", started_at=0.0, clients=1, workers=workers)
+        return HostStats(pid=1, version="0", started_at=0.0, clients=1, workers=tuple(self.workers))
+
+    async def clear_cache(self, model, *, load=True):
+        for at, worker in enumerate(self.workers):
+            if worker.path == model.path and worker.info is not None:
+                left = replace(
+                    worker.engine or EngineStats(**ENGINE),
+                    kept_tokens=0,
+                    kept_prefixes=0,
+                    pinned_tokens=0,
+                )
+                self.workers[at] = replace(worker, engine=left)
+                self.cleared.append(worker.name)
+                return left
+        if load:
+            return EngineStats(**ENGINE)
+        raise ModelNotFound(f"{model.name} is not loaded.")
 
     async def unload(self, model=None):
         self.unloaded.append(model)
@@ -110,11 +162,20 @@ class FakeHost:
         asked = request.messages[-1].content if request.messages else request.text
         return next(self._answers, [{"text": f"echo: {asked}"}, {"finish": "stop"}])
 
+    def next_vector(self, otherwise):
+        return tuple(next(self._vectors, otherwise))
+
+    def note(self, name, *arguments):
+        self.calls.append((name, *arguments))
+        refused = self._script.get("refused", {})
+        if name in refused:
+            raise from_info(ErrorInfo(**refused[name]))
+
     def information(self, spec) -> ModelInfo:
         info = {**INFO, "name": spec.name, "path": spec.path, **self._script.get("info", {})}
         if "error" in info:
             raise from_info(ErrorInfo(**info["error"]))
-        return ModelInfo(**{**info, "notices": tuple(info.get("notices", ()))})
+        return _info(info)
 
 
 class FakeBackend:
@@ -127,21 +188,46 @@ class FakeBackend:
             await asyncio.Event().wait()
         return self._host.information(self._spec)
 
-    async def score(self, ids):
-        return Scores(tuple(-float(ident) for ident in ids[1:]))
+    async def score(self, ids, *, top=0, session=""):
+        self._host.note("score", tuple(ids), top)
+        tokens = tuple(
+            TokenLogprob(ident, _said(ident), -float(ident), _likeliest(top)) for ident in ids[1:]
+        )
+        return Scores(tuple(token.logprob for token in tokens), tokens if top else ())
 
-    async def embed(self, texts, *, pooling="model"):
-        return Embeddings(tuple((float(len(text)), float(len(pooling))) for text in texts), 7)
+    async def embed(self, texts, *, pooling="model", session=""):
+        self._host.note("embed", tuple(texts), pooling)
+        return Embeddings(
+            tuple(self._host.next_vector((float(len(t)), float(len(pooling)))) for t in texts),
+            PROMPT_TOKENS,
+        )
+
+    async def rank(self, query, texts, *, session=""):
+        """A text is as good as it has words of the query."""
+        self._host.note("rank", query, tuple(texts))
+        wanted = set(query.split())
+        return Ranks(tuple(float(len(wanted & set(t.split()))) for t in texts), PROMPT_TOKENS)
+
+    async def render(self, request):
+        self._host.note("render", request)
+        if request.token_ids is not None:
+            return Prompt(await self.detokenize(request.token_ids), request.token_ids)
+        lines = [f"<{message.role}>{message.content}" for message in request.messages or ()]
+        text = "\n".join(lines) if request.text is None else request.text
+        return Prompt(text, tuple(_ids(text)))
+
+    async def tokenize(self, text, *, special=False):
+        self._host.note("tokenize", text, special)
+        return _ids(text, special=special)
 
     async def generate(self, request):
-        tokens, over = 0, False
+        said, over = Usage(PROMPT_TOKENS), False
         try:
             for step in self._host.next_answer(request):
                 if step.get("wait"):
                     self._host.on_wait()
                     await asyncio.Event().wait()
-                tokens += "text" in step
-                event = _event(step, tokens, request)
+                said, event = _event(step, said, request)
                 over = isinstance(event, Finished | Failed)
                 yield event
         except (asyncio.CancelledError, GeneratorExit):
@@ -149,7 +235,24 @@ class FakeBackend:
             raise
 
     async def detokenize(self, ids):
-        return "".join(f"<{token}>" for token in ids)
+        return "".join(map(_said, ids))
+
+
+def _said(ident):
+    return f"<{ident}>" if ident < FIRST_CHARACTER else chr(ident - FIRST_CHARACTER)
+
+
+def _ids(text, *, special=False):
+    ids, at = [], 0
+    while at < len(text):
+        found = SPECIAL.match(text, at) if special else None
+        ids.append(int(found[1]) if found else FIRST_CHARACTER + ord(text[at]))
+        at = found.end() if found else at + 1
+    return ids
+
+
+def _likeliest(top):
+    return tuple((ident, _said(ident), -float(ident)) for ident in range(1, top + 1))
 
 
 def _worker(worker):
@@ -158,32 +261,60 @@ def _worker(worker):
     return WorkerStats(
         **{
             **worker,
-            "engine": engine and EngineStats(**engine),
-            "info": info and ModelInfo(**{**INFO, **info}),
+            "engine": engine and EngineStats(**{**ENGINE, **engine}),
+            "info": info and _info({**INFO, **info}),
         }
     )
 
 
-def _event(step, tokens, request):
-    if "text" in step:
-        text = step["text"]
+def _info(info):
+    lists = {name: tuple(info.get(name, ())) for name in ("notices", "capabilities")}
+    return ModelInfo(**{**info, **lists})
+
+
+def _event(step, said, request):
+    """`said` with the tokens of `step` counted, and its event."""
+    ids = tuple(step.get("ids", ()))
+    if "text" in step or "reasoning" in step or "call" in step:
+        ids = ids or (said.completion_tokens + 1,)
+        said = replace(
+            said,
+            completion_tokens=said.completion_tokens + len(ids),
+            reasoning_tokens=said.reasoning_tokens + len(ids) * ("reasoning" in step),
+        )
+    return said, _event_of(step, said, ids, request)
+
+
+def _event_of(step, said, ids, request):
+    if "call" in step:
+        return ToolCallPart(**step["call"], ids=ids, index=step.get("index", 0))
+    if "text" in step or "reasoning" in step:
+        channel = "content" if "text" in step else "reasoning"
+        text = step.get("text", step.get("reasoning"))
         logprobs = None
         if request.sampling.logprobs is not None:
+            tokens = said.completion_tokens
             top = ((tokens, text, -0.5),) * request.sampling.logprobs
             logprobs = (TokenLogprob(tokens, text, -0.5, top),)
-        return Token(text, (tokens,), logprobs, step.get("index", 0))
+        return Token(text, ids, logprobs, step.get("index", 0), channel)
     if "progress" in step:
         return Progress(*step["progress"])
     if "finish" in step and "index" in step:
         return ChoiceFinished(step["index"], step["finish"], step.get("stop"))
     if "finish" in step:
-        usage = Usage(7, step.get("cached_tokens", 0), tokens)
+        prompt = ("prompt_tokens", "cached_tokens", "kept_tokens")
         return Finished(
-            step["finish"], usage, Timings(ttft_s=0.25, decode_tok_per_s=50.0), step.get("stop")
+            step["finish"],
+            replace(said, **{name: step[name] for name in prompt if name in step}),
+            Timings(ttft_s=0.25, decode_tok_per_s=50.0),
+            step.get("stop"),
+            tuple(step.get("notices", ())),
         )
     if "error" in step:
         return Failed(ErrorInfo(**step["error"]))
-    return Started(step["prompt_tokens"], 0, tuple(step.get("notices", ())))
+    return Started(
+        step["prompt_tokens"], step.get("cached_tokens", 0), tuple(step.get("notices", ()))
+    )
 
 
 def main() -> int:

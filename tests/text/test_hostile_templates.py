@@ -4,12 +4,11 @@ import time
 
 import pytest
 
-from hearth.backends.contract import Message
 from hearth.backends.errors import TemplateError
 from hearth.backends.text.renderer import Renderer
 from hostile_templates import HOSTILE
 
-MESSAGES = [Message("user", "hello")]
+MESSAGES = [{"role": "user", "content": "hello"}]
 GOOD = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
 LIMIT_S = 1.5
 

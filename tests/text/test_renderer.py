@@ -11,11 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hearth.backends.contract import Message
 from hearth.backends.errors import InternalError, InvalidParameter, TemplateError
 from hearth.backends.text.renderer import Renderer
 
-HELLO = [Message("user", "hello")]
+HELLO = [{"role": "user", "content": "hello"}]
 GOOD = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ add_generation_prompt }}{{ x }}"
 ENDLESS = (
     "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}"
@@ -49,6 +48,22 @@ def test_all_arguments_reach_the_template(renderer):
         GOOD, HELLO, add_generation_prompt=False, bos_token="<", eos_token=">", extra={"x": "é🙂"}
     )
     assert prompt == "<hello>Falseé🙂"
+
+
+def test_tools_reach_the_template(renderer):
+    tool = {"type": "function", "function": {"name": "look"}}
+    assert renderer.render("{{ tools[0].function.name }}", HELLO, tools=[tool]) == "look"
+    assert renderer.render("{{ tools is none }}", HELLO) == "True"
+
+
+def test_variables_are_what_a_template_reads_and_does_not_set(renderer):
+    source = "{% set mine = yours or 1 %}{% if not on is defined %}{% set on = 0 %}{% endif %}"
+    source += "{% for m in messages %}{{ m.x }}{{ range(mine) }}{{ on }}{% endfor %}"
+    assert renderer.variables(source) == {"messages", "on", "yours"}
+    with pytest.raises(TemplateError) as caught:
+        renderer.variables("{% if %}")
+    assert caught.value.data["reason"] == "syntax"
+    assert renderer.render(GOOD, HELLO) == "helloTrue"
 
 
 def test_one_helper_serves_many_renders(renderer):
@@ -95,7 +110,7 @@ def test_a_helper_that_dies_at_work_is_an_error_of_that_render(renderer):
 def test_a_helper_that_takes_no_input_is_killed_in_time(renderer):
     renderer.render(GOOD, HELLO)
     os.kill(renderer.helper_pid, signal.SIGSTOP)
-    large = [Message("user", "x" * 4_000_000)]  # more than a pipe holds
+    large = [{"role": "user", "content": "x" * 4_000_000}]  # more than a pipe holds
     with pytest.raises(TemplateError, match="took more than"):
         renderer.render(GOOD, large, timeout_s=0.3)
     assert renderer.render(GOOD, HELLO) == "helloTrue"
@@ -133,7 +148,7 @@ def test_the_helper_has_no_secrets_and_may_not_open_files(renderer, monkeypatch)
     assert limits["Max address space"] == [str(512 * 2**20)] * 2
 
 
-@pytest.mark.parametrize("name", ["messages", "bos_token", "add_generation_prompt"])
+@pytest.mark.parametrize("name", ["messages", "tools", "bos_token", "add_generation_prompt"])
 def test_extra_variables_may_not_replace_the_conversation(renderer, name):
     with pytest.raises(InvalidParameter, match=name):
         renderer.render(GOOD, HELLO, extra={name: "x"})
@@ -159,11 +174,10 @@ def test_closing_while_the_helper_starts():
 
 PARENT = """
 import sys, threading
-from hearth.backends.contract import Message
 from hearth.backends.text.renderer import Renderer
 renderer = Renderer()
-renderer.render("ready", [Message("user", "hi")])
-busy = (sys.argv[1], [Message("user", "hi")])
+renderer.render("ready", [{"role": "user", "content": "hi"}])
+busy = (sys.argv[1], [{"role": "user", "content": "hi"}])
 threading.Thread(target=renderer.render, args=busy, kwargs={"timeout_s": 60}).start()
 print(renderer.helper_pid, flush=True)
 threading.Event().wait()

@@ -1,0 +1,94 @@
+"""`POST /v1/embeddings` and `POST /v1/rerank`: vectors of texts, and how well they answer."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from math import sqrt
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+
+from hearth.app.server.exchange import Exchange
+from hearth.app.server.tables.embeddings import EMBEDDINGS, RERANK
+from hearth.backends.errors import InvalidParameter
+
+
+async def create_embedding(http: HttpRequest) -> Response:
+    """One vector for each text or list of token ids.
+
+    Raises:
+        HearthError: the request is refused, or the model makes no vectors.
+    """
+    exchange = await Exchange.open(http, EMBEDDINGS, {"texts": "input"})
+    given = exchange.given
+    texts = given["input"]
+    if isinstance(texts, str) or isinstance(texts[0], int):
+        texts = [texts]
+    backend = await exchange.backend()
+    pooling = given.get("pooling", "model")
+    inputs = [text if isinstance(text, str) else tuple(text) for text in texts]
+    found = await exchange.attend(exchange.measured(backend.embed(inputs, pooling=pooling)))
+    vectors = [list(vector) for vector in found.vectors]
+    if "dimensions" in given:
+        vectors = [_shortened(vector, given["dimensions"]) for vector in vectors]
+    coded = given.get("encoding_format") == "base64"
+    usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": [
+                {
+                    "object": "embedding",
+                    "index": index,
+                    "embedding": _base64(vector) if coded else vector,
+                }
+                for index, vector in enumerate(vectors)
+            ],
+            "model": exchange.model,
+            "usage": usage,
+        }
+    )
+
+
+def _shortened(vector: list[float], dimensions: int) -> list[float]:
+    """The first `dimensions` numbers, of length 1 again (arXiv 2205.13147)."""
+    if dimensions > len(vector):
+        raise InvalidParameter(
+            "dimensions",
+            f"dimensions is {dimensions:,}, and this model's vectors have {len(vector):,}.",
+            f"Ask for {len(vector):,} or fewer.",
+        )
+    first = vector[:dimensions]
+    length = sqrt(sum(number * number for number in first))
+    return [number / length for number in first] if length else first
+
+
+def _base64(vector: list[float]) -> str:
+    """Little-endian float32, as OpenAI's clients read it."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+async def rerank(http: HttpRequest) -> Response:
+    """The documents by how well they answer the query, the best first; scores are the model's own.
+
+    Raises:
+        HearthError: the request is refused, or the model was not trained for this.
+    """
+    exchange = await Exchange.open(http, RERANK, {"texts": "documents"})
+    given = exchange.given
+    texts = [item if isinstance(item, str) else item["text"] for item in given["documents"]]
+    backend = await exchange.backend()
+    found = await exchange.attend(exchange.measured(backend.rank(given["query"], texts)))
+    best = sorted(range(len(texts)), key=lambda index: -found.scores[index])
+    results: list[dict[str, Any]] = []
+    for index in best[: given.get("top_n")]:
+        result: dict[str, Any] = {"index": index, "relevance_score": found.scores[index]}
+        if given.get("return_documents"):
+            result["document"] = {"text": texts[index]}
+        results.append(result)
+    usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
+    return JSONResponse(
+        {"object": "list", "model": exchange.model, "results": results, "usage": usage}
+    )

@@ -1,0 +1,39 @@
+"""One URL of the endpoint: who answers it, what may be sent there, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hearth.app.server.parameters import Parameter, Table
+from hearth.app.server.schema import Json
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Routes and `/openapi.json` are made of these.
+
+    Attributes:
+        path: as Starlette has it; `{name:path}` takes slashes too.
+        summary: one line for the documentation.
+        table: the fields of the body; None: there is none.
+        query: the parameters of the query.
+        answer: JSON schema of what comes back with 200.
+        media: the media type of that, where it is not JSON.
+        streams: with `stream` true, it comes as server-sent events.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    table: Table | None = None
+    query: tuple[Parameter, ...] = ()
+    answer: Json | None = None
+    media: str = "application/json"
+    streams: bool = False

@@ -1,0 +1,116 @@
+"""One request of a generation endpoint, from its body to its events: what all families share."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from hearth.app.chosen import Chosen
+from hearth.app.server import sse
+from hearth.app.server.body import read_object
+from hearth.app.server.generation import Choice, Happenings, Recorder, Tally, collect, happenings
+from hearth.app.server.leaving import until_gone
+from hearth.app.server.parameters import Table
+from hearth.app.server.requests import renamed, renaming, session_of, with_keep_alive
+from hearth.app.server.services import Services, services_of
+from hearth.backends.contract import Backend, Request
+from hearth.backends.errors import HearthError, InvalidParameter
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What was asked, and of which model.
+
+    Attributes:
+        given: the fields of the body that are honoured, as the table read them.
+        names: from the contract's names of parameters to the client's, for errors.
+    """
+
+    http: HttpRequest
+    services: Services
+    given: dict[str, Any]
+    chosen: Chosen
+    names: dict[str, str]
+
+    @classmethod
+    async def open(
+        cls, http: HttpRequest, table: Table, names: Mapping[str, str] | None = None
+    ) -> Exchange:
+        """Read the body of `http` and find its model.
+
+        Raises:
+            InvalidParameter: the body is not as `table` has it.
+            ModelNotFound: no model is called so.
+        """
+        services = services_of(http)
+        given = table.read(await read_object(http))
+        chosen = with_keep_alive(services.catalog.find(given.get("model")), given)
+        return cls(http, services, given, chosen, {"session": "user", **(names or {})})
+
+    @property
+    def model(self) -> str:
+        """The model's name, as the library has it."""
+        return self.chosen.found.name
+
+    @property
+    def session(self) -> str:
+        """Whom it is for."""
+        return session_of(self.given, self.http)
+
+    @contextmanager
+    def in_their_words(self) -> Iterator[None]:
+        """Errors that name a parameter of the contract's name the client's."""
+        try:
+            yield
+        except InvalidParameter as error:
+            raise renamed(error, self.names) from error
+
+    async def backend(self) -> Backend:
+        """The model."""
+        return await self.services.hosts.backend(self.chosen.spec)
+
+    async def events(self, requests: Sequence[Request], at_once: int = 0) -> Happenings:
+        """The events of `requests`, `at_once` of them at the same time; 0: as many as the model
+        runs.
+        """
+        at_once = at_once or self.chosen.use.load.max_sessions
+        events = happenings(await self.backend(), requests, at_once, self._begin)
+        return renaming(events, self.names)
+
+    def _begin(self) -> Recorder:
+        return self.services.metrics.begin(self.http.url.path, self.model)
+
+    async def measured(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, which has no events of its own, counted as a request."""
+        recorder = self._begin()
+        status = 499
+        try:
+            result = await work
+            status = 200
+            return result
+        except HearthError as error:
+            status = error.http_status
+            raise
+        finally:
+            recorder.end(status)
+
+    async def collect(self, events: Happenings, choices: Sequence[Choice], each: int) -> Tally:
+        """Fill `choices` to the end, unless the client leaves; see `generation.collect`."""
+        return await self.attend(collect(events, choices, each))
+
+    async def attend(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, which ends when the client leaves. Raises `ClientGone`."""
+        with self.in_their_words():
+            return await until_gone(self.http.receive, work)
+
+    async def stream(self, parts: sse.Parts, dialect: sse.Dialect = sse.OPENAI) -> Response:
+        """The response that streams `parts`; see `sse.respond`."""
+        with self.in_their_words():
+            return await sse.respond(self.http, parts, self.services, dialect)

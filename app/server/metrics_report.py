@@ -1,0 +1,212 @@
+"""`GET /metrics`: for Prometheus, and as JSON for those who accept that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from hearth.app.server.exposition import CONTENT_TYPE, Family, exposition
+from hearth.app.server.histogram import Histogram
+from hearth.app.server.kv_use import STATES, batch_utilization, kv_use
+from hearth.app.server.loaded import host_stats_if_any
+from hearth.app.server.metrics import Metrics, Series
+from hearth.app.server.query import query
+from hearth.app.server.rate import WINDOW_S
+from hearth.app.server.services import services_of
+from hearth.backends.contract import HostStats, WorkerStats
+
+_PERCENTS: Final = (50, 95, 99)
+
+
+async def get_metrics(http: Request) -> Response:
+    """What the server has measured, and what the host says of the loaded models."""
+    query(http)
+    services = services_of(http)
+    stats = await host_stats_if_any(services.hosts)
+    if _accepts_json(http.headers.get("accept", "")):
+        return JSONResponse(as_json(services.metrics, stats))
+    content = exposition(families(services.metrics, stats))
+    return Response(content, headers={"content-type": CONTENT_TYPE})
+
+
+def _accepts_json(accept: str) -> bool:
+    """Does the header name JSON? Prometheus does not."""
+    kinds = (part.partition(";")[0].strip().lower() for part in accept.split(","))
+    return "application/json" in kinds
+
+
+def families(metrics: Metrics, stats: HostStats | None) -> list[Family]:
+    """What Prometheus gets; `stats` None: the host does not answer."""
+    up = Family("hearth_host_up", "gauge", "1 if the host process answers, else 0.")
+    up.add(int(stats is not None))
+    models = [*_of_models(stats)] if stats is not None else []
+    return [up, *_of_server(metrics), *_of_series(metrics), *models]
+
+
+def _of_server(metrics: Metrics) -> Iterator[Family]:
+    total = metrics.total()
+    for name, text, value in (
+        ("uptime_seconds", "Since when this server counts.", metrics.uptime_s),
+        ("requests_running", "Requests that have begun and not ended.", metrics.running),
+        (
+            "requests_per_second",
+            f"Requests that ended, in the last {WINDOW_S} s.",
+            metrics.requests_per_s,
+        ),
+        (
+            "generated_tokens_per_second",
+            f"Tokens of all requests together, in the last {WINDOW_S} s.",
+            metrics.tokens_per_s,
+        ),
+        ("cache_hit_ratio", "Prompt tokens found over prompt tokens.", cache_hit_rate(total)),
+    ):
+        family = Family(f"hearth_{name}", "gauge", text)
+        family.add(value)
+        yield family
+
+
+def _of_series(metrics: Metrics) -> Iterator[Family]:
+    """What is counted by route and model."""
+    ended = Family("hearth_requests_total", "counter", "Requests that ended, by class of status.")
+    for series in metrics.series():
+        for status, count in sorted(series.statuses.items()):
+            ended.add(count, route=series.route, model=series.model, status=status)
+    yield ended
+    for name, text in (
+        ("refused", "Requests for which there was no room (429)."),
+        ("cancelled", "Requests whose client left (499)."),
+        ("failed", "Requests that ended with a status from 500 on."),
+    ):
+        family = Family(f"hearth_requests_{name}_total", "counter", text)
+        for series in metrics.series():
+            family.add(getattr(series, name), route=series.route, model=series.model)
+        yield family
+    for name, text in (
+        ("prompt", "Tokens of prompts."),
+        ("cached", "Of the tokens of prompts, those that were found and not computed."),
+        ("generated", "Tokens that were generated."),
+    ):
+        family = Family(f"hearth_{name}_tokens_total", "counter", text)
+        for series in metrics.series():
+            family.add(getattr(series, f"{name}_tokens"), route=series.route, model=series.model)
+        yield family
+    for name, attribute, text in (
+        ("request_duration", "latency", "Arrival to end, of requests that went well."),
+        ("time_to_first_token", "ttft", "Arrival to the first token."),
+        ("inter_token", "inter_token", "One token of an answer to the next."),
+    ):
+        family = Family(f"hearth_{name}_seconds", "histogram", text)
+        for series in metrics.series():
+            histogram: Histogram = getattr(series, attribute)
+            family.add_histogram(histogram, route=series.route, model=series.model)
+        yield family
+
+
+def _of_models(stats: HostStats) -> Iterator[Family]:
+    """What the host says of each loaded model."""
+    running = Family("hearth_model_running", "gauge", "Sequences that run.")
+    waiting = Family("hearth_model_waiting", "gauge", "Requests that wait for room.")
+    restarts = Family(
+        "hearth_worker_restarts_total", "counter", "Times that the model's process died."
+    )
+    used = Family(
+        "hearth_batch_utilization_ratio",
+        "gauge",
+        "Sequences that ran together in a step, on average, over those that could.",
+    )
+    tokens = Family("hearth_kv_tokens", "gauge", "Tokens of key-value memory, by state.")
+    size = Family("hearth_kv_bytes", "gauge", "Bytes of key-value memory, by state.")
+    for name, worker in named(stats.workers):
+        running.add(worker.running, model=name)
+        waiting.add(worker.waiting, model=name)
+        restarts.add(worker.restarts, model=name)
+        used.add(batch_utilization([worker]), model=name)
+        if worker.engine is not None:
+            kv = kv_use(worker.engine)
+            for state in STATES:
+                tokens.add(getattr(kv, f"{state}_tokens"), model=name, state=state)
+                size.add(getattr(kv, f"{state}_bytes"), model=name, state=state)
+    yield from (running, waiting, restarts, used, tokens, size)
+
+
+def named(workers: Sequence[WorkerStats]) -> Iterator[tuple[str, WorkerStats]]:
+    """Each worker with a name that no other has: two files may have the same."""
+    seen: dict[str, int] = {}
+    for worker in workers:
+        seen[worker.name] = number = seen.get(worker.name, 0) + 1
+        yield worker.name if number == 1 else f"{worker.name} ({number})", worker
+
+
+def cache_hit_rate(series: Series) -> float | None:
+    """The share of prompt tokens that was found, in [0, 1]; None before the first prompt."""
+    return series.cached_tokens / series.prompt_tokens if series.prompt_tokens else None
+
+
+def as_json(metrics: Metrics, stats: HostStats | None) -> dict[str, Any]:
+    """The JSON form; null is what nothing was measured of. Durations are in seconds."""
+    total = metrics.total()
+    workers = stats.workers if stats is not None else ()
+    models = [_model(name, worker) for name, worker in named(workers)]
+    kv = [model["kv"] for model in models if model["kv"] is not None]
+    return {
+        "uptime_s": metrics.uptime_s,
+        "window_s": WINDOW_S,
+        "requests_running": metrics.running,
+        "requests_per_second": metrics.requests_per_s,
+        "tokens_per_second": metrics.tokens_per_s,
+        **_counted(total),
+        "batch_utilization": batch_utilization(workers),
+        "queue": sum(worker.waiting for worker in workers),
+        "worker_restarts": sum(worker.restarts for worker in workers),
+        "kv": {key: sum(each[key] for each in kv) for key in kv[0]} if kv else None,
+        "host_up": stats is not None,
+        "by_route": [
+            {"route": series.route, "model": series.model, **_counted(series)}
+            for series in metrics.series()
+        ],
+        "models": models,
+    }
+
+
+def _counted(series: Series) -> dict[str, Any]:
+    return {
+        "requests_total": series.requests,
+        "requests_by_status": dict(sorted(series.statuses.items())),
+        "requests_refused": series.refused,
+        "requests_cancelled": series.cancelled,
+        "requests_failed": series.failed,
+        "latency_s": _summary(series.latency),
+        "ttft_s": _summary(series.ttft),
+        "inter_token_s": _summary(series.inter_token),
+        "prompt_tokens": series.prompt_tokens,
+        "cached_tokens": series.cached_tokens,
+        "generated_tokens": series.generated_tokens,
+        "cache_hit_rate": cache_hit_rate(series),
+    }
+
+
+def _summary(histogram: Histogram) -> dict[str, Any]:
+    percentiles = {f"p{percent}": histogram.percentile(percent) for percent in _PERCENTS}
+    return {"count": histogram.count, "avg": histogram.mean_s, **percentiles}
+
+
+def _model(name: str, worker: WorkerStats) -> dict[str, Any]:
+    kv = None
+    if worker.engine is not None:
+        use = kv_use(worker.engine)
+        kv = {
+            f"{state}_{unit}": getattr(use, f"{state}_{unit}")
+            for state in STATES
+            for unit in ("tokens", "bytes")
+        }
+    return {
+        "model": name,
+        "running": worker.running,
+        "waiting": worker.waiting,
+        "restarts": worker.restarts,
+        "batch_utilization": batch_utilization([worker]),
+        "kv": kv,
+    }

@@ -1,0 +1,72 @@
+"""Every URL, in the order of the documentation."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hearth.app.server.chat import create_chat_completion
+from hearth.app.server.completions import create_completion
+from hearth.app.server.embeddings import create_embedding, rerank
+from hearth.app.server.endpoint import Endpoint
+from hearth.app.server.generate import generate_batch, generate_text
+from hearth.app.server.health import health
+from hearth.app.server.models import list_models, retrieve_model
+from hearth.app.server.tables.chat import CHAT
+from hearth.app.server.tables.completions import COMPLETIONS
+from hearth.app.server.tables.embeddings import EMBEDDINGS, RERANK
+from hearth.app.server.tables.text import (
+    APPLY_TEMPLATE,
+    DETOKENIZE,
+    GENERATE,
+    GENERATE_BATCH,
+    TOKENIZE,
+)
+from hearth.app.server.text import apply_template, detokenize, tokenize
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "POST",
+        "/v1/chat/completions",
+        create_chat_completion,
+        "Answer a conversation",
+        table=CHAT,
+        streams=True,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/completions",
+        create_completion,
+        "Continue text as it stands",
+        table=COMPLETIONS,
+        streams=True,
+    ),
+    Endpoint("POST", "/v1/embeddings", create_embedding, "Vectors of texts", table=EMBEDDINGS),
+    Endpoint("POST", "/v1/rerank", rerank, "Which texts answer a query", table=RERANK),
+    Endpoint(
+        "POST",
+        "/v1/generate",
+        generate_text,
+        "Continue one prompt, with what it cost",
+        table=GENERATE,
+        streams=True,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/generate/batch",
+        generate_batch,
+        "Continue several prompts, with what they cost",
+        table=GENERATE_BATCH,
+    ),
+    Endpoint("POST", "/tokenize", tokenize, "Token ids of a text", table=TOKENIZE),
+    Endpoint("POST", "/detokenize", detokenize, "The text of token ids", table=DETOKENIZE),
+    Endpoint(
+        "POST",
+        "/apply-template",
+        apply_template,
+        "The prompt of a conversation",
+        table=APPLY_TEMPLATE,
+    ),
+    Endpoint("GET", "/v1/models", list_models, "The models that requests may name"),
+    Endpoint("GET", "/v1/models/{name:path}", retrieve_model, "One model"),
+    Endpoint("GET", "/health", health, "Whether the server is ready"),
+)

@@ -1,0 +1,323 @@
+"""What a JSON value may be: checked when it comes, and written out for `/openapi.json`.
+
+Every schema does both from the same declaration, so that what is documented is what is accepted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hearth.backends.engine.validate import Field
+from hearth.backends.errors import InvalidParameter, UnsupportedParameter
+
+Json = dict[str, Any]
+_SHOWN_CHARS: Final = 60
+_WORDS: Final = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+class Schema(ABC):
+    """The values that are accepted at one place of a body."""
+
+    @abstractmethod
+    def read(self, value: Any, path: str) -> Any:
+        """`value` as the rest of the endpoint wants it.
+
+        Raises:
+            InvalidParameter: it has a wrong type or lies out of range; `param` is `path`, or the
+                place in it.
+            UnsupportedParameter: it is known, but cannot be honoured.
+        """
+
+    @abstractmethod
+    def json(self) -> Json:
+        """The same as JSON schema (draft 2020-12, as OpenAPI 3.1 has it)."""
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """What is wanted, in words for people: "a number in [0, 2]"."""
+
+    def wrong(self, value: Any, path: str) -> InvalidParameter:
+        """The error for a `value` of another type or range."""
+        return InvalidParameter(path, f"{path} must be {self.words}, not {shown(value)}.")
+
+
+def shown(value: Any) -> str:
+    """`value` in a message: short, and never whole texts."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        text = str(value) if not isinstance(value, int) or abs(value) < 10**20 else "a huge number"
+        return text[:_SHOWN_CHARS]
+    if isinstance(value, str):
+        return "an empty text" if not value else f'"{value[:_SHOWN_CHARS]}"'
+    return _WORDS[type(value)]
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Schema):
+    """A number in a range; `whole` ones have no fraction."""
+
+    low: float
+    high: float
+    whole: bool = False
+    above_low: bool = False
+    """`low` itself is refused."""
+
+    @staticmethod
+    def of(field: Field) -> Number:
+        """The number that `field` declares for all front ends."""
+        return Number(field.minimum, field.maximum, field.kind == "int", field.above_minimum)
+
+    def read(self, value: Any, path: str) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(value, path)
+        if self.whole and isinstance(value, float):
+            # 1.0 is a whole number in JSON schema; JavaScript writes no other kind.
+            if not math.isfinite(value) or value != int(value):
+                raise self.wrong(value, path)
+            value = int(value)
+        below = value <= self.low if self.above_low else value < self.low
+        if below or not value <= self.high:
+            raise self.wrong(value, path)
+        return value
+
+    def json(self) -> Json:
+        lowest = "exclusiveMinimum" if self.above_low else "minimum"
+        limits = {lowest: _plain(self.low), "maximum": _plain(self.high)}
+        return {"type": "integer" if self.whole else "number", **limits}
+
+    @property
+    def words(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        return f"{kind} in {'(' if self.above_low else '['}{_plain(self.low)}, {_plain(self.high)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag(Schema):
+    """true or false."""
+
+    def read(self, value: Any, path: str) -> Any:
+        if not isinstance(value, bool):
+            raise self.wrong(value, path)
+        return value
+
+    def json(self) -> Json:
+        return {"type": "boolean"}
+
+    @property
+    def words(self) -> str:
+        return "true or false"
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Schema):
+    """A text; lengths are in characters, as JSON schema counts them."""
+
+    shortest: int = 0
+    longest: int | None = None
+    pattern: str = ""
+    """A regular expression that the whole text matches; ours, and linear."""
+
+    def read(self, value: Any, path: str) -> Any:
+        if not isinstance(value, str):
+            raise self.wrong(value, path)
+        if len(value) < self.shortest or (self.longest is not None and len(value) > self.longest):
+            raise InvalidParameter(
+                path, f"{path} has {len(value):,} characters; it must be {self.words}."
+            )
+        if self.pattern and not re.fullmatch(self.pattern, value):
+            raise InvalidParameter(
+                path, f"{path} is {shown(value)}, which does not match {self.pattern}."
+            )
+        return value
+
+    def json(self) -> Json:
+        found: Json = {"type": "string"}
+        if self.shortest:
+            found["minLength"] = self.shortest
+        if self.longest is not None:
+            found["maxLength"] = self.longest
+        if self.pattern:
+            found["pattern"] = self.pattern
+        return found
+
+    @property
+    def words(self) -> str:
+        if self.longest is not None:
+            return f"a text of {self.shortest or 'at least 0'} to {self.longest:,} characters"
+        return "a text that is not empty" if self.shortest else "text"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf(Schema):
+    """One of some texts or numbers.
+
+    Attributes:
+        refused: values that are known elsewhere and cannot be honoured here, and why.
+    """
+
+    values: tuple[Any, ...]
+    refused: Mapping[Any, str] | None = None
+
+    def read(self, value: Any, path: str) -> Any:
+        for known in self.values:
+            if type(known) is type(value) and known == value:
+                return value
+        if isinstance(value, str) and value in (self.refused or {}):
+            raise UnsupportedParameter(path, f'{path} "{value}": {(self.refused or {})[value]}')
+        raise self.wrong(value, path)
+
+    def json(self) -> Json:
+        return {"enum": list(self.values)}
+
+    @property
+    def words(self) -> str:
+        return " or ".join(shown(value) for value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf(Schema):
+    """A list."""
+
+    of: Schema
+    most: int
+    least: int = 0
+    unique: bool = False
+
+    def read(self, value: Any, path: str) -> Any:
+        if not isinstance(value, list):
+            raise self.wrong(value, path)
+        if not self.least <= len(value) <= self.most:
+            raise InvalidParameter(
+                path, f"{path} has {len(value):,} entries; it must be {self.words}."
+            )
+        return [self.of.read(item, f"{path}[{index}]") for index, item in enumerate(value)]
+
+    def json(self) -> Json:
+        found: Json = {"type": "array", "items": self.of.json(), "maxItems": self.most}
+        if self.least:
+            found["minItems"] = self.least
+        return found
+
+    @property
+    def words(self) -> str:
+        return f"a list of {self.least} to {self.most:,} entries"
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf(Schema):
+    """An object with names of the caller's own.
+
+    Attributes:
+        names: a regular expression that every whole name matches.
+    """
+
+    of: Schema
+    most: int
+    names: str = ""
+
+    def read(self, value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            raise self.wrong(value, path)
+        if len(value) > self.most:
+            raise InvalidParameter(
+                path, f"{path} has {len(value):,} entries; it must be {self.words}."
+            )
+        for name in value:
+            if self.names and not re.fullmatch(self.names, name):
+                raise InvalidParameter(
+                    path, f"{path} has the name {shown(name)}, which does not match {self.names}."
+                )
+        return {name: self.of.read(item, f"{path}.{name[:40]}") for name, item in value.items()}
+
+    def json(self) -> Json:
+        found: Json = {
+            "type": "object",
+            "additionalProperties": self.of.json(),
+            "maxProperties": self.most,
+        }
+        if self.names:
+            found["propertyNames"] = {"pattern": self.names}
+        return found
+
+    @property
+    def words(self) -> str:
+        return f"an object of at most {self.most:,} entries"
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf(Schema):
+    """One of several forms, told apart by the type of the JSON value."""
+
+    forms: tuple[Schema, ...]
+
+    def read(self, value: Any, path: str) -> Any:
+        failures = []
+        for form in self.forms:
+            try:
+                return form.read(value, path)
+            except InvalidParameter as error:
+                failures.append(error)
+        # The form that came furthest says it best: it complains about a place inside of the value.
+        deepest = max(failures, key=lambda error: len(error.param))
+        if deepest.param != path or isinstance(deepest, UnsupportedParameter):
+            raise deepest
+        refusals = [error for error in failures if isinstance(error, UnsupportedParameter)]
+        raise refusals[0] if refusals else self.wrong(value, path)
+
+    def json(self) -> Json:
+        return {"anyOf": [form.json() for form in self.forms]}
+
+    @property
+    def words(self) -> str:
+        return " or ".join(form.words for form in self.forms)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyObject(Schema):
+    """A JSON object that is passed on as it is, e.g. a JSON schema."""
+
+    def read(self, value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            raise self.wrong(value, path)
+        return value
+
+    def json(self) -> Json:
+        return {"type": "object"}
+
+    @property
+    def words(self) -> str:
+        return "an object"
+
+
+@dataclass(frozen=True, slots=True)
+class Anything(Schema):
+    """Any JSON value."""
+
+    def read(self, value: Any, path: str) -> Any:
+        return value
+
+    def json(self) -> Json:
+        return {}
+
+    @property
+    def words(self) -> str:
+        return "any value"
+
+
+def _plain(number: float) -> float:
+    return int(number) if math.isfinite(number) and number == int(number) else number

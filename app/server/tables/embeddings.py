@@ -1,0 +1,60 @@
+"""`POST /v1/embeddings` and `POST /v1/rerank`."""
+
+from __future__ import annotations
+
+from typing import Final, get_args
+
+from hearth.app.server.parameters import Table, honoured
+from hearth.app.server.schema import AnyOf, Flag, ListOf, Number, OneOf, Text
+from hearth.app.server.tables import common
+from hearth.app.server.tables.completions import TOKENS
+from hearth.backends.contract import Pooling
+from hearth.backends.engine.validate import MOST_TEXTS
+
+INPUT: Final = AnyOf(
+    (Text(1), TOKENS, ListOf(Text(1), MOST_TEXTS, 1), ListOf(TOKENS, MOST_TEXTS, 1))
+)
+"""A text, token ids, or a list of either."""
+
+EMBEDDINGS: Final = Table(
+    "CreateEmbedding",
+    (
+        common.MODEL,
+        honoured("input", INPUT, "text or token ids, or a list of either", required=True),
+        honoured("encoding_format", OneOf(("float", "base64")), "how vectors are written", "float"),
+        honoured(
+            "dimensions",
+            Number(1, 65_536, whole=True),
+            "keep the first so many numbers, scaled to length 1 again; good for models that were "
+            "trained for it",
+            "all",
+        ),
+        honoured(
+            "pooling",
+            OneOf(get_args(Pooling)),
+            "how the vectors of tokens become one",
+            "model: as it was trained, else mean",
+        ),
+        common.KEEP_ALIVE,
+        common.USER,
+    ),
+)
+
+_DOCUMENT: Final = Table("Document", (honoured("text", Text(1), "its text", required=True),))
+RERANK: Final = Table(
+    "Rerank",
+    (
+        common.MODEL,
+        honoured("query", Text(1), "what is looked for", required=True),
+        honoured(
+            "documents",
+            ListOf(AnyOf((Text(1), _DOCUMENT)), MOST_TEXTS, 1),
+            "texts that may answer it",
+            required=True,
+        ),
+        honoured("top_n", Number(1, MOST_TEXTS, whole=True), "give the best so many", "all"),
+        honoured("return_documents", Flag(), "give the texts as well", "false"),
+        common.KEEP_ALIVE,
+        common.USER,
+    ),
+)

@@ -1,0 +1,270 @@
+"""Checks of what only chats have: messages, tools, values for the template."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from hearth.backends.contract import Message, Request, Role, Tool, ToolCall, ToolChoice
+from hearth.backends.engine.checks import (
+    Field,
+    check_flag,
+    check_list,
+    check_number,
+    check_one_of,
+    check_size,
+    check_text,
+    depth_of,
+    empty,
+    wrong_type,
+)
+from hearth.backends.errors import InvalidParameter
+from hearth.backends.text.output.rules import check_schema
+
+MOST_MESSAGES: Final = 2048
+MOST_CALLS: Final = 128
+"""Tool calls of one message."""
+MOST_KEPT: Final = 8
+"""Messages of one request that have a `keep_s`."""
+LONGEST_KEEP_S: Final = 86_400
+LONGEST_NAME_BYTES: Final = 256
+"""Names of speakers, ids and names of calls."""
+LARGEST_ARGUMENTS_BYTES: Final = 1 << 20
+DEEPEST_ARGUMENTS: Final = 64
+MOST_TOOLS: Final = 128
+TOOL_NAME: Final = "[A-Za-z0-9_-]{1,64}"
+"""A regular expression that the whole name of a tool matches."""
+LONGEST_DESCRIPTION_BYTES: Final = 16 << 10
+LARGEST_VALUES_BYTES: Final = 16 << 10
+DEEPEST_VALUES: Final = 16
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateValue:
+    """A variable that a request may give to the chat template."""
+
+    name: str
+    kind: Literal["bool", "effort", "list"]
+    help: str
+
+
+TEMPLATE_VALUES: Final = (
+    TemplateValue("enable_thinking", "bool", "whether the model thinks before it answers"),
+    TemplateValue("thinking", "bool", "the same under the name that some templates use"),
+    TemplateValue("reasoning_effort", "effort", "how much the model thinks; none: not at all"),
+    TemplateValue("preserve_thinking", "bool", "whether it sees what it thought in earlier turns"),
+    TemplateValue("documents", "list", "texts to answer from, as the template wants them"),
+)
+"""All that `Request.template_values` may have. A model refuses what its template does not read."""
+
+
+def validate_messages(request: Request) -> None:
+    """Check `request.messages` and what belongs to them.
+
+    Raises:
+        InvalidParameter: `param` names the first field that has a wrong type or value.
+    """
+    messages = request.messages
+    check_list("messages", messages, MOST_MESSAGES)
+    assert messages is not None
+    if not messages:
+        raise empty("messages")
+    for index, message in enumerate(messages):
+        _check_message(f"messages[{index}]", message)
+    kept = [index for index, message in enumerate(messages) if message.keep_s]
+    if len(kept) > MOST_KEPT:
+        param = f"messages[{kept[MOST_KEPT]}].keep_s"
+        raise InvalidParameter(
+            param,
+            f"{len(kept)} messages are to be kept; at most {MOST_KEPT} are possible.",
+            "Keep the last one of those that will come again.",
+        )
+    if request.continue_last:
+        _check_continued(messages[-1])
+
+
+def validate_tools(request: Request) -> None:
+    """Check `request.tools` and how they may be called.
+
+    Raises:
+        InvalidParameter: `param` names the first field that has a wrong type or value.
+    """
+    check_list("tools", request.tools, MOST_TOOLS)
+    names: set[str] = set()
+    for index, tool in enumerate(request.tools):
+        _check_tool(f"tools[{index}]", tool)
+        if tool.name in names:
+            raise InvalidParameter(
+                f"tools[{index}].name",
+                f"Two tools are called {tool.name}.",
+                "Give each tool a name of its own.",
+            )
+        names.add(tool.name)
+    check_one_of("tool_choice", request.tool_choice, get_args(ToolChoice))
+    check_flag("parallel_tool_calls", request.parallel_tool_calls)
+    check_text("forced_tool", request.forced_tool)
+    if request.tool_choice == "required" and not names:
+        raise InvalidParameter(
+            "tool_choice",
+            "tool_choice is required, and there are no tools.",
+            "Send tools, or leave tool_choice out.",
+        )
+    if not request.forced_tool:
+        return
+    if request.tool_choice != "required":
+        raise InvalidParameter(
+            "forced_tool",
+            f"forced_tool is given with the tool_choice {request.tool_choice!r}.",
+            'Set tool_choice to "required".',
+        )
+    if request.forced_tool not in names:
+        raise InvalidParameter(
+            "forced_tool",
+            f"forced_tool is {request.forced_tool[:64]!r}, which is none of the tools.",
+            f"Name one of {', '.join(sorted(names))}."[:300],
+        )
+
+
+def validate_template_values(values: dict[str, Any]) -> None:
+    """Check `Request.template_values`.
+
+    Raises:
+        InvalidParameter: `param` names the first value that is unknown or of a wrong type.
+    """
+    if not isinstance(values, dict):
+        raise wrong_type("template_values", "a table of names and values", values)
+    known = {value.name: value.kind for value in TEMPLATE_VALUES}
+    for name, value in values.items():
+        param = f"template_values.{str(name)[:64]}"
+        if name not in known:
+            raise InvalidParameter(
+                param,
+                f"{param} is not among the values that a chat template may be given.",
+                f"Use one of {', '.join(known)}.",
+            )
+        kind = known[name]
+        if kind == "bool":
+            check_flag(param, value)
+        elif kind == "effort":
+            check_one_of(param, value, EFFORTS)
+        elif not isinstance(value, (list, tuple)):
+            raise wrong_type(param, "a list", value)
+        _check_json(param, value)
+
+
+def _check_json(param: str, value: Any) -> None:
+    if depth_of(value, DEEPEST_VALUES + 1) > DEEPEST_VALUES:
+        raise InvalidParameter(
+            param, f"{param} is nested more than {DEEPEST_VALUES} levels deep.", "Flatten it."
+        )
+    try:
+        size = len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter(
+            param,
+            f"{param} cannot be written as JSON: {error}.",
+            "Use objects, lists, texts, finite numbers, true, false and null.",
+        ) from error
+    check_size(param, size, LARGEST_VALUES_BYTES)
+
+
+def _check_message(param: str, message: Message) -> None:
+    if not isinstance(message, Message):
+        raise wrong_type(param, "a message", message)
+    check_one_of(f"{param}.role", message.role, get_args(Role))
+    check_text(f"{param}.content", message.content)
+    check_text(f"{param}.reasoning", message.reasoning)
+    for name in ("tool_call_id", "name"):
+        size = len(check_text(f"{param}.{name}", getattr(message, name)))
+        check_size(f"{param}.{name}", size, LONGEST_NAME_BYTES)
+    check_number(Field(f"{param}.keep_s", "float", 0, LONGEST_KEEP_S, ""), message.keep_s)
+    check_list(f"{param}.tool_calls", message.tool_calls, MOST_CALLS)
+    for index, call in enumerate(message.tool_calls):
+        _check_call(f"{param}.tool_calls[{index}]", call)
+    if message.role != "assistant":
+        for name in ("reasoning", "tool_calls"):
+            if getattr(message, name):
+                raise _only_of("assistant", f"{param}.{name}", message.role)
+    if message.role != "tool" and message.tool_call_id:
+        raise _only_of("tool", f"{param}.tool_call_id", message.role)
+
+
+def _check_call(param: str, call: ToolCall) -> None:
+    if not isinstance(call, ToolCall):
+        raise wrong_type(param, "a tool call", call)
+    for name in ("id", "name"):
+        size = len(check_text(f"{param}.{name}", getattr(call, name)))
+        if not size:
+            raise InvalidParameter(
+                f"{param}.{name}", f"{param}.{name} is empty.", "Send the call as it was made."
+            )
+        check_size(f"{param}.{name}", size, LONGEST_NAME_BYTES)
+    param += ".arguments"
+    check_size(param, len(check_text(param, call.arguments)), LARGEST_ARGUMENTS_BYTES)
+    if not call.arguments.strip():
+        return  # A call without arguments, as some servers write it.
+    wrong = InvalidParameter(
+        param,
+        f"{param} must be a JSON object of at most {DEEPEST_ARGUMENTS} levels, written as text.",
+        'Send for example "{}".',
+    )
+    try:
+        value = json.loads(call.arguments, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise wrong from error
+    if not isinstance(value, dict) or depth_of(value, DEEPEST_ARGUMENTS + 1) > DEEPEST_ARGUMENTS:
+        raise wrong
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except ValueError as error:  # 1e999, or half of a surrogate pair
+        raise wrong from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _check_continued(last: Message) -> None:
+    if last.role != "assistant":
+        raise InvalidParameter(
+            "continue_last",
+            f"continue_last goes on from an answer, and the last message is of the role"
+            f" {last.role!r}.",
+            "Let the last message be the assistant's, or leave continue_last out.",
+        )
+    if last.tool_calls:
+        raise InvalidParameter(
+            "continue_last",
+            "continue_last goes on from text, and the last message ends in tool calls.",
+            "Send the results of the calls as further messages.",
+        )
+
+
+def _check_tool(param: str, tool: Tool) -> None:
+    if not isinstance(tool, Tool):
+        raise wrong_type(param, "a tool", tool)
+    check_text(f"{param}.name", tool.name)
+    if not re.fullmatch(TOOL_NAME, tool.name):
+        raise InvalidParameter(
+            f"{param}.name",
+            f"{param}.name is {tool.name[:80]!r}; a name has 1 to 64 letters (a to z), digits,"
+            " _ and -.",
+            "Choose another name.",
+        )
+    size = len(check_text(f"{param}.description", tool.description))
+    check_size(f"{param}.description", size, LONGEST_DESCRIPTION_BYTES)
+    check_flag(f"{param}.strict", tool.strict)
+    if not isinstance(tool.parameters, dict):
+        raise wrong_type(f"{param}.parameters", "a JSON schema", tool.parameters)
+    check_schema(tool.parameters, f"{param}.parameters")
+
+
+def _only_of(role: str, param: str, found: str) -> InvalidParameter:
+    return InvalidParameter(
+        param,
+        f"{param} is given for a message of the role {found!r}.",
+        f'Only messages of the role "{role}" have it.',
+    )

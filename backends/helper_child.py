@@ -1,0 +1,72 @@
+"""The helper's side of `hearth.backends.helper`: answers questions from standard input.
+
+It may be killed at any time, and its parent does so when an answer takes too long. It holds no
+secrets, cannot open files (where the system has resource limits), and dies with its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from hearth.backends.process import die_with_parent, take_private_pipes
+from hearth.backends.text import framing
+
+_MEMORY_BYTES: Final = 512 * 1024 * 1024
+_CPU_S_PER_QUESTION: Final = 5
+"""Ends a runaway question where the parent was killed before it could."""
+
+
+def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], warm_up: Callable[[], None]) -> None:
+    """Answer questions until standard input closes; the first argument is the parent's process id.
+
+    Args:
+        answer: gives JSON values for JSON values.
+        warm_up: imports all that `answer` may need, while files can still be opened.
+    """
+    die_with_parent(int(sys.argv[1]))
+    input_fd, output_fd = take_private_pipes()
+    questions, answers = os.fdopen(input_fd, "rb"), os.fdopen(output_fd, "wb")
+    warm_up()
+    _limit_resources()
+    framing.write(answers, framing.frame({"ready": True}))
+    while True:
+        try:
+            question = framing.read(questions)
+        except EOFError:
+            return
+        _renew_cpu_limit()
+        framing.write(answers, framing.frame(answer(question)))
+
+
+def _limit_resources() -> None:
+    """Memory, files and processes, as far as the system knows such limits."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    limits = {
+        "RLIMIT_AS": _MEMORY_BYTES,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_FSIZE": 0,
+        "RLIMIT_NPROC": 0,
+        "RLIMIT_NOFILE": 0,
+    }
+    for name, most in limits.items():
+        with contextlib.suppress(AttributeError, ValueError, OSError):  # not known, or not allowed
+            resource.setrlimit(getattr(resource, name), (most, most))
+
+
+def _renew_cpu_limit() -> None:
+    if sys.platform == "win32":
+        return
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    soon = int(used.ru_utime + used.ru_stime) + 1 + _CPU_S_PER_QUESTION
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    with contextlib.suppress(ValueError, OSError):  # an inherited hard limit that is lower
+        resource.setrlimit(resource.RLIMIT_CPU, (soon, hard))

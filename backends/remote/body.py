@@ -1,0 +1,304 @@
+"""From a `Request` to the JSON body of an OpenAI-style one; what cannot be said is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hearth.backends.contract import Constraint, Message, Request, SamplingParams, Tool
+from hearth.backends.errors import UnsupportedParameter
+from hearth.backends.remote.dialects import Dialect
+
+_OFF: Final[Mapping[str, Any]] = {
+    "top_k": 0,
+    "min_p": 0,
+    "typical_p": 1,
+    "repetition_penalty": 1,
+    "dry_multiplier": 0,
+    "xtc_probability": 0,
+}
+"""Sampling steps that not every server has, and the value that switches each off."""
+_DETAILS: Final[Mapping[str, tuple[str, ...]]] = {
+    "dry_multiplier": ("dry_base", "dry_allowed_length", "dry_window", "dry_sequence_breakers"),
+    "xtc_probability": ("xtc_threshold",),
+}
+"""Parameters that only mean something while a step is on."""
+_WHOLE_WINDOW: Final = -1
+
+
+class _Writer:
+    """Writes one body, and refuses in the name of the server."""
+
+    def __init__(self, request: Request, dialect: Dialect, name: str) -> None:
+        self.request = request
+        self.dialect = dialect
+        self.name = name
+        self.body: dict[str, Any] = {}
+
+    def refuse(self, param: str, why: str = "") -> UnsupportedParameter:
+        what = why or f"{param} cannot be passed on to it"
+        return UnsupportedParameter(
+            param,
+            f"{self.name} is a remote model ({self.dialect.kind}): {what}.",
+            "Leave it out, or ask a model that runs here.",
+            remote=self.name,
+        )
+
+    def sampling(self) -> None:
+        params, names = self.request.sampling, self.dialect.names
+        self.body["temperature"] = params.temperature
+        self.body["top_p"] = params.top_p
+        for param in ("frequency_penalty", "presence_penalty"):
+            if value := getattr(params, param):
+                self.body[param] = value
+        for param, off in _OFF.items():
+            value = getattr(params, param)
+            if param not in names:
+                if value != off:
+                    raise self.refuse(param)
+                continue
+            self.body[names[param]] = (
+                self.dialect.top_k_off if param == "top_k" and value == off else value
+            )
+            if value != off:
+                for detail in _DETAILS.get(param, ()):
+                    self.body[names[detail]] = _plain(getattr(params, detail))
+        self._window(params)
+        if params.logit_bias:
+            self.body["logit_bias"] = {str(token): b for token, b in params.logit_bias.items()}
+        if params.seed is not None:
+            self.body["seed"] = _seed(params.seed, self.dialect.seed_bits)
+
+    def _window(self, params: SamplingParams) -> None:
+        penalties = (params.repetition_penalty - 1, params.frequency_penalty)
+        if not any((*penalties, params.presence_penalty)):
+            return
+        if wire := self.dialect.names.get("repetition_window"):
+            self.body[wire] = params.repetition_window
+        elif params.repetition_window != _WHOLE_WINDOW:
+            raise self.refuse(
+                "repetition_window", "its penalties look back over the whole text; -1 says so"
+            )
+
+    def limits(self) -> None:
+        request, names = self.request, self.dialect.names
+        for param, off in (("min_tokens", 0), ("ignore_eos", False)):
+            value = getattr(request, param)
+            if value != off and param not in names:
+                raise self.refuse(param)
+            if value != off:
+                self.body[names[param]] = value
+        if request.stop:
+            self.body["stop"] = list(request.stop)
+        if request.n > 1:
+            self.body["n"] = request.n
+        if request.priority:
+            if not self.dialect.priority:
+                raise self.refuse("priority")
+            self.body["priority"] = request.priority * self.dialect.priority
+        if request.session and self.dialect.sessions:
+            self.body["user"] = request.session
+        if not request.reuse_prefix:
+            self._fresh_prefix()
+
+    def _fresh_prefix(self) -> None:
+        way = self.dialect.fresh_prefix
+        if not way:
+            raise self.refuse("reuse_prefix", "it cannot be told to forget a prompt")
+        # With a salt that nobody else has, no prompt is the beginning of another.
+        self.body[way] = secrets.token_urlsafe(32) if way == "cache_salt" else False
+
+    def constraint(self, constraint: Constraint) -> None:
+        if constraint.kind == "json":
+            self.body["response_format"] = {"type": "json_object"}
+        elif constraint.kind == "json_schema":
+            named = {"name": "answer", "schema": json.loads(constraint.source), "strict": True}
+            self.body["response_format"] = {"type": "json_schema", "json_schema": named}
+        elif constraint.kind == "regex":
+            self._regex(constraint.source)
+        else:
+            self._choice(json.loads(constraint.source))
+
+    def _regex(self, pattern: str) -> None:
+        way = self.dialect.regex
+        if way == "response_format":
+            self.body["response_format"] = {"type": "regex", "regex": pattern}
+        elif way == "structured_outputs":
+            self.body["structured_outputs"] = {"regex": pattern}
+        elif way == "regex":
+            self.body["regex"] = pattern
+        else:
+            raise self.refuse("constraint", "it cannot hold an answer to a regular expression")
+
+    def _choice(self, choices: list[str]) -> None:
+        way = self.dialect.choice
+        if way == "response_format":
+            self.body["response_format"] = {"type": "choice", "choices": choices}
+        elif way == "structured_outputs":
+            self.body["structured_outputs"] = {"choice": choices}
+        elif way == "regex":
+            self.body["regex"] = "(" + "|".join(re.escape(choice) for choice in choices) + ")"
+        elif way == "grammar":
+            quoted = (json.dumps(choice, ensure_ascii=False) for choice in choices)
+            self.body["grammar"] = "root ::= " + " | ".join(quoted)
+        else:
+            raise self.refuse("constraint", "it cannot hold an answer to a list of texts")
+
+    def chat(self, messages: tuple[Message, ...]) -> None:
+        request = self.request
+        if request.suffix is not None:
+            raise self.refuse("suffix", "a chat has no suffix")
+        self.body["messages"] = [_message(item, self.dialect) for item in messages]
+        self._continuing(messages)
+        if request.max_tokens is not None:
+            self.body[self.dialect.max_tokens] = request.max_tokens
+        if request.sampling.logprobs is not None:
+            self.body["logprobs"] = True
+            self.body["top_logprobs"] = request.sampling.logprobs
+        if request.tools:
+            self._tools()
+        self._template_values()
+
+    def _continuing(self, messages: tuple[Message, ...]) -> None:
+        way, wanted = self.dialect.continues, self.request.continue_last
+        open_ended = messages[-1].role == "assistant"
+        if wanted and way == "never":
+            raise self.refuse("continue_last", "an answer begun for it cannot be continued")
+        if open_ended and not wanted and way == "always":
+            raise self.refuse(
+                "messages", "it would go on with the last message, which is the assistant's"
+            )
+        if not open_ended or way in ("always", "never"):
+            return
+        if wanted or self.dialect.kind == "hearth":
+            self.body["continue_final_message"] = wanted
+        if wanted and way == "vllm":
+            self.body["add_generation_prompt"] = False
+
+    def _tools(self) -> None:
+        request = self.request
+        if request.tool_choice == "none" and self.dialect.kind != "hearth":
+            return  # Most templates would show them all the same.
+        self.body["tools"] = [_tool(tool) for tool in request.tools]
+        self.body["tool_choice"] = (
+            {"type": "function", "function": {"name": request.forced_tool}}
+            if request.forced_tool
+            else request.tool_choice
+        )
+        if not request.parallel_tool_calls:
+            self.body["parallel_tool_calls"] = False
+
+    def _template_values(self) -> None:
+        values = dict(self.request.template_values)
+        if "reasoning_effort" in values:
+            self.body["reasoning_effort"] = values.pop("reasoning_effort")
+        if not values:
+            return
+        if not self.dialect.template_values:
+            raise self.refuse("template_values", "its chat template takes no values")
+        self.body["chat_template_kwargs"] = values
+
+    def completion(self) -> None:
+        request = self.request
+        self.body["prompt"] = (
+            request.text if request.text is not None else list(request.token_ids or ())
+        )
+        if request.suffix is not None:
+            if not self.dialect.infill:
+                raise self.refuse("suffix", "its completions have no suffix")
+            self.body["suffix"] = request.suffix
+        if request.max_tokens is not None:
+            self.body["max_tokens"] = request.max_tokens
+        elif self.dialect.completes_to_the_end:
+            self.body["max_tokens"] = None
+        else:
+            raise self.refuse(
+                "max_tokens", "its completions end after 16 tokens unless a number is set"
+            )
+        if request.sampling.logprobs is not None:
+            self.body["logprobs"] = request.sampling.logprobs
+
+
+def write_body(request: Request, dialect: Dialect, name: str, model: str) -> dict[str, Any]:
+    """The body of a streamed chat (with `messages`) or completion (without).
+
+    Args:
+        name: of the model here, for messages.
+        model: what the other end calls it.
+
+    Raises:
+        UnsupportedParameter: `param`, in the contract's words, cannot be said to such a server.
+    """
+    writer = _Writer(request, dialect, name)
+    writer.body["model"] = model
+    if request.messages is not None:
+        writer.chat(request.messages)
+    else:
+        writer.completion()
+    writer.sampling()
+    writer.limits()
+    if request.constraint is not None:
+        writer.constraint(request.constraint)
+    writer.body["stream"] = True
+    writer.body["stream_options"] = {"include_usage": True, **dialect.usage_extras}
+    writer.body.update(dialect.extras)
+    return writer.body
+
+
+def notices(request: Request, dialect: Dialect) -> tuple[str, ...]:
+    """What such a server is not told although it changes no word of what is asked of it."""
+    found = []
+    messages = request.messages or ()
+    if any(message.keep_s > 0 for message in messages):
+        found.append("The prompt is not kept: a remote model's cache is the other end's own.")
+    if not dialect.reasoning and any(message.reasoning for message in messages):
+        found.append(
+            "Earlier reasoning is left out: the other end's messages have no field for it."
+        )
+    return tuple(found)
+
+
+def _message(message: Message, dialect: Dialect) -> dict[str, Any]:
+    body: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning and dialect.reasoning:
+        body["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        body["content"] = message.content or None
+        body["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        body["tool_call_id"] = message.tool_call_id
+    if message.name:
+        body["name"] = message.name
+    return body
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        function["description"] = tool.description
+    if tool.parameters:
+        function["parameters"] = tool.parameters
+    if tool.strict:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _seed(seed: int, bits: int) -> int:
+    """`seed` in so many bits: the same seed is the same again."""
+    if bits < 64:
+        return seed & ((1 << bits) - 1)
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

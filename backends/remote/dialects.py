@@ -1,0 +1,158 @@
+"""What each kind of server understands beyond OpenAI's API, and under which names.
+
+Some ignore what they do not know without a word, so a parameter is only sent where it is known to
+have its meaning there; the body refuses the others by name. Facts were read in the servers' own
+request types: vLLM 0.12 and SGLang 0.5 (their `protocol.py`), llama-server's README.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from hearth.backends.remote.server import Kind
+
+Continuing = Literal["always", "on request", "vllm", "never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How to say to one kind of server what the contract can say.
+
+    Attributes:
+        names: from the contract's sampling parameters and limits to the server's.
+        top_k_off: the value of top_k that keeps all tokens.
+        seed_bits: seeds are cut to so many bits; 64: they are signed, the same 64 bits.
+        max_tokens: the field of a chat that limits new tokens.
+        completes_to_the_end: a completion without a limit is possible, by null.
+        regex, choice: how a constraint is written.
+        template_values: `chat_template_kwargs` are known.
+        reasoning: earlier reasoning of the assistant may be sent as `reasoning_content`.
+        continues: when a last message of the assistant is the beginning of the answer.
+        priority: 1 if higher goes first, -1 if lower does, 0 if there is none.
+        fresh_prefix: fields that keep the prompt from being found; None: there are none.
+        infill: a completion may have a suffix, or the server refuses it by name.
+        echoes: a completion gives log probabilities of its prompt, so that text can be scored.
+        sessions: `user` says whose turn it is.
+        extras: further fields of every streamed request.
+        usage_extras: further `stream_options`.
+    """
+
+    kind: Kind
+    names: Mapping[str, str] = field(default_factory=dict)
+    top_k_off: int = 0
+    seed_bits: int = 64
+    max_tokens: str = "max_tokens"
+    completes_to_the_end: bool = False
+    regex: Literal["response_format", "structured_outputs", "regex", ""] = ""
+    choice: Literal["response_format", "structured_outputs", "regex", "grammar", ""] = ""
+    template_values: bool = False
+    reasoning: bool = False
+    continues: Continuing = "never"
+    priority: Literal[-1, 0, 1] = 0
+    fresh_prefix: Literal["cache_prompt", "cache_salt", ""] = ""
+    infill: bool = True
+    echoes: bool = False
+    sessions: bool = False
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    usage_extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+_DRY: Final = ("dry_multiplier", "dry_base", "dry_allowed_length", "dry_sequence_breakers")
+_XTC: Final = ("xtc_probability", "xtc_threshold")
+_USAGE_ALWAYS: Final = {"continuous_usage_stats": True}
+
+HEARTH: Final = Dialect(
+    "hearth",
+    _same(
+        *("top_k", "min_p", "typical_p", "repetition_penalty", "repetition_window"),
+        *(*_DRY, "dry_window", *_XTC, "min_tokens", "ignore_eos"),
+    ),
+    regex="response_format",
+    choice="response_format",
+    template_values=True,
+    reasoning=True,
+    continues="on request",
+    priority=1,
+    fresh_prefix="cache_prompt",
+    sessions=True,
+)
+VLLM: Final = Dialect(
+    "vllm",
+    _same("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"),
+    top_k_off=-1,
+    completes_to_the_end=True,
+    regex="structured_outputs",
+    choice="structured_outputs",
+    template_values=True,
+    reasoning=True,
+    continues="vllm",
+    priority=-1,
+    fresh_prefix="cache_salt",
+    echoes=True,
+    usage_extras=_USAGE_ALWAYS,
+)
+SGLANG: Final = Dialect(
+    "sglang",
+    _same("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"),
+    top_k_off=-1,
+    seed_bits=63,
+    regex="regex",
+    choice="regex",
+    template_values=True,
+    reasoning=True,
+    continues="on request",
+    fresh_prefix="cache_salt",
+    echoes=True,
+    usage_extras=_USAGE_ALWAYS,
+)
+LLAMA_SERVER: Final = Dialect(
+    "llama-server",
+    {
+        **_same("top_k", "min_p", "typical_p", *_DRY, *_XTC, "ignore_eos"),
+        "repetition_penalty": "repeat_penalty",
+        "repetition_window": "repeat_last_n",
+        "dry_window": "dry_penalty_last_n",
+    },
+    seed_bits=31,
+    completes_to_the_end=True,
+    choice="grammar",
+    template_values=True,
+    reasoning=True,
+    continues="always",
+    fresh_prefix="cache_prompt",
+    infill=False,
+    extras={"return_progress": True},
+)
+OPENAI: Final = Dialect("openai", max_tokens="max_completion_tokens")
+OTHER: Final = Dialect("other")
+
+DIALECTS: Final[Mapping[Kind, Dialect]] = {
+    dialect.kind: dialect for dialect in (HEARTH, VLLM, SGLANG, LLAMA_SERVER, OPENAI, OTHER)
+}
+_OWNERS: Final[Mapping[str, Kind]] = {
+    "hearth": "hearth",
+    "bundled": "hearth",
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llamacpp": "llama-server",
+    "openai": "openai",
+    "openai-internal": "openai",
+    "system": "openai",
+}
+
+
+def kind_of(owners: Sequence[str]) -> Kind:
+    """What a server is whose list of models names `owners` as `owned_by`. Only Hearth has bundled
+    models; OpenAI's own names stand for several owners beside each other.
+    """
+    kinds = {_OWNERS.get(owner, "other") for owner in owners}
+    if "hearth" in kinds:
+        return "hearth"
+    known = kinds - {"other"}
+    return known.pop() if len(known) == 1 else "other"

@@ -1,0 +1,111 @@
+"""`RemoteServer`: where a remote model is, and how to ask for it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from hearth.backends.remote.errors import RemoteKeyMissing
+
+Kind = Literal["hearth", "vllm", "sglang", "llama-server", "openai", "other"]
+"""What the other end is; each understands other parameters (`backends.remote.dialects`)."""
+
+_MOST_KEY_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteServer:
+    """One model of an OpenAI-style server. The key itself is never kept here."""
+
+    name: str
+    """What people call the model here."""
+    url: str
+    """The API's base without a slash at its end, such as "http://10.0.0.5:8000/v1"."""
+    model: str = ""
+    """What the other end calls it; empty: the only one that it has."""
+    server: Kind | None = None
+    """None: told by the list of its models."""
+    key_env: str = ""
+    """The environment variable that has the API key."""
+    key_file: Path | None = None
+    """The file, for its owner alone, that has the API key."""
+    timeout_s: float = 600.0
+    """The longest silence, and a limit of the time to connect."""
+
+    @property
+    def host(self) -> str:
+        """The host's name or address."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Nothing leaves this machine on the way there."""
+        return is_loopback(self.host)
+
+    @property
+    def root(self) -> str:
+        """The URL below which a server has what is not part of OpenAI's API."""
+        return self.url.removesuffix("/v1")
+
+    @property
+    def key_source(self) -> str:
+        """Where the key is, in words; empty without one."""
+        if self.key_env:
+            return f"the variable {self.key_env}"
+        return f"the file {self.key_file}" if self.key_file is not None else ""
+
+    def key(self, environ: Mapping[str, str] | None = None) -> str:
+        """The API key, read anew; empty where none is declared.
+
+        Raises:
+            RemoteKeyMissing: the variable or the file is missing, empty, no single line of ASCII,
+                or others may read the file. No message has a part of it.
+        """
+        if self.key_env:
+            found = (os.environ if environ is None else environ).get(self.key_env, "")
+        elif self.key_file is not None:
+            found = self._read(self.key_file)
+        else:
+            return ""
+        key = found.strip()
+        if not key:
+            raise self._missing("is not set" if self.key_env else "is empty")
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise self._missing("holds something else than one key")
+        return key
+
+    def _read(self, path: Path) -> str:
+        try:
+            with path.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                data = file.read(_MOST_KEY_BYTES)
+        except OSError as error:
+            raise self._missing(f"cannot be read ({error.strerror})") from error
+        if sys.platform != "win32" and stat.S_IMODE(mode) & 0o077:
+            raise self._missing("can be read by others (chmod 600 cures that)")
+        return data.decode("utf-8", "replace")
+
+    def _missing(self, why: str) -> RemoteKeyMissing:
+        source = self.key_source
+        return RemoteKeyMissing(
+            f"{source[0].upper()}{source[1:]}, which should have the key of {self.name}, {why}.",
+            "Set it where Hearth is started."
+            if self.key_env
+            else "Write the key into it, readable for you alone.",
+            remote=self.name,
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """`host` is this machine, by its address or as "localhost"."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

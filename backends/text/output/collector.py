@@ -1,0 +1,137 @@
+"""Collects the parts of one answer, in order, while it is taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from hearth.backends.contract import Channel
+from hearth.backends.text.output.json_scanner import SPACE
+from hearth.backends.text.output.parts import CallPart, Part, TextPart
+
+UNREAD: Final = "A tool call could not be read and was given as text."
+CUT: Final = "A tool call was cut off before its end: its arguments are incomplete."
+
+
+class Unreadable(Exception):
+    """What comes is no call that can be read. Raised by readers of calls; parsers catch it."""
+
+
+class Collector:
+    """The parts of one answer.
+
+    A call is in parts from the moment its name is known and is that of a tool. Of what was read of
+    a call, `unsaid` is the text that is in no part yet: it becomes content if the call turns out to
+    be unreadable, so nothing is ever lost, and nothing is said twice.
+
+    Args:
+        tools: names of the tools that may be called.
+        make_id: gives the id of each call.
+    """
+
+    def __init__(self, tools: Collection[str], make_id: Callable[[], str]) -> None:
+        self.unsaid: list[str] = []
+        self.calls = 0
+        """Complete ones."""
+        self.is_suspect = False
+        """What is being read is meant as a call, whether or not it can be read."""
+        self._tools = tools
+        self._make_id = make_id
+        self._parts: list[Part] = []
+        self._texts: list[str] = []
+        self._channel: Channel = "content"
+        self._arguments: list[str] = []
+        self._position = -1
+        self._is_open = False
+        self._has_arguments = False
+        self._notices: dict[str, None] = {}
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        return tuple(self._notices)
+
+    def take(self) -> list[Part]:
+        """Everything since the last time."""
+        self._flush()
+        parts, self._parts = self._parts, []
+        return parts
+
+    def say(self, text: str, channel: Channel = "content") -> None:
+        """More text of a channel."""
+        if not text:
+            return
+        if channel != self._channel or self._arguments:
+            self._flush()
+            self._channel = channel
+        self._texts.append(text)
+
+    def begin_call(self, unsaid: str, *, is_suspect: bool) -> None:
+        """A call may begin here; `unsaid` is what was read of it."""
+        self.unsaid = [unsaid]
+        self.is_suspect = is_suspect
+
+    def open_call(self, name: str, ident: str = "") -> None:
+        """The name of the call is known.
+
+        Raises:
+            Unreadable: no tool has this name.
+        """
+        self.is_suspect = True
+        if name not in self._tools:
+            raise Unreadable
+        self._flush()
+        self._position += 1
+        self._is_open = True
+        self._has_arguments = False
+        self._parts.append(CallPart(self._position, ident or self._make_id(), name))
+        self.unsaid.clear()
+
+    def write_arguments(self, piece: str, unsaid: str = "") -> None:
+        """More of the arguments' JSON text; of all that was read, only `unsaid` is not in it."""
+        if self._texts:
+            self._flush()
+        self._arguments.append(piece)
+        self.unsaid.clear()
+        if unsaid:
+            self.unsaid.append(unsaid)
+
+    def end_arguments(self) -> None:
+        """The arguments are whole, though what is written around them may go on."""
+        self._has_arguments = True
+
+    def close_call(self) -> None:
+        """The call is complete."""
+        self._is_open = False
+        self.is_suspect = False
+        self.calls += 1
+        self.unsaid.clear()
+
+    def give_up(self, *, at_end: bool) -> bool:
+        """The call that is being read goes no further: it cannot be read, or (`at_end`) nothing
+        more comes. What is in no part yet becomes content; a call whose arguments are whole is
+        complete all the same.
+
+        Returns:
+            whether the call is complete.
+        """
+        unsaid = "".join(self.unsaid)
+        self.unsaid.clear()
+        if self._is_open and self._has_arguments and not unsaid.strip(SPACE):
+            self.close_call()
+            return True
+        if self._is_open and at_end:
+            self._notices[CUT] = None
+        elif self.is_suspect:
+            self._notices[UNREAD] = None
+        self._is_open = False
+        self.is_suspect = False
+        self.say(unsaid)
+        return False
+
+    def _flush(self) -> None:
+        if self._texts:
+            self._parts.append(TextPart("".join(self._texts), self._channel))
+            self._texts.clear()
+        if self._arguments:
+            self._parts.append(CallPart(self._position, arguments="".join(self._arguments)))
+            self._arguments.clear()

@@ -1,0 +1,233 @@
+"""What an answer must look like, as the body of a Lark rule in llguidance's dialect.
+
+Schemas and patterns come from strangers: they are measured here, before anything compiles them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+from hearth.backends.contract import Constraint
+from hearth.backends.errors import InvalidParameter
+
+LARGEST_SCHEMA_BYTES: Final = 64 * 1024
+DEEPEST_SCHEMA: Final = 32
+MOST_SCHEMA_NODES: Final = 4_000
+LONGEST_PATTERN_BYTES: Final = 512
+MOST_CHOICES: Final = 256
+LARGEST_CHOICES_BYTES: Final = 16 * 1024
+
+_OPTIONS_KEY: Final = "x-guidance"
+_JSON_OPTIONS: Final[dict[str, Any]] = {
+    # At most one space after ":" and ",", and none elsewhere: where white space has no bound, weak
+    # models write more and more of it and never come to the end.
+    "item_separator": ", ?",
+    "key_separator": ": ?",
+    "whitespace_flexible": False,
+}
+_ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
+
+
+def content_rule(constraint: Constraint, param: str) -> str:
+    """The body of a rule for an answer that follows `constraint`.
+
+    Args:
+        param: what the constraint is called in the request, for errors.
+
+    Raises:
+        InvalidParameter: the constraint is malformed or exceeds a bound of this module.
+    """
+    if constraint.kind == "json":
+        return json_rule(_ANY_OBJECT)
+    if constraint.kind == "regex":
+        return _regex_rule(constraint.source, param)
+    value = _parsed(constraint.source, param)
+    if constraint.kind == "choice":
+        return _choice_rule(value, param)
+    check_schema(value, param)
+    return json_rule({} if value is True else value)
+
+
+def json_rule(schema: dict[str, Any]) -> str:
+    """The body of a rule for a JSON text that follows `schema`, which has passed `check_schema`."""
+    return "%json " + json.dumps({**schema, _OPTIONS_KEY: _JSON_OPTIONS})
+
+
+def check_schema(schema: Any, param: str) -> None:
+    """Measure a JSON schema; whether every keyword can be honoured shows when it is compiled.
+
+    Args:
+        schema: as JSON was read: a dict or a boolean.
+        param: what the schema is called in the request, for errors.
+
+    Raises:
+        InvalidParameter: it is no schema; or is over 64 KiB, 32 levels, 4,000 values, or 512 bytes
+            a pattern; or refers to another document; or holds what JSON cannot.
+    """
+    if schema is False:
+        raise InvalidParameter(
+            param, f"{param} is the schema `false`, which nothing fits.", "Say what may be written."
+        )
+    if not isinstance(schema, dict | bool):
+        raise InvalidParameter(
+            param,
+            f"{param} must be a JSON schema, which is an object; this is {_kind(schema)}.",
+            'For example {"type": "object", "properties": {"name": {"type": "string"}}}.',
+        )
+    for nodes, (key, value, depth) in enumerate(_walk(schema), start=1):
+        if depth > DEEPEST_SCHEMA:
+            raise _too_much(param, f"is nested more than {DEEPEST_SCHEMA} levels deep")
+        if nodes > MOST_SCHEMA_NODES:
+            raise _too_much(param, f"has more than {MOST_SCHEMA_NODES:,} values")
+        _check_keyword(key, value, param)
+    size = _encoded_bytes(schema, param)
+    if size > LARGEST_SCHEMA_BYTES:
+        raise _too_much(param, f"takes {size:,} bytes; {LARGEST_SCHEMA_BYTES:,} are allowed")
+
+
+def _check_keyword(key: str, value: Any, param: str) -> None:
+    """The rules for single members of a schema."""
+    if key == _OPTIONS_KEY:
+        raise InvalidParameter(
+            param,
+            f"{param} contains {_OPTIONS_KEY}, which sets options of the grammar engine.",
+            f"Leave {_OPTIONS_KEY} out: Hearth sets these itself.",
+        )
+    if key == "$ref" and isinstance(value, str) and not value.startswith("#"):
+        raise InvalidParameter(
+            param,
+            f"{param} refers to another document: $ref {value[:80]!r}. Nothing is fetched.",
+            'Put the definition under "$defs" and refer to it as "#/$defs/NAME".',
+        )
+    if key == "pattern" and isinstance(value, str):
+        _check_pattern(value, param)
+    if key == "patternProperties" and isinstance(value, dict):
+        for pattern in value:
+            _check_pattern(pattern, param)
+
+
+def _walk(schema: Any) -> Iterator[tuple[str, Any, int]]:
+    """Every value in `schema` with the key it stands under ("" in a list) and its depth."""
+    pending: list[tuple[str, Any, int]] = [("", schema, 1)]
+    while pending:
+        key, value, depth = pending.pop()
+        yield key, value, depth
+        if isinstance(value, dict):
+            pending += [(str(name), inner, depth + 1) for name, inner in value.items()]
+        elif isinstance(value, list | tuple):
+            pending += [("", inner, depth + 1) for inner in value]
+
+
+def _regex_rule(pattern: str, param: str) -> str:
+    """Letters, digits and space in `\\w`, `\\d` and `\\s` are Unicode's, as in Python."""
+    if not pattern:
+        raise InvalidParameter(
+            param, f"{param} is an empty pattern.", r"Give a pattern such as \d{4}-\d{2}-\d{2}."
+        )
+    _check_pattern(pattern, param)
+    body = []
+    escaped = False
+    for letter in pattern:
+        if letter == "/" and not escaped:
+            body.append("\\")
+        # A literal ends with its line: a line break is spelled out, with the escape it may have.
+        body.append({"\n": "n" if escaped else r"\n"}.get(letter, letter))
+        escaped = letter == "\\" and not escaped
+    if escaped:
+        raise InvalidParameter(
+            param, f"{param} ends in a lone backslash.", r"Write \\ for a backslash."
+        )
+    return f"/{''.join(body)}/"
+
+
+def _check_pattern(pattern: str, param: str) -> None:
+    size = len(_utf8(pattern, param))
+    if size > LONGEST_PATTERN_BYTES:
+        raise InvalidParameter(
+            param,
+            f"A pattern in {param} takes {size:,} bytes; {LONGEST_PATTERN_BYTES} are allowed.",
+            "Write it shorter, or check this part after the answer has come.",
+        )
+
+
+def _choice_rule(choices: Any, param: str) -> str:
+    if not isinstance(choices, list) or not all(isinstance(one, str) for one in choices):
+        raise InvalidParameter(
+            param, f"{param} must be a list of texts.", 'For example ["yes", "no"].'
+        )
+    if not 1 <= len(choices) <= MOST_CHOICES:
+        raise InvalidParameter(
+            param,
+            f"{param} has {len(choices):,} choices; from 1 to {MOST_CHOICES} are allowed.",
+            "Offer fewer choices." if choices else "Offer at least one choice.",
+        )
+    if not all(choices):
+        raise InvalidParameter(param, f"{param} has an empty choice.", "Leave it out.")
+    size = sum(len(_utf8(choice, param)) for choice in choices)
+    if size > LARGEST_CHOICES_BYTES:
+        raise _too_much(
+            param, f"takes {size:,} bytes in all; {LARGEST_CHOICES_BYTES:,} are allowed"
+        )
+    return f"( {' | '.join(json.dumps(choice) for choice in choices)} )"
+
+
+def _parsed(source: str, param: str) -> Any:
+    """The JSON value written in `source`."""
+    if len(source) > LARGEST_SCHEMA_BYTES:
+        raise _too_much(
+            param, f"has {len(source):,} characters; {LARGEST_SCHEMA_BYTES:,} are allowed"
+        )
+    try:
+        return json.loads(source)
+    except RecursionError as error:
+        raise _too_much(param, f"is nested more than {DEEPEST_SCHEMA} levels deep") from error
+    except ValueError as error:
+        raise InvalidParameter(
+            param, f"{param} is not JSON: {error}.", "Send it as one JSON text."
+        ) from error
+
+
+def _encoded_bytes(schema: Any, param: str) -> int:
+    try:
+        return len(json.dumps(schema, allow_nan=False, ensure_ascii=False).encode())
+    except UnicodeEncodeError as error:
+        raise _not_unicode(param) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter(
+            param,
+            f"{param} cannot be written as JSON: {error}.",
+            "Use objects, lists, texts, finite numbers, true, false and null.",
+        ) from error
+
+
+def _utf8(text: str, param: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise _not_unicode(param) from error
+
+
+def _not_unicode(param: str) -> InvalidParameter:
+    return InvalidParameter(
+        param,
+        f"{param} contains half of a surrogate pair, which is no Unicode text.",
+        "Write characters beyond U+FFFF as whole pairs.",
+    )
+
+
+def _too_much(param: str, what: str) -> InvalidParameter:
+    return InvalidParameter(
+        param, f"{param} {what}.", "Simplify it, or check part of it after the answer has come."
+    )
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a number that is not finite"
+    names = {list: "a list", str: "a text", int: "a number", float: "a number"}
+    return names.get(type(value), type(value).__name__)
