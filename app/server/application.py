@@ -29,6 +29,7 @@ def build(services: Services, policy: Policy) -> Starlette:
         exception_handlers={HTTPException: _no_such_route},
     )
     application.state.services = services
+    application.state.endpoints = ENDPOINTS
     return application
 
 

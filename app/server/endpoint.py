@@ -25,7 +25,7 @@ class Endpoint:
         query: the parameters of the query.
         answer: JSON schema of what comes back with 200.
         media: the media type of that, where it is not JSON.
-        streams: with `stream` true, it comes as server-sent events.
+        streams: with `stream` true, it comes piece by piece, as `stream_media`.
     """
 
     method: str
@@ -37,3 +37,4 @@ class Endpoint:
     answer: Json | None = None
     media: str = "application/json"
     streams: bool = False
+    stream_media: str = "text/event-stream"

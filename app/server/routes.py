@@ -11,6 +11,7 @@ from hearth.app.server.endpoint import Endpoint
 from hearth.app.server.generate import generate_batch, generate_text
 from hearth.app.server.health import health
 from hearth.app.server.models import list_models, retrieve_model
+from hearth.app.server.openapi import get_capabilities, get_openapi
 from hearth.app.server.tables.chat import CHAT
 from hearth.app.server.tables.completions import COMPLETIONS
 from hearth.app.server.tables.embeddings import EMBEDDINGS, RERANK
@@ -68,5 +69,7 @@ ENDPOINTS: Final = (
     ),
     Endpoint("GET", "/v1/models", list_models, "The models that requests may name"),
     Endpoint("GET", "/v1/models/{name:path}", retrieve_model, "One model"),
+    Endpoint("GET", "/v1/capabilities", get_capabilities, "What is done with every field"),
+    Endpoint("GET", "/openapi.json", get_openapi, "This description"),
     Endpoint("GET", "/health", health, "Whether the server is ready"),
 )

@@ -41,6 +41,12 @@ class Schema(ABC):
             UnsupportedParameter: it is known, but cannot be honoured.
         """
 
+    def fits(self, value: Any) -> bool:
+        """Is this the kind of value that is meant here, be it right or not? An object unless a
+        schema says otherwise.
+        """
+        return isinstance(value, dict)
+
     @abstractmethod
     def json(self) -> Json:
         """The same as JSON schema (draft 2020-12, as OpenAPI 3.1 has it)."""
@@ -95,6 +101,9 @@ class Number(Schema):
             raise self.wrong(value, path)
         return value
 
+    def fits(self, value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+
     def json(self) -> Json:
         lowest = "exclusiveMinimum" if self.above_low else "minimum"
         limits = {lowest: _plain(self.low), "maximum": _plain(self.high)}
@@ -114,6 +123,9 @@ class Flag(Schema):
         if not isinstance(value, bool):
             raise self.wrong(value, path)
         return value
+
+    def fits(self, value: Any) -> bool:
+        return isinstance(value, bool)
 
     def json(self) -> Json:
         return {"type": "boolean"}
@@ -144,6 +156,9 @@ class Text(Schema):
                 path, f"{path} is {shown(value)}, which does not match {self.pattern}."
             )
         return value
+
+    def fits(self, value: Any) -> bool:
+        return isinstance(value, str)
 
     def json(self) -> Json:
         found: Json = {"type": "string"}
@@ -181,6 +196,9 @@ class OneOf(Schema):
             raise UnsupportedParameter(path, f'{path} "{value}": {(self.refused or {})[value]}')
         raise self.wrong(value, path)
 
+    def fits(self, value: Any) -> bool:
+        return any(isinstance(value, type(known)) for known in self.values)
+
     def json(self) -> Json:
         return {"enum": list(self.values)}
 
@@ -206,6 +224,9 @@ class ListOf(Schema):
                 path, f"{path} has {len(value):,} entries; it must be {self.words}."
             )
         return [self.of.read(item, f"{path}[{index}]") for index, item in enumerate(value)]
+
+    def fits(self, value: Any) -> bool:
+        return isinstance(value, list) and (not value or self.of.fits(value[0]))
 
     def json(self) -> Json:
         found: Json = {"type": "array", "items": self.of.json(), "maxItems": self.most}
@@ -261,23 +282,18 @@ class MapOf(Schema):
 
 @dataclass(frozen=True, slots=True)
 class AnyOf(Schema):
-    """One of several forms, told apart by the type of the JSON value."""
+    """One of several forms, told apart by the kind of the value, in lists by that of the first."""
 
     forms: tuple[Schema, ...]
 
     def read(self, value: Any, path: str) -> Any:
-        failures = []
         for form in self.forms:
-            try:
+            if form.fits(value):
                 return form.read(value, path)
-            except InvalidParameter as error:
-                failures.append(error)
-        # The form that came furthest says it best: it complains about a place inside of the value.
-        deepest = max(failures, key=lambda error: len(error.param))
-        if deepest.param != path or isinstance(deepest, UnsupportedParameter):
-            raise deepest
-        refusals = [error for error in failures if isinstance(error, UnsupportedParameter)]
-        raise refusals[0] if refusals else self.wrong(value, path)
+        raise self.wrong(value, path)
+
+    def fits(self, value: Any) -> bool:
+        return any(form.fits(value) for form in self.forms)
 
     def json(self) -> Json:
         return {"anyOf": [form.json() for form in self.forms]}
@@ -310,6 +326,9 @@ class Anything(Schema):
 
     def read(self, value: Any, path: str) -> Any:
         return value
+
+    def fits(self, value: Any) -> bool:
+        return True
 
     def json(self) -> Json:
         return {}

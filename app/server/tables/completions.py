@@ -11,9 +11,7 @@ from hearth.app.server.tables.chat import RESPONSE_FORMAT
 
 MOST_PROMPTS: Final = 256
 TOKENS: Final = ListOf(Number(0, 2**31 - 1, whole=True), 1 << 20, 1)
-PROMPT: Final = AnyOf(
-    (Text(1), TOKENS, ListOf(Text(1), MOST_PROMPTS, 1), ListOf(TOKENS, MOST_PROMPTS, 1))
-)
+PROMPT: Final = AnyOf((Text(1), TOKENS, ListOf(AnyOf((Text(1), TOKENS)), MOST_PROMPTS, 1)))
 """A text, token ids, or a list of either."""
 
 COMPLETIONS: Final = Table(

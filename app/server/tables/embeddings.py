@@ -11,9 +11,7 @@ from hearth.app.server.tables.completions import TOKENS
 from hearth.backends.contract import Pooling
 from hearth.backends.engine.validate import MOST_TEXTS
 
-INPUT: Final = AnyOf(
-    (Text(1), TOKENS, ListOf(Text(1), MOST_TEXTS, 1), ListOf(TOKENS, MOST_TEXTS, 1))
-)
+INPUT: Final = AnyOf((Text(1), TOKENS, ListOf(AnyOf((Text(1), TOKENS)), MOST_TEXTS, 1)))
 """A text, token ids, or a list of either."""
 
 EMBEDDINGS: Final = Table(
