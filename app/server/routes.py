@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from hearth.app.server.anthropic import count_tokens, create_message
 from hearth.app.server.chat import create_chat_completion
 from hearth.app.server.completions import create_completion
 from hearth.app.server.embeddings import create_embedding, rerank
@@ -12,6 +13,7 @@ from hearth.app.server.generate import generate_batch, generate_text
 from hearth.app.server.health import health
 from hearth.app.server.models import list_models, retrieve_model
 from hearth.app.server.openapi import get_capabilities, get_openapi
+from hearth.app.server.tables.anthropic import COUNT_TOKENS, CREATE_MESSAGE
 from hearth.app.server.tables.chat import CHAT
 from hearth.app.server.tables.completions import COMPLETIONS
 from hearth.app.server.tables.embeddings import EMBEDDINGS, RERANK
@@ -40,6 +42,21 @@ ENDPOINTS: Final = (
         "Continue text as it stands",
         table=COMPLETIONS,
         streams=True,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/messages",
+        create_message,
+        "Answer a conversation, as Anthropic has it",
+        table=CREATE_MESSAGE,
+        streams=True,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/messages/count_tokens",
+        count_tokens,
+        "How many tokens a conversation has",
+        table=COUNT_TOKENS,
     ),
     Endpoint("POST", "/v1/embeddings", create_embedding, "Vectors of texts", table=EMBEDDINGS),
     Endpoint("POST", "/v1/rerank", rerank, "Which texts answer a query", table=RERANK),

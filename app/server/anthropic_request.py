@@ -1,0 +1,171 @@
+"""From the body of `/v1/messages` to a `contract.Request`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from hearth.app.server.exchange import Exchange
+from hearth.app.server.parameters import ConflictingParameters
+from hearth.app.server.requests import build
+from hearth.backends.contract import Constraint, Message, Request, Tool, ToolCall, ToolChoice
+from hearth.backends.errors import InvalidParameter
+
+Json = Mapping[str, Any]
+
+NAMES: Final = {
+    "session": "metadata.user_id",
+    "constraint": "output_config.format.schema",
+    "template_values.reasoning_effort": "output_config.effort",
+    "template_values": "thinking",
+    "stop": "stop_sequences",
+    "forced_tool": "tool_choice.name",
+}
+"""From the contract's names to Anthropic's."""
+_TTL_S: Final = {"5m": 300.0, "1h": 3600.0}
+_CHOICES: Final[dict[str, ToolChoice]] = {
+    "auto": "auto",
+    "any": "required",
+    "tool": "required",
+    "none": "none",
+}
+
+
+def read_request(exchange: Exchange) -> Request:
+    """What is asked.
+
+    Raises:
+        InvalidParameter: by the contract's name of a parameter.
+        ConflictingParameters: a tool that is not among the tools, or blocks in a wrong order.
+    """
+    given = exchange.given
+    for index in range(len(given.get("tools", ()))):
+        exchange.names[f"tools[{index}].parameters"] = f"tools[{index}].input_schema"
+    messages = _messages(given, exchange.chosen.use.system)
+    tools = tuple(_tool(item) for item in given.get("tools", ()))
+    choice = given.get("tool_choice", {"type": "auto"})
+    forced = choice.get("name", "")
+    if choice["type"] in ("any", "tool") and not tools:
+        raise ConflictingParameters("tool_choice", "tool_choice asks for a tool; there are none.")
+    if forced and all(tool.name != forced for tool in tools):
+        raise ConflictingParameters(
+            "tool_choice.name", f'tool_choice.name is "{forced}", which is none of the tools.'
+        )
+    last = messages[-1]
+    fields = {key: value for key, value in given.items() if key != "stop_sequences"}
+    if "stop_sequences" in given:
+        fields["stop"] = given["stop_sequences"]
+    output = given.get("output_config", {})
+    schema = output.get("format", {}).get("schema")
+    return build(
+        fields,
+        exchange.chosen.use,
+        _session(exchange),
+        None,
+        messages=messages,
+        tools=tools,
+        tool_choice=_CHOICES[choice["type"]],
+        forced_tool=forced,
+        parallel_tool_calls=not choice.get("disable_parallel_tool_use", False),
+        constraint=None if schema is None else Constraint("json_schema", json.dumps(schema)),
+        template_values=_template_values(given),
+        continue_last=last.role == "assistant" and not last.tool_calls,
+    )
+
+
+def _session(exchange: Exchange) -> str:
+    user = exchange.given.get("metadata", {}).get("user_id")
+    return f"http user {user}" if user else exchange.session
+
+
+def _template_values(given: Json) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    kind = given.get("thinking", {}).get("type")
+    if kind in ("enabled", "disabled"):
+        values["enable_thinking"] = kind == "enabled"
+    effort = given.get("output_config", {}).get("effort")
+    if effort is not None:
+        values["reasoning_effort"] = "xhigh" if effort == "max" else effort
+    return values
+
+
+def _tool(item: Json) -> Tool:
+    return Tool(
+        item["name"], item.get("description", ""), item["input_schema"], item.get("strict", False)
+    )
+
+
+def _messages(given: Json, default_system: str) -> tuple[Message, ...]:
+    """The conversation; a mark of `cache_control` holds for all of the message it stands in, and
+    tools belong to the first.
+    """
+    system = given.get("system")
+    messages = []
+    if system is not None or default_system:
+        text = default_system if system is None else _text(system)
+        messages.append(Message("system", text, keep_s=_keep_s(system)))
+    for index, item in enumerate(given["messages"]):
+        messages += _message(item, f"messages[{index}]")
+    in_tools = max((_ttl_s(tool) for tool in given.get("tools", ())), default=0.0)
+    messages[0] = replace(messages[0], keep_s=max(messages[0].keep_s, in_tools))
+    messages[-1] = replace(messages[-1], keep_s=max(messages[-1].keep_s, _ttl_s(given)))
+    return tuple(messages)
+
+
+def _message(item: Json, place: str) -> Iterator[Message]:
+    """The messages that one of Anthropic's stands for: answers of tools are messages of their own,
+    and come before what the user says.
+    """
+    content, role = item["content"], item["role"]
+    if isinstance(content, str):
+        yield Message(role, content)
+        return
+    if role == "assistant":
+        yield Message(
+            "assistant",
+            "".join(block["text"] for block in content if block["type"] == "text"),
+            reasoning="".join(
+                block["thinking"] for block in content if block["type"] == "thinking"
+            ),
+            tool_calls=tuple(
+                ToolCall(block["id"], block["name"], json.dumps(block["input"]))
+                for block in content
+                if block["type"] == "tool_use"
+            ),
+            keep_s=_keep_s(content),
+        )
+        return
+    results = [block for block in content if block["type"] == "tool_result"]
+    if results and content[: len(results)] != results:
+        raise InvalidParameter(
+            f"{place}.content", f"{place}.content has a tool_result behind text.", "Put it first."
+        )
+    for block in results:
+        text = _text(block.get("content", ""))
+        if block.get("is_error"):
+            text = f"Error: {text}"
+        keep_s = max(_ttl_s(block), _keep_s(block.get("content")))
+        yield Message("tool", text, tool_call_id=block["tool_use_id"], keep_s=keep_s)
+    if len(content) > len(results) or not content:
+        rest = content[len(results) :]
+        yield Message(role, _text(rest), keep_s=_keep_s(rest))
+
+
+def _text(content: str | Sequence[Json]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n\n".join(block["text"] for block in content)
+
+
+def _keep_s(content: str | Sequence[Json] | None) -> float:
+    """The longest of the marks in `content`."""
+    if content is None or isinstance(content, str):
+        return 0.0
+    return max((_ttl_s(block) for block in content), default=0.0)
+
+
+def _ttl_s(marked: Json) -> float:
+    mark = marked.get("cache_control")
+    return 0.0 if mark is None else _TTL_S[mark.get("ttl", "5m")]
