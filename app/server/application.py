@@ -11,18 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hearth.app.server.endpoint import Handler
+from hearth.app.server.endpoint import Endpoint, Handler
 from hearth.app.server.errors import as_hearth_error, error_response, server_ended
 from hearth.app.server.routes import ENDPOINTS
 from hearth.app.server.security import Guard, Policy
-from hearth.app.server.services import Services
+from hearth.app.server.services import Services, services_of
 
 
 def build(services: Services, policy: Policy) -> Starlette:
     """The ASGI application over `services`, for those whom `policy` lets in."""
     application = Starlette(
         routes=[
-            Route(endpoint.path, _answering(endpoint.handler), methods=[endpoint.method])
+            Route(endpoint.path, _answering(endpoint), methods=[endpoint.method])
             for endpoint in ENDPOINTS
         ],
         middleware=[Middleware(Guard, policy=policy)],
@@ -33,17 +33,22 @@ def build(services: Services, policy: Policy) -> Starlette:
     return application
 
 
-def _answering(handler: Handler) -> Handler:
-    """`handler`, answering with what it raises; it is cancelled only when the server ends."""
+def _answering(endpoint: Endpoint) -> Handler:
+    """The handler of `endpoint`, answering with what it raises; it is cancelled only when the
+    server ends. What fails before anything of it is measured is counted here.
+    """
 
     async def answer(http: Request) -> Response:
         path = http.url.path
         try:
-            return await handler(http)
+            return await endpoint.handler(http)
         except asyncio.CancelledError:
             return error_response(server_ended(), path)
         except Exception as error:  # noqa: BLE001 - the last door of a request
-            return error_response(as_hearth_error(error), path)
+            found = as_hearth_error(error)
+            if not getattr(http.state, "measured", False):
+                services_of(http).metrics.refuse(endpoint.path, found.http_status)
+            return error_response(found, path)
 
     return answer
 

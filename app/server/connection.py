@@ -1,14 +1,19 @@
-"""The endpoint's one attachment to the host, made anew when it was lost."""
+"""The endpoint's one attachment to the host, made anew when it was lost, and its remote models."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from hearth.backends.client import HostClient, HostPlace
-from hearth.backends.contract import Backend, HostStats, ModelSpec
+from hearth.backends.contract import Backend, EngineStats, HostLimits, HostStats, ModelSpec
+
+if TYPE_CHECKING:
+    from hearth.backends.remote.backend import RemoteBackends
+    from hearth.backends.remote.server import RemoteServer
 
 
 class Host(Protocol):
@@ -27,6 +32,12 @@ class Host(Protocol):
         """The host and its workers."""
         ...
 
+    async def clear_cache(self, model: ModelSpec, *, load: bool = True) -> EngineStats:
+        """Forget the kept prefixes of `model`; returns what is left. Raises `ModelNotFound` where
+        it is not loaded, and `load` is false.
+        """
+        ...
+
 
 class HostConnection:
     """Attached to the host between `async with` and its end.
@@ -34,17 +45,28 @@ class HostConnection:
     Args:
         place: where the host lives; one is started there when none runs.
         host_idle_s: how long a host started here stays when it is idle and alone.
+        limits: how much the host may have loaded, from now on; None: what holds already.
+        remotes: the models of other machines, by lower-case name.
 
     Raises:
         HostUnreachable: on entering, and by `host`, when there is none and none can be started.
     """
 
-    def __init__(self, place: HostPlace, host_idle_s: float) -> None:
+    def __init__(
+        self,
+        place: HostPlace,
+        host_idle_s: float,
+        limits: HostLimits | None = None,
+        remotes: Mapping[str, RemoteServer] | None = None,
+    ) -> None:
         self._place = place
         self._host_idle_s = host_idle_s
+        self._limits = limits
         self._attached = AsyncExitStack()
         self._attaching = asyncio.Lock()
         self._host: Host | None = None
+        self._servers = remotes or {}
+        self._remotes: RemoteBackends | None = None
 
     async def __aenter__(self) -> Self:
         await self.host()
@@ -57,6 +79,8 @@ class HostConnection:
         trace: TracebackType | None,
     ) -> None:
         await self._attached.aclose()
+        if self._remotes is not None:
+            await self._remotes.close()
 
     async def host(self) -> Host:
         """The host, attached to again if the connection was lost."""
@@ -65,10 +89,23 @@ class HostConnection:
                 self._host = None
                 await self._attached.aclose()
                 self._host = await self._attached.enter_async_context(
-                    HostClient.attach(self._place, host_idle_s=self._host_idle_s)
+                    HostClient.attach(
+                        self._place, host_idle_s=self._host_idle_s, limits=self._limits
+                    )
                 )
             return self._host
 
     async def backend(self, spec: ModelSpec) -> Backend:
-        """The model of `spec`, loaded when first used. Raises `HostUnreachable`."""
+        """The model of `spec`, loaded when first used. Raises `HostUnreachable`; a remote model
+        needs no host.
+        """
+        if spec.backend == "remote":
+            return self._remote().backend(spec)
         return (await self.host()).backend(spec)
+
+    def _remote(self) -> RemoteBackends:
+        if self._remotes is None:
+            from hearth.backends.remote.backend import RemoteBackends
+
+            self._remotes = RemoteBackends(self._servers)
+        return self._remotes

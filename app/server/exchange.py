@@ -85,6 +85,7 @@ class Exchange:
         return renaming(events, self.names)
 
     def _begin(self) -> Recorder:
+        self.http.state.measured = True
         return self.services.metrics.begin(self.http.url.path, self.model)
 
     async def measured(self, work: Coroutine[Any, Any, T]) -> T:
@@ -95,8 +96,8 @@ class Exchange:
             result = await work
             status = 200
             return result
-        except HearthError as error:
-            status = error.http_status
+        except Exception as error:
+            status = error.http_status if isinstance(error, HearthError) else 500
             raise
         finally:
             recorder.end(status)

@@ -74,8 +74,8 @@ async def generate(
                 if isinstance(event, Finished):
                     return
         raise InternalError("A stream ended without a last event.")
-    except HearthError as error:
-        status = error.http_status
+    except Exception as error:
+        status = error.http_status if isinstance(error, HearthError) else 500
         raise
     finally:
         recorder.end(status)

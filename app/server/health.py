@@ -1,28 +1,43 @@
-"""`GET /health`: does the host answer?"""
+"""`GET /health`: is this the time to ask?"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from hearth.app.server.life import RETRY_S
 from hearth.app.server.services import services_of
+from hearth.backends.contract import HostStats
 from hearth.backends.errors import HostUnreachable
+from hearth.backends.version import hearth_version
 
 _PATIENCE_S: Final = 5.0
 
 
 async def health(http: Request) -> Response:
-    """200 and `{"status": "ok"}` when the host answers.
+    """`{"status", "version", "backends"}`: 200 and "ok" when requests are taken and the host
+    answers; 503 and "loading" or "draining" when it is not the time. `backends` has the version of
+    the library of each loaded model.
 
     Raises:
-        HostUnreachable: it does not, within a few seconds.
+        HostUnreachable: the host does not answer within a few seconds.
     """
+    services = services_of(http)
+    status = services.life.status
+    said: dict[str, Any] = {"status": status, "version": hearth_version()}
+    if status != "ok":
+        return JSONResponse(said, 503, {"retry-after": str(RETRY_S)})
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            await (await services_of(http).hosts.host()).stats()
+            stats = await (await services.hosts.host()).stats()
     except TimeoutError as error:
         raise HostUnreachable(f"The host has not answered for {_PATIENCE_S:.0f} s.") from error
-    return JSONResponse({"status": "ok"})
+    return JSONResponse({**said, "backends": _backends(stats)})
+
+
+def _backends(stats: HostStats) -> dict[str, str]:
+    found = (worker.info for worker in stats.workers if worker.info is not None)
+    return {info.backend: info.backend_version for info in found}

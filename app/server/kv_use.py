@@ -1,52 +1,24 @@
-"""What the key-value memory of a loaded model holds."""
+"""What the key-value memory of loaded models holds, and what the models make of their steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from hearth.backends.contract import EngineStats, WorkerStats
 
 
-@dataclass(frozen=True, slots=True)
-class KvUse:
-    """Tokens and their bytes. `live`, `kept` and `pinned` share no token."""
-
-    live_tokens: int = 0
-    """Held by running sequences."""
-    kept_tokens: int = 0
-    """Held as prefixes to be found again, as long as nobody needs the room."""
-    pinned_tokens: int = 0
-    """Held as prefixes that must stay for a while."""
-    allocated_tokens: int = 0
-    """There is memory for so many now,"""
-    pool_tokens: int = 0
-    """and for so many at most."""
-    live_bytes: int = 0
-    kept_bytes: int = 0
-    pinned_bytes: int = 0
-    allocated_bytes: int = 0
-    pool_bytes: int = 0
-
-    @property
-    def cached_bytes(self) -> int:
-        """Held as prefixes."""
-        return self.kept_bytes + self.pinned_bytes
-
-
-STATES = ("live", "kept", "pinned", "allocated", "pool")
-
-
-def kv_use(engine: EngineStats) -> KvUse:
-    """Of one model."""
-    each = engine.kv_bytes_per_token
-    free_to_go = engine.kept_tokens - engine.pinned_tokens
-    return KvUse(
-        *(engine.live_tokens, free_to_go, engine.pinned_tokens),
-        *(engine.allocated_tokens, engine.pool_tokens),
-        *(each * engine.live_tokens, each * free_to_go, each * engine.pinned_tokens),
-        *(each * engine.allocated_tokens, each * engine.pool_tokens),
-    )
+def tokens_by_state(engine: EngineStats) -> dict[str, int]:
+    """Tokens of memory: of "live" (running sequences), "kept" (prefixes, as long as nobody needs
+    the room) and "pinned" (prefixes that must stay for a while), which share none; "allocated",
+    for which there is memory now, and "pool", for which there may be.
+    """
+    return {
+        "live": engine.live_tokens,
+        "kept": engine.kept_tokens - engine.pinned_tokens,
+        "pinned": engine.pinned_tokens,
+        "allocated": engine.allocated_tokens,
+        "pool": engine.pool_tokens,
+    }
 
 
 def hit_rate(engines: Iterable[EngineStats]) -> float | None:
@@ -62,8 +34,8 @@ def hit_rate(engines: Iterable[EngineStats]) -> float | None:
 
 
 def batch_utilization(workers: Iterable[WorkerStats]) -> float | None:
-    """Sequences that ran together in a step, on average, as a share of those that could; None
-    before the first step.
+    """Sequences that ran together in a step, on average, as a share of those that could, in [0,
+    1]; None before the first step.
     """
     rows = room = 0
     for worker in workers:

@@ -27,28 +27,35 @@ _SPARE_FILES: Final = 64
 """Open files that are left to everything but connections."""
 
 
-class MalformedRequest(HearthError):
+class Unreadable(HearthError):
+    """A request that is not read to its end, so that its connection is closed."""
+
+    code = "unreadable"
+    http_status = 400
+
+
+class MalformedRequest(Unreadable):
     """What came is no HTTP, or HTTP that others might read differently."""
 
     code = "malformed_request"
     http_status = 400
 
 
-class RequestTimeout(HearthError):
+class RequestTimeout(Unreadable):
     """The request did not arrive in time."""
 
     code = "request_timeout"
     http_status = 408
 
 
-class UrlTooLong(HearthError):
+class UrlTooLong(Unreadable):
     """Path and query have more bytes than any URL of ours."""
 
     code = "url_too_long"
     http_status = 414
 
 
-class HeadersTooLarge(HearthError):
+class HeadersTooLarge(Unreadable):
     """More headers, or more bytes of them, than are read."""
 
     code = "headers_too_large"

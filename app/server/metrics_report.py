@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -10,13 +10,13 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.server.exposition import CONTENT_TYPE, Family, exposition
 from hearth.app.server.histogram import Histogram
-from hearth.app.server.kv_use import STATES, batch_utilization, kv_use
+from hearth.app.server.kv_use import batch_utilization, tokens_by_state
 from hearth.app.server.loaded import host_stats_if_any
 from hearth.app.server.metrics import Metrics, Series
 from hearth.app.server.query import query
 from hearth.app.server.rate import WINDOW_S
 from hearth.app.server.services import services_of
-from hearth.backends.contract import HostStats, WorkerStats
+from hearth.backends.contract import EngineStats, HostStats, WorkerStats
 
 _PERCENTS: Final = (50, 95, 99)
 
@@ -75,34 +75,35 @@ def _of_series(metrics: Metrics) -> Iterator[Family]:
         for status, count in sorted(series.statuses.items()):
             ended.add(count, route=series.route, model=series.model, status=status)
     yield ended
-    for name, text in (
-        ("refused", "Requests for which there was no room (429)."),
-        ("cancelled", "Requests whose client left (499)."),
-        ("failed", "Requests that ended with a status from 500 on."),
-    ):
-        family = Family(f"hearth_requests_{name}_total", "counter", text)
+    for name, text, counted in _COUNTERS:
+        family = Family(f"hearth_{name}_total", "counter", text)
         for series in metrics.series():
-            family.add(getattr(series, name), route=series.route, model=series.model)
+            family.add(counted(series), route=series.route, model=series.model)
         yield family
-    for name, text in (
-        ("prompt", "Tokens of prompts."),
-        ("cached", "Of the tokens of prompts, those that were found and not computed."),
-        ("generated", "Tokens that were generated."),
-    ):
-        family = Family(f"hearth_{name}_tokens_total", "counter", text)
-        for series in metrics.series():
-            family.add(getattr(series, f"{name}_tokens"), route=series.route, model=series.model)
-        yield family
-    for name, attribute, text in (
-        ("request_duration", "latency", "Arrival to end, of requests that went well."),
-        ("time_to_first_token", "ttft", "Arrival to the first token."),
-        ("inter_token", "inter_token", "One token of an answer to the next."),
-    ):
+    for name, text, measured in _HISTOGRAMS:
         family = Family(f"hearth_{name}_seconds", "histogram", text)
         for series in metrics.series():
-            histogram: Histogram = getattr(series, attribute)
-            family.add_histogram(histogram, route=series.route, model=series.model)
+            family.add_histogram(measured(series), route=series.route, model=series.model)
         yield family
+
+
+_COUNTERS: Final[tuple[tuple[str, str, Callable[[Series], int]], ...]] = (
+    ("requests_refused", "Requests for which there was no room (429).", lambda s: s.refused),
+    ("requests_cancelled", "Requests whose client left (499).", lambda s: s.cancelled),
+    ("requests_failed", "Requests that ended with a status from 500 on.", lambda s: s.failed),
+    ("prompt_tokens", "Tokens of prompts.", lambda s: s.prompt_tokens),
+    (
+        "cached_tokens",
+        "Of the tokens of prompts, those that were found and not computed.",
+        lambda s: s.cached_tokens,
+    ),
+    ("generated_tokens", "Tokens that were generated.", lambda s: s.generated_tokens),
+)
+_HISTOGRAMS: Final[tuple[tuple[str, str, Callable[[Series], Histogram]], ...]] = (
+    ("request_duration", "Arrival to end, of requests that went well.", lambda s: s.latency),
+    ("time_to_first_token", "Arrival to the first token.", lambda s: s.ttft),
+    ("inter_token", "One token of an answer to the next.", lambda s: s.inter_token),
+)
 
 
 def _of_models(stats: HostStats) -> Iterator[Family]:
@@ -125,10 +126,10 @@ def _of_models(stats: HostStats) -> Iterator[Family]:
         restarts.add(worker.restarts, model=name)
         used.add(batch_utilization([worker]), model=name)
         if worker.engine is not None:
-            kv = kv_use(worker.engine)
-            for state in STATES:
-                tokens.add(getattr(kv, f"{state}_tokens"), model=name, state=state)
-                size.add(getattr(kv, f"{state}_bytes"), model=name, state=state)
+            each_bytes = worker.engine.kv_bytes_per_token
+            for state, count in tokens_by_state(worker.engine).items():
+                tokens.add(count, model=name, state=state)
+                size.add(count * each_bytes, model=name, state=state)
     yield from (running, waiting, restarts, used, tokens, size)
 
 
@@ -194,19 +195,21 @@ def _summary(histogram: Histogram) -> dict[str, Any]:
 
 
 def _model(name: str, worker: WorkerStats) -> dict[str, Any]:
-    kv = None
-    if worker.engine is not None:
-        use = kv_use(worker.engine)
-        kv = {
-            f"{state}_{unit}": getattr(use, f"{state}_{unit}")
-            for state in STATES
-            for unit in ("tokens", "bytes")
-        }
+    engine = worker.engine
     return {
         "model": name,
         "running": worker.running,
         "waiting": worker.waiting,
         "restarts": worker.restarts,
         "batch_utilization": batch_utilization([worker]),
-        "kv": kv,
+        "kv": _kv(engine) if engine is not None else None,
+    }
+
+
+def _kv(engine: EngineStats) -> dict[str, int]:
+    """Tokens and bytes by state."""
+    states = tokens_by_state(engine).items()
+    return {
+        **{f"{state}_tokens": count for state, count in states},
+        **{f"{state}_bytes": count * engine.kv_bytes_per_token for state, count in states},
     }

@@ -7,24 +7,65 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.library.local import FoundModel
+from hearth.app.library.local import FoundModel, LocalModel
+from hearth.app.server.loaded import host_stats_if_any, worker_of
 from hearth.app.server.services import services_of
+from hearth.backends.contract import HostStats
 
 
 async def list_models(http: Request) -> Response:
-    """Every model that requests may name."""
-    found = services_of(http).catalog.found()
-    return JSONResponse({"object": "list", "data": [_model(model) for model in found]})
+    """Every model that requests may name; what Hearth knows of it stands under "hearth"."""
+    services = services_of(http)
+    found = [model for model in services.catalog.found() if _can_be_named(model)]
+    facts = await services.facts.of_all(found)
+    stats = await host_stats_if_any(services.hosts)
+    data = [_model(model, known, stats) for model, known in zip(found, facts, strict=True)]
+    return JSONResponse({"object": "list", "data": data})
 
 
 async def retrieve_model(http: Request) -> Response:
     """One model. Raises `ModelNotFound`."""
-    return JSONResponse(_model(services_of(http).catalog.find(http.path_params["name"]).found))
+    services = services_of(http)
+    found = services.catalog.find(http.path_params["name"]).found
+    facts = await services.facts.of(found)
+    return JSONResponse(_model(found, facts, await host_stats_if_any(services.hosts)))
 
 
-def _model(model: FoundModel) -> dict[str, Any]:
+def _can_be_named(model: FoundModel) -> bool:
+    """A file's name that is no Unicode stands in no JSON text, so no request can name it."""
+    try:
+        model.name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _model(model: FoundModel, facts: LocalModel, stats: HostStats | None) -> dict[str, Any]:
     try:
         created = int(model.path.stat().st_mtime)
     except OSError:  # Removed since it was listed; asking for it will say so.
         created = 0
-    return {"id": model.name, "object": "model", "created": created, "owned_by": model.origin}
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": created,
+        "owned_by": model.origin,
+        "hearth": _known(model, facts, stats),
+    }
+
+
+def _known(model: FoundModel, facts: LocalModel, stats: HostStats | None) -> dict[str, Any]:
+    """What the file says and, where the model is loaded, what it can do; null: not known now."""
+    worker = worker_of(stats, model) if stats is not None else None
+    info = worker.info if worker is not None else None
+    return {
+        "loaded": None if stats is None else info is not None,
+        "size_bytes": facts.size_bytes or None,
+        "architecture": facts.architecture or None,
+        "quantization": facts.file_type or None,
+        "parameters": facts.parameters or None,
+        "trained_context": facts.context or None,
+        "context": info.context if info is not None else None,
+        "capabilities": list(info.capabilities) if info is not None else None,
+        "error": facts.error or None,
+    }

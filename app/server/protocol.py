@@ -113,7 +113,8 @@ class Connection(H11Protocol):
             return
         super().data_received(data)
         answering = self.cycle is not None and not self.cycle.response_complete
-        if answering and self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
+        arrived = self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
+        if answering and arrived and self.conn.trailing_data[0]:
             self._read_ahead = True
             self.cycle.keep_alive = False
             self.flow.resume_reading()  # else it would not be noticed that the client leaves
@@ -174,7 +175,7 @@ class Connection(H11Protocol):
                 )
             ]
             if not (answering and self.scope["method"] == "HEAD"):
-                events.append(h11.Data(data=response.body))
+                events.append(h11.Data(data=bytes(response.body)))
             events.append(h11.EndOfMessage())
             self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
         self.transport.close()

@@ -5,18 +5,24 @@ from __future__ import annotations
 from typing import Final
 
 from hearth.app.server.anthropic import count_tokens, create_message
+from hearth.app.server.cache import clear_cache, get_cache_stats
 from hearth.app.server.chat import create_chat_completion
 from hearth.app.server.completions import create_completion
 from hearth.app.server.embeddings import create_embedding, rerank
 from hearth.app.server.endpoint import Endpoint
 from hearth.app.server.generate import generate_batch, generate_text
 from hearth.app.server.health import health
+from hearth.app.server.metrics_report import get_metrics
+from hearth.app.server.model_info import get_model_info
 from hearth.app.server.models import list_models, retrieve_model
 from hearth.app.server.openapi import get_capabilities, get_openapi
+from hearth.app.server.responses import create_response
 from hearth.app.server.tables.anthropic import COUNT_TOKENS, CREATE_MESSAGE
 from hearth.app.server.tables.chat import CHAT
+from hearth.app.server.tables.common import OF_MODEL
 from hearth.app.server.tables.completions import COMPLETIONS
 from hearth.app.server.tables.embeddings import EMBEDDINGS, RERANK
+from hearth.app.server.tables.responses import CREATE_RESPONSE
 from hearth.app.server.tables.text import (
     APPLY_TEMPLATE,
     DETOKENIZE,
@@ -41,6 +47,14 @@ ENDPOINTS: Final = (
         create_completion,
         "Continue text as it stands",
         table=COMPLETIONS,
+        streams=True,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/responses",
+        create_response,
+        "Answer a conversation, as OpenAI's newer API has it",
+        table=CREATE_RESPONSE,
         streams=True,
     ),
     Endpoint(
@@ -88,5 +102,27 @@ ENDPOINTS: Final = (
     Endpoint("GET", "/v1/models/{name:path}", retrieve_model, "One model"),
     Endpoint("GET", "/v1/capabilities", get_capabilities, "What is done with every field"),
     Endpoint("GET", "/openapi.json", get_openapi, "This description"),
+    Endpoint(
+        "GET",
+        "/v1/model/info",
+        get_model_info,
+        "What a model is, loaded or not",
+        query=(OF_MODEL,),
+    ),
+    Endpoint(
+        "GET",
+        "/v1/cache/stats",
+        get_cache_stats,
+        "What the memory of keys and values holds",
+        query=(OF_MODEL,),
+    ),
+    Endpoint("DELETE", "/v1/cache", clear_cache, "Forget kept prefixes", query=(OF_MODEL,)),
+    Endpoint(
+        "GET",
+        "/metrics",
+        get_metrics,
+        "What was measured, for Prometheus; JSON where that is accepted",
+        media="text/plain",
+    ),
     Endpoint("GET", "/health", health, "Whether the server is ready"),
 )

@@ -4,70 +4,130 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import FrameType
 from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
 
-from hearth.backends.logs import open_log
+from hearth.app.server.life import Life
+from hearth.app.server.protocol import Connection
 
 DRAIN_S: Final = 30
 """How long running requests may go on after the first signal; a second one ends them."""
 _KEEP_CONNECTION_S: Final = 75
+_TICK_S: Final = 0.1
+_CANCEL_S: Final = 5.0
+"""How long requests that were cancelled may take to say so to their clients."""
+_FLUSH_S: Final = 1.0
+"""How long what is written may take to reach a client when the server ends."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Server(uvicorn.Server):
-    """uvicorn without signal handlers of its own, which end the process by the signal that they
-    caught, before anything is closed.
+    """uvicorn with an end of our own: while running requests finish, it goes on listening, so that
+    new ones are refused with an answer (by the application, which shares `life`).
     """
 
-    def __init__(self, application: Starlette) -> None:
+    def __init__(self, application: Starlette, life: Life) -> None:
         super().__init__(
             uvicorn.Config(
                 application,
                 loop="asyncio",
-                http="h11",
+                http=Connection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
+                log_level="error",
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
                 timeout_keep_alive=_KEEP_CONNECTION_S,
-                timeout_graceful_shutdown=DRAIN_S,
             )
         )
+        self._life = life
+        self._ends_at: float | None = None
+        self._told = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to `on_signals`."""
+        """Leave the signals to `on_signals`: uvicorn's handlers would end the process by the
+        signal, before anything is closed.
+        """
         yield
 
-    @property
-    def busy(self) -> int:
-        """Requests that are being answered."""
-        return len(self.server_state.tasks)
+    def end(self, *, at_once: bool = False) -> None:
+        """Take no more requests and end when the running ones have, or after `DRAIN_S`; at once
+        when told again.
+        """
+        at_once = at_once or self._life.draining
+        self._life.drain()
+        self._ends_at = time.monotonic() + (0 if at_once else DRAIN_S)
+        self._told.set()
 
-    def end(self) -> None:
-        """Take no more requests and end when the running ones have; at once when told again."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
+    async def serve_on(
+        self, listeners: Sequence[socket.socket], beside: Coroutine[None, None, None]
+    ) -> None:
+        """Serve until `end`, and do `beside` meanwhile; what still runs at the end is cancelled.
 
-    async def serve_on(self, listener: socket.socket) -> None:
-        """Serve until `end`; what still runs then is cancelled."""
-        await self.serve(sockets=[listener])
+        Raises what `beside` does, which ends the server at once.
+        """
+        doing = asyncio.create_task(beside)
+        doing.add_done_callback(self._end_if_failed)
+        try:
+            await self.serve(sockets=list(listeners))
+        finally:
+            doing.cancel()
+            await asyncio.wait([doing])
+        if not doing.cancelled():
+            doing.result()
+
+    def _end_if_failed(self, done: asyncio.Task[None]) -> None:
+        if not done.cancelled() and done.exception() is not None:
+            self.end(at_once=True)
+
+    async def main_loop(self) -> None:
+        """Tick ten times a second, as uvicorn does, and as soon as `end` is called."""
+        counter = 0
+        while not await self.on_tick(counter):
+            counter += 1
+            self._told.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), _TICK_S)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether it is time to shut down."""
+        if await super().on_tick(counter):
+            return True
+        if self._ends_at is None:
+            return False
+        return self._life.busy == 0 or time.monotonic() >= self._ends_at
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listeners, cancel what still runs, and close every connection once what was
+        written has gone out, or soon after.
+        """
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
         left = list(self.server_state.tasks)
         for task in left:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        if left:
+            await asyncio.wait(left, timeout=_CANCEL_S)
+        for connection in list(self.server_state.connections):
+            connection.transport.close()
+        until = time.monotonic() + _FLUSH_S
+        while self.server_state.connections and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 @contextlib.contextmanager
@@ -93,17 +153,3 @@ def on_signals(do: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def logging_to(path: Path) -> Iterator[None]:
-    """Write warnings and errors to the file `path` within the block, not to the terminal."""
-    with open_log(path) as file, open(file.fileno(), "w", encoding="utf-8", closefd=False) as text:
-        handler = logging.StreamHandler(text)
-        handler.setLevel(logging.WARNING)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-        logging.getLogger().addHandler(handler)
-        try:
-            yield
-        finally:
-            logging.getLogger().removeHandler(handler)

@@ -1,4 +1,6 @@
-"""What every endpoint needs: the models by name, the host, and how long silences may last."""
+"""What every endpoint needs: the models by name, the host, the server's life, and how long silences
+may last.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from starlette.requests import HTTPConnection
 
 from hearth.app.server.catalog import Catalog
 from hearth.app.server.connection import HostConnection
+from hearth.app.server.facts import Facts
+from hearth.app.server.life import Life
 from hearth.app.server.metrics import Metrics
 
 
@@ -19,12 +23,15 @@ class Services:
     catalog: Catalog
     hosts: HostConnection
     metrics: Metrics = field(default_factory=Metrics)
+    facts: Facts = field(default_factory=Facts)
     patience_s: float = 5.0
     """How long a stream waits for its first event before it promises success with its status."""
     ping_s: float = 10.0
     """Silences of a stream that are longer are broken by comments."""
     stall_s: float = 60.0
     """How long a client may read nothing of its stream; then its request ends."""
+    life: Life = field(default_factory=Life)
+    """Whether new requests are taken."""
 
 
 def services_of(connection: HTTPConnection) -> Services:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
+import pytest
 from openai.types import Model
 
 
@@ -15,6 +19,44 @@ def test_the_opened_model_comes_first_then_the_library(endpoint, tmp_path, tiny_
     assert names == ["tiny", "guide", "guide-draft", "other"]
     assert made.chat(model="OTHER").status == 200
     assert made.host.specs[-1]["path"].endswith("other.gguf")
+
+
+def test_what_is_known_of_a_model_stands_beside(endpoint, tiny_model) -> None:
+    info = {"name": "tiny", "path": str(tiny_model), "context": 256}
+    worker = {"name": "tiny", "path": str(tiny_model), "pid": 1, "info": info}
+    counts = dict.fromkeys(("running", "waiting", "restarts"), 0)
+    made = endpoint(workers=[{**worker, **counts, "idle_s": 0.0}])
+    tiny, guide, _ = made.get("/v1/models").json["data"]
+    assert tiny["created"] == int(tiny_model.stat().st_mtime)
+    assert tiny["hearth"]["size_bytes"] == tiny_model.stat().st_size
+    assert (tiny["hearth"]["loaded"], tiny["hearth"]["context"]) == (True, 256)
+    assert "chat" in tiny["hearth"]["capabilities"]
+    assert (guide["hearth"]["loaded"], guide["hearth"]["quantization"]) == (False, "F16")
+    assert guide["hearth"]["context"] is guide["hearth"]["capabilities"] is None
+    assert made.get("/v1/models/guide").json == guide
+    assert made.host.specs == []
+
+
+def test_models_are_listed_without_a_host_and_in_spite_of_bad_files(endpoint, tmp_path) -> None:
+    made = endpoint(unreachable="It is away.")
+    (tmp_path / "models").mkdir(exist_ok=True)
+    (tmp_path / "models" / "bad.gguf").write_bytes(b"GGUF and no more")
+    listed = made.get("/v1/models").json["data"]
+    for model in listed:
+        Model.model_validate(model, strict=True)
+    assert [model["hearth"]["loaded"] for model in listed] == [None] * 4
+    assert listed[-1]["id"] == "bad" and listed[-1]["hearth"]["error"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, names of files are Unicode")
+def test_a_file_whose_name_is_no_unicode_is_left_out(endpoint, tmp_path, tiny_model) -> None:
+    made = endpoint()
+    (tmp_path / "models").mkdir(exist_ok=True)
+    name = os.fsdecode(b"bad\xff.gguf")
+    (tmp_path / "models" / name).write_bytes(tiny_model.read_bytes())
+    assert [model["id"] for model in made.get("/v1/models").json["data"]][1:] == [
+        *("guide", "guide-draft")
+    ]
 
 
 def test_one_model(endpoint) -> None:
@@ -41,6 +83,6 @@ def test_all_requests_for_a_model_load_it_alike(endpoint) -> None:
 
 
 def test_health(endpoint) -> None:
-    assert endpoint().get("/health").json == {"status": "ok"}
+    assert endpoint().get("/health").json["status"] == "ok"
     sick = endpoint(unreachable="The host does not answer.").get("/health")
     assert sick.status == 503 and sick.error["code"] == "host_unreachable"

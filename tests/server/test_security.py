@@ -2,68 +2,98 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import product
+
 import pytest
 
-from hearth.app.server.application import ENDPOINTS
+from asgi import exchange
+from hearth.app.server.routes import ENDPOINTS
 from hearth.app.server.security import OPEN_PATHS, policy_for
 from hearth.backends.errors import InvalidParameter
 
 HOST = ("host", "127.0.0.1:4242")
 KEY = "a-key-of-our-own"
-PATHS = [(method, path.replace("{name:path}", "tiny")) for method, path, _ in ENDPOINTS]
+BEARER, X_KEY = ("authorization", f"Bearer {KEY}"), ("x-api-key", KEY)
+ROUTES = sorted({(one.method, one.path.replace("{name:path}", "tiny")) for one in ENDPOINTS})
+PATHS = sorted({path for _, path in ROUTES})
+LOCKED = (*PATHS, "/", "/nothing", "/health/", "/HEALTH", "/health/../v1/models")
+OUR_NAMES = (
+    *("localhost", "LOCALHOST:4242", "LocalHost", "127.0.0.1", "127.0.0.1:80", "127.9.9.9"),
+    *("[::1]", "[::1]:4242", "[0:0:0:0:0:0:0:1]"),
+)
+OTHER_NAMES = (
+    *("evil.example", "evil.local", "evil.internal", "", "user@localhost", "user:pw@localhost"),
+    *("localhost:0", "localhost:99999", "localhost:x", "localhost:", "localhost:80:80"),
+    *("localhost:4242@evil.example", "localhost.evil.example", "localhost.", "127.0.0.1."),
+    *(
+        "192.168.1.5",
+        "0.0.0.0",
+        "[::]",
+        "[::1",
+        "::1",
+        "[fe80::1%eth0]",
+        "localhost/",
+        " localhost",
+    ),
+    *("localhost,evil.example", "localhost evil.example", "127.0.0.1.nip.io", "2130706433"),
+    *("0x7f000001", "0177.0.0.1", "127.1", "127.0.0.1\t", "localhost\x00", "http://localhost"),
+)
+FOREIGN = (
+    ("origin", "https://evil.example"),
+    ("origin", "null"),
+    ("origin", ""),
+    ("origin", "http://127.0.0.1"),
+    ("origin", "http://127.0.0.1:3000"),
+    ("origin", "http://127.0.0.1:4242/"),
+    ("origin", "http://127.0.0.1:4242.evil.example"),
+    ("origin", "ftp://127.0.0.1:4242"),
+    ("sec-fetch-site", "cross-site"),
+)
 
 
 def ask(made, method, path, *headers):
-    headers = (*headers, ("content-type", "application/json"))
-    return made.get(path, headers) if method == "GET" else made.post(path, b"{}", headers)
+    given = (*headers, ("content-type", "application/json"))
+    body = b"{}" if method == "POST" else b""
+    return asyncio.run(exchange(made.app, method, path, body, given))
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        *("localhost", "LOCALHOST:4242", "127.0.0.1", "127.0.0.1:80", "127.9.9.9", "[::1]"),
-        *("[::1]:4242",),
-    ],
-)
+def code_of(reply, path):
+    """An error's code, or its type where clients know none."""
+    said = reply.json["error"]
+    if path.startswith("/api/"):
+        return said
+    return said["type"] if path.startswith("/v1/messages") else said["code"]
+
+
+@pytest.mark.parametrize("host", OUR_NAMES)
 def test_our_names_are_answered(endpoint, host) -> None:
     assert endpoint().get("/v1/models", (("host", host),)).status == 200
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        *("evil.example", "evil.local", "", "user@localhost", "localhost:0", "localhost:99999"),
-        *("localhost:x", "localhost.evil.example", "192.168.1.5", "0.0.0.0", "[::]", "[::1", "::1"),
-        *("localhost/", " localhost", "127.0.0.1.nip.io", "2130706433", "localhost:80:80"),
-    ],
-)
-@pytest.mark.parametrize(("method", "path"), PATHS)
-def test_a_name_that_is_not_ours_is_not_answered(endpoint, host, method, path) -> None:
+@pytest.mark.parametrize("host", OTHER_NAMES)
+def test_a_name_that_is_not_ours_is_answered_nowhere(endpoint, host) -> None:
     made = endpoint()
-    reply = ask(made, method, path, ("host", host))
-    assert (reply.status, reply.error["code"]) == (403, "forbidden")
+    for method, path in ROUTES:
+        assert ask(made, method, path, ("host", host)).status == 403, path
     assert made.host.attached == 0
 
 
 def test_one_host_header_it_must_be(endpoint) -> None:
     made = endpoint()
-    assert made.get("/health", ()).status == 403
-    assert made.get("/health", (HOST, HOST)).status == 403
+    for path in PATHS:
+        assert made.get(path, ()).status == 403
+        assert made.get(path, (HOST, HOST)).status == 403
+        assert made.get(path, (HOST, ("host", "evil.example"))).status == 403
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        ("origin", "https://evil.example"),
-        ("origin", "null"),
-        ("origin", "http://127.0.0.1:3000"),
-        ("sec-fetch-site", "cross-site"),
-    ],
-)
-def test_pages_of_others_are_not_answered(endpoint, header) -> None:
-    reply = endpoint().get("/v1/models", (HOST, header))
-    assert reply.status == 403
-    assert not any(name.startswith("access-control") for name in reply.headers)
+@pytest.mark.parametrize("header", FOREIGN)
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "HEAD", "DELETE"])
+def test_pages_of_others_are_not_answered(endpoint, method, header) -> None:
+    for path in PATHS:
+        reply = ask(endpoint(), method, path, HOST, header)
+        assert reply.status == 403
+        assert not any(name.startswith("access-control") for name in reply.headers)
 
 
 def test_our_own_pages_are(endpoint) -> None:
@@ -75,24 +105,53 @@ def test_our_own_pages_are(endpoint) -> None:
     assert not any(name.startswith("access-control") for name in reply.headers)
 
 
-@pytest.mark.parametrize(("method", "path"), [*PATHS, ("GET", "/nothing")])
 @pytest.mark.parametrize(
-    "given", [None, "Bearer wrong", f"Basic {KEY}", "Bearer", f"Bearer {KEY}x", KEY]
+    "given",
+    [
+        (),
+        (("authorization", "Bearer wrong"),),
+        (("authorization", f"Basic {KEY}"),),
+        (("authorization", "Bearer"),),
+        (("authorization", "Bearer "),),
+        (("authorization", f"Bearer {KEY}x"),),
+        (("authorization", f"Bearer {KEY[:-1]}"),),
+        (("authorization", f"Bearer {KEY.upper()}"),),
+        (("authorization", KEY),),
+        (("x-api-key", "wrong"),),
+        (("x-api-key", ""),),
+        (("x-api-key", f"Bearer {KEY}"),),
+        (BEARER, ("x-api-key", "wrong")),
+        (("authorization", "Bearer wrong"), X_KEY),
+        (BEARER, ("authorization", "Bearer wrong")),
+        (("api-key", KEY), ("cookie", KEY)),
+    ],
 )
-def test_every_route_but_health_asks_for_the_key(endpoint, method, path, given) -> None:
+def test_every_route_but_health_asks_for_the_key(endpoint, given) -> None:
     made = endpoint(policy=policy_for("127.0.0.1", "127.0.0.1", KEY))
-    headers = [HOST] if given is None else [HOST, ("authorization", given)]
-    reply = ask(made, method, path, *headers)
-    if path in OPEN_PATHS:
-        assert reply.status == 200
-    else:
-        assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
+    for method, path in product(("GET", "POST", "HEAD", "OPTIONS", "DELETE", "PUT"), LOCKED):
+        reply = ask(made, method, path, HOST, *given)
+        if path in OPEN_PATHS:
+            assert reply.status in (200, 405), (method, path)
+            continue
+        assert reply.status == 401, (method, path)
         assert reply.headers["www-authenticate"] == "Bearer"
+        assert KEY not in str(reply)
+    assert [route.path for route in made.app.routes if route.path in OPEN_PATHS] == ["/health"]
 
 
-def test_the_key_opens(endpoint) -> None:
+@pytest.mark.parametrize("given", [(BEARER,), (X_KEY,), (BEARER, X_KEY)])
+def test_the_key_opens_every_route(endpoint, given) -> None:
     made = endpoint(policy=policy_for("127.0.0.1", "127.0.0.1", KEY))
-    assert made.get("/v1/models", (HOST, ("authorization", f"Bearer {KEY}"))).status == 200
+    for method, path in ROUTES:
+        assert ask(made, method, path, HOST, *given).status not in (401, 403), path
+    assert ask(made, "GET", "/nothing", HOST, *given).status == 404
+
+
+def test_a_scheme_is_of_any_case(endpoint) -> None:
+    made = endpoint(policy=policy_for("127.0.0.1", "127.0.0.1", KEY))
+    for scheme in ("bearer", "BEARER"):
+        given = ("authorization", f"{scheme}  {KEY} ")
+        assert ask(made, "GET", "/v1/models", HOST, given).status == 200
 
 
 def test_without_a_key_any_is_accepted(endpoint) -> None:
@@ -100,22 +159,48 @@ def test_without_a_key_any_is_accepted(endpoint) -> None:
     assert made.get("/v1/models", (HOST, ("authorization", "Bearer x"))).status == 200
 
 
+def test_anthropics_clients_get_an_error_of_theirs(endpoint) -> None:
+    made = endpoint(policy=policy_for("127.0.0.1", "127.0.0.1", KEY))
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        locked = ask(made, "POST", path, HOST)
+        assert locked.status == 401
+        assert locked.json["type"] == "error"
+        assert locked.json["error"]["type"] == "authentication_error"
+        foreign = ask(made, "POST", path, ("host", "evil.example"))
+        assert foreign.json["error"]["type"] == "permission_error"
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.168.1.5"])
 def test_off_loopback_there_must_be_a_key(address) -> None:
     with pytest.raises(InvalidParameter) as refused:
         policy_for(address, address, "")
-    assert refused.value.exit_code == 2 and "HEARTH_API_KEY" in refused.value.hint
+    assert refused.value.exit_code == 2
+    assert "HEARTH_API_KEY" in refused.value.hint and "--generate-key" in refused.value.hint
 
 
 def test_off_loopback_addresses_and_the_asked_name_are_ours(endpoint) -> None:
     made = endpoint(policy=policy_for("mybox.lan", "192.168.1.5", KEY))
-    key = ("authorization", f"Bearer {KEY}")
     for host in ("mybox.lan:4242", "192.168.1.5:4242", "localhost"):
-        assert made.get("/v1/models", (("host", host), key)).status == 200
-    assert made.get("/v1/models", (("host", "evil.example"), key)).status == 403
+        assert made.get("/v1/models", (("host", host), BEARER)).status == 200
+    for host in ("evil.example", "mybox.lan.evil.example", "2130706433", "mybox.lan."):
+        assert made.get("/v1/models", (("host", host), BEARER)).status == 403
 
 
 @pytest.mark.parametrize("key", ["two words", "schlüssel", "line\n"])
 def test_a_key_that_fits_no_header_is_refused(key) -> None:
     with pytest.raises(InvalidParameter):
         policy_for("127.0.0.1", "127.0.0.1", key)
+
+
+def test_nothing_but_http_is_served(endpoint) -> None:
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def receive():
+        return {"type": "websocket.connect"}
+
+    scope = {"type": "websocket", "path": "/v1/models", "headers": []}
+    asyncio.run(endpoint().app(scope, receive, send))
+    assert [message["type"] for message in sent] == ["websocket.close"]

@@ -62,6 +62,7 @@ async def exchange(
     """One request; the client leaves when `leave` is set, and reads `stall_after` parts at most."""
     reply = Reply()
     gone = leave or asyncio.Event()
+    path, _, query = path.partition("?")
     unread = [body[: len(body) // 2], body[len(body) // 2 :]]
 
     async def receive() -> dict[str, Any]:
@@ -88,7 +89,7 @@ async def exchange(
         "method": method,
         "scheme": "http",
         "path": path,
-        "query_string": b"",
+        "query_string": query.encode(),
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
         "client": ("127.0.0.1", 50000),
         "server": ("127.0.0.1", 4242),

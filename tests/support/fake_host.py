@@ -13,7 +13,7 @@ A script is {"info": {...}, "answers": [[step, ...], ...], "log": path}. A step 
 - {"finish": reason, "stop": ..., "notices": [...], "prompt_tokens": 7, "cached_tokens": 0,
   "kept_tokens": 0}: the `Finished`, or a `ChoiceFinished` if it has an "index",
 - {"error": {"code": ..., "message": ...}}: a `Failed`,
-- {"wait": true}, which never ends by itself.
+- {"wait": true}, which never ends by itself; a test may set `resume` to an event that ends it.
 
 Text, reasoning and calls are one token each, numbered from 1, unless they have "ids" of their own.
 After the last answer, questions are echoed. With "loads_forever" true, no model is ever loaded;
@@ -114,11 +114,14 @@ class FakeHost:
         self.cancelled = 0
         self.lost = False
         self.on_wait = lambda: None
+        self.resume: asyncio.Event | None = None
         self.unloaded: list[str | None] = []
         self.loads_forever = script.get("loads_forever", False)
 
     @asynccontextmanager
-    async def attach(self, place, *, start=True, host_idle_s=10.0) -> AsyncIterator[FakeHost]:
+    async def attach(
+        self, place, *, start=True, host_idle_s=10.0, limits=None
+    ) -> AsyncIterator[FakeHost]:
         self.attached += 1
         if "unreachable" in self._script:
             raise from_info(ErrorInfo("host_unreachable", self._script["unreachable"]))
@@ -226,7 +229,8 @@ class FakeBackend:
             for step in self._host.next_answer(request):
                 if step.get("wait"):
                     self._host.on_wait()
-                    await asyncio.Event().wait()
+                    await (self._host.resume or asyncio.Event()).wait()
+                    continue
                 said, event = _event(step, said, request)
                 over = isinstance(event, Finished | Failed)
                 yield event

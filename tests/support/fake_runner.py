@@ -5,6 +5,7 @@ hit says wrong words. Drives the engine's tests.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
@@ -42,6 +43,7 @@ class FakeRunner:
         beside: after how many looks a prompt that is computed beside the steps is complete; None:
             there is no such thing.
         beside_fails: whether such prompts come to nothing.
+        clock: seconds, for pins.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class FakeRunner:
         max_outputs: int | None = None,
         beside: int | None = None,
         beside_fails: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = FakeStore(slots + kept_sequences, pool, kind=kind, can_save=can_save)
         self.cache = SequenceCache(
@@ -71,6 +74,7 @@ class FakeRunner:
             pool_tokens=pool,
             context=context,
             kept_tokens=pool // 2 if kept_tokens is None else kept_tokens,
+            clock=clock,
         )
         self.info = RunnerInfo(
             vocab_size=vocab,
@@ -83,6 +87,7 @@ class FakeRunner:
             end_ids=frozenset(end_ids),
             keeps_past=self.store.keeps_past,
             embedding_width=16,
+            can_rank=True,
         )
         self.tape: list[StepPlan] = []
         self.computed_tokens = 0
@@ -137,12 +142,7 @@ class FakeRunner:
         return tokens[len(prompt) :]
 
     def embed(self, texts: Seq[Seq[int]], pooling: Pooling) -> np.ndarray:
-        for text in texts:
-            if len(text) > self.info.max_batch_tokens:
-                raise PromptTooLong(
-                    f"A text of {len(text)} tokens is longer than"
-                    f" a step of {self.info.max_batch_tokens}."
-                )
+        self._check_texts(texts)
         made = []
         for text in texts:
             generator = np.random.default_rng(_seed(text, pooling))
@@ -151,8 +151,21 @@ class FakeRunner:
         shape = (len(texts), self.info.embedding_width)
         return np.array(made, dtype=np.float32).reshape(shape)
 
+    def rank(self, texts: Seq[Seq[int]]) -> np.ndarray:
+        self._check_texts(texts)
+        scores = [np.random.default_rng(_seed(text, "rank")).normal() for text in texts]
+        return np.array(scores, dtype=np.float32)
+
     def close(self) -> None:
         self.closed = True
+
+    def _check_texts(self, texts: Seq[Seq[int]]) -> None:
+        for text in texts:
+            if len(text) > self.info.max_batch_tokens:
+                raise PromptTooLong(
+                    f"A text of {len(text)} tokens is longer than"
+                    f" a step of {self.info.max_batch_tokens}."
+                )
 
     def _check(self, plan: StepPlan) -> None:
         info = self.info

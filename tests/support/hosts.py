@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from hearth.backends.client import HostClient, HostPlace
-from hearth.backends.contract import Failed, Finished, Token
+from hearth.backends.contract import Failed, Finished, HostLimits, Token
 
 
 def place_in(folder: Path) -> HostPlace:
@@ -20,9 +20,11 @@ def place_in(folder: Path) -> HostPlace:
 
 
 @asynccontextmanager
-async def attached(place: HostPlace, idle_s: float = 0.2) -> AsyncIterator[HostClient]:
+async def attached(
+    place: HostPlace, idle_s: float = 0.2, limits: HostLimits | None = None
+) -> AsyncIterator[HostClient]:
     """A front end of a host that leaves soon after it; waits until all its processes are gone."""
-    async with HostClient.attach(place, host_idle_s=idle_s) as client:
+    async with HostClient.attach(place, host_idle_s=idle_s, limits=limits) as client:
         stats = await client.stats()
         host = psutil.Process(stats.pid)
         try:
@@ -49,6 +51,15 @@ def family(pid: int) -> list[psutil.Process]:
     """The process and all its descendants."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
+
+
+async def workers_when(host, condition, timeout_s: float = 20.0):
+    """What `host` says of its models by name, once `condition` holds of that."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            workers = {worker.name: worker for worker in (await host.stats()).workers}
+            if condition(workers):
+                return workers
 
 
 async def worker_when(host, condition, timeout_s: float = 20.0):

@@ -113,9 +113,7 @@ _TOOL: Final = Table(
         honoured("input_schema", AnyObject(), "JSON schema of its arguments", required=True),
         honoured("strict", Flag(), "arguments always follow the schema", "false"),
         _CACHE,
-        without_effect(
-            "eager_input_streaming", Flag(), "arguments come as they are written"
-        ),
+        without_effect("eager_input_streaming", Flag(), "arguments come as they are written"),
         without_effect("input_examples", ListOf(AnyObject(), 64), "not shown to models"),
         refused("defer_loading", "tools are always shown", OneOf((False,))),
         refused("allowed_callers", _NO_SERVER_TOOLS, ListOf(OneOf(("direct",)), 1)),

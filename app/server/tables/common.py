@@ -23,6 +23,8 @@ MODEL: Final = honoured(
     "the name of a model of the library; loaded when it is first asked for",
     required=True,
 )
+OF_MODEL: Final = honoured("model", Text(1, 256), "the name of a model", "every one, or the first")
+"""In a query."""
 STREAM: Final = honoured("stream", Flag(), "send the answer as it is written", "false")
 USER: Final = honoured(
     "user",

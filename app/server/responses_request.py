@@ -1,0 +1,152 @@
+"""From the body of `/v1/responses` to a `contract.Request`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from hearth.app.server.exchange import Exchange
+from hearth.app.server.messages import Toolbox, check_arguments, read_tools
+from hearth.app.server.parameters import ConflictingParameters
+from hearth.app.server.requests import build
+from hearth.backends.contract import Constraint, Message, Request, Role, ToolCall
+
+Json = Mapping[str, Any]
+
+NAMES: Final = {
+    "messages": "input",
+    "constraint": "text.format.schema",
+    "template_values.reasoning_effort": "reasoning.effort",
+    "max_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
+    "forced_tool": "tool_choice.name",
+}
+"""From the contract's names to those of `/v1/responses`."""
+
+
+def read_request(exchange: Exchange) -> Request:
+    """What is asked.
+
+    Raises:
+        InvalidParameter: by the contract's name of a parameter.
+        ConflictingParameters: two fields that cannot stand together.
+    """
+    given = exchange.given
+    if "stream_options" in given and not given.get("stream", False):
+        raise ConflictingParameters(
+            "stream_options", "stream_options without stream.", "Set stream to true as well."
+        )
+    use = exchange.chosen.use
+    fields = dict(given)
+    if "max_output_tokens" in given:
+        fields["max_tokens"] = given["max_output_tokens"]
+    toolbox = _toolbox(given)
+    effort = given.get("reasoning", {}).get("effort")
+    return build(
+        fields,
+        use,
+        exchange.session,
+        _logprobs(given),
+        messages=_messages(given, use.system),
+        tools=toolbox.tools,
+        tool_choice=toolbox.tool_choice,
+        forced_tool=toolbox.forced_tool,
+        parallel_tool_calls=given.get("parallel_tool_calls", True),
+        constraint=_constraint(given.get("text", {}).get("format")),
+        template_values={} if effort is None else {"reasoning_effort": effort},
+    )
+
+
+def _logprobs(given: Json) -> int | None:
+    if "message.output_text.logprobs" in given.get("include", ()):
+        return int(given.get("top_logprobs", 0))
+    if "top_logprobs" in given:
+        raise ConflictingParameters(
+            "top_logprobs",
+            "top_logprobs, and log probabilities are not asked for.",
+            'Put "message.output_text.logprobs" into include.',
+        )
+    return None
+
+
+def _constraint(wanted: Json | None) -> Constraint | None:
+    match (wanted or {"type": "text"})["type"]:
+        case "json_object":
+            return Constraint("json")
+        case "json_schema":
+            return Constraint("json_schema", json.dumps((wanted or {})["schema"]))
+        case _:
+            return None
+
+
+def _toolbox(given: Json) -> Toolbox:
+    """Functions are flat here and nested at `/v1/chat/completions`."""
+    fields: dict[str, Any] = {"tools": [_nested(tool) for tool in given.get("tools", ())]}
+    choice = given.get("tool_choice", "auto")
+    if isinstance(choice, dict):
+        if choice["type"] == "function":
+            choice = _nested(choice)
+        else:
+            allowed = {"mode": choice["mode"], "tools": [_nested(one) for one in choice["tools"]]}
+            choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    return read_tools({**fields, "tool_choice": choice})
+
+
+def _nested(flat: Json) -> dict[str, Any]:
+    rest = {key: value for key, value in flat.items() if key != "type"}
+    return {"type": "function", "function": rest}
+
+
+def _messages(given: Json, default_system: str) -> tuple[Message, ...]:
+    items = given["input"]
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    messages = _turns(items)
+    instructions = given.get("instructions")
+    if instructions is not None:
+        messages.insert(0, Message("system", instructions))
+    elif default_system and all(message.role != "system" for message in messages):
+        messages.insert(0, Message("system", default_system))
+    return tuple(messages)
+
+
+def _turns(items: Sequence[Json]) -> list[Message]:
+    """One message a turn: thoughts, text and calls of the assistant that follow each other are one.
+
+    Raises:
+        InvalidParameter: the arguments of a call are no JSON object.
+    """
+    messages: list[Message] = []
+    thoughts = ""
+    open_turn = False
+    for index, item in enumerate(items):
+        kind = item.get("type", "message")
+        if kind == "reasoning":
+            thoughts += _joined(item.get("content", ()))
+            open_turn = False
+        elif kind == "function_call":
+            check_arguments(item["arguments"], f"input[{index}].arguments")
+            call = ToolCall(item["call_id"], item["name"], item["arguments"])
+            if open_turn and messages[-1].role == "assistant":
+                before = messages[-1]
+                messages[-1] = replace(before, tool_calls=(*before.tool_calls, call))
+            else:
+                messages.append(Message("assistant", reasoning=thoughts, tool_calls=(call,)))
+            thoughts, open_turn = "", True
+        elif kind == "function_call_output":
+            messages.append(Message("tool", _joined(item["output"]), tool_call_id=item["call_id"]))
+            open_turn = False
+        else:
+            role: Role = "system" if item["role"] == "developer" else item["role"]
+            said = thoughts if role == "assistant" else ""
+            messages.append(Message(role, _joined(item["content"]), reasoning=said))
+            thoughts, open_turn = "", role == "assistant"
+    return messages
+
+
+def _joined(content: str | Iterable[Json]) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text") or part.get("refusal") or "" for part in content)

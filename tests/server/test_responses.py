@@ -1,0 +1,173 @@
+"""`/v1/responses`: what reaches the model, and what OpenAI's client reads in the answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent, response_create_params
+from pydantic import TypeAdapter
+
+from hearth.app.server.tables.responses import CREATE_RESPONSE
+
+HELLO = {"model": "tiny", "input": "hello"}
+START = {"prompt_tokens": 7}
+HI = [START, {"text": "Hi"}, {"text": " there"}, {"finish": "stop"}]
+CALL = {"call": {"position": 0, "id": "call_1", "name": "weather", "arguments": ""}}
+MORE = {"call": {"position": 0, "arguments": '{"city":"Bern"}'}}
+THINKS_AND_CALLS = [START, {"reasoning": "Hm."}, {"text": "Let me see."}, CALL, MORE]
+THINKS_AND_CALLS += [{"finish": "tool_calls"}]
+WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+EVENT = TypeAdapter(ResponseStreamEvent)
+
+
+def ask(made, **more):
+    return made.post("/v1/responses", {**HELLO, **more})
+
+
+def events(reply):
+    found = []
+    for block in reply.lines:
+        if block.startswith(":"):
+            continue
+        first, _, second = block.partition("\n")
+        data = json.loads(second.removeprefix("data: "))
+        assert data["type"] == first.removeprefix("event: ")
+        found.append(data)
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    return found
+
+
+def test_a_whole_answer_is_what_the_client_expects(endpoint) -> None:
+    answer = Response.model_validate(ask(endpoint(HI)).json, strict=True)
+    assert (answer.output_text, answer.status) == ("Hi there", "completed")
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (7, 2)
+    assert answer.previous_response_id is None
+
+
+def test_thoughts_text_and_calls_are_items(endpoint) -> None:
+    reply = ask(endpoint(THINKS_AND_CALLS), tools=[WEATHER])
+    answer = Response.model_validate(reply.json, strict=True)
+    assert [item.type for item in answer.output] == ["reasoning", "message", "function_call"]
+    assert answer.output[2].arguments == '{"city":"Bern"}'
+    assert answer.tools[0].name == "weather"
+
+
+def test_a_stream_says_the_same_as_the_whole(endpoint) -> None:
+    made = endpoint(THINKS_AND_CALLS, THINKS_AND_CALLS)
+    whole = ask(made, tools=[WEATHER]).json
+    found = events(ask(made, tools=[WEATHER], stream=True))
+    for event in found:
+        EVENT.validate_python(event, strict=True)
+    kinds = [event["type"] for event in found]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+    assert kinds.count("response.output_item.added") == 3
+    assert kinds.count("response.output_item.done") == 3
+
+    def bare(output):
+        return [{key: value for key, value in item.items() if key != "id"} for item in output]
+
+    assert bare(found[-1]["response"]["output"]) == bare(whole["output"])
+    said = [event["delta"] for event in found if event["type"].endswith(".delta")]
+    assert said == ["Hm.", "Let me see.", '{"city":"Bern"}']
+
+
+def test_an_answer_that_was_cut_is_incomplete(endpoint) -> None:
+    steps = [START, {"text": "Hi"}, {"finish": "length"}]
+    made = endpoint(steps, steps)
+    answer = Response.model_validate(ask(made).json, strict=True)
+    assert answer.status == "incomplete" and answer.incomplete_details.reason == "max_output_tokens"
+    assert events(ask(made, stream=True))[-1]["type"] == "response.incomplete"
+
+
+def test_a_stream_that_fails_says_so_and_is_cut(endpoint) -> None:
+    failed = [START, {"text": "Hi"}, {"error": {"code": "worker_died", "message": "dead"}}]
+    reply = ask(endpoint(failed), stream=True)
+    found = events(reply)
+    assert [event["type"] for event in found[-2:]] == ["response.failed", "error"]
+    EVENT.validate_python(found[-1], strict=True)
+    assert not reply.complete
+
+
+def test_a_conversation_reaches_the_model(endpoint) -> None:
+    made = endpoint(HI)
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "?"}]},
+        {
+            "type": "reasoning",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "Hm."}],
+        },
+        {"type": "message", "role": "assistant", "content": "Let me see."},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call", "call_id": "c2", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "sun"},
+        {"type": "function_call_output", "call_id": "c2", "output": "rain"},
+    ]
+    reply = ask(made, input=items, instructions="Be brief.", tools=[WEATHER])
+    assert reply.status == 200, reply.body
+    found = made.asked["messages"]
+    assert [one["role"] for one in found] == ["system", "user", "assistant", "tool", "tool"]
+    assert found[2]["reasoning"] == "Hm." and found[2]["content"] == "Let me see."
+    assert [call["id"] for call in found[2]["tool_calls"]] == ["c1", "c2"]
+
+
+@pytest.mark.parametrize(
+    ("given", "reached"),
+    [
+        ({"max_output_tokens": 5}, {"max_tokens": 5}),
+        ({"reasoning": {"effort": "low"}}, {"template_values": {"reasoning_effort": "low"}}),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}},
+            {"constraint": {"kind": "json_schema", "source": "{}"}},
+        ),
+        (
+            {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "weather"}},
+            {"tool_choice": "required", "forced_tool": "weather"},
+        ),
+        (
+            {
+                "tools": [WEATHER, {**WEATHER, "name": "time"}],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "mode": "required",
+                    "tools": [{"type": "function", "name": "time"}],
+                },
+            },
+            {"tool_choice": "required"},
+        ),
+    ],
+    ids=str,
+)
+def test_fields_reach_the_model(endpoint, given, reached) -> None:
+    made = endpoint(HI)
+    reply = ask(made, **given)
+    assert reply.status == 200, reply.body
+    assert {name: made.asked[name] for name in reached} == reached
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, None),
+        ({"include": ["file_search_call.results"]}, "include[0]"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+    ],
+    ids=str,
+)
+def test_refusals_name_the_field(endpoint, given, param) -> None:
+    made = endpoint()
+    reply = ask(made, **given)
+    assert reply.status == 400 and made.host.requests == []
+    assert param in (None, reply.error["param"])
+
+
+def test_every_parameter_of_the_client_is_known() -> None:
+    asked = response_create_params.ResponseCreateParamsBase.__annotations__
+    assert set(asked) <= {parameter.name for parameter in CREATE_RESPONSE}

@@ -1,0 +1,98 @@
+"""Models without processes, and calls that use them, for the rules of `residency`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from hearth.backends.residency import Residency
+
+GB = 10**9
+
+
+class FakeModels:
+    """Models by name; a byte count a model, unloaded when the test says so."""
+
+    def __init__(self, **needs):
+        self.needs = needs
+        self.loaded = set()
+        self.unloading = {}
+        self.unloaded = []
+
+    def is_loaded(self, key):
+        return key in self.loaded
+
+    async def free(self, key):
+        self.unloaded.append(key)
+        gone = self.unloading[key] = asyncio.Event()
+        await gone.wait()
+        del self.unloading[key]
+        self.loaded.discard(key)
+
+    def let_go(self, key):
+        self.unloading[key].set()
+
+
+class Caller:
+    """One call: it comes, has room, uses its model until `done`, and is gone."""
+
+    def __init__(self, house, key):
+        self.key = key
+        self.ended = asyncio.get_running_loop().create_future()
+        self.has_room = False
+        self.may_go = asyncio.Event()
+        self.task = asyncio.create_task(self._call(house))
+
+    async def _call(self, house):
+        async def need():
+            return house.models.needs[self.key]
+
+        async with house.room.stay(self.key, need, self.ended) as entered:
+            if entered:
+                self.has_room = True
+                house.entered.append(self)
+                house.models.loaded.add(self.key)
+                assert self.key not in house.models.unloading, "sent into a stopping model"
+                await self.may_go.wait()
+
+    async def done(self):
+        self.may_go.set()
+        await self.task
+
+    async def left(self):
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+
+
+class House:
+    """A residency over fake models; `entered` are the calls that got room, in order."""
+
+    def __init__(self, models, limits=None, free=10 * GB):
+        self.models = models
+        self.room = Residency(models, lambda: free)
+        if limits is not None:
+            self.room.limits = limits
+        self.entered = []
+
+    async def call(self, key):
+        caller = Caller(self, key)
+        await calm()
+        return caller
+
+    async def used(self, key):
+        """A call that came and went."""
+        caller = await self.call(key)
+        await caller.done()
+        await calm()
+
+    async def unload(self, *keys):
+        for key in keys:
+            self.models.let_go(key)
+        await calm()
+
+
+async def calm():
+    """Everything that can happen by itself has happened."""
+    for _ in range(20):
+        await asyncio.sleep(0)
