@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -14,6 +15,7 @@ from hearth.backends.errors import InvalidParameter
 MOST_BYTES: Final = 10 << 20
 DEEPEST: Final = 32
 MOST_VALUES: Final = 250_000
+_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.?)*"?', re.DOTALL)
 
 
 async def read_object(request: Request) -> dict[str, Any]:
@@ -65,6 +67,7 @@ def _check_size(size_bytes: int) -> None:
 
 def parse(body: bytes) -> Any:
     """The value that `body` writes in JSON. Raises `InvalidParameter` as `read_object` does."""
+    _check_count(body)
     try:
         value = json.loads(
             body.decode("utf-8"),
@@ -98,6 +101,14 @@ def _finite(text: str) -> float:
     return number
 
 
+def _check_count(body: bytes) -> None:
+    """Refuse too many values before any is made: between any two of an array or object there is a
+    comma, which is counted outside of texts if there are that many at all.
+    """
+    if body.count(b",") >= MOST_VALUES and _TEXT.sub(b"", body).count(b",") >= MOST_VALUES:
+        raise _too_many()
+
+
 def _check_shape(value: Any) -> None:
     level, count = [value], 0
     for _ in range(DEEPEST):
@@ -113,7 +124,7 @@ def _check_shape(value: Any) -> None:
                 below += item
         count += len(below)
         if count > MOST_VALUES:
-            raise _malformed(f"The body has more than {MOST_VALUES:,} values")
+            raise _too_many()
         if not below:
             return
         level = below
@@ -125,6 +136,10 @@ def _check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise _malformed("A text in the body has a lone surrogate, which UTF-8 lacks") from error
+
+
+def _too_many() -> InvalidParameter:
+    return _malformed(f"The body has more than {MOST_VALUES:,} values")
 
 
 def _too_deep() -> InvalidParameter:

@@ -32,6 +32,10 @@ class Host(Protocol):
         """The host and its workers."""
         ...
 
+    async def unload(self, model: str | None = None) -> int:
+        """Unload the model with this path or name, or all; returns how many were loaded."""
+        ...
+
     async def clear_cache(self, model: ModelSpec, *, load: bool = True) -> EngineStats:
         """Forget the kept prefixes of `model`; returns what is left. Raises `ModelNotFound` where
         it is not loaded, and `load` is false.

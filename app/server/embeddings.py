@@ -32,7 +32,7 @@ async def create_embedding(http: HttpRequest) -> Response:
     found = await exchange.attend(exchange.measured(backend.embed(inputs, pooling=pooling)))
     vectors = [list(vector) for vector in found.vectors]
     if "dimensions" in given:
-        vectors = [_shortened(vector, given["dimensions"]) for vector in vectors]
+        vectors = [shortened(vector, given["dimensions"]) for vector in vectors]
     coded = given.get("encoding_format") == "base64"
     usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
     return JSONResponse(
@@ -52,7 +52,7 @@ async def create_embedding(http: HttpRequest) -> Response:
     )
 
 
-def _shortened(vector: list[float], dimensions: int) -> list[float]:
+def shortened(vector: list[float], dimensions: int) -> list[float]:
     """The first `dimensions` numbers, of length 1 again (arXiv 2205.13147)."""
     if dimensions > len(vector):
         raise InvalidParameter(

@@ -41,9 +41,13 @@ class Exchange:
 
     @classmethod
     async def open(
-        cls, http: HttpRequest, table: Table, names: Mapping[str, str] | None = None
+        cls,
+        http: HttpRequest,
+        table: Table,
+        names: Mapping[str, str] | None = None,
+        suffix: str = "",
     ) -> Exchange:
-        """Read the body of `http` and find its model.
+        """Read the body of `http` and find its model, whose name may end in `suffix`.
 
         Raises:
             InvalidParameter: the body is not as `table` has it.
@@ -51,7 +55,7 @@ class Exchange:
         """
         services = services_of(http)
         given = table.read(await read_object(http))
-        chosen = with_keep_alive(services.catalog.find(given.get("model")), given)
+        chosen = with_keep_alive(services.catalog.find(given["model"].removesuffix(suffix)), given)
         return cls(http, services, given, chosen, {"session": "user", **(names or {})})
 
     @property

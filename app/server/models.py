@@ -16,7 +16,7 @@ from hearth.backends.contract import HostStats
 async def list_models(http: Request) -> Response:
     """Every model that requests may name; what Hearth knows of it stands under "hearth"."""
     services = services_of(http)
-    found = [model for model in services.catalog.found() if _can_be_named(model)]
+    found = [model for model in services.catalog.found() if can_be_named(model)]
     facts = await services.facts.of_all(found)
     stats = await host_stats_if_any(services.hosts)
     data = [_model(model, known, stats) for model, known in zip(found, facts, strict=True)]
@@ -31,7 +31,7 @@ async def retrieve_model(http: Request) -> Response:
     return JSONResponse(_model(found, facts, await host_stats_if_any(services.hosts)))
 
 
-def _can_be_named(model: FoundModel) -> bool:
+def can_be_named(model: FoundModel) -> bool:
     """A file's name that is no Unicode stands in no JSON text, so no request can name it."""
     try:
         model.name.encode()

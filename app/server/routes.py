@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from hearth.app.server import ollama, ollama_models
 from hearth.app.server.anthropic import count_tokens, create_message
 from hearth.app.server.cache import clear_cache, get_cache_stats
 from hearth.app.server.chat import create_chat_completion
@@ -17,6 +18,7 @@ from hearth.app.server.model_info import get_model_info
 from hearth.app.server.models import list_models, retrieve_model
 from hearth.app.server.openapi import get_capabilities, get_openapi
 from hearth.app.server.responses import create_response
+from hearth.app.server.tables import ollama as ollama_tables
 from hearth.app.server.tables.anthropic import COUNT_TOKENS, CREATE_MESSAGE
 from hearth.app.server.tables.chat import CHAT
 from hearth.app.server.tables.common import OF_MODEL
@@ -73,6 +75,41 @@ ENDPOINTS: Final = (
         table=COUNT_TOKENS,
     ),
     Endpoint("POST", "/v1/embeddings", create_embedding, "Vectors of texts", table=EMBEDDINGS),
+    Endpoint(
+        "POST",
+        "/api/chat",
+        ollama.chat,
+        "Answer a conversation, as Ollama has it",
+        table=ollama_tables.CHAT,
+        streams=True,
+        stream_media=ollama.NDJSON,
+    ),
+    Endpoint(
+        "POST",
+        "/api/generate",
+        ollama.generate,
+        "Answer a prompt, as Ollama has it",
+        table=ollama_tables.GENERATE,
+        streams=True,
+        stream_media=ollama.NDJSON,
+    ),
+    Endpoint(
+        "POST",
+        "/api/embed",
+        ollama.embed,
+        "Vectors of texts, as Ollama has it",
+        table=ollama_tables.EMBED,
+    ),
+    Endpoint("GET", "/api/tags", ollama_models.tags, "The models, as Ollama has it"),
+    Endpoint(
+        "POST",
+        "/api/show",
+        ollama_models.show,
+        "One model, as Ollama has it",
+        table=ollama_tables.SHOW,
+    ),
+    Endpoint("GET", "/api/ps", ollama_models.ps, "What is loaded, as Ollama has it"),
+    Endpoint("GET", "/api/version", ollama_models.version, "Hearth's version, as Ollama has it"),
     Endpoint("POST", "/v1/rerank", rerank, "Which texts answer a query", table=RERANK),
     Endpoint(
         "POST",

@@ -28,6 +28,14 @@ class PrivateFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as it stands in the log, whatever another formatter made of its exception."""
+        elsewhere, record.exc_text = record.exc_text, None
+        try:
+            return super().format(record)
+        finally:
+            record.exc_text = elsewhere
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """The record's line."""
         return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", super().formatMessage(record))

@@ -44,7 +44,8 @@ def test_health_says_when_it_is_not_the_time(endpoint) -> None:
 
 
 def test_health_names_the_libraries_of_what_is_loaded(endpoint) -> None:
-    worker = {"model": "tiny", "path": "/tiny", "state": "ready", "pid": 1, "restarts": 0}
+    counts = {"pid": 1, "running": 0, "waiting": 0, "restarts": 0, "idle_s": 0.0}
+    worker = {"name": "tiny", "path": "/tiny", **counts}
     info = {"name": "tiny", "path": "/tiny", "backend_version": "1.2"}
     made = endpoint(workers=[{**worker, "info": info}])
     assert made.get("/health").json["backends"] == {"llamacpp": "1.2"}
@@ -173,9 +174,9 @@ def test_a_client_that_reads_nothing_does_not_keep_it_from_ending(endpoint, monk
 
     async def end():
         async with live(made.app) as server:
-            reader, writer = await server.connect(limit=1)
+            reader, writer = await server.connect(limit=1000)
             writer.write(asking())
-            await reader.readuntil(b"\r")
+            await reader.readuntil(b"\r\n")
             server.server.end()
             server.server.end()
             await server.serving

@@ -1,0 +1,161 @@
+"""`/api/...`: what reaches the model, and what Ollama's clients read in the answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
+ONCE = {"model": "tiny", "prompt": "Once"}
+START = {"prompt_tokens": 7}
+HI = [START, {"text": "Hi"}, {"text": " there"}, {"finish": "stop"}]
+CALL = {"call": {"position": 0, "id": "call_1", "name": "weather", "arguments": '{"city":'}}
+MORE = {"call": {"position": 0, "arguments": '"Bern"}'}}
+THINKS_AND_CALLS = [START, {"reasoning": "Hm."}, {"text": "See:"}, CALL, MORE]
+THINKS_AND_CALLS += [{"finish": "tool_calls"}]
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+
+
+def chat(made, **more):
+    return made.post("/api/chat", {**HELLO, **more})
+
+
+def generate(made, **more):
+    return made.post("/api/generate", {**ONCE, **more})
+
+
+def lines(reply):
+    return [json.loads(line) for line in reply.body.decode().splitlines()]
+
+
+def test_a_chat_is_streamed_unless_it_says_otherwise(endpoint) -> None:
+    made = endpoint(HI, HI)
+    reply = chat(made)
+    assert reply.headers["content-type"].startswith("application/x-ndjson")
+    *pieces, last = lines(reply)
+    assert "".join(piece["message"]["content"] for piece in pieces) == "Hi there"
+    assert not any(piece["done"] for piece in pieces)
+    assert last["done"] and last["done_reason"] == "stop"
+    assert (last["prompt_eval_count"], last["eval_count"]) == (7, 2)
+    whole = chat(made, stream=False).json
+    assert whole["message"] == {"role": "assistant", "content": "Hi there"} and whole["done"]
+
+
+def test_thoughts_and_calls(endpoint) -> None:
+    made = endpoint(THINKS_AND_CALLS, THINKS_AND_CALLS)
+    whole = chat(made, stream=False, tools=[WEATHER]).json["message"]
+    assert (whole["thinking"], whole["content"]) == ("Hm.", "See:")
+    assert whole["tool_calls"][0]["function"] == {
+        "name": "weather",
+        "arguments": {"city": "Bern"},
+    }
+    *pieces, _ = lines(chat(made, tools=[WEATHER]))
+    assert pieces[0]["message"]["thinking"] == "Hm."
+    assert pieces[-1]["message"]["tool_calls"] == whole["tool_calls"]
+
+
+def test_a_prompt_is_a_message_of_the_user_or_stands_as_it_is(endpoint) -> None:
+    made = endpoint(HI, HI)
+    assert generate(made, stream=False, system="Be brief.").json["response"] == "Hi there"
+    assert [one["role"] for one in made.asked["messages"]] == ["system", "user"]
+    assert lines(generate(made, raw=True))[-1]["done"]
+    assert made.asked["text"] == "Once" and made.asked["messages"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "reached"),
+    [
+        ({"format": "json"}, {"constraint": {"kind": "json", "source": ""}}),
+        ({"format": {"a": 1}}, {"constraint": {"kind": "json_schema", "source": '{"a": 1}'}}),
+        ({"think": False}, {"template_values": {"enable_thinking": False}}),
+        ({"think": "low"}, {"template_values": {"reasoning_effort": "low"}}),
+        ({"options": {"num_predict": 5}}, {"max_tokens": 5}),
+        ({"options": {"num_predict": -1}}, {"max_tokens": None}),
+        ({"options": {"stop": ["x"]}}, {"stop": ("x",)}),
+    ],
+    ids=str,
+)
+def test_fields_reach_the_model(endpoint, given, reached) -> None:
+    made = endpoint(HI)
+    reply = chat(made, **given)
+    assert reply.status == 200, reply.body
+    assert {name: made.asked[name] for name in reached} == reached
+
+
+def test_options_have_ollamas_names(endpoint) -> None:
+    made = endpoint(HI)
+    chat(made, options={"repeat_penalty": 1.2, "repeat_last_n": 9, "temperature": 0, "num_ctx": 9})
+    sampling = made.asked["sampling"]
+    assert (sampling["repetition_penalty"], sampling["repetition_window"]) == (1.2, 9)
+    assert sampling["temperature"] == 0
+
+
+def test_answers_of_tools_are_tied_to_calls_by_their_order(endpoint) -> None:
+    made = endpoint(HI)
+    call = {"function": {"name": "weather", "arguments": {}}}
+    messages = [
+        *HELLO["messages"],
+        {"role": "assistant", "content": "", "tool_calls": [call, call]},
+        {"role": "tool", "content": "sun", "tool_name": "weather"},
+        {"role": "tool", "content": "rain", "tool_name": "weather"},
+    ]
+    assert chat(made, messages=messages, tools=[WEATHER]).status == 200
+    found = made.asked["messages"]
+    ids = [one["id"] for one in found[1]["tool_calls"]]
+    assert [one["tool_call_id"] for one in found[2:]] == ids
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"options": {"num_gpu": 1}}, "options.num_gpu"),
+        ({"options": {"num_ctx": 100_000}}, "num_ctx"),
+        ({"options": {"repeat_penalty": 99}}, "options.repeat_penalty"),
+        ({"messages": [{"role": "user", "content": "x", "images": ["a"]}]}, "images"),
+        ({"template": "x"}, "template"),
+    ],
+    ids=str,
+)
+def test_refusals_name_the_field(endpoint, given, name) -> None:
+    reply = chat(endpoint(), **given)
+    assert reply.status == 400 and name in reply.json["error"]
+
+
+def test_a_stream_that_fails_says_so_and_is_cut(endpoint) -> None:
+    failed = [START, {"text": "Hi"}, {"error": {"code": "worker_died", "message": "dead"}}]
+    reply = chat(endpoint(failed))
+    assert "dead" in lines(reply)[-1]["error"] and not reply.complete
+
+
+def test_nothing_asked_loads_and_no_time_unloads(endpoint) -> None:
+    made = endpoint()
+    reply = made.post("/api/generate", {"model": "tiny:latest"})
+    assert reply.json["done_reason"] == "load"
+    reply = made.post("/api/chat", {"model": "tiny", "keep_alive": 0})
+    assert reply.json["done_reason"] == "unload" and len(made.host.unloaded) == 1
+
+
+def test_vectors(endpoint) -> None:
+    made = endpoint()
+    reply = made.post("/api/embed", {"model": "tiny", "input": ["a", "bb"]})
+    assert len(reply.json["embeddings"]) == 2
+
+
+def test_models_are_listed_and_shown(endpoint) -> None:
+    worker = {"name": "tiny", "path": "", "pid": 1, "running": 0, "waiting": 0, "restarts": 0}
+    made = endpoint(workers=[])
+    names = [one["name"] for one in made.get("/api/tags").json["models"]]
+    assert names[0] == "tiny" and "guide" in names
+    shown = made.post("/api/show", {"model": "tiny"}).json
+    assert shown["details"]["family"] == "llama" and shown["capabilities"] == ["completion"]
+    assert made.post("/api/show", {"model": "none"}).status == 404
+    assert made.get("/api/ps").json == {"models": []}
+    path = str(made.catalog.found()[0].path)
+    info = {"name": "tiny", "path": path}
+    made = endpoint(
+        workers=[{**worker, "path": path, "idle_s": 1.0, "keep_alive_s": -1, "info": info}]
+    )
+    [loaded] = made.get("/api/ps").json["models"]
+    assert loaded["expires_at"].startswith("9999") and loaded["context_length"] == 512
+    assert made.get("/api/version").json["version"]
