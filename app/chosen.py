@@ -6,7 +6,11 @@ from dataclasses import dataclass
 
 from hearth.app.library.local import FoundModel
 from hearth.app.settings import ModelUse, Settings
-from hearth.backends.contract import ModelSpec
+from hearth.app.settings_keys import LOADING
+from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.errors import SettingsError
+from hearth.backends.remote.errors import RemoteOffline
+from hearth.backends.remote.server import RemoteServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,35 @@ class Chosen:
 
 
 def with_settings(found: FoundModel, settings: Settings) -> Chosen:
-    """`found` as `settings` say. Raises `SettingsError` for its template file."""
+    """`found` as `settings` say.
+
+    Raises:
+        SettingsError: its template file cannot be read, or its backend cannot run a file.
+        RemoteOffline: it is on another machine, and no network may be used.
+    """
     use = settings.for_model(found.name)
+    if found.remote is not None:
+        _check_online(found.remote, settings)
+        load = use.load if _is_typed(use) else ModelSettings()  # those of the file are for files
+        return Chosen(found, use, ModelSpec(found.remote.url, found.name, "remote", load))
+    if use.backend == "remote":
+        raise SettingsError(
+            f"{found.name} is a file on this machine, which the backend remote cannot run.",
+            '[remotes."NAME"] in settings.toml declares a remote model; see docs/scale.md.',
+        )
     return Chosen(found, use, ModelSpec(str(found.path), found.name, use.backend, use.load))
+
+
+def _is_typed(use: ModelUse) -> bool:
+    """A flag says how to load the model; a remote one says in its notices that it cannot."""
+    return any(use.origins[key.name].startswith("-") for key in LOADING)
+
+
+def _check_online(remote: RemoteServer, settings: Settings) -> None:
+    if settings.offline and not remote.is_loopback:
+        raise RemoteOffline(
+            f"{remote.name} is at {remote.url}, not on this machine, and Hearth is offline"
+            f" ({settings.all()['offline'].origin}).",
+            "Leave that out, or ask a model that is here.",
+            remote=remote.name,
+        )

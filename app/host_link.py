@@ -1,6 +1,7 @@
-"""The synchronous face of the host: a plain iterator of events that Ctrl+C can interrupt.
+"""The synchronous face of the host and of remote models: a plain iterator of events that Ctrl+C
+can interrupt.
 
-The connection lives in a thread with an event loop of its own, so that it is served while a person
+A connection lives in a thread with an event loop of its own, so that it is served while a person
 types.
 """
 
@@ -9,11 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 from hearth.backends.client import HostClient, HostPlace
 from hearth.backends.contract import (
@@ -22,6 +32,7 @@ from hearth.backends.contract import (
     Event,
     Failed,
     Finished,
+    HostLimits,
     HostStats,
     ModelInfo,
     ModelSpec,
@@ -32,7 +43,12 @@ from hearth.backends.contract import (
 )
 from hearth.backends.errors import HostUnreachable, InternalError, to_info
 
+if TYPE_CHECKING:
+    from hearth.backends.remote.backend import RemoteBackends
+    from hearth.backends.remote.server import RemoteServer
+
 T = TypeVar("T")
+H = TypeVar("H")
 
 # A wait without a limit would miss a Ctrl+C that comes just before it begins: CPython runs signal
 # handlers between bytecodes only. On Windows no Ctrl+C ends such a wait.
@@ -49,29 +65,98 @@ class Host(Protocol):
     async def unload(self, model: str | None = None) -> int: ...
 
 
+class _Held(Generic[H]):
+    """Something asynchronous that is open in a thread with an event loop of its own.
+
+    Args:
+        opened: opens it.
+        name: of the thread.
+    """
+
+    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[H]], name: str) -> None:
+        self._opened = opened
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._inside: tuple[H, asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    def open(self) -> tuple[H, asyncio.AbstractEventLoop]:
+        """It and its loop, opened now if need be. Raises what opening it raises."""
+        if self._inside is None:
+            ready: Future[None] = Future()
+            self._thread = threading.Thread(
+                target=lambda: asyncio.run(self._hold(ready)), name=self._name, daemon=True
+            )
+            self._thread.start()
+            wait_for(ready)
+        assert self._inside is not None
+        return self._inside[:2]
+
+    async def _hold(self, ready: Future[None]) -> None:
+        leaving = asyncio.Event()
+        try:
+            async with self._opened() as held:
+                self._inside = held, asyncio.get_running_loop(), leaving
+                ready.set_result(None)
+                await leaving.wait()
+        except Exception as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    def close(self) -> None:
+        """Close it; it is opened again when it is needed."""
+        if self._inside is not None:
+            _, loop, leaving = self._inside
+            loop.call_soon_threadsafe(leaving.set)
+        if self._thread is not None:
+            self._thread.join()
+        self._thread = self._inside = None
+
+    def call(self, question: Callable[[H], Coroutine[Any, Any, T]]) -> T:
+        """What it answers to `question`. Raises what that raises; Ctrl+C gives it up."""
+        held, loop = self.open()
+        future = asyncio.run_coroutine_threadsafe(question(held), loop)
+        try:
+            return wait_for(future)
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+
 class HostLink:
-    """Attached to the host between `with` and its end; attaches again when the connection was lost.
+    """Attached to the host from the first need of it to the end of the block, and again when the
+    connection was lost. Remote models need no host.
 
     Args:
         place: where the host lives.
         host_idle_s: how long a host started here stays when it is idle and alone.
-        start: start a host where none runs.
+        limits: how much the host may have loaded, from now on; None: what holds already.
+        remotes: the models of other machines, by lower-case name.
+        start: start a host where none runs. If not, it is attached to on entering.
 
     Raises:
-        HostUnreachable: on entering, when there is no host.
+        HostUnreachable: when it is needed, and on entering without `start`: there is no host.
     """
 
-    def __init__(self, place: HostPlace, host_idle_s: float, *, start: bool = True) -> None:
-        self._place = place
-        self._host_idle_s = host_idle_s
+    def __init__(
+        self,
+        place: HostPlace,
+        host_idle_s: float,
+        limits: HostLimits | None = None,
+        *,
+        remotes: Mapping[str, RemoteServer] | None = None,
+        start: bool = True,
+    ) -> None:
+        def attach() -> AbstractAsyncContextManager[Host]:
+            return HostClient.attach(place, start=start, host_idle_s=host_idle_s, limits=limits)
+
         self._start = start
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._host: Host | None = None
-        self._leaving: asyncio.Event | None = None
+        self._host: _Held[Host] = _Held(attach, "host link")
+        self._remotes: _Held[RemoteBackends] = _Held(lambda: _remote(remotes or {}), "remotes")
 
     def __enter__(self) -> Self:
-        self._attach()
+        if not self._start:
+            self._host.open()
         return self
 
     def __exit__(
@@ -80,37 +165,8 @@ class HostLink:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._detach()
-
-    def _attach(self) -> None:
-        ready: Future[None] = Future()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._hold(ready)), name="host link", daemon=True
-        )
-        self._thread.start()
-        wait_for(ready)
-
-    async def _hold(self, ready: Future[None]) -> None:
-        leaving = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        try:
-            async with HostClient.attach(
-                self._place, start=self._start, host_idle_s=self._host_idle_s
-            ) as host:
-                self._loop, self._host, self._leaving = loop, host, leaving
-                ready.set_result(None)
-                await leaving.wait()
-        except Exception as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
-
-    def _detach(self) -> None:
-        if self._loop is not None and self._leaving is not None:
-            self._loop.call_soon_threadsafe(self._leaving.set)
-        if self._thread is not None:
-            self._thread.join()
-        self._thread = self._loop = self._host = self._leaving = None
+        self._host.close()
+        self._remotes.close()
 
     def model(self, spec: ModelSpec) -> LinkedModel:
         """The model of `spec`, loaded when it is first used."""
@@ -126,25 +182,34 @@ class HostLink:
 
     def call(self, question: Callable[[Host], Coroutine[Any, Any, T]]) -> T:
         """What the host answers to `question`. Raises what that raises; Ctrl+C gives it up."""
-        if self._host is None:
-            self._attach()
-        assert self._host is not None and self._loop is not None
-        future = asyncio.run_coroutine_threadsafe(question(self._host), self._loop)
         try:
-            return wait_for(future)
+            return self._host.call(question)
         except HostUnreachable:
-            self._detach()
+            self._host.close()
             raise
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
+
+    def ask(self, spec: ModelSpec, question: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        """What the model of `spec` answers to `question`; as `call`."""
+        if spec.backend == "remote":
+            return self._remotes.call(lambda remotes: question(remotes.backend(spec)))
+        return self.call(lambda host: question(host.backend(spec)))
 
     def stream(self, spec: ModelSpec, request: Request) -> EventStream:
         """The events of `request`; the caller closes the stream."""
-        if self._host is None:
-            self._attach()
-        assert self._host is not None and self._loop is not None
-        return EventStream(self._host.backend(spec), request, self._loop, self._detach)
+        held = self._remotes if spec.backend == "remote" else self._host
+        backends, loop = held.open()
+        return EventStream(backends.backend(spec), request, loop, self._host.close)
+
+
+@asynccontextmanager
+async def _remote(servers: Mapping[str, RemoteServer]) -> AsyncIterator[RemoteBackends]:
+    from hearth.backends.remote.backend import RemoteBackends
+
+    backends = RemoteBackends(servers)
+    try:
+        yield backends
+    finally:
+        await backends.close()
 
 
 class LinkedModel:
@@ -156,19 +221,19 @@ class LinkedModel:
 
     def info(self) -> ModelInfo:
         """Load the model if need be and say what it is."""
-        return self._link.call(lambda host: host.backend(self.spec).info())
+        return self._link.ask(self.spec, lambda model: model.info())
 
     def render(self, request: Request) -> Prompt:
         """What the model would get for `request`; nothing is generated."""
-        return self._link.call(lambda host: host.backend(self.spec).render(request))
+        return self._link.ask(self.spec, lambda model: model.render(request))
 
     def score(self, ids: Sequence[int]) -> Scores:
         """Log probability of each of `ids` (two or more) after those before it."""
-        return self._link.call(lambda host: host.backend(self.spec).score(ids))
+        return self._link.ask(self.spec, lambda model: model.score(ids))
 
     def embed(self, texts: Sequence[str], *, pooling: Pooling = "model") -> Embeddings:
         """One vector a text; see `Backend.embed`."""
-        return self._link.call(lambda host: host.backend(self.spec).embed(texts, pooling=pooling))
+        return self._link.ask(self.spec, lambda model: model.embed(texts, pooling=pooling))
 
     def stream(self, request: Request) -> EventStream:
         """The events of `request`."""

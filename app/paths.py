@@ -40,6 +40,11 @@ class Paths:
         """What `hearth bench --tune` found."""
         return self.state / "tuned.json"
 
+    @property
+    def api_key_file(self) -> Path:
+        """The key that `hearth serve --generate-key` made."""
+        return self.state / "api-key"
+
     def host_place(self) -> HostPlace:
         """Where the host process has its socket, logs and caches."""
         from hearth.backends.client import HostPlace

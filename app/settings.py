@@ -1,8 +1,8 @@
 """Settings: flags win over `HEARTH_*` variables, those over `settings.toml`, that over defaults.
 
 The file has top-level keys, `[load]` and `[sampling]` for all models, and `[models."name"]` with a
-`sampling` table of its own for one. `settings_keys` declares every key; `origin` says where a value
-comes from.
+`sampling` table of its own for one; `[remotes."name"]` is a model of another machine.
+`settings_keys` and `remotes` declare every key; `origin` says where a value comes from.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any, Literal, cast
 
 from hearth.app import settings_keys as keys
 from hearth.app.nearest import did_you_mean, nearest
+from hearth.app.remotes import REMOTE_KEYS, UNSET_SAMPLING, refuse_loading, remote_server
 from hearth.app.settings_keys import Key, Value
-from hearth.backends.contract import BackendName, ModelSettings, SamplingParams
+from hearth.backends.contract import BackendName, HostLimits, ModelSettings, SamplingParams
 from hearth.backends.errors import SettingsError
+from hearth.backends.remote.server import RemoteServer
 
 # Read elsewhere: paths, error reports, the endpoint, and the Makefile's tools.
 _OWN_VARIABLES = ("HEARTH_HOME", "HEARTH_DEBUG", "HEARTH_API_KEY", "HEARTH_TORCH_INDEX")
@@ -59,6 +61,7 @@ class Settings:
         environment: from `HEARTH_*`.
         flags: what was typed.
         strangers: `HEARTH_*` variables that nobody reads.
+        remotes: from `[remotes."name"]`, by lower-case name.
     """
 
     file: Path
@@ -67,6 +70,7 @@ class Settings:
     environment: Layer = field(default_factory=dict)
     flags: Layer = field(default_factory=dict)
     strangers: tuple[str, ...] = ()
+    remotes: dict[str, RemoteServer] = field(default_factory=dict)
 
     def with_flags(self, flags: Layer) -> Settings:
         """These settings with more flags typed."""
@@ -75,6 +79,8 @@ class Settings:
     def all(self, model: str = "") -> Layer:
         """Every setting by name, as it holds for `model` (for none in particular if empty)."""
         defaults = {key.name: Setting(keys.default_of(key)) for key in keys.ALL.values()}
+        if model.lower() in self.remotes:
+            defaults |= {name: Setting(value) for name, value in UNSET_SAMPLING.items()}
         own = self.models.get(model.lower(), {})
         return {**defaults, **self.base, **own, **self.environment, **self.flags}
 
@@ -91,6 +97,15 @@ class Settings:
     def host_idle_s(self) -> float:
         """Seconds the host process stays when nobody is attached and it is idle."""
         return cast(float, self.all()["host_idle_s"].value)
+
+    @property
+    def host_limits(self) -> HostLimits:
+        """How much the host process may have loaded at the same time."""
+        found = self.all()
+        return HostLimits(
+            models_memory_bytes=cast("int | None", found["models_memory"].value),
+            max_models=cast("int | None", found["max_models"].value),
+        )
 
     def for_model(self, name: str) -> ModelUse:
         """What holds for the model called `name`. Raises `SettingsError` for its template file."""
@@ -128,15 +143,14 @@ def load_settings(file: Path, environ: Mapping[str, str] | None = None) -> Setti
             what is expected.
     """
     environment, strangers = _read_environment(os.environ if environ is None else environ)
-    base, models = _read_file(file)
-    return Settings(file, base, models, environment, strangers=strangers)
+    return replace(_read_file(file), environment=environment, strangers=strangers)
 
 
-def _read_file(file: Path) -> tuple[Layer, dict[str, Layer]]:
+def _read_file(file: Path) -> Settings:
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {}, {}
+        return Settings(file)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(
             f"{file}: {error}",
@@ -144,14 +158,24 @@ def _read_file(file: Path) -> tuple[Layer, dict[str, Layer]]:
         ) from error
     source = _Source(file)
     models = source.table(data.pop("models", {}), "models")
+    remotes = source.table(data.pop("remotes", {}), "remotes")
     base = {
         **source.layer(source.table(data.pop("load", {}), "load"), "load", keys.LOADING),
         **source.layer(
             source.table(data.pop("sampling", {}), "sampling"), "sampling", keys.SAMPLING
         ),
-        **source.layer(data, "", keys.GENERAL, ("load", "sampling", "models")),
+        **source.layer(data, "", keys.GENERAL, ("load", "sampling", "models", "remotes")),
     }
-    return base, {name.lower(): source.model(name, table) for name, table in models.items()}
+    for name in models:
+        if any(name.lower() == remote.lower() for remote in remotes):
+            own = source.table(models[name], f'models."{name}"')
+            refuse_loading(name, own, f'{file}, [models."{name}"]')
+    return Settings(
+        file,
+        base,
+        {name.lower(): source.model(name, table) for name, table in models.items()},
+        remotes={name.lower(): source.remote(name, table) for name, table in remotes.items()},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +198,12 @@ class _Source:
             **self.layer(table, where, own, ("sampling",)),
             **self.layer(sampling, f"{where}.sampling", keys.SAMPLING),
         }
+
+    def remote(self, name: str, value: object) -> RemoteServer:
+        where = f'remotes."{name}"'
+        layer = self.layer(self.table(value, where), where, REMOTE_KEYS)
+        given = {key: setting.value for key, setting in layer.items()}
+        return remote_server(name, given, f"{self.file}, [{where}]", self.file.parent)
 
     def layer(
         self,
@@ -251,7 +281,12 @@ def default_document() -> str:
     ]
     lines += ['# [models."guide"]', "# context = 1024"]
     lines += [f'# {key.name} = ""  # {key.help}' for key in keys.MODEL_ONLY]
-    lines += ['# [models."guide".sampling]', "# temperature = 0.2", ""]
+    lines += ['# [models."guide".sampling]', "# temperature = 0.2"]
+    lines += ["", "# A model that another machine serves (docs/scale.md):", '# [remotes."cluster"]']
+    lines += [
+        f"# {key.name} = {_toml(key.shown(key.default))}  # {key.help}" for key in REMOTE_KEYS
+    ]
+    lines.append("")
     return "\n".join(lines)
 
 

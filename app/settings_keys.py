@@ -252,6 +252,22 @@ GENERAL = (
         low=0,
         default=10.0,
     ),
+    Key(
+        "models_memory",
+        "size",
+        "memory for all loaded models; auto: nine tenths of what was free before the first",
+        low=1,
+        high=2**50,
+        auto=True,
+    ),
+    Key(
+        "max_models",
+        "int",
+        "models that are loaded at the same time; auto: as many as fit",
+        low=1,
+        high=256,
+        auto=True,
+    ),
 )
 
 LOADING = (
@@ -314,7 +330,7 @@ LOADING = (
     Key(
         "extra_buffers", "bool", "repacked weights; auto: on where the self-test passed", auto=True
     ),
-    Key("keep_alive_s", "float", "unload after so many idle seconds; negative: never"),
+    Key("keep_alive_s", "float", "unload after so many idle seconds; negative: not by itself"),
 )
 
 

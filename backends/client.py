@@ -22,6 +22,7 @@ from hearth.backends.contract import (
     Event,
     Failed,
     Finished,
+    HostLimits,
     HostStats,
     ModelInfo,
     ModelSpec,
@@ -100,19 +101,26 @@ class HostClient:
     @classmethod
     @asynccontextmanager
     async def attach(
-        cls, place: HostPlace, *, start: bool = True, host_idle_s: float = 10.0
+        cls,
+        place: HostPlace,
+        *,
+        start: bool = True,
+        host_idle_s: float = 10.0,
+        limits: HostLimits | None = None,
     ) -> AsyncIterator[HostClient]:
         """Attach to the host of `place`.
 
         Args:
             start: start a host where none runs; otherwise `NoHost` is raised.
             host_idle_s: how long a host started here waits, idle and alone, before it leaves.
+            limits: how much the host may have loaded, from now on and for all who are attached: the
+                newest hold. None: those that hold already.
 
         Raises:
             HostUnreachable: it does not start or answer, or it is another version and busy.
             NoHost: there is none, and `start` is false.
         """
-        client = await _attach(place, start, host_idle_s)
+        client = await _attach(place, start, host_idle_s, limits)
         client._task = asyncio.create_task(client._read())
         try:
             yield client
@@ -289,7 +297,9 @@ def _absolute(spec: ModelSpec) -> ModelSpec:
     return replace(spec, path=os.path.abspath(spec.path))
 
 
-async def _attach(place: HostPlace, start: bool, host_idle_s: float) -> HostClient:
+async def _attach(
+    place: HostPlace, start: bool, host_idle_s: float, limits: HostLimits | None
+) -> HostClient:
     place.prepare()
     until = time.monotonic() + _START_TIMEOUT_S
     wait_s = _FIRST_WAIT_S
@@ -297,7 +307,7 @@ async def _attach(place: HostPlace, start: bool, host_idle_s: float) -> HostClie
     while True:
         try:
             async with asyncio.timeout(_GREET_TIMEOUT_S):
-                client = await _greet(place)
+                client = await _greet(place, limits)
             if client is not None:
                 return client
         except TimeoutError as error:
@@ -322,12 +332,12 @@ async def _attach(place: HostPlace, start: bool, host_idle_s: float) -> HostClie
         wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
 
-async def _greet(place: HostPlace) -> HostClient | None:
+async def _greet(place: HostPlace, limits: HostLimits | None) -> HostClient | None:
     """A client of the running host; None if it was an older one that is leaving now."""
     reader, writer = await connect(place)
     kept = False
     try:
-        writer.write(encode(Frame(0, Hello(hearth_version()))))
+        writer.write(encode(Frame(0, Hello(hearth_version(), limits))))
         frame = await read_frame(reader)
         if frame is None or not isinstance(frame.body, Welcome):
             raise WireError("the host did not greet")

@@ -12,18 +12,21 @@ from hearth.quant.errors import CorruptFile, HearthError, UnsupportedModel
 __all__ = [
     "BackendUnavailable",
     "Busy",
+    "ConflictingParameters",
     "CorruptFile",
     "DoesNotFit",
     "HearthError",
     "HostUnreachable",
     "InternalError",
     "InvalidParameter",
+    "LimitExceeded",
     "ModelNotFound",
     "NoChatTemplate",
     "NoHost",
     "PromptTooLong",
     "SettingsError",
     "TemplateError",
+    "UnknownToken",
     "UnsupportedModel",
     "UnsupportedParameter",
     "WorkerDied",
@@ -48,6 +51,24 @@ class UnsupportedParameter(InvalidParameter):
     """A parameter is known but cannot be honoured by this model or backend."""
 
     code = "unsupported_parameter"
+
+
+class ConflictingParameters(InvalidParameter):
+    """Two parameters that cannot stand together, each right by itself."""
+
+    code = "conflicting_parameters"
+
+
+class LimitExceeded(InvalidParameter):
+    """A parameter is right in all its parts and too much as a whole: bytes, depth, their number."""
+
+    code = "limit_exceeded"
+
+
+class UnknownToken(InvalidParameter):
+    """A token id is not in the model's vocabulary."""
+
+    code = "unknown_token"
 
 
 class SettingsError(HearthError):

@@ -107,6 +107,8 @@ class Client:
     def _take(self, frame: Frame) -> None:
         body = frame.body
         if isinstance(body, Hello):
+            if body.limits is not None:
+                self._host.supervisor.limit(body.limits)
             self._send(frame.id, Welcome(hearth_version(), os.getpid()))
         elif isinstance(body, Cancel):
             if (stream := self._streams.get(frame.id)) is not None:

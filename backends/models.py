@@ -127,12 +127,25 @@ class EngineStats:
 
 
 @dataclass(frozen=True, slots=True)
+class HostLimits:
+    """How much one host may have loaded at the same time. A model alone may always try to load."""
+
+    models_memory_bytes: int | None = None
+    """Most memory that all models may need together; None: nine tenths of what was free when
+    nothing was loaded.
+    """
+    max_models: int | None = None
+    """Most models; None: as many as fit."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStats:
     """One loaded model, as `hearth ps` shows it."""
 
     name: str
     path: str
     pid: int
+    """0: it is not loaded yet, because others must make way for it."""
     running: int
     waiting: int
     restarts: int

@@ -4,34 +4,35 @@ step loop.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from hearth.backends.contract import Message, Request
+from hearth.backends.contract import Prompt, Request, Tool
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.dry import breaker_ids
 from hearth.backends.engine.embedding import Answer as EmbeddingAnswer
-from hearth.backends.engine.embedding import Embedding
+from hearth.backends.engine.embedding import Embedding, RankAnswer, Ranking
 from hearth.backends.engine.generation import Generation, Limits
+from hearth.backends.engine.grammars import Grammars
+from hearth.backends.engine.matcher import Matcher
 from hearth.backends.engine.random_stream import choice_seed, fresh_seed
 from hearth.backends.engine.runner import RunnerInfo
 from hearth.backends.engine.sampler import Sampler
 from hearth.backends.engine.scoring import Answer as ScoringAnswer
 from hearth.backends.engine.scoring import Scoring
 from hearth.backends.engine.sequence import Clock, Emit
-from hearth.backends.engine.validate import validate, validate_embed, validate_score
-from hearth.backends.errors import (
-    InvalidParameter,
-    NoChatTemplate,
-    PromptTooLong,
-    UnsupportedParameter,
+from hearth.backends.engine.validate import (
+    validate,
+    validate_embed,
+    validate_rank,
+    validate_score,
 )
-from hearth.backends.text.probe import TemplateTraits, adapt, probe
-from hearth.backends.text.prompt import encode_rendered, protect, unprotect
+from hearth.backends.errors import InvalidParameter, PromptTooLong, UnsupportedParameter
+from hearth.backends.prompts import PreparedPrompt, Prompts, shown_tools
+from hearth.backends.text.output.parts import OutputParser
+from hearth.backends.text.output.rules import content_rule
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
-from hearth.backends.wire import Embed, Score
+from hearth.backends.wire import Embed, Rank, Score
 
 
 class Preparer:
@@ -40,6 +41,7 @@ class Preparer:
     Args:
         template: Jinja source of the chat template, None if the model has none.
         renderer: renders it in a killable process.
+        grammars: makes what answers must follow.
     """
 
     def __init__(
@@ -49,14 +51,13 @@ class Preparer:
         tokenizer: Tokenizer,
         template: str | None,
         renderer: Renderer,
+        grammars: Grammars,
     ) -> None:
         self._name = name
         self._info = info
         self._tokenizer = tokenizer
-        self._template = template
-        self._renderer = renderer
-        self._traits: TemplateTraits | None = None
-        self._probing = threading.Lock()
+        self._prompts = Prompts(name, tokenizer, template, renderer)
+        self._grammars = grammars
         self._breakers: tuple[tuple[str, ...], frozenset[int]] = ((), frozenset())
 
     def generations(
@@ -70,12 +71,14 @@ class Preparer:
 
         Raises:
             InvalidParameter: a field of the request is out of range; `param` names it.
+            UnsupportedParameter: one cannot be honoured by this model.
             NoChatTemplate, TemplateError: messages cannot be rendered.
             PromptTooLong: with both numbers.
         """
         validate(request, self._info.vocab_size)
-        prompt, notices = self._prompt(request)
-        limits = self._limits(request, len(prompt))
+        prompt = self._prompts.prepare(request)
+        limits = self._limits(request, prompt)
+        lark = self._grammar(request, prompt)
         sampling = request.sampling
         seed = fresh_seed() if sampling.seed is None else sampling.seed
         breakers: frozenset[int] = frozenset()
@@ -88,20 +91,25 @@ class Preparer:
         return [
             Generation(
                 ident,
-                prompt,
+                prompt.ids,
                 Sampler(
                     replace(sampling, seed=choice_seed(seed, index)),
-                    prompt_ids=prompt,
+                    prompt_ids=prompt.ids,
                     breakers=breakers,
                 ),
                 limits,
                 request.stop,
                 self._tokenizer.piece,
                 emit_choice,
+                matcher=self._matcher(request, lark),
+                parser=self._parser(request, prompt),
                 index=index,
                 priority=request.priority,
                 session=request.session,
-                notices=notices,
+                notices=prompt.notices,
+                kept_tokens=max((tokens for tokens, _ in prompt.pins), default=0),
+                pins=prompt.pins,
+                reuse_prefix=request.reuse_prefix,
                 clock=replace(clock),
             )
             for index, emit_choice in enumerate(emits)
@@ -114,13 +122,21 @@ class Preparer:
             InvalidParameter: fewer than two tokens, or one that is not in the vocabulary.
             PromptTooLong: with both numbers.
         """
-        validate_score(call.ids, call.session, self._info.vocab_size)
+        validate_score(call.ids, call.session, self._info.vocab_size, call.top)
         self._check_holds("token_ids", len(call.ids))
-        return Scoring(ident, list(call.ids), emit, session=call.session, clock=clock)
+        return Scoring(
+            ident,
+            list(call.ids),
+            emit,
+            top=call.top,
+            piece=self._tokenizer.piece,
+            session=call.session,
+            clock=clock,
+        )
 
     def embedding(self, ident: int, call: Embed, emit: EmbeddingAnswer) -> Embedding:
         """The work that answers `call`; every text gets the tokens before and behind it that the
-        model was trained with.
+        model was trained with, and token ids are used as they are.
 
         Raises:
             InvalidParameter: there are no texts or too many, or one is empty.
@@ -133,10 +149,14 @@ class Preparer:
                 f"{self._name} does not make vectors.",
                 "Use an embedding model, or one whose vectors this backend can read.",
             )
-        validate_embed(call.texts, call.pooling, call.session)
+        validate_embed(call.texts, call.pooling, call.session, self._info.vocab_size)
         texts = []
         for index, text in enumerate(call.texts):
-            ids = self._tokenizer.encode(text, special=False, add_bos=True, add_eos=True)
+            ids = (
+                self._tokenizer.encode(text, special=False, add_bos=True, add_eos=True)
+                if isinstance(text, str)
+                else list(text)
+            )
             if not ids:
                 raise InvalidParameter(
                     f"texts[{index}]", f"texts[{index}] has no tokens.", "Send some text."
@@ -145,46 +165,74 @@ class Preparer:
             texts.append(ids)
         return Embedding(ident, texts, call.pooling, emit, session=call.session)
 
-    def render(self, messages: Iterable[Message]) -> str:
-        """The prompt that the chat template makes of `messages`, as the model gets it."""
-        rendered, _ = self._rendered(messages)
-        return unprotect(rendered)
+    def ranking(self, ident: int, call: Rank, emit: RankAnswer) -> Ranking:
+        """The work that answers `call`.
 
-    def _prompt(self, request: Request) -> tuple[list[int], tuple[str, ...]]:
-        if request.token_ids is not None:
-            return list(request.token_ids), ()
-        if request.text is not None:
-            return self._tokenizer.encode(request.text, special=False, add_bos=True), ()
-        rendered, notices = self._rendered(request.messages or ())
-        return encode_rendered(rendered, self._tokenizer), notices
-
-    def _rendered(self, messages: Iterable[Message]) -> tuple[str, tuple[str, ...]]:
-        if self._template is None:
-            raise NoChatTemplate(
-                f"{self._name} has no chat template: it completes text and does not chat.",
-                "Complete text with `hearth run MODEL --raw`, or set chat_template for this model"
-                " in the settings.",
+        Raises:
+            InvalidParameter: there are no texts or too many, or one is empty.
+            PromptTooLong: with both numbers.
+            UnsupportedParameter: this model was not trained to rank.
+        """
+        if not self._info.can_rank:
+            raise UnsupportedParameter(
+                "model",
+                f"{self._name} was not trained to rank texts.",
+                "Use a reranker, or compare vectors of an embedding model.",
             )
-        messages, notices = adapt(tuple(messages), self._template_traits())
-        guarded = protect(messages, self._tokenizer.control_texts)
-        return self._render_once(guarded), tuple(notices)
+        validate_rank(call.query, call.texts, call.session)
+        pairs = []
+        for index, text in enumerate(call.texts):
+            ids = self._tokenizer.encode_pair(call.query, text)
+            self._check_holds(f"query with texts[{index}]", len(ids))
+            pairs.append(ids)
+        return Ranking(ident, pairs, emit, session=call.session)
 
-    def _template_traits(self) -> TemplateTraits:
-        with self._probing:
-            if self._traits is None:
-                self._traits = probe(self._render_once)
-            return self._traits
+    def render(self, request: Request) -> Prompt:
+        """What the model would get for `request`.
 
-    def _render_once(self, messages: Sequence[Message]) -> str:
-        assert self._template is not None
-        return self._renderer.render(
-            self._template,
-            messages,
-            bos_token=self._tokenizer.bos_text,
-            eos_token=self._tokenizer.eos_text,
+        Raises:
+            InvalidParameter, NoChatTemplate, TemplateError, UnsupportedParameter: as `generations`.
+        """
+        validate(request, self._info.vocab_size)
+        prompt = self._prompts.prepare(request)
+        text = prompt.text if prompt.text is not None else self._tokenizer.decode(prompt.ids)
+        return Prompt(text, tuple(prompt.ids), prompt.notices)
+
+    def _parser(self, request: Request, prompt: PreparedPrompt) -> OutputParser | None:
+        """Takes the answer apart; None: all of it is the answer."""
+        if prompt.format is None:
+            return None
+        return prompt.format.parser(shown_tools(request), prompt.text or "")
+
+    def _grammar(self, request: Request, prompt: PreparedPrompt) -> str | None:
+        """What the answer must follow; None: it is free."""
+        rule = None
+        if request.constraint is not None:
+            rule = content_rule(request.constraint, "constraint")
+        if prompt.format is None:
+            return None if rule is None else f"start: {rule}"
+        return prompt.format.grammar(
+            prompt.text or "",
+            content=rule,
+            tools=_callable_tools(request),
+            required=request.tool_choice == "required",
+            parallel=request.parallel_tool_calls,
         )
 
-    def _limits(self, request: Request, prompt_tokens: int) -> Limits:
+    def _matcher(self, request: Request, lark: str | None) -> Matcher | None:
+        if lark is None:
+            return None
+        return self._grammars.matcher(lark, "tools" if request.constraint is None else "constraint")
+
+    def _shown_ids(self, prompt: PreparedPrompt) -> frozenset[int]:
+        """Special tokens that the model writes its answer with."""
+        if prompt.format is None:
+            return frozenset()
+        known = self._tokenizer.control_tokens
+        return frozenset(known[marker] for marker in prompt.format.markers if marker in known)
+
+    def _limits(self, request: Request, prompt: PreparedPrompt) -> Limits:
+        prompt_tokens = len(prompt.ids)
         if prompt_tokens == 0:
             raise PromptTooLong("The prompt has no tokens.", "Say something.", prompt_tokens=0)
         room = self._info.context - prompt_tokens
@@ -213,6 +261,7 @@ class Preparer:
             min_tokens=request.min_tokens,
             ignore_eos=request.ignore_eos,
             end_ids=self._info.end_ids,
+            shown_ids=self._shown_ids(prompt),
         )
 
     def _check_holds(self, param: str, tokens: int) -> None:
@@ -246,3 +295,11 @@ class Preparer:
             ids = breaker_ids(self._tokenizer, texts)
             self._breakers = (texts, ids)
         return ids
+
+
+def _callable_tools(request: Request) -> tuple[Tool, ...]:
+    """The tools that may be called: the forced one alone, if there is one."""
+    tools = shown_tools(request)
+    if request.forced_tool:
+        return tuple(tool for tool in tools if tool.name == request.forced_tool)
+    return tools

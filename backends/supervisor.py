@@ -1,5 +1,5 @@
-"""Which models are loaded: starts a worker where there is none, restarts it when it dies, unloads
-it when idle.
+"""Which models are loaded: starts a worker where there is none and room for it (`residency`),
+restarts it when it dies, unloads it when idle.
 """
 
 from __future__ import annotations
@@ -8,16 +8,26 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hearth.backends.admission import Admission, cost
 from hearth.backends.breaker import Breaker
-from hearth.backends.contract import EngineStats, ModelSettings, ModelSpec, Started, WorkerStats
-from hearth.backends.errors import Busy, ModelNotFound
+from hearth.backends.contract import (
+    EngineStats,
+    HostLimits,
+    ModelSettings,
+    ModelSpec,
+    Started,
+    WorkerStats,
+)
+from hearth.backends.errors import Busy, DoesNotFit, ModelNotFound
+from hearth.backends.footprint import Footprints, free_bytes, taken_bytes
 from hearth.backends.local_socket import HostPlace
+from hearth.backends.residency import Residency
 from hearth.backends.wire import Answer, Call, ClearCache, Load
 from hearth.backends.worker_process import Stream, WorkerProcess
 
@@ -28,6 +38,7 @@ log = logging.getLogger(__name__)
 class _Model:
     """One file that somebody asked for, across restarts of its worker."""
 
+    key: str
     spec: ModelSpec
     name: str
     breaker: Breaker
@@ -37,7 +48,11 @@ class _Model:
     loading: asyncio.Task[WorkerProcess] | None = None
     """The last load of `spec`; everybody who came for the same waits for it."""
     users: int = 0
-    """Calls that wait for the worker or hold a stream of it."""
+    """Calls that wait for room or for the worker, or hold a stream of it."""
+
+    @property
+    def is_loading(self) -> bool:
+        return self.loading is not None and not self.loading.done()
 
 
 class Supervisor:
@@ -46,17 +61,25 @@ class Supervisor:
     def __init__(self, place: HostPlace) -> None:
         self._place = place
         self._models: dict[str, _Model] = {}
+        self._footprints = Footprints()
+        self._room = Residency(self, free_bytes)
+        self._watchers: set[asyncio.Task[None]] = set()
+
+    def limit(self, limits: HostLimits) -> None:
+        """Hold no more than this loaded, from the next model on that is not."""
+        self._room.limits = limits
 
     async def call(
         self, spec: ModelSpec, call: Call, stream: Stream
     ) -> AsyncGenerator[Answer, None]:
-        """The answers to `call`; the last one ends the iteration.
+        """The answers to `call`; the last one ends the iteration. A model that is not loaded waits
+        for its turn and for room first; a call is never sent to a worker that is to be stopped.
 
         Args:
             stream: where the answers arrive; its `cancel` may be called at any time.
 
         Raises:
-            Busy: no room for the request.
+            Busy: no room for the request, or the model is in use with other settings.
             WorkerDied: the model's breaker is open, or somebody unloaded it while it was loading.
             HearthError: what loading the model raised.
         """
@@ -66,39 +89,44 @@ class Supervisor:
         ticket = model.admission.admit(wanted) if wanted is not None else None
         model.users += 1
         try:
-            if isinstance(call, ClearCache) and not call.load:
-                worker: WorkerProcess | None = _loaded(model)
-            else:
-                worker = await self._worker(model, spec, stream.ended)
-            if worker is not None:
-                if isinstance(call, Load):
-                    assert worker.info is not None
-                    yield worker.info
-                    return
-                worker.call(call, stream=stream)
-            async for answer in stream:
-                if ticket is not None and isinstance(answer, Started):
-                    model.admission.counted(ticket, answer.prompt_tokens)
-                yield answer
+            async with self._using(model, spec, call, stream) as worker:
+                if worker is not None:
+                    if isinstance(call, Load):
+                        assert worker.info is not None
+                        yield worker.info
+                        return
+                    worker.call(call, stream=stream)
+                async for answer in stream:
+                    if ticket is not None and isinstance(answer, Started):
+                        model.admission.counted(ticket, answer.prompt_tokens)
+                    yield answer
         finally:
             stream.cancel()
             model.users -= 1
             if ticket is not None:
                 model.admission.release(ticket, time.monotonic() - stream.started_at)
+                # What only prepares a request is followed by the request.
+                if ticket.cost.computes and model.spec.settings.keep_alive_s == 0:
+                    self._room.dismiss(model.key)
 
     async def stats(self) -> tuple[WorkerStats, ...]:
-        """What is loaded now, and what each engine says of itself if it does so quickly."""
+        """What is loaded now, and what each engine says of itself if it does so quickly; then what
+        waits for room, in the order of turns.
+        """
         loaded = [
             (model, worker)
             for model in self._models.values()
             if (worker := _alive(model)) is not None
         ]
         engines = await asyncio.gather(*(worker.engine_stats() for _, worker in loaded))
-        return tuple(
-            _worker_stats(model, worker, engine)
+        queued = self._room.waiting
+        found = [
+            _worker_stats(model, worker, engine, queued.pop(model.key, 0))
             for (model, worker), engine in zip(loaded, engines, strict=True)
             if worker.usable  # It may have died meanwhile.
-        )
+        ]
+        found += (_queued_stats(self._models[key], count) for key, count in queued.items())
+        return tuple(found)
 
     @property
     def busy(self) -> bool:
@@ -124,14 +152,51 @@ class Supervisor:
     async def unload_idle(self) -> None:
         """Stop the workers that were idle for longer than their keep-alive."""
         now = time.monotonic()
+        leaving: set[asyncio.Task[None]] = set()
         for model in list(self._models.values()):
             worker = _alive(model)
             if worker is None or model.users or worker.streams:
                 continue
             keep_s = model.spec.settings.keep_alive_s
             if 0 <= keep_s <= now - worker.last_active:
-                log.info("unloading %s after %.0f idle seconds", model.name, keep_s)
-                await worker.stop()
+                log.info("%s was idle for %.0f s", model.name, keep_s)
+                if (unloading := self._room.dismiss(model.key)) is not None:
+                    leaving.add(unloading)
+        if leaving:
+            await asyncio.wait(leaving)
+
+    # ---- what `residency` asks
+
+    def is_loaded(self, key: str) -> bool:
+        """Does the model take memory, or will it at once?"""
+        model = self._models[key]
+        worker = model.worker
+        return model.is_loading or (worker is not None and not worker.died.is_set())
+
+    async def free(self, key: str) -> None:
+        """Stop the worker of a model that nobody uses; returns when it is gone."""
+        model = self._models[key]
+        if model.loading is not None and not model.loading.done():
+            model.loading.cancel()
+            await asyncio.wait({model.loading})
+        if model.worker is not None and not model.worker.died.is_set():
+            log.info("unloading %s", model.name)
+            await model.worker.stop()
+
+    async def _need(self, spec: ModelSpec) -> int | None:
+        """Bytes that `spec` needs; what is loaded is measured meanwhile."""
+        loaded = [model for model in self._models.values() if _alive(model) is not None]
+        await asyncio.gather(*(self._measure(model) for model in loaded))
+        return await asyncio.to_thread(self._footprints.of, spec)
+
+    async def _measure(self, model: _Model) -> None:
+        worker = model.worker
+        assert worker is not None
+        engine = await worker.engine_stats()
+        if engine is not None and worker.info is not None and worker is model.worker:
+            self._room.measured(model.key, taken_bytes(worker.info, engine))
+
+    # ---- one model
 
     def _model(self, spec: ModelSpec) -> _Model:
         key = os.path.realpath(spec.path)  # one file under two names is one model
@@ -139,8 +204,28 @@ class Supervisor:
         if model is None:
             name = spec.name or Path(key).stem
             admission = Admission(spec.settings.max_sessions, spec.settings.max_waiting)
-            model = self._models[key] = _Model(spec, name, Breaker(name), admission)
+            model = self._models[key] = _Model(key, spec, name, Breaker(name), admission)
         return model
+
+    @asynccontextmanager
+    async def _using(
+        self, model: _Model, spec: ModelSpec, call: Call, stream: Stream
+    ) -> AsyncIterator[WorkerProcess | None]:
+        """The worker for `call`, loaded; it is not stopped for another model inside the block. None
+        if the stream ended first.
+
+        Raises what `call` does.
+        """
+        if isinstance(call, ClearCache) and not call.load:
+            yield _loaded(model)
+            return
+        worker = _alive(model)
+        if worker is not None and not model.is_loading and not _same_load(worker.spec, spec):
+            if worker.wanted:
+                raise _in_use(model)
+            self._room.dismiss(model.key)  # It may need more room than it has.
+        async with self._room.stay(model.key, lambda: self._need(spec), stream.ended) as has_room:
+            yield await self._worker(model, spec, stream.ended) if has_room else None
 
     async def _worker(
         self, model: _Model, spec: ModelSpec, ended: asyncio.Future[None]
@@ -158,18 +243,14 @@ class Supervisor:
                     model.spec = spec
                     return worker
                 if worker is not None and worker.wanted:
-                    raise Busy(
-                        f"{model.name} is in use with other settings.",
-                        "Wait until it is idle, or ask for it with the same settings.",
-                        retry_after_s=1.0,
-                    )
+                    raise _in_use(model)
                 model.spec = spec
                 loading = model.loading = asyncio.create_task(self._load(model, spec, worker))
             either: set[asyncio.Future[Any]] = {loading, ended}
             try:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
-                if model.users == 1:
+                if self._room.users(model.key) == 1:
                     loading.cancel()
                     await asyncio.wait({loading})
                 raise
@@ -180,16 +261,34 @@ class Supervisor:
     async def _load(
         self, model: _Model, spec: ModelSpec, other: WorkerProcess | None
     ) -> WorkerProcess:
-        """A new worker of `model`, in place of `other`, which nobody wants any more."""
+        """A new worker of `model`, in place of `other`, which nobody wants any more. If it does not
+        fit although there seemed to be room, others make way and it is tried once more.
+        """
         if other is not None:
             await other.stop()
         if model.worker is not None:
             await model.worker.died.wait()  # What it holds in memory must be free first.
         model.breaker.check()
+        try:
+            return await self._start(model, spec)
+        except DoesNotFit as error:
+            if not await self._room.make_way(model.key, _missing_bytes(error)):
+                raise
+        return await self._start(model, spec)
+
+    async def _start(self, model: _Model, spec: ModelSpec) -> WorkerProcess:
         worker = model.worker = WorkerProcess(spec, model.name, self._place, model.breaker)
+        watcher = asyncio.create_task(self._watch(worker))
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
         info = await worker.start()
         model.admission.opened(info.context, spec.settings.max_sessions)
         return worker
+
+    async def _watch(self, worker: WorkerProcess) -> None:
+        """When it is gone, whatever ended it, others may have its room."""
+        await worker.died.wait()
+        self._room.settle()
 
 
 def _alive(model: _Model) -> WorkerProcess | None:
@@ -206,12 +305,46 @@ def _loaded(model: _Model) -> WorkerProcess:
     return worker
 
 
-def _worker_stats(model: _Model, worker: WorkerProcess, engine: EngineStats | None) -> WorkerStats:
-    """Sequences that run and wait, as the engine counts them; calls, where it does not answer."""
+def _in_use(model: _Model) -> Busy:
+    return Busy(
+        f"{model.name} is in use with other settings.",
+        "Wait until it is idle, or ask for it with the same settings.",
+        retry_after_s=1.0,
+    )
+
+
+def _missing_bytes(error: DoesNotFit) -> int:
+    """How much more would have been needed; 0 where that is not said."""
+    needed, available = (error.data.get(f"{name}_bytes") for name in ("needed", "available"))
+    if isinstance(needed, int) and isinstance(available, int):
+        return needed - available
+    return 0
+
+
+def _queued_stats(model: _Model, waiting: int) -> WorkerStats:
+    """A model that waits for room: it has no process yet."""
+    return WorkerStats(
+        name=model.name,
+        path=model.spec.path,
+        pid=0,
+        running=0,
+        waiting=waiting,
+        restarts=model.breaker.deaths,
+        idle_s=0.0,
+        keep_alive_s=model.spec.settings.keep_alive_s,
+    )
+
+
+def _worker_stats(
+    model: _Model, worker: WorkerProcess, engine: EngineStats | None, queued: int
+) -> WorkerStats:
+    """Sequences that run and wait, as the engine counts them, and calls that wait because this
+    model is to make way; calls alone, where the engine does not answer.
+    """
     # A worker that hangs may still run what nobody waits for any more.
     running, waiting = worker.running, max(0, model.users - worker.running)
     if engine is not None:
-        running, waiting = engine.running, engine.waiting
+        running, waiting = engine.running, engine.waiting + queued
     return WorkerStats(
         name=model.name,
         path=worker.spec.path,

@@ -21,6 +21,7 @@ from hearth.backends.contract import (
     EngineStats,
     Failed,
     Finished,
+    HostLimits,
     HostStats,
     ModelInfo,
     ModelSpec,
@@ -57,9 +58,12 @@ class BodyError(WireError):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First frame of a front end."""
+    """First frame of a front end. `limits` hold from then on, for all front ends; None: those that
+    hold already.
+    """
 
     version: str
+    limits: HostLimits | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from typing import BinaryIO
 
 from hearth.backends.contract import Failed, Finished, ModelSpec, Prompt
 from hearth.backends.engine.engine import Engine, Work
+from hearth.backends.engine.grammars import Grammars
 from hearth.backends.engine.sequence import Clock
 from hearth.backends.errors import InternalError, to_info
 from hearth.backends.preparer import Preparer
@@ -164,7 +165,9 @@ class Desk:
             else:
                 self._engine.submit(*prepared)
 
-    def _prepare(self, ident: int, body: Body, clock: Clock) -> Ids | Text | Prompt | Sequence[Work]:
+    def _prepare(
+        self, ident: int, body: Body, clock: Clock
+    ) -> Ids | Text | Prompt | Sequence[Work]:
         """The answer to `body`, or the work that will give it."""
 
         def emit(answer: Answer) -> None:
@@ -230,8 +233,10 @@ def serve(
     if loaded.template is not None:
         renderer.start()
     engine = Engine(loaded.runner, spec.settings.target_itl_ms / 1000)
+    info = loaded.runner.info
+    grammars = Grammars(loaded.tokenizer, info.vocab_size, info.end_ids)
     preparer = Preparer(
-        loaded.info.name, loaded.runner.info, loaded.tokenizer, loaded.template, renderer
+        loaded.info.name, info, loaded.tokenizer, loaded.template, renderer, grammars
     )
     opened.set_result(Desk(engine, preparer, loaded.tokenizer, outbox))
     outbox.put(load_id, loaded.info)

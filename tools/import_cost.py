@@ -28,6 +28,7 @@ STATEMENTS = {
     "starlette": "import starlette.applications",
     "uvicorn": "import uvicorn",
     "openai": "import openai",
+    "prometheus-client": "import prometheus_client.parser",
     "tokenizers": "import tokenizers",
 }
 ROUNDS = 5

@@ -169,6 +169,9 @@ def _run_local(
     from hearth.backends.bench.child import BenchProcess
 
     chosen = state.choose(model, flags)
+    if chosen.found.remote is not None:
+        url = chosen.found.remote.url
+        raise click.UsageError(f"{chosen.found.name} runs elsewhere: hearth bench --url {url}")
     size = "tune" if options["tune"] else "quick" if options["quick"] else ""
     names = [
         *("tests", "repeats", "sessions", "prompt_tokens", "gen_tokens", "depth_tokens"),

@@ -1,4 +1,4 @@
-"""`hearth list`: the models on this machine."""
+"""`hearth list`: the models on this machine, and those of others that the settings name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hearth.app.library.local import LocalModel
 @json_option
 @pass_state
 def list_models(state: State, as_json: bool) -> None:
-    """List the bundled models and those in the library folder."""
+    """List the bundled models, those in the library folder, and the remote ones."""
     models = state.library.list()
     if as_json:
         state.output.json(
@@ -31,11 +31,13 @@ def list_models(state: State, as_json: bool) -> None:
     for model in models:
         if model.error:
             state.output.problem(f"{model.name}: {model.error}")
-    if all(model.origin == "bundled" for model in models):
+    if all(model.origin in ("bundled", "remote") for model in models):
         state.output.note(f"Put GGUF files into {state.library.folder} to see them here.")
 
 
 def _row(model: LocalModel) -> tuple[str, ...]:
+    if model.origin == "remote":
+        return (model.name, "", "remote", "", "", model.url)
     size = words.size(model.size_bytes)
     if model.error:
         return (model.name, size, "unusable", "", "", "")
@@ -54,7 +56,7 @@ def as_dict(model: LocalModel) -> dict[str, Any]:
     """The object of one model in JSON output."""
     return {
         "name": model.name,
-        "path": str(model.path),
+        "path": model.url or str(model.path),
         "origin": model.origin,
         "size_bytes": model.size_bytes,
         "file_type": model.file_type,

@@ -23,7 +23,8 @@ _HEADER = (
 @json_option
 @pass_state
 def ps(state: State, as_json: bool) -> None:
-    """List the loaded models: who runs, who waits, and what their key-value memory holds.
+    """List the loaded models: who runs, who waits, and what their key-value memory holds. A model
+    that is queued is loaded when those that are in use no longer are.
 
     KV LIVE, KV KEPT and KV POOL are tokens: held by running requests, kept to be found again, and
     at most. KV MEMORY is what is allocated for them now.
@@ -46,7 +47,9 @@ def ps(state: State, as_json: bool) -> None:
 
 
 def state_of(worker: WorkerStats) -> str:
-    """loading, generating or idle."""
+    """queued (others must make way for it first), loading, generating or idle."""
+    if worker.pid == 0:
+        return "queued"
     if worker.info is None:
         return "loading"
     return "generating" if worker.running or worker.waiting else "idle"
@@ -90,7 +93,7 @@ def _row(worker: WorkerStats) -> tuple[str, ...]:
     doing = state_of(worker)
     return (
         worker.name,
-        str(worker.pid),
+        str(worker.pid) if worker.pid else _UNKNOWN,
         doing,
         str(worker.running),
         str(worker.waiting),

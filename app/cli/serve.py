@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,11 +16,21 @@ from hearth.app.exit_codes import ExitCode
 if TYPE_CHECKING:
     import socket
 
+    from hearth.app.chosen import Chosen
     from hearth.app.server.security import Policy
     from hearth.app.settings import Layer
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 4242
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """Where it is listened, what that is called, and who may come in."""
+
+    listeners: list[socket.socket]
+    url: str
+    policy: Policy
 
 
 @click.command("serve")
@@ -33,15 +46,51 @@ DEFAULT_PORT = 4242
     help="Port to listen on; 0 takes a free one.",
 )
 @click.option(
+    "--uds",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Listen on this Unix socket too, which only you can open.",
+)
+@click.option(
+    "--generate-key",
+    is_flag=True,
+    help="Ask clients for a key, which is made once and kept in a file that only you can read.",
+)
+@click.option(
+    "--api-key-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Ask clients for the key in this file.",
+)
+@click.option(
     "--api-key",
     envvar="HEARTH_API_KEY",
     default="",
     metavar="KEY",
     help="Ask clients for this key. Safer in HEARTH_API_KEY: others can read command lines.",
 )
+@click.option(
+    "--cors-origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Let pages of this site ask, such as https://chat.example.org; may be repeated.",
+)
 @loading_options
 @click.pass_context
-def serve(ctx: click.Context, /, model: str, host: str, port: int, api_key: str, **_: Any) -> int:
+def serve(
+    ctx: click.Context,
+    /,
+    model: str,
+    host: str,
+    port: int,
+    uds: Path | None,
+    generate_key: bool,
+    api_key_file: Path | None,
+    api_key: str,
+    origins: tuple[str, ...],
+    **_: Any,
+) -> int:
     """Serve models to programs that speak to OpenAI, until Ctrl+C.
 
     Requests name a model that `hearth list` shows; it is loaded when it is first asked for. MODEL
@@ -49,21 +98,46 @@ def serve(ctx: click.Context, /, model: str, host: str, port: int, api_key: str,
     """
     import asyncio
 
-    from hearth.app.server.listening import address_of, listen
+    from hearth.app.server.listening import address_of, listen, listen_at, url_of
     from hearth.app.server.security import policy_for
 
     state: State = ctx.obj
     flags = typed_settings(ctx)
-    with listen(host, port) as listener:
-        policy = policy_for(host, address_of(listener), api_key)
-        asyncio.run(_serve(state, model, flags, listener, policy, host))
+    chosen = state.choose(model, flags)
+    key = _key(state, api_key, api_key_file, generate_key)
+    with ExitStack() as open_sockets:
+        listener = open_sockets.enter_context(listen(host, port))
+        policy = policy_for(host, address_of(listener), key, origins)
+        listeners = [listener]
+        if uds is not None:
+            listeners.append(open_sockets.enter_context(listen_at(uds)))
+        door = _Door(listeners, url_of(listener, host), policy)
+        asyncio.run(_serve(state, chosen, flags, door, load=bool(model)))
     return ExitCode.OK
 
 
-async def _serve(
-    state: State, model: str, flags: Layer, listener: socket.socket, policy: Policy, host: str
-) -> None:
-    """Serve on `listener`, after loading the model called `model` if one is named."""
+def _key(state: State, given: str, file: Path | None, generate: bool) -> str:
+    """The key that clients are asked for; empty if there is none.
+
+    Raises:
+        UsageError: two keys were given.
+        KeyFileError, InvalidParameter: the key cannot be used.
+    """
+    from hearth.app.paths import private_folder
+    from hearth.app.server.api_key import kept_key, read_key
+
+    if given and (file is not None or generate):
+        raise click.UsageError("There are two API keys: that of --api-key or HEARTH_API_KEY, too.")
+    if generate:
+        file = file or state.paths.api_key_file
+        key = kept_key(private_folder(file.absolute().parent) / file.name)
+        state.output.note(f"Clients need the key in {file}.")
+        return key
+    return given if file is None else read_key(file)
+
+
+async def _serve(state: State, chosen: Chosen, flags: Layer, door: _Door, *, load: bool) -> None:
+    """Serve behind `door`, and load the model `chosen` meanwhile if `load` is true."""
     import asyncio
 
     from hearth.app.chosen import with_settings
@@ -71,38 +145,45 @@ async def _serve(
     from hearth.app.server.application import build
     from hearth.app.server.catalog import Catalog
     from hearth.app.server.connection import HostConnection
-    from hearth.app.server.listening import url_of
-    from hearth.app.server.running import DRAIN_S, Server, logging_to, on_signals
+    from hearth.app.server.running import DRAIN_S, Server, on_signals
+    from hearth.app.server.server_log import logging_to
     from hearth.app.server.services import Services
 
-    chosen = state.choose(model, flags)
     settings = state.settings.with_flags(flags)
     catalog = Catalog(state.library, chosen.found, lambda found: with_settings(found, settings))
     log = private_folder(state.paths.log) / "server.log"
-    hosts = HostConnection(state.paths.host_place(), state.settings.host_idle_s)
-    server = Server(build(Services(catalog, hosts), policy))
+    hosts = HostConnection(
+        state.paths.host_place(), settings.host_idle_s, settings.host_limits, settings.remotes
+    )
+    services = Services(catalog, hosts)
+    life = services.life
+    server = Server(build(services, door.policy), life)
+
+    async def get_ready() -> None:
+        if load:
+            with life.loading(), state.output.note_if_slow(f"loading {chosen.found.name} …"):
+                info = await (await hosts.backend(chosen.spec)).info()
+            for notice in info.notices:
+                state.output.note(notice)
+        if life.draining:
+            return
+        state.output.data(door.url)
+        state.output.note(
+            f"Serving {chosen.found.name} and every model of hearth list. Ctrl+C ends it."
+        )
 
     async def run() -> None:
         async with hosts:
-            if model:
-                with state.output.note_if_slow(f"loading {chosen.found.name} …"):
-                    info = await (await hosts.backend(chosen.spec)).info()
-                for notice in info.notices:
-                    state.output.note(notice)
-            state.output.data(url_of(listener, host))
-            state.output.note(
-                f"Serving {chosen.found.name} and every model of hearth list. Ctrl+C ends it."
-            )
-            await server.serve_on(listener)
+            await server.serve_on(door.listeners, beside=get_ready())
 
     running = asyncio.create_task(run())
 
     def end() -> None:
         if not server.started:
             running.cancel()
-        elif server.busy and not server.should_exit:
+        elif life.busy and not life.draining:
             state.output.note(
-                f"Finishing {server.busy} running requests, {DRAIN_S} s at most."
+                f"Finishing {life.busy} running requests, {DRAIN_S} s at most."
                 " Ctrl+C again ends them."
             )
         server.end()

@@ -13,6 +13,7 @@ from hearth.app.cli.state import State, pass_state
 from hearth.app.library.local import FoundModel
 from hearth.backends.contract import KvType
 from hearth.backends.errors import HearthError, NoChatTemplate
+from hearth.backends.remote.server import RemoteServer
 from hearth.quant.gguf import StringArray, preflight
 from hearth.quant.gguf.file import GgufFile
 
@@ -28,6 +29,9 @@ _TOKENS = "tokenizer.ggml.tokens"
 def show(state: State, model: str, template: bool, tensors: bool, as_json: bool) -> None:
     """Show what is known about MODEL: a name that `hearth list` shows, or a path to a GGUF file."""
     found = state.library.resolve(model)
+    if found.remote is not None:
+        _show_remote(state, found.remote, as_json=as_json)
+        return
     header = preflight.check(found.path)
     if template and not as_json:
         if header.chat_template is None:
@@ -50,6 +54,26 @@ def show(state: State, model: str, template: bool, tensors: bool, as_json: bool)
             for t in facts["tensors"]
         ]
         state.output.table(rows, right=(3,))
+
+
+def _show_remote(state: State, remote: RemoteServer, *, as_json: bool) -> None:
+    """Where a remote model is, and what its server says of it."""
+    with state.link() as link:
+        info = link.model(state.choose(remote.name, {}).spec).info()
+    facts = {
+        "name": remote.name,
+        "url": remote.url,
+        "model": info.architecture,
+        "server": info.backend_version,
+        "context": info.context or None,
+        "key": remote.key_source or None,
+    }
+    if as_json:
+        state.output.json(facts)
+        return
+    for title, value in facts.items():
+        if value is not None:
+            state.output.data(f"{title:7}  {value}")
 
 
 def describe(

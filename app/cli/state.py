@@ -51,10 +51,15 @@ class State:
 
     @cached_property
     def library(self) -> Library:
-        """The models on this machine."""
+        """The models on this machine, and those of others that the settings name."""
         from hearth.app.library.local import Library
+        from hearth.backends.errors import SettingsError
 
-        return Library(self.paths.models)
+        try:
+            remotes = tuple(self.settings.remotes.values())
+        except SettingsError:  # What needs the settings says what is wrong with them.
+            remotes = ()
+        return Library(self.paths.models, remotes=remotes)
 
     def choose(self, model: str, flags: Layer) -> Chosen:
         """The model called `model` (the default one if empty) with its settings.
@@ -72,7 +77,13 @@ class State:
         """A link to the host, which is started if need be; use it in a `with` block."""
         from hearth.app.host_link import HostLink
 
-        return HostLink(self.paths.host_place(), self.settings.host_idle_s)
+        settings = self.settings
+        return HostLink(
+            self.paths.host_place(),
+            settings.host_idle_s,
+            settings.host_limits,
+            remotes=settings.remotes,
+        )
 
     @contextmanager
     def running_host(self) -> Iterator[HostLink | None]:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 def headline(info: ModelInfo) -> str:
     """The line that says what answers, such as "guide · F16 · context 2,048 · f16 KV"."""
+    if info.backend == "remote":
+        context = f"context {info.context:,}" if info.context else ""
+        parts = (info.name, f"{info.architecture} at {info.path}", info.backend_version, context)
+        return " · ".join(part for part in parts if part)
     return f"{info.name} · {info.quantization} · context {info.context:,} · {info.kv_type} KV"
 
 
@@ -42,6 +46,8 @@ def ending(answer: Answer, info: ModelInfo, max_tokens: int | None) -> str:
         return ""
     if max_tokens is not None and answer.usage.completion_tokens >= max_tokens:
         return f"(cut at --max-tokens {max_tokens:,})"
+    if not info.context:  # a remote model whose server does not say
+        return "(cut: the other end's limit of tokens is reached)"
     return f"(cut: the context of {info.context:,} tokens is full)"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,51 +13,64 @@ from typing import Literal
 from hearth.app.library.formats import PICKLE_SUFFIXES, require_gguf
 from hearth.app.nearest import nearest
 from hearth.backends.errors import HearthError, ModelNotFound
+from hearth.backends.remote.server import RemoteServer
 
 BUNDLED = ("guide", "guide-draft")
+Origin = Literal["bundled", "library", "path", "remote"]
 _SUFFIX = ".gguf"
-_FILE_SUFFIXES = (_SUFFIX, ".safetensors", *PICKLE_SUFFIXES)
+MODEL_SUFFIXES = (_SUFFIX, ".safetensors", *PICKLE_SUFFIXES)
 _PART = re.compile(r"-(\d{5})-of-\d{5}(?=\.gguf$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model file on this machine; what was read from its header, or why it could not be."""
+    """A model file on this machine; what was read from its header, or why it could not be. Of a
+    remote model, which is not asked, only where it is.
+    """
 
     name: str
     path: Path
-    origin: Literal["bundled", "library", "path"]
+    origin: Origin
     size_bytes: int
     file_type: str = ""
     architecture: str = ""
     parameters: int = 0
     context: int = 0
     error: str = ""
+    url: str = ""
+    """Of a remote model."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """Which file a name or path stands for."""
+    """Which file, or which model of another machine, a name or path stands for."""
 
     name: str
     path: Path
-    origin: Literal["bundled", "library", "path"]
+    """Of a remote model its URL, which is no file."""
+    origin: Origin
+    remote: RemoteServer | None = None
 
 
 class Library:
-    """The bundled models and the GGUF files in one folder and its subfolders.
+    """The bundled models, the remote ones, and the GGUF files in one folder and its subfolders.
 
     Args:
         folder: the library folder; need not exist.
         bundled: folder of the bundled models; by default the installed one.
+        remotes: models of other machines.
     """
 
-    def __init__(self, folder: Path, bundled: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, bundled: Path | None = None, remotes: Iterable[RemoteServer] = ()
+    ) -> None:
         self.folder = folder
         self._bundled = bundled or bundled_folder()
+        self._remotes = tuple(remotes)
 
     def found(self) -> list[FoundModel]:
-        """Every model by name, bundled ones first, without opening a file.
+        """Every model by name, bundled ones first, then remote ones, without opening a file or a
+        connection.
 
         A name is that of the file without suffix; where two would have the same, it begins with the
         folder, and where that is not enough, it is the file's own with its suffix.
@@ -67,9 +80,13 @@ class Library:
             for name in BUNDLED
             if (path := self._bundled / f"{name}.f16.gguf").is_file()
         ]
+        models += [
+            FoundModel(remote.name, Path(remote.url, "models", remote.name), "remote", remote)
+            for remote in self._remotes
+        ]
         paths = sorted(self._files(), key=lambda path: (_stem(path).lower(), path))
         stems = Counter(_stem(path).lower() for path in paths)
-        stems.update(BUNDLED)
+        stems.update((*BUNDLED, *(remote.name.lower() for remote in self._remotes)))
         for path in paths:
             name = _stem(path)
             if stems[name.lower()] > 1:
@@ -94,10 +111,11 @@ class Library:
         return [describe(model) for model in self.found()]
 
     def resolve(self, name_or_path: str) -> FoundModel:
-        """The model behind `name_or_path`: a bundled name, a name in the library, or a path.
+        """The model behind `name_or_path`: a bundled or remote name, a name in the library, or a
+        path.
 
-        Names are compared without regard to case. A bundled name wins over a library name, that
-        over a path without a folder or suffix in it.
+        Names are compared without regard to case. A bundled or remote name wins over a library
+        name, that over a path without a folder or suffix in it.
 
         Raises:
             ModelNotFound: with the nearest names and how to add one; also when two models go by
@@ -112,9 +130,11 @@ class Library:
         for name in (typed, wanted):
             for model in models:
                 if model.name.lower() == name:
-                    require_gguf(model.path)
+                    if model.remote is None:
+                        require_gguf(model.path)
                     return model
-        same = [model.name for model in models if _stem(model.path).lower() == wanted]
+        files = [model for model in models if model.remote is None]
+        same = [model.name for model in files if _stem(model.path).lower() == wanted]
         if same:
             raise ModelNotFound(
                 f"{len(same)} models go by the name {name_or_path}.",
@@ -155,6 +175,8 @@ def describe(model: FoundModel) -> LocalModel:
     """`model` with its size and what its header says, or in `error` why that cannot be read."""
     from hearth.quant.gguf import preflight
 
+    if model.remote is not None:
+        return LocalModel(model.name, model.path, model.origin, 0, url=model.remote.url)
     try:
         size_bytes = model.path.stat().st_size
         header = preflight.check(model.path)
@@ -181,7 +203,7 @@ def _looks_like_path(text: str) -> bool:
     path = Path(text)
     if text.startswith(("~", ".")) or path.is_absolute() or "\\" in text:
         return True
-    return path.suffix.lower() in _FILE_SUFFIXES and (len(path.parts) > 1 or path.exists())
+    return path.suffix.lower() in MODEL_SUFFIXES and (len(path.parts) > 1 or path.exists())
 
 
 def _stem(path: Path) -> str:

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.parameters import ConflictingParameters
 from hearth.app.server.requests import build
 from hearth.backends.contract import Constraint, Message, Request, Tool, ToolCall, ToolChoice
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import ConflictingParameters, InvalidParameter
 
 Json = Mapping[str, Any]
 

@@ -13,7 +13,6 @@ from hearth.app.server import answers, sse
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import Choice, Happenings, Tally
 from hearth.app.server.messages import read_messages, read_tools
-from hearth.app.server.parameters import ConflictingParameters
 from hearth.app.server.requests import build, constraint_of, stream_options
 from hearth.app.server.tables.chat import CHAT
 from hearth.backends.contract import (
@@ -25,6 +24,7 @@ from hearth.backends.contract import (
     Token,
     ToolCallPart,
 )
+from hearth.backends.errors import ConflictingParameters
 
 _KIND: Final = "chat.completion"
 _NAMES: Final = {
@@ -172,6 +172,7 @@ class _Chunks:
         self._include_usage = include_usage
         self._progress = progress
         self._rest: dict[str, Any] = {"usage": None} if include_usage else {}
+        self._repeated: dict[tuple[int, str], sse.Repeated] = {}
 
     async def parts(self, events: Happenings) -> sse.Parts:
         """The bytes of the stream."""
@@ -208,11 +209,21 @@ class _Chunks:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return sse.event(self._head.body(choices=[choice], **self._rest, **more))
 
+    def _text_chunk(self, index: int, channel: str) -> dict[str, Any]:
+        """The chunk of a piece of text, without the text."""
+        hole = sse.Repeated.HOLE
+        delta = answers.reasoning(hole) if channel == "reasoning" else {"content": hole}
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return self._head.body(choices=[choice], **self._rest)
+
     def _token(self, event: Token) -> bytes:
-        if event.channel == "reasoning":
-            return self._chunk(event.index, answers.reasoning(event.text))
-        logprobs = answers.chat_logprobs(event.logprobs) if event.logprobs else None
-        return self._chunk(event.index, {"content": event.text}, logprobs=logprobs)
+        if event.logprobs and event.channel == "content":
+            logprobs = answers.chat_logprobs(event.logprobs)
+            return self._chunk(event.index, {"content": event.text}, logprobs=logprobs)
+        key = (event.index, event.channel)
+        if key not in self._repeated:
+            self._repeated[key] = sse.Repeated(self._text_chunk(*key))
+        return self._repeated[key].event(event.text)
 
     def _prefill(self, event: Progress) -> bytes:
         if not self._progress:

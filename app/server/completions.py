@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, Response
 from hearth.app.server import answers, sse
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import Choice, Happenings, Tally
-from hearth.app.server.parameters import ConflictingParameters
 from hearth.app.server.requests import build, constraint_of, stream_options
 from hearth.app.server.tables.completions import COMPLETIONS
 from hearth.backends.contract import (
@@ -27,6 +26,7 @@ from hearth.backends.contract import (
     TokenLogprob,
     Usage,
 )
+from hearth.backends.errors import ConflictingParameters
 
 DEFAULT_MAX_TOKENS: Final = 16
 """OpenAI's, for where neither the request nor the settings say how long the text may become."""

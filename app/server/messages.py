@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hearth.app.server.parameters import ConflictingParameters
 from hearth.backends.contract import Message, Role, Tool, ToolCall, ToolChoice
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import ConflictingParameters, InvalidParameter
 
 Json = Mapping[str, Any]
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.messages import read_tools
-from hearth.app.server.parameters import ConflictingParameters
 from hearth.app.server.requests import build
 from hearth.backends.contract import Constraint, Message, Request, ToolCall
+from hearth.backends.errors import ConflictingParameters
 
 Json = Mapping[str, Any]
 

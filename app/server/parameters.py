@@ -13,16 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hearth.app.nearest import did_you_mean
-from hearth.app.server.schema import Anything, Json, Schema
+from hearth.app.server.schema import Json, Schema
 from hearth.backends.errors import InvalidParameter, UnsupportedParameter
 
 Treatment = Literal["honoured", "without effect", "refused"]
-
-
-class ConflictingParameters(InvalidParameter):
-    """Two fields of a body that cannot stand together, each right by itself."""
-
-    code = "conflicting_parameters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +29,6 @@ class Parameter:
         help: what it does, or why it is without effect or refused; one line.
         default: what holds where it is absent, in words; empty: nothing does.
         required: it must be there. Otherwise null is the same as absent, as OpenAI has it.
-        nullable: null may be written for it.
     """
 
     name: str
@@ -44,17 +37,18 @@ class Parameter:
     treatment: Treatment = "honoured"
     default: str = ""
     required: bool = False
-    nullable: bool = True
 
     def json(self) -> Json:
         """Its JSON schema with the description."""
-        found = (self.schema or Anything()).json()
-        if self.nullable and not self.required:
-            found = {"anyOf": [found, {"type": "null"}]}
-        return {
-            **found,
-            "description": self.help + (f" Default: {self.default}." * bool(self.default)),
-        }
+        found: Json = {"type": "null"}
+        if self.schema is not None:
+            found = self.schema.json()
+            if not self.required:
+                found = {"anyOf": [found, {"type": "null"}]}
+        said = f"{self.help}." if self.treatment == "honoured" else f"{self.treatment}: {self.help}."
+        if self.default:
+            said += f" Default: {self.default}."
+        return {**found, "description": said[0].upper() + said[1:]}
 
 
 def honoured(
@@ -110,7 +104,7 @@ class Table(Schema):
                     f'There is no parameter "{place}" here.{did_you_mean(name[:100], known)}',
                     "Leave it out.",
                 )
-            if item is None and parameter.nullable and not parameter.required:
+            if item is None and not parameter.required:
                 continue
             read = self._value(parameter, item, place)
             if parameter.treatment == "honoured":
@@ -118,8 +112,10 @@ class Table(Schema):
         for parameter in self.parameters:
             if parameter.required and parameter.name not in value:
                 place = prefix + parameter.name
-                wanted = (parameter.schema or Anything()).words
-                raise InvalidParameter(place, f"{place} is missing.", f"Send {wanted}.")
+                assert parameter.schema is not None
+                raise InvalidParameter(
+                    place, f"{place} is missing.", f"Send {parameter.schema.words}."
+                )
         return given
 
     def _value(self, parameter: Parameter, value: Any, place: str) -> Any:
@@ -134,14 +130,13 @@ class Table(Schema):
         raise UnsupportedParameter(place, f"{place} is refused: {parameter.help}.", "Leave it out.")
 
     def json(self) -> Json:
-        accepted = [parameter for parameter in self.parameters if parameter.schema is not None]
         found: Json = {
             "type": "object",
             "title": self.title,
-            "properties": {parameter.name: parameter.json() for parameter in accepted},
+            "properties": {parameter.name: parameter.json() for parameter in self.parameters},
             "additionalProperties": False,
         }
-        required = [parameter.name for parameter in accepted if parameter.required]
+        required = [parameter.name for parameter in self.parameters if parameter.required]
         if required:
             found["required"] = required
         return found
@@ -159,7 +154,7 @@ class Tagged(Schema):
         key: that field, which stands in every table too.
         kinds: the table for each of its values.
         refused: values that are known and cannot be honoured, and why.
-        default: the kind of an object without the field; empty: it must be there.
+        default: the kind of an object without the field, or with null; empty: it must be there.
     """
 
     key: str
@@ -170,7 +165,9 @@ class Tagged(Schema):
     def read(self, value: Any, path: str) -> Any:
         if not isinstance(value, dict):
             raise self.wrong(value, path)
-        kind = value.get(self.key, self.default or None)
+        kind = value.get(self.key)
+        if kind is None:
+            kind = self.default or None
         place = f"{path}.{self.key}"
         if isinstance(kind, str) and kind in self.refused:
             raise UnsupportedParameter(place, f'{place} "{kind}" is refused: {self.refused[kind]}.')

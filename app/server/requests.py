@@ -13,11 +13,10 @@ from starlette.requests import HTTPConnection
 
 from hearth.app.chosen import Chosen
 from hearth.app.server.generation import Happenings
-from hearth.app.server.parameters import ConflictingParameters
 from hearth.app.settings import ModelUse
 from hearth.backends.contract import Constraint, Request, SamplingParams
 from hearth.backends.engine.validate import validate
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import ConflictingParameters, InvalidParameter
 
 _SAMPLING: Final = {field.name for field in fields(SamplingParams)} - {"logprobs"}
 _LIMITS: Final = ("max_tokens", "min_tokens", "ignore_eos", "n", "priority")

@@ -5,6 +5,7 @@ Every schema does both from the same declaration, so that what is documented is 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -143,6 +144,8 @@ class Text(Schema):
     longest: int | None = None
     pattern: str = ""
     """A regular expression that the whole text matches; ours, and linear."""
+    form: str = ""
+    """What it is written in, for the documentation: JSON schema's "format"."""
 
     def read(self, value: Any, path: str) -> Any:
         if not isinstance(value, str):
@@ -168,13 +171,44 @@ class Text(Schema):
             found["maxLength"] = self.longest
         if self.pattern:
             found["pattern"] = self.pattern
+        if self.form:
+            found["format"] = self.form
         return found
 
     @property
     def words(self) -> str:
-        if self.longest is not None:
-            return f"a text of {self.shortest or 'at least 0'} to {self.longest:,} characters"
-        return "a text that is not empty" if self.shortest else "text"
+        if self.longest is None:
+            return "a text that is not empty" if self.shortest else "a text"
+        fits = f" that matches {self.pattern}" * bool(self.pattern)
+        if not self.shortest:
+            return f"a text of at most {self.longest:,} characters{fits}"
+        return f"a text of {self.shortest} to {self.longest:,} characters{fits}"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonText(Schema):
+    """A text that writes a JSON object: what a model calls a tool with. An empty one is `{}`."""
+
+    def read(self, value: Any, path: str) -> Any:
+        if not isinstance(value, str):
+            raise self.wrong(value, path)
+        try:
+            found = json.loads(value) if value.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise InvalidParameter(path, f"{path} is no JSON: {error}.", "Write {}.") from error
+        if not isinstance(found, dict):
+            raise InvalidParameter(path, f"{path} must be {self.words}.", "Write {}.")
+        return value
+
+    def fits(self, value: Any) -> bool:
+        return isinstance(value, str)
+
+    def json(self) -> Json:
+        return {"type": "string", "format": "json-object"}
+
+    @property
+    def words(self) -> str:
+        return "a text that writes a JSON object"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +248,6 @@ class ListOf(Schema):
     of: Schema
     most: int
     least: int = 0
-    unique: bool = False
 
     def read(self, value: Any, path: str) -> Any:
         if not isinstance(value, list):
@@ -318,24 +351,6 @@ class AnyObject(Schema):
     @property
     def words(self) -> str:
         return "an object"
-
-
-@dataclass(frozen=True, slots=True)
-class Anything(Schema):
-    """Any JSON value."""
-
-    def read(self, value: Any, path: str) -> Any:
-        return value
-
-    def fits(self, value: Any) -> bool:
-        return True
-
-    def json(self) -> Json:
-        return {}
-
-    @property
-    def words(self) -> str:
-        return "any value"
 
 
 def _plain(number: float) -> float:

@@ -24,6 +24,8 @@ from hearth.app.server.services import Services
 from hearth.backends.errors import HearthError
 
 DONE: Final = b"data: [DONE]\n\n"
+_MOST_HELD_BYTES: Final = 64 << 10
+"""What is held for a client that reads more slowly than the model writes."""
 _FAREWELL_S: Final = 0.5
 """How long the last event of a server that ends is waited for: some clients do not read."""
 
@@ -31,12 +33,34 @@ Parts = AsyncGenerator[bytes, None]
 
 
 def event(value: dict[str, Any]) -> bytes:
-    """One event. The characters that some clients end lines at are escaped."""
+    """One event."""
+    return b"data: " + _json(value) + b"\n\n"
+
+
+def _json(value: Any) -> bytes:
+    """`value` in one line; the characters that some clients end lines at are escaped."""
     data = msgspec.json.encode(value)
     if b"\xe2\x80" in data or b"\xc2\x85" in data:
         for character in "\u2028\u2029\u0085":
             data = data.replace(character.encode(), b"\\u%04x" % ord(character))
-    return b"data: " + data + b"\n\n"
+    return data
+
+
+class Repeated:
+    """An event that is sent many times and differs in one text: the rest is written once.
+
+    Args:
+        value: the event, with `Repeated.HOLE` where the text goes, in one place or several.
+    """
+
+    HOLE: Final = "\N{OBJECT REPLACEMENT CHARACTER} the text goes here"
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self._parts = event(value).split(_json(self.HOLE))
+
+    def event(self, text: str) -> bytes:
+        """The event with `text` in it."""
+        return _json(text).join(self._parts)
 
 
 def comment(text: str) -> bytes:
@@ -138,46 +162,97 @@ class EventStream(Response):
                 await until_gone(receive, self._write(send))
         except asyncio.CancelledError:
             with contextlib.suppress(ClientGone):
-                await _Line(send, _FAREWELL_S).put(self._dialect.failure(server_ended()))
+                await _Line(send, _FAREWELL_S).send(self._dialect.failure(server_ended()))
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         line = _Line(send, self._services.stall_s)
-        pinging = asyncio.create_task(line.ping(self._services.ping_s, self._dialect.ping))
+        writing = asyncio.create_task(line.write(self._services.ping_s, self._dialect.ping))
+        producing = asyncio.create_task(self._produce(line))
+        try:
+            await asyncio.wait({writing, producing}, return_when=asyncio.FIRST_COMPLETED)
+            if producing.done():
+                whole = producing.result()
+                line.close()
+                await writing
+                if whole:
+                    await send({"type": "http.response.body", "body": b""})
+            else:
+                writing.result()
+        finally:
+            for task in (writing, producing):
+                task.cancel()
+            await asyncio.gather(writing, producing, return_exceptions=True)
+            await _end(self._first, self._parts)
+
+    async def _produce(self, line: _Line) -> bool:
+        """Put every part on the line; False if the last one says that the stream failed."""
         try:
             await line.put(await self._first)
             async for part in self._parts:
                 await line.put(part)
-            await send({"type": "http.response.body", "body": b""})
-        except ClientGone:
-            raise
         except Exception as error:  # noqa: BLE001 - the client gets it as an event
             await line.put(self._dialect.failure(as_hearth_error(error)))
-        finally:
-            pinging.cancel()
-            await asyncio.gather(pinging, return_exceptions=True)
-            await _end(self._first, self._parts)
+            return False
+        return True
 
 
 class _Line:
-    """The body as it is sent, and whether it was silent lately."""
+    """The body as it is sent: parts that come while others are on their way go out together."""
 
     def __init__(self, send: Send, stall_s: float) -> None:
         self._send = send
         self._stall_s = stall_s
-        self._silent = True
+        self._waiting: list[bytes] = []
+        self._held_bytes = 0
+        self._came = asyncio.Event()
+        self._room = asyncio.Event()
+        self._closed = False
 
     async def put(self, part: bytes) -> None:
-        self._silent = False
+        """Let `part` be sent; waits where the client is far behind."""
+        self._waiting.append(part)
+        self._held_bytes += len(part)
+        self._came.set()
+        if self._held_bytes > _MOST_HELD_BYTES:
+            self._room.clear()
+            await self._room.wait()
+
+    def close(self) -> None:
+        """`write` returns when all is sent."""
+        self._closed = True
+        self._came.set()
+
+    async def write(self, ping_s: float, ping: bytes) -> None:
+        """Send what is put until `close`, and `ping` where nothing was for so long.
+
+        Raises:
+            ClientGone: the client reads nothing for too long.
+        """
+        while True:
+            if not self._waiting and not self._closed:
+                await self._wait(ping_s, ping)
+            if not self._waiting:
+                return
+            data = b"".join(self._waiting)
+            self._waiting.clear()
+            self._held_bytes = 0
+            self._came.clear()
+            await self.send(data)
+            self._room.set()
+
+    async def _wait(self, ping_s: float, ping: bytes) -> None:
+        while not self._came.is_set():
+            try:
+                async with asyncio.timeout(ping_s):
+                    await self._came.wait()
+            except TimeoutError:
+                await self.send(ping)
+
+    async def send(self, data: bytes) -> None:
+        """Send `data` at once. Raises `ClientGone` as `write` does."""
         try:
             async with asyncio.timeout(self._stall_s):
-                await self._send({"type": "http.response.body", "body": part, "more_body": True})
+                await self._send({"type": "http.response.body", "body": data, "more_body": True})
         except TimeoutError as error:
             raise ClientGone("The client has stopped reading.") from error
-
-    async def ping(self, every_s: float, ping: bytes) -> None:
-        while True:
-            self._silent = True
-            await asyncio.sleep(every_s)
-            if self._silent:
-                await self.put(ping)

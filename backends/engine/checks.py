@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import InvalidParameter, LimitExceeded, UnknownToken
 
 Kind = Literal["float", "int"]
 
@@ -65,12 +65,12 @@ def check_token_ids(param: str, token_ids: Sequence[int], vocab_size: int | None
 
 
 def check_token_id(param: str, token: object, vocab_size: int | None) -> None:
-    """Raises `InvalidParameter` unless `token` is an id below `vocab_size`, if that is known."""
+    """Raises `UnknownToken` unless `token` is an id below `vocab_size`, if that is known."""
     if not isinstance(token, int) or isinstance(token, bool):
         raise wrong_type(param, "token ids (whole numbers)", token)
     if token < 0 or token >= (MOST_TOKENS if vocab_size is None else vocab_size):
         size = "" if vocab_size is None else f" of {vocab_size:,} tokens"
-        raise InvalidParameter(
+        raise UnknownToken(
             param,
             f"{param} has the token id {plain(token)}, which is not in the vocabulary{size}.",
             "Use ids that this model's tokenizer gives.",
@@ -120,9 +120,9 @@ def check_one_of(param: str, value: object, names: Sequence[str]) -> None:
 
 
 def check_size(param: str, size_bytes: int, most_bytes: int) -> None:
-    """Raises `InvalidParameter` if there are more bytes than `most_bytes`."""
+    """Raises `LimitExceeded` if there are more bytes than `most_bytes`."""
     if size_bytes > most_bytes:
-        raise InvalidParameter(
+        raise LimitExceeded(
             param,
             f"{param} has {size_bytes:,} bytes; at most {most_bytes:,} are possible.",
             "Send less.",

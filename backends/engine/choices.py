@@ -13,7 +13,6 @@ from hearth.backends.contract import (
     Progress,
     Started,
     Timings,
-    Usage,
 )
 from hearth.backends.engine.sequence import Emit
 
@@ -23,7 +22,7 @@ class ChoiceGroup:
     first, every token, a `ChoiceFinished` each, and one `Finished` or `Failed`.
 
     The prompt counts once; what the later choices found of it is no saving of the request's, so
-    `cached_tokens` are those of the first.
+    `cached_tokens` and `kept_tokens` are those of the first. Generated tokens are those of all.
     """
 
     def __init__(self, emit: Emit, count: int) -> None:
@@ -61,8 +60,14 @@ class ChoiceGroup:
             return
         self._over = True
         new_tokens = sum(event.usage.completion_tokens for event in done)
-        usage = Usage(done[0].usage.prompt_tokens, done[0].usage.cached_tokens, new_tokens)
-        self._emit(replace(done[0], usage=usage, timings=_together(done, new_tokens)))
+        usage = replace(
+            done[0].usage,
+            completion_tokens=new_tokens,
+            reasoning_tokens=sum(event.usage.reasoning_tokens for event in done),
+        )
+        notices = tuple(dict.fromkeys(notice for event in done for notice in event.notices))
+        timings = _together(done, new_tokens)
+        self._emit(replace(done[0], usage=usage, timings=timings, notices=notices))
 
 
 def _together(done: list[Finished], new_tokens: int) -> Timings:

@@ -7,12 +7,13 @@ import queue
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
 from hearth.backends.contract import EngineStats
-from hearth.backends.engine.embedding import Embedding
+from hearth.backends.engine.embedding import TextJob
 from hearth.backends.engine.pacer import Pacer
 from hearth.backends.engine.runner import Row, Runner, RunnerLost, StepPlan, StepResult
 from hearth.backends.engine.scheduler import Scheduler
@@ -22,9 +23,11 @@ from hearth.backends.errors import Busy, DoesNotFit, HearthError
 
 log = logging.getLogger(__name__)
 
-Work = Sequence | Embedding
+Work = Sequence | TextJob
 
 _STATS_EVERY_S: Final = 0.1
+_PINS_EVERY_S: Final = 1.0
+"""While nothing is done, pins that have ended are noticed within such a time."""
 
 
 class Engine:
@@ -51,15 +54,16 @@ class Engine:
         self._lane = SideLane(runner, self._wake)
         self._scheduler = Scheduler(runner, self._pacer, self._lane)
         self._clock = clock
-        self._embeddings: list[Embedding] = []
+        self._text_jobs: list[TextJob] = []
         self._last_turn: dict[str, int] = {}
-        """Of the sessions that have embeddings under way."""
+        """Of the sessions that have texts under way."""
         self._turns = 0
         self._closing = False
         self._suspects: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
         """So many first tokens of a sequence are computed in steps of their own: a step with others
         failed and emptied its slot, and one of them was at fault."""
         self._steps = 0
+        self._rows = 0
         self._computed = 0
         self._generated = 0
         self._stats_at = 0.0
@@ -91,7 +95,7 @@ class Engine:
         """Turn until `close`; sleeps where there is nothing to do."""
         while not self._closing:
             if not self.turn() and not self._closing:
-                self._inbox.get()()
+                self._rest()
 
     def turn(self) -> bool:
         """Take in what was posted and make one step; False if there was nothing to compute.
@@ -105,8 +109,7 @@ class Engine:
         plan = self._plan()
         if plan is not None:
             self._compute(plan)
-        embedded = self._embed(plan)
-        busy = plan is not None or embedded
+        busy = self._compute_texts(plan) or plan is not None
         now = time.monotonic()
         if not busy or now - self._stats_at > _STATS_EVERY_S:
             self._stats_at = now
@@ -115,7 +118,12 @@ class Engine:
 
     @property
     def _waiting(self) -> int:
-        return self._scheduler.waiting + len(self._embeddings)
+        return self._scheduler.waiting + len(self._text_jobs)
+
+    def _rest(self) -> None:
+        """Until something is posted; or for a while, where pins may end meanwhile."""
+        with suppress(queue.Empty):
+            self._inbox.get(timeout=_PINS_EVERY_S if self._stats.pinned_tokens else None)()
 
     # ---- steps
 
@@ -193,6 +201,7 @@ class Engine:
 
     def _commit(self, plan: StepPlan, result: StepResult) -> None:
         self._steps += 1
+        self._rows += len(plan.rows)
         for row, sequence in self._scheduler.advance(plan):
             self._computed += len(row.tokens)
             if sequence.slot is None:
@@ -211,13 +220,13 @@ class Engine:
             self._scheduler.remove(sequence, keep=True)
             sequence.finish(reason)
 
-    def _embed(self, plan: StepPlan | None) -> bool:
-        """Compute a few texts of the embedding whose turn it is, with what `plan` has left of the
-        time that prefill may take; False if there is none.
+    def _compute_texts(self, plan: StepPlan | None) -> bool:
+        """Compute a few texts of the job whose turn it is, with what `plan` has left of the time
+        that prefill may take; False if there is none.
         """
-        if not self._embeddings:
+        if not self._text_jobs:
             return False
-        job = min(self._embeddings, key=lambda job: (-job.priority, self._served(job)))
+        job = min(self._text_jobs, key=lambda job: (-job.priority, self._served(job)))
         self._turns += 1
         self._last_turn[job.session] = self._turns
         decoding, prefill = 0, 0
@@ -226,27 +235,27 @@ class Engine:
             prefill = plan.tokens - decoding
         texts = job.next_texts(self._pacer.allowance(decoding) - prefill)
         try:
-            complete = job.take(self._runner.embed(texts, job.pooling))
+            complete = job.compute(self._runner, texts)
         except RunnerLost:
             raise
         except Exception as error:
-            log.exception("embedding %d failed", job.id)
+            log.exception("the texts of %d failed", job.id)
             job.fail(error)
             complete = True
         self._computed += sum(map(len, texts))
         if complete:
             self._drop(job)
         else:
-            self._embeddings.remove(job)
-            self._embeddings.append(job)
+            self._text_jobs.remove(job)
+            self._text_jobs.append(job)
         return True
 
-    def _drop(self, job: Embedding) -> None:
-        self._embeddings.remove(job)
-        if all(other.session != job.session for other in self._embeddings):
+    def _drop(self, job: TextJob) -> None:
+        self._text_jobs.remove(job)
+        if all(other.session != job.session for other in self._text_jobs):
             self._last_turn.pop(job.session, None)
 
-    def _served(self, job: Embedding) -> int:
+    def _served(self, job: TextJob) -> int:
         """When the session of `job` had its last turn, so that sessions take turns, and the jobs of
         one by their place in the list.
         """
@@ -258,8 +267,8 @@ class Engine:
         for item in work:
             if self._closing:
                 item.finish("cancelled")
-            elif isinstance(item, Embedding):
-                self._embeddings.append(item)
+            elif isinstance(item, TextJob):
+                self._text_jobs.append(item)
             else:
                 self._scheduler.add(item)
 
@@ -268,7 +277,7 @@ class Engine:
             if sequence.id == ident:
                 self._scheduler.remove(sequence, keep=True)
                 sequence.finish("cancelled")
-        for job in [job for job in self._embeddings if job.id == ident]:
+        for job in [job for job in self._text_jobs if job.id == ident]:
             self._drop(job)
             job.finish("cancelled")
 
@@ -292,9 +301,9 @@ class Engine:
         for sequence in self._scheduler:
             self._scheduler.remove(sequence, keep=False)
             sequence.finish("cancelled")
-        for job in self._embeddings:
+        for job in self._text_jobs:
             job.finish("cancelled")
-        self._embeddings.clear()
+        self._text_jobs.clear()
 
     def _count(self) -> EngineStats:
         info = self._runner.info
@@ -312,7 +321,9 @@ class Engine:
             cached_tokens=self._scheduler.found_tokens,
             generated_tokens=self._generated,
             steps=self._steps,
+            rows=self._rows,
             preemptions=self._scheduler.preemptions,
+            pinned_tokens=cache.pinned_tokens,
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
 
 from hearth.backends.contract import (
     Channel,
@@ -20,6 +19,7 @@ from hearth.backends.contract import (
     ToolCallPart,
     Usage,
 )
+from hearth.backends.engine.logprobs import Piece, named
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.engine.sampler import Drawn, Sampler
 from hearth.backends.engine.sequence import Clock, Emit, Logits, Sequence
@@ -27,12 +27,6 @@ from hearth.backends.errors import to_info
 from hearth.backends.text.detokenizer import StreamDetokenizer
 from hearth.backends.text.output.parts import CallPart, OutputParser, Part
 from hearth.backends.text.stops import StopMatcher
-
-
-class Piece(Protocol):
-    """The bytes of a token (`Tokenizer.piece`)."""
-
-    def __call__(self, token_id: int, *, special: bool = False) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +60,10 @@ class Generation(Sequence):
         index: which of the request's choices it is.
         notices: for `Started`.
         kept_tokens: for `Usage`.
+        pins: (prompt tokens, seconds): once so many first tokens are computed they are kept, until
+            so many seconds after their last use; see `RunnerCache.pin` for how much may be.
+        reuse_prefix: False: nothing that others computed is used. Of several choices the first
+            computes all of the prompt then, and the others share it.
     """
 
     def __init__(
@@ -85,9 +83,13 @@ class Generation(Sequence):
         session: str = "",
         notices: tuple[str, ...] = (),
         kept_tokens: int = 0,
+        pins: tuple[tuple[int, float], ...] = (),
+        reuse_prefix: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(ident, list(prompt), priority=priority, session=session, clock=clock)
+        super().__init__(
+            ident, list(prompt), priority=priority, session=session, clock=clock, pins=pins
+        )
         self.limits = limits
         self.sampler = sampler
         self.index = index
@@ -98,6 +100,7 @@ class Generation(Sequence):
         self._parser = parser
         self._notices = notices
         self._kept_tokens = kept_tokens
+        self._reuses_prefix = reuse_prefix or index > 0
         self._piece = piece
         self._detokenizer = StreamDetokenizer()
         self._stops = StopMatcher(stops)
@@ -112,7 +115,7 @@ class Generation(Sequence):
         return self.total - self.prompt_tokens
 
     def findable(self) -> list[int]:
-        return self.tokens
+        return self.tokens if self._reuses_prefix else self.tokens[:1]
 
     def outputs(self, count: int) -> int:
         return int(count == self.pending)
@@ -232,11 +235,7 @@ class Generation(Sequence):
         self._held_logprobs.clear()
 
     def _logprob(self, drawn: Drawn, logprob: float) -> TokenLogprob:
-        top = tuple((ident, self._text_of(ident), value) for ident, value in drawn.top)
-        return TokenLogprob(drawn.id, self._text_of(drawn.id), logprob, top)
-
-    def _text_of(self, ident: int) -> str:
-        return self._piece(ident, special=True).decode(errors="replace")
+        return named(drawn.id, logprob, drawn.top, self._piece)
 
     def _timings(self) -> Timings:
         clock = self.clock

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hearth.backends.contract import TokenLogprob
 from hearth.backends.engine.selection import largest
+
+
+class Piece(Protocol):
+    """The bytes of a token (`Tokenizer.piece`)."""
+
+    def __call__(self, token_id: int, *, special: bool = False) -> bytes: ...
 
 
 def log_normaliser(logits: NDArray[np.float32]) -> float:
@@ -28,3 +37,15 @@ def top_logprobs(
     """(id, natural log probability) of the `count` likeliest, best first, ties to the lowest id."""
     ids = largest(logits, count)
     return tuple((int(token), logprob_of(logits, int(token), normaliser)) for token in ids)
+
+
+def named(
+    token_id: int, logprob: float, top: Iterable[tuple[int, float]], piece: Piece
+) -> TokenLogprob:
+    """A token and the likeliest in its place (id, natural log probability), with their texts."""
+
+    def text(ident: int) -> str:
+        return piece(ident, special=True).decode(errors="replace")
+
+    likeliest = tuple((ident, text(ident), value) for ident, value in top)
+    return TokenLogprob(token_id, text(token_id), logprob, likeliest)

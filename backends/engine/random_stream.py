@@ -20,6 +20,9 @@ XTC: Final = 1
 CHOICE: Final = 2
 """The stream that seeds of further choices come from."""
 
+REDRAW: Final = 3
+"""The stream that picks another token where a grammar does not allow the first."""
+
 SEED_LIMIT: Final = 2**64
 
 

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from hearth.backends.contract import SamplingParams
 from hearth.backends.engine.dry import RepeatedRuns
 from hearth.backends.engine.logprobs import log_normaliser, logprob_of, top_logprobs
+from hearth.backends.engine.matcher import Matcher
 from hearth.backends.engine.penalties import SeenTokens
-from hearth.backends.engine.random_stream import DRAW, XTC, fresh_seed, uniform
+from hearth.backends.engine.random_stream import DRAW, REDRAW, XTC, fresh_seed, uniform
 from hearth.backends.engine.selection import Indices, largest
 from hearth.backends.engine.truncation import (
     Pool,
@@ -90,19 +91,35 @@ class Sampler:
         if self._repeats is not None:
             self._repeats.add(token)
 
-    def draw(self, logits: Logits, position: int, *, banned: Collection[int] = ()) -> Drawn:
+    def draw(
+        self,
+        logits: Logits,
+        position: int,
+        *,
+        banned: Collection[int] = (),
+        matcher: Matcher | None = None,
+    ) -> Drawn:
         """The token at `position`.
 
         It depends on the logits, the accepted tokens and (seed, position) alone.
 
+        With a grammar the token is drawn as ever, and only if the grammar does not allow it, drawn
+        again, independently, from what is allowed. With p the probabilities and A their sum over
+        what is allowed, an allowed token t comes with p(t) + (1 - A) p(t)/A = p(t)/A: what masking
+        at once would give, at a mask for the failures alone. Top-k and the other truncations act
+        on all tokens the first time, and on the allowed ones the second.
+
         Args:
             logits: [V] float32, left unchanged.
             position: index of the token in its sequence.
-            banned: ids that may not be drawn (end tokens with `ignore_eos` or before `min_tokens`).
+            banned: ids that may not be drawn (end tokens with `ignore_eos` or before `min_tokens`);
+                an end token is drawn in spite of that where a grammar lets nothing else follow.
+            matcher: the grammar, at `position`.
 
         Raises:
-            InternalError: the model produced NaN or infinite logits.
-            InvalidParameter: `logit_bias` and `banned` leave no token.
+            InternalError: the model produced NaN or infinite logits, or the grammar failed.
+            InvalidParameter: `logit_bias`, `banned` and the grammar leave no token, or the grammar
+                met a bound.
         """
         work = self._adjusted(logits, banned)
         if self._greedy:
@@ -110,7 +127,9 @@ class Sampler:
             self._check_peak(logits, float(work[token]), position)
         else:
             self._check_peak(logits, float(work.max()), position)
-            token = self._sample(work, position)
+            token = self._sample(work, position, DRAW)
+        if matcher is not None and not matcher.allows(token):
+            token = self._choose_allowed(work, position, banned, matcher.allowed())
         if self.params.logprobs is None:
             return Drawn(token)
         normaliser = log_normaliser(logits)
@@ -149,10 +168,28 @@ class Sampler:
             position=position,
         )
 
-    def _sample(self, work: Logits, position: int) -> int:
+    def _sample(self, work: Logits, position: int, stream: int) -> int:
         ids, pool = self._survivors(work, position)
-        place = pick(weights_of(pool, self.params.temperature), uniform(self.seed, position, DRAW))
+        number = uniform(self.seed, position, stream)
+        place = pick(weights_of(pool, self.params.temperature), number)
         return place if ids is None else int(ids[place])
+
+    def _choose_allowed(
+        self, work: Logits, position: int, banned: Collection[int], allowed: NDArray[np.bool_]
+    ) -> int:
+        """A token from the adjusted logits `work`, of those that are `allowed`."""
+        masked = np.where(allowed, work, np.float32(-np.inf))
+        best = int(masked.argmax())
+        if math.isfinite(masked[best]):
+            return best if self._greedy else self._sample(masked, position, REDRAW)
+        ends = [token for token in banned if allowed[token]]
+        if ends:
+            return min(ends)
+        raise InvalidParameter(
+            "logit_bias",
+            f"Every token that the grammar allows at position {position} is banned.",
+            "Ban fewer tokens with logit_bias, or ask for less in the schema.",
+        )
 
     def _survivors(self, work: Logits, position: int) -> tuple[Indices | None, Pool]:
         """Ids (ascending; None: the whole vocabulary) and logits of what may be drawn."""

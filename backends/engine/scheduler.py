@@ -108,6 +108,7 @@ class Scheduler:
         for row in plan.rows:
             sequence = self._running[row.slot]
             sequence.computed += len(row.tokens)
+            self._pin(sequence)
             if not self._info.keeps_past and sequence.computed == sequence.prompt_tokens - 1:
                 # What follows cannot be undone, and the next question will begin like this.
                 self._cache.checkpoint(row.slot)
@@ -173,6 +174,7 @@ class Scheduler:
         if not sequence.clock.admitted:
             self.found_tokens += computed
         sequence.start(slot, computed)
+        self._pin(sequence)
         return True
 
     def _restored(self, slot: int, sequence: Sequence, free: int) -> int | None:
@@ -188,6 +190,14 @@ class Scheduler:
         if not self._cache.reserve(slot, saved.tokens):
             return None
         return saved.tokens if self._cache.restore(slot, saved.state, known) else None
+
+    def _pin(self, sequence: Sequence) -> None:
+        """Keep what `sequence` asks to be kept of what it has computed. What cannot be pinned is
+        kept as any prefix; `CacheStats.pinned_tokens` tells.
+        """
+        for tokens, seconds in sequence.due_pins():
+            assert sequence.slot is not None
+            self._cache.pin(sequence.slot, tokens, seconds)
 
     def _displace(self, sequence: Sequence) -> bool:
         """Put somebody of lower priority aside for `sequence`; False if there is nobody."""
@@ -295,12 +305,13 @@ class Scheduler:
 
     def _wanted(self, sequence: Sequence) -> int:
         """How far the next step may bring `sequence`: memories that keep no past stop before the
-        last token of the prompt, so that a checkpoint can be made there.
+        last token of the prompt, so that a checkpoint can be made there, and where a pin ends.
         """
-        before_last = sequence.prompt_tokens - 1 - sequence.computed
-        if not self._info.keeps_past and before_last > 0:
-            return before_last
-        return sequence.pending
+        if self._info.keeps_past:
+            return sequence.pending
+        stops = [sequence.prompt_tokens - 1, *(tokens for tokens, _ in sequence.pins)]
+        ahead = [stop - sequence.computed for stop in stops if stop > sequence.computed]
+        return min(ahead, default=sequence.pending)
 
     @staticmethod
     def _within(outputs: int, sequence: Sequence, count: int) -> int:

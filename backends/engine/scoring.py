@@ -5,8 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from hearth.backends.contract import Failed, Finished, FinishReason, Scores
-from hearth.backends.engine.logprobs import log_normaliser, logprob_of
+from hearth.backends.contract import Failed, Finished, FinishReason, Scores, TokenLogprob
+from hearth.backends.engine.logprobs import (
+    Piece,
+    log_normaliser,
+    logprob_of,
+    named,
+    top_logprobs,
+)
 from hearth.backends.engine.sequence import Clock, Logits, Sequence
 from hearth.backends.errors import InternalError, to_info
 
@@ -21,6 +27,11 @@ class Scoring(Sequence):
     Args:
         tokens: two or more ids.
         emit: gets exactly one of `Scores`, `Failed` and `Finished("cancelled")`.
+        top: how many of the likeliest are told for each token; 0: `Scores.tokens` is empty.
+        piece: for their texts; needed where `top` is not 0.
+
+    Raises:
+        InternalError: `top` without `piece`.
     """
 
     def __init__(
@@ -29,13 +40,20 @@ class Scoring(Sequence):
         tokens: list[int],
         emit: Answer,
         *,
+        top: int = 0,
+        piece: Piece | None = None,
         priority: int = 0,
         session: str = "",
         clock: Clock | None = None,
     ) -> None:
         super().__init__(ident, tokens[:-1], priority=priority, session=session, clock=clock)
+        if top and piece is None:
+            raise InternalError(f"The {top} likeliest tokens cannot be named without their texts.")
+        self._top = top
+        self._piece = piece
         self._next = tokens[1:]
         self._logprobs: list[float] = []
+        self._tokens: list[TokenLogprob] = []
         self._emit = emit
 
     def findable(self) -> list[int]:
@@ -64,12 +82,18 @@ class Scoring(Sequence):
                     "The model file may be damaged: check its sha256, or try another quantization.",
                 )
             token = self._next[len(self._logprobs)]
-            self._logprobs.append(logprob_of(row, token, normaliser))
+            logprob = logprob_of(row, token, normaliser)
+            if self._top and self._piece is not None:
+                likeliest = top_logprobs(row, self._top, normaliser)
+                self._tokens.append(named(token, logprob, likeliest, self._piece))
+            self._logprobs.append(logprob)
         return "stop" if len(self._logprobs) == len(self._next) else None
 
     def finish(self, reason: FinishReason) -> None:
-        complete = reason != "cancelled"
-        self._end(Scores(tuple(self._logprobs)) if complete else Finished(reason))
+        if reason == "cancelled":
+            self._end(Finished(reason))
+        else:
+            self._end(Scores(tuple(self._logprobs), tuple(self._tokens)))
 
     def fail(self, error: Exception) -> None:
         self._end(Failed(to_info(error)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,6 +52,8 @@ class Sequence(ABC):
         cached: prompt tokens that were found when it was first admitted.
         slot: its place in the runner, while it runs.
         saved: what it held when it was preempted, if the runner could copy it.
+        pins: how many first tokens are to be kept, and for how many seconds from their last use;
+            those that are not computed yet, the fewest first.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Sequence(ABC):
         priority: int = 0,
         session: str = "",
         clock: Clock | None = None,
+        pins: Seq[tuple[int, float]] = (),
     ) -> None:
         self.id = ident
         self.tokens = tokens
@@ -73,6 +77,7 @@ class Sequence(ABC):
         self.slot: int | None = None
         self.saved: Saved | None = None
         self.done = False
+        self.pins = sorted(pins)
 
     @property
     def total(self) -> int:
@@ -92,6 +97,12 @@ class Sequence(ABC):
             self.cached = computed
             self.clock.admitted = time.monotonic()
             self.on_admitted()
+
+    def due_pins(self) -> list[tuple[int, float]]:
+        """Take those out of `pins` whose tokens are computed now."""
+        due = [pin for pin in self.pins if pin[0] <= self.computed]
+        del self.pins[: len(due)]
+        return due
 
     def stop(self, saved: Saved | None) -> None:
         """The scheduler put it aside; nothing of it is in the runner's memory now."""

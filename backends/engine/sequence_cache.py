@@ -111,6 +111,7 @@ class SequenceCache:
         """See the protocol. Where what is forgotten is shared, and the pool has no room for as much
         anew, less is reserved afterwards.
         """
+        self._pins.expire()
         sequence = self.sequence(slot)
         held = self._index.length(sequence)
         if tokens >= held:
@@ -148,7 +149,8 @@ class SequenceCache:
             raise InternalError(f"Slot {slot} holds {held} tokens; {tokens} cannot be pinned.")
         known = self._kept.exactly(source, tokens)
         if known not in self._pins:
-            if known is None and not self._store.intact(source, held, tokens):
+            is_whole = known is not None or self._store.intact(source, held, tokens)
+            if not is_whole or self._pool.cells > self._pool_tokens:
                 return False
             holder = source if known is None else known
             if not self._pins.make_room(holder, tokens, seconds, self._most_pinned_tokens):
@@ -265,10 +267,8 @@ class SequenceCache:
         for sequence, tokens in held.items():
             assert len(tokens) == self._index.length(sequence) == self._pool.length(sequence)
             assert len(tokens) <= self._context
-        for sequence in self._kept:
-            assert held[sequence] and self._pool.promised(sequence) == 0
-        for sequence in self._free:
-            assert not held[sequence] and self._pool.promised(sequence) == 0
+        assert all(held[one] for one in self._kept) and not any(held[one] for one in self._free)
+        assert not any(self._pool.promised(one) for one in (*self._kept, *self._free))
         for one in every:
             for other in range(one):
                 shared = self._pool.shared(one, other)

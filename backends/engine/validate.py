@@ -33,7 +33,7 @@ from hearth.backends.engine.validate_chat import (
     validate_template_values,
     validate_tools,
 )
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import ConflictingParameters, InvalidParameter
 from hearth.backends.text.output.rules import content_rule
 
 __all__ = [
@@ -56,12 +56,13 @@ __all__ = [
 ]
 
 MOST_STOPS: Final = 16
-LONGEST_STOP_BYTES: Final = 256
+LONGEST_STOP_BYTES: Final = 1024
 MOST_BIASES: Final = 1024
 LARGEST_BIAS: Final = 100.0
 MOST_BREAKERS: Final = 64
 LONGEST_BREAKER_BYTES: Final = 256
 LONGEST_SESSION_BYTES: Final = 256
+MOST_TOP: Final = 20
 MOST_TEXTS: Final = 2048
 """Texts of one call for vectors or ranks."""
 
@@ -82,7 +83,9 @@ SAMPLING_FIELDS: Final = (
     Field("xtc_probability", "float", 0, 1, "XTC: chance to drop the top choices; 0 is off"),
     Field("xtc_threshold", "float", 0, 1, "XTC: probability that makes a token a top choice"),
     Field("seed", "int", 0, 2**64 - 1, "same seed, same text", optional=True),
-    Field("logprobs", "int", 0, 20, "log probabilities of the n likeliest tokens", optional=True),
+    Field(
+        "logprobs", "int", 0, MOST_TOP, "log probabilities of the n likeliest tokens", optional=True
+    ),
 )
 """The numbers of `SamplingParams`."""
 
@@ -103,13 +106,14 @@ def validate(request: Request, vocab_size: int | None) -> None:
 
     Raises:
         InvalidParameter: `param` names the first field that has a wrong type or value.
+        ConflictingParameters, LimitExceeded, UnknownToken: those, where that is what is wrong.
     """
     _check_prompt(request, vocab_size)
     _check_sampling(request.sampling, vocab_size)
     for field in REQUEST_FIELDS:
         check_number(field, getattr(request, field.name))
     if request.max_tokens is not None and request.min_tokens > request.max_tokens:
-        raise InvalidParameter(
+        raise ConflictingParameters(
             "min_tokens",
             f"min_tokens ({request.min_tokens}) is larger than max_tokens ({request.max_tokens}).",
             "Lower min_tokens or raise max_tokens.",
@@ -126,8 +130,9 @@ def validate(request: Request, vocab_size: int | None) -> None:
         content_rule(request.constraint, "constraint")
 
 
-def validate_score(ids: Sequence[int], session: str, vocab_size: int | None) -> None:
-    """Check a call for the log probabilities of `ids`; `vocab_size` as for `validate`.
+def validate_score(ids: Sequence[int], session: str, vocab_size: int | None, top: int = 0) -> None:
+    """Check a call for the log probabilities of `ids` and the `top` likeliest in the place of each;
+    `vocab_size` as for `validate`.
 
     Raises:
         InvalidParameter: `param` names what has a wrong type or value.
@@ -139,6 +144,7 @@ def validate_score(ids: Sequence[int], session: str, vocab_size: int | None) -> 
             "token_ids has one token; nothing comes before it that could make it likely or not.",
             "Send two tokens or more.",
         )
+    check_number(Field("top", "int", 0, MOST_TOP, ""), top)
     _check_session(session)
 
 

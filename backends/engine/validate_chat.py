@@ -20,7 +20,7 @@ from hearth.backends.engine.checks import (
     empty,
     wrong_type,
 )
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import ConflictingParameters, InvalidParameter, LimitExceeded
 from hearth.backends.text.output.rules import check_schema
 
 MOST_MESSAGES: Final = 2048
@@ -29,14 +29,14 @@ MOST_CALLS: Final = 128
 MOST_KEPT: Final = 8
 """Messages of one request that have a `keep_s`."""
 LONGEST_KEEP_S: Final = 86_400
-LONGEST_NAME_BYTES: Final = 256
+LONGEST_NAME_BYTES: Final = 1024
 """Names of speakers, ids and names of calls."""
 LARGEST_ARGUMENTS_BYTES: Final = 1 << 20
 DEEPEST_ARGUMENTS: Final = 64
 MOST_TOOLS: Final = 128
 TOOL_NAME: Final = "[A-Za-z0-9_-]{1,64}"
 """A regular expression that the whole name of a tool matches."""
-LONGEST_DESCRIPTION_BYTES: Final = 16 << 10
+LONGEST_DESCRIPTION_BYTES: Final = 64 << 10
 LARGEST_VALUES_BYTES: Final = 16 << 10
 DEEPEST_VALUES: Final = 16
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
@@ -77,7 +77,7 @@ def validate_messages(request: Request) -> None:
     kept = [index for index, message in enumerate(messages) if message.keep_s]
     if len(kept) > MOST_KEPT:
         param = f"messages[{kept[MOST_KEPT]}].keep_s"
-        raise InvalidParameter(
+        raise LimitExceeded(
             param,
             f"{len(kept)} messages are to be kept; at most {MOST_KEPT} are possible.",
             "Keep the last one of those that will come again.",
@@ -97,7 +97,7 @@ def validate_tools(request: Request) -> None:
     for index, tool in enumerate(request.tools):
         _check_tool(f"tools[{index}]", tool)
         if tool.name in names:
-            raise InvalidParameter(
+            raise ConflictingParameters(
                 f"tools[{index}].name",
                 f"Two tools are called {tool.name}.",
                 "Give each tool a name of its own.",
@@ -107,7 +107,7 @@ def validate_tools(request: Request) -> None:
     check_flag("parallel_tool_calls", request.parallel_tool_calls)
     check_text("forced_tool", request.forced_tool)
     if request.tool_choice == "required" and not names:
-        raise InvalidParameter(
+        raise ConflictingParameters(
             "tool_choice",
             "tool_choice is required, and there are no tools.",
             "Send tools, or leave tool_choice out.",
@@ -115,13 +115,13 @@ def validate_tools(request: Request) -> None:
     if not request.forced_tool:
         return
     if request.tool_choice != "required":
-        raise InvalidParameter(
+        raise ConflictingParameters(
             "forced_tool",
             f"forced_tool is given with the tool_choice {request.tool_choice!r}.",
             'Set tool_choice to "required".',
         )
     if request.forced_tool not in names:
-        raise InvalidParameter(
+        raise ConflictingParameters(
             "forced_tool",
             f"forced_tool is {request.forced_tool[:64]!r}, which is none of the tools.",
             f"Name one of {', '.join(sorted(names))}."[:300],
@@ -157,7 +157,7 @@ def validate_template_values(values: dict[str, Any]) -> None:
 
 def _check_json(param: str, value: Any) -> None:
     if depth_of(value, DEEPEST_VALUES + 1) > DEEPEST_VALUES:
-        raise InvalidParameter(
+        raise LimitExceeded(
             param, f"{param} is nested more than {DEEPEST_VALUES} levels deep.", "Flatten it."
         )
     try:
@@ -229,14 +229,14 @@ def _refuse_constant(name: str) -> None:
 
 def _check_continued(last: Message) -> None:
     if last.role != "assistant":
-        raise InvalidParameter(
+        raise ConflictingParameters(
             "continue_last",
             f"continue_last goes on from an answer, and the last message is of the role"
             f" {last.role!r}.",
             "Let the last message be the assistant's, or leave continue_last out.",
         )
     if last.tool_calls:
-        raise InvalidParameter(
+        raise ConflictingParameters(
             "continue_last",
             "continue_last goes on from text, and the last message ends in tool calls.",
             "Send the results of the calls as further messages.",

@@ -1,4 +1,6 @@
-"""Vectors for texts, by a llama.cpp context of its own that knows nothing of running sequences."""
+"""Vectors and ranks for texts, by a llama.cpp context of its own that knows nothing of running
+sequences.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +35,41 @@ larger than fits into this."""
 WHOLE_LOGIT_BYTES = 1 << 30
 """The same for texts that cannot be cut."""
 
-_MEAN, _CLS, _LAST, _RANK = 1, 2, 3, 4
+_MEAN, _CLS, _LAST, RANK = 1, 2, 3, 4
 """llama_pooling_type of llama.h."""
+_YES = "yes"
+"""What the first output is called where a reranker has one for each answer to "does it fit?"."""
 _POOLING: dict[Pooling, int] = {"mean": _MEAN, "cls": _CLS, "last": _LAST}
 
 Vectors = NDArray[np.float32]
 
 
+def own_pooling(model: LlamaModel) -> int:
+    """The pooling type that the file names; 0 where it names none."""
+    architecture = model.metadata("general.architecture")
+    return int(model.metadata(f"{architecture}.pooling_type") or 0)
+
+
+def vector_width(model: LlamaModel) -> int:
+    """Length of a vector."""
+    return int(model.library.api.llama_model_n_embd_out(model.handle))
+
+
+def names_rank(model: LlamaModel) -> bool:
+    """Whether the file says that its first output is a rank: the only one, or that of "yes". (One
+    with other labels sorts texts into classes.)
+    """
+    api = model.library.api
+    if own_pooling(model) != RANK:
+        return False
+    label = api.llama_model_cls_label(model.handle, 0)
+    is_yes = label is not None and label.decode("utf-8", "replace").lower() == _YES
+    return is_yes or int(api.llama_model_n_cls_out(model.handle)) == 1
+
+
 class Embedder:
-    """Embeds texts with a loaded model. Its context is made when it is first needed, and again for
-    another pooling or a longer text; close it before the model.
+    """Embeds or ranks texts with a loaded model. Its context is made when it is first needed, and
+    again for another pooling or a longer text; close it before the model.
 
     Args:
         model: outlives the embedder.
@@ -63,9 +90,9 @@ class Embedder:
         self._threads = threads
         self._context: _PoolingContext | None = None
         architecture = model.metadata("general.architecture")
-        self._own_pooling = int(model.metadata(f"{architecture}.pooling_type") or 0)
+        self._own_pooling = own_pooling(model)
         self._is_causal = model.metadata(f"{architecture}.attention.causal") != "false"
-        self.width = int(model.library.api.llama_model_n_embd_out(model.handle))
+        self.width = vector_width(model)
         """Length of a vector."""
 
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> Vectors:
@@ -85,10 +112,37 @@ class Embedder:
             DoesNotFit: there is no memory for a context of the longest text.
             InternalError: llama.cpp failed.
         """
-        kind = self._pooling_type(pooling)
+        return _normalized(self._pooled(texts, self._pooling_type(pooling), self.width))
+
+    def rank(self, texts: Sequence[Sequence[int]]) -> Vectors:
+        """How well the text in each of `texts`, together with a query as the model wants them,
+        answers the query: [len(texts)], on the model's own scale, higher is better.
+
+        Args:
+            texts: token ids, with the special tokens that the model wants. The model must be one
+                that `names_rank` and that has a head to rank with.
+
+        Raises:
+            InvalidParameter, PromptTooLong, DoesNotFit: as `embed`.
+            InternalError: llama.cpp failed, or a rank is not a finite number.
+        """
+        outputs = int(self._model.library.api.llama_model_n_cls_out(self._model.handle))
+        ranks = self._pooled(texts, RANK, outputs)[:, 0]
+        if not np.isfinite(ranks).all():
+            raise InternalError("The model gave a rank that is not a finite number.")
+        return ranks
+
+    def close(self) -> None:
+        """Free the context; the next text makes another. May be called twice."""
+        context, self._context = self._context, None
+        if context is not None:
+            context.close()
+
+    def _pooled(self, texts: Sequence[Sequence[int]], kind: int, width: int) -> Vectors:
+        """[len(texts), width]: what llama.cpp's pooling `kind` makes of each text."""
         for index, text in enumerate(texts):
             self._check(index, text)
-        vectors = np.zeros((len(texts), self.width), np.float32)
+        vectors = np.zeros((len(texts), width), np.float32)
         if not texts:
             return vectors
         context = self._fitting(kind, max(len(text) for text in texts))
@@ -103,25 +157,19 @@ class Embedder:
                 vectors[group] = context.compute(rows)
         if context.cells > START_CELLS:
             self.close()  # made for one long text: what it holds is better spent on sequences
-        return _normalized(vectors)
-
-    def close(self) -> None:
-        """Free the context; the next text makes another. May be called twice."""
-        context, self._context = self._context, None
-        if context is not None:
-            context.close()
+        return vectors
 
     def _in_pieces(self, context: _PoolingContext, kind: int, text: Sequence[int]) -> Vectors:
-        """[width] of one text that is longer than a batch."""
+        """[context.width] of one text that is longer than a batch."""
         context.clear()
-        total = np.zeros(self.width, np.float64)
+        total = np.zeros(context.width, np.float64)
         size = context.batch_tokens
         for start in range(0, len(text), size):
             piece = text[start : start + size]
             vector = context.compute([Row(0, start, piece, outputs=len(piece))])[0]
             if kind == _MEAN:
                 total += vector.astype(np.float64) * (len(piece) / len(text))
-            elif kind == _LAST or start == 0:
+            elif kind in (_LAST, RANK) or start == 0:
                 total[:] = vector
             if kind == _CLS:
                 break
@@ -129,7 +177,7 @@ class Embedder:
 
     def _pooling_type(self, pooling: Pooling) -> int:
         name = self._model.path.name
-        if self._own_pooling == _RANK:
+        if self._own_pooling == RANK:
             raise UnsupportedParameter(
                 "pooling",
                 f"{name} is a reranker: it scores pairs of texts and has no vectors for one.",
@@ -209,7 +257,7 @@ class Embedder:
 
 
 class _PoolingContext:
-    """Owns one `llama_context` that gives one vector a sequence.
+    """Owns one `llama_context` that gives one vector a sequence, or with `RANK` its ranks.
 
     A batch is one graph (n_batch = n_ubatch): llama.cpp pools within a graph only.
     """
@@ -232,7 +280,9 @@ class _PoolingContext:
         many."""
         self._api = model.library.api
         self._log = model.library.log
-        self._width = int(self._api.llama_model_n_embd_out(model.handle))
+        self.width = vector_width(model)
+        if kind == RANK:
+            self.width = int(self._api.llama_model_n_cls_out(model.handle))
         params = self._api.llama_context_default_params()
         set_fields(
             params,
@@ -282,12 +332,12 @@ class _PoolingContext:
                 f"llama.cpp could not embed {sum(len(row.tokens) for row in rows):,} tokens "
                 f"({code}): {self._log.said() or 'it gave no reason'}"
             )
-        vectors = np.empty((len(rows), self._width), np.float32)
+        vectors = np.empty((len(rows), self.width), np.float32)
         for row, vector in zip(rows, vectors, strict=True):
             pointer = self._api.llama_get_embeddings_seq(self._handle, row.slot)
             if not pointer:
                 raise InternalError(f"llama.cpp has no vector for sequence {row.slot}.")
-            vector[:] = np.ctypeslib.as_array(pointer, (self._width,))
+            vector[:] = np.ctypeslib.as_array(pointer, (self.width,))
         return vectors
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 
@@ -14,3 +15,13 @@ class GgufFacts(Protocol):
     def context_length(self) -> int: ...
     def value(self, key: str, default: Any = None) -> Any: ...
     def kv_bytes_per_token(self, type_k: str, type_v: str) -> int: ...
+
+
+def has_rank_head(shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether a file has what makes a score of a text's vector (`build_pooling` in
+    llama-graph.cpp). Where it has not, llama.cpp takes numbers of the vector itself for scores.
+
+    Args:
+        shapes: of its tensors, (inputs, outputs), by name.
+    """
+    return "cls.output.weight" in shapes or shapes.get("cls.weight", ())[1:] == (1,)

@@ -7,9 +7,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from hearth.backends.contract import ModelInfo, ModelSettings, ModelSpec
+from hearth.backends.contract import Capability, ModelInfo, ModelSettings, ModelSpec
+from hearth.backends.engine.runner import RunnerInfo
 from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.backends.llamacpp import attention, selftest
+from hearth.backends.llamacpp.facts import has_rank_head
 from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.memory import available_bytes
 from hearth.backends.llamacpp.model import LlamaModel, Progress
@@ -17,6 +19,8 @@ from hearth.backends.llamacpp.params import ContextPlan, check_settings, gpu_lay
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
 from hearth.backends.runners import Loaded
+from hearth.backends.text.output.families import takes_tools, thinks
+from hearth.backends.text.tokenizer import Tokenizer
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
 
@@ -59,12 +63,17 @@ def open_model(
     model = LlamaModel.open(path, gpu_layers=layers, extra_buffers=extra_buffers, progress=progress)
     try:
         runner = LlamaRunner(
-            model, plan, threads=settings.threads, batch_threads=settings.batch_threads
+            model,
+            plan,
+            threads=settings.threads,
+            batch_threads=settings.batch_threads,
+            has_rank_head=has_rank_head({one.name: one.shape for one in header.all_tensors}),
         )
     except HearthError:
         model.close()
         raise
     template = settings.chat_template or model.chat_template() or None
+    tokenizer = LlamaTokenizer(model)
     info = ModelInfo(
         name=spec.name or path.stem,
         path=str(path),
@@ -86,8 +95,25 @@ def open_model(
         has_chat_template=template is not None,
         template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
         notices=_notices(plan, notice),
+        capabilities=_capabilities(template, tokenizer, runner.info),
+        max_sessions=runner.info.max_sequences,
+        max_batch_tokens=runner.info.max_batch_tokens,
     )
-    return Loaded(runner, LlamaTokenizer(model), info, template)
+    return Loaded(runner, tokenizer, info, template)
+
+
+def _capabilities(
+    template: str | None, tokenizer: Tokenizer, info: RunnerInfo
+) -> tuple[Capability, ...]:
+    can: dict[Capability, bool] = {
+        "chat": template is not None,
+        "tools": takes_tools(template),
+        "thinking": thinks(template),
+        "infill": tokenizer.infill_ids is not None,
+        "embed": info.embedding_width > 0,
+        "rank": info.can_rank,
+    }
+    return tuple(capability for capability, is_possible in can.items() if is_possible)
 
 
 def _plan(settings: ModelSettings, header: GgufFile) -> ContextPlan:

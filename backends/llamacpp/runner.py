@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from hearth.backends.contract import Pooling
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.engine.sequence_cache import SequenceCache
-from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter
+from hearth.backends.errors import (
+    Busy,
+    HearthError,
+    InternalError,
+    InvalidParameter,
+    UnsupportedParameter,
+)
+from hearth.backends.llamacpp import embedder
 from hearth.backends.llamacpp import threads as thread_counts
 from hearth.backends.llamacpp.context import Batch, LlamaContext
 from hearth.backends.llamacpp.embedder import Embedder
@@ -35,6 +42,7 @@ class LlamaRunner:
         plan: from `plan_context`.
         threads: for one-token steps; None: measured now.
         batch_threads: for prefill; None: measured now.
+        has_rank_head: whether the file has the tensors that `rank` needs (`facts.has_rank_head`).
 
     Raises:
         DoesNotFit: the first context could not be made.
@@ -48,6 +56,7 @@ class LlamaRunner:
         *,
         threads: int | None = None,
         batch_threads: int | None = None,
+        has_rank_head: bool = False,
     ) -> None:
         self._model = model
         self._plan = plan
@@ -65,6 +74,7 @@ class LlamaRunner:
             context=plan.context,
             kept_tokens=plan.kept_tokens,
         )
+        is_reranker = embedder.own_pooling(model) == embedder.RANK
         self._info = RunnerInfo(
             vocab_size=model.facts.vocab_size,
             context=plan.context,
@@ -75,7 +85,8 @@ class LlamaRunner:
             kv_bytes_per_token=plan.kv_bytes_per_token,
             end_ids=model.facts.end_ids,
             keeps_past=self._store.keeps_past,
-            embedding_width=int(model.library.api.llama_model_n_embd_out(model.handle)),
+            embedding_width=0 if is_reranker else embedder.vector_width(model),
+            can_rank=has_rank_head and embedder.names_rank(model),
         )
         try:
             self._warm_up(measure_decode=threads is None, measure_batch=batch_threads is None)
@@ -152,9 +163,23 @@ class LlamaRunner:
             PromptTooLong: a text is longer than can be embedded.
             DoesNotFit: there is no memory for that context.
         """
-        if self._embedder is None:
-            self._embedder = Embedder(self._model, self._plan, self.batch_threads)
-        return self._embedder.embed(texts, pooling)
+        return self._text_context().embed(texts, pooling)
+
+    def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """See the protocol, and `Embedder.rank` for more.
+
+        Raises:
+            UnsupportedParameter: this model is no reranker.
+            PromptTooLong: a text is longer than can be ranked.
+            DoesNotFit: there is no memory for that context.
+        """
+        if not self._info.can_rank:
+            raise UnsupportedParameter(
+                "model",
+                f"{self._model.path.name} was not trained to rank texts.",
+                "Use a reranker, e.g. one of the Qwen3-Reranker family.",
+            )
+        return self._text_context().rank(texts)
 
     def prefill_beside(
         self, tokens: Sequence[int], done: Callable[[], None]
@@ -186,11 +211,16 @@ class LlamaRunner:
         if self._side is not None:
             self._side.cancel()
             self._side.wait()
-        embedder, self._embedder = self._embedder, None
-        if embedder is not None:
-            embedder.close()
+        texts, self._embedder = self._embedder, None
+        if texts is not None:
+            texts.close()
         self._store.close()
         self._model.close()
+
+    def _text_context(self) -> Embedder:
+        if self._embedder is None:
+            self._embedder = Embedder(self._model, self._plan, self.batch_threads)
+        return self._embedder
 
     def _share_cores(self) -> None:
         """Leave a side prefill its threads while it runs."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from hearth.backends.errors import InternalError, InvalidParameter
 from hearth.backends.llamacpp.model import LlamaModel
 
 _TOO_LARGE = -(2**31)
 """What llama_tokenize answers when the result would not fit an int32."""
+_PLACES = re.compile(r"(\{query\}|\{document\})")
 
 
 class LlamaTokenizer:
@@ -25,7 +28,7 @@ class LlamaTokenizer:
         self._vocab_size = model.facts.vocab_size
         self._plain: list[bytes | None] = [None] * self._vocab_size
         self._special: list[bytes | None] = [None] * self._vocab_size
-        self._control_texts: tuple[str, ...] | None = None
+        self._control_tokens: Mapping[str, int] | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -40,12 +43,23 @@ class LlamaTokenizer:
         return self._written(self._api.llama_vocab_eos(self._model.vocab))
 
     @property
-    def control_texts(self) -> tuple[str, ...]:
-        if self._control_texts is None:
+    def control_tokens(self) -> Mapping[str, int]:
+        if self._control_tokens is None:
             vocab, is_control = self._model.vocab, self._api.llama_vocab_is_control
             ids = (ident for ident in range(self._vocab_size) if is_control(vocab, ident))
-            self._control_texts = tuple(self._written(ident) for ident in ids)
-        return self._control_texts
+            found: dict[str, int] = {}
+            for ident in ids:
+                found.setdefault(self._written(ident), ident)
+            self._control_tokens = MappingProxyType(found)
+        return self._control_tokens
+
+    @property
+    def infill_ids(self) -> tuple[int, int, int] | None:
+        api, vocab = self._api, self._model.vocab
+        prefix = int(api.llama_vocab_fim_pre(vocab))
+        suffix = int(api.llama_vocab_fim_suf(vocab))
+        middle = int(api.llama_vocab_fim_mid(vocab))
+        return (prefix, suffix, middle) if min(prefix, suffix, middle) >= 0 else None
 
     def encode(
         self, text: str, *, special: bool, add_bos: bool, add_eos: bool = False
@@ -73,6 +87,34 @@ class LlamaTokenizer:
         begin = [facts.bos_id] if add_bos and facts.adds_bos and facts.bos_id is not None else []
         end = [facts.closing_id] if add_eos and facts.closing_id is not None else []
         return begin + self._tokenize(data, special) + end
+
+    def encode_pair(self, query: str, text: str) -> list[int]:
+        """Token ids of a question and a text (see the protocol): as the model's own template for
+        ranking says, else the two closed and separated by the vocabulary's tokens for that, as
+        llama.cpp's server does.
+        """
+        template = self._model.metadata("tokenizer.chat_template.rerank")
+        if template is None:
+            return self._separated(query, text)
+        ids: list[int] = []
+        for part in _PLACES.split(template):
+            typed = {"{query}": query, "{document}": text}.get(part)
+            ids += self.encode(
+                part if typed is None else typed, special=typed is None, add_bos=False
+            )
+        return ids
+
+    def _separated(self, query: str, text: str) -> list[int]:
+        api, vocab = self._api, self._model.vocab
+        separator = int(api.llama_vocab_sep(vocab))
+        closing = int(api.llama_vocab_eos(vocab))
+        if closing < 0:
+            closing = separator
+        end = [closing] if api.llama_vocab_get_add_eos(vocab) and closing >= 0 else []
+        between = [separator] if api.llama_vocab_get_add_sep(vocab) and separator >= 0 else []
+        first = self.encode(query, special=False, add_bos=True)
+        second = self.encode(text, special=False, add_bos=False)
+        return first + end + between + second + end
 
     def piece(self, token_id: int, *, special: bool = False) -> bytes:
         """The bytes of one token (see the protocol).

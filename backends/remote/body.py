@@ -26,6 +26,7 @@ _DETAILS: Final[Mapping[str, tuple[str, ...]]] = {
     "xtc_probability": ("xtc_threshold",),
 }
 """Parameters that only mean something while a step is on."""
+_USUAL: Final = SamplingParams()
 _WHOLE_WINDOW: Final = -1
 
 
@@ -63,9 +64,10 @@ class _Writer:
             self.body[names[param]] = (
                 self.dialect.top_k_off if param == "top_k" and value == off else value
             )
-            if value != off:
-                for detail in _DETAILS.get(param, ()):
-                    self.body[names[detail]] = _plain(getattr(params, detail))
+            for detail in _DETAILS.get(param, ()):
+                fine = getattr(params, detail)
+                if value != off or fine != getattr(_USUAL, detail):
+                    self.body[names[detail]] = list(fine) if isinstance(fine, tuple) else fine
         self._window(params)
         if params.logit_bias:
             self.body["logit_bias"] = {str(token): b for token, b in params.logit_bias.items()}
@@ -255,9 +257,7 @@ def notices(request: Request, dialect: Dialect) -> tuple[str, ...]:
     if any(message.keep_s > 0 for message in messages):
         found.append("The prompt is not kept: a remote model's cache is the other end's own.")
     if not dialect.reasoning and any(message.reasoning for message in messages):
-        found.append(
-            "Earlier reasoning is left out: the other end's messages have no field for it."
-        )
+        found.append("Earlier reasoning is left out: messages there have no field for it.")
     return tuple(found)
 
 
@@ -298,7 +298,3 @@ def _seed(seed: int, bits: int) -> int:
     if bits < 64:
         return seed & ((1 << bits) - 1)
     return seed - 2**64 if seed >= 2**63 else seed
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

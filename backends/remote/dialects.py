@@ -108,7 +108,6 @@ SGLANG: Final = Dialect(
     reasoning=True,
     continues="on request",
     fresh_prefix="cache_salt",
-    echoes=True,
     usage_extras=_USAGE_ALWAYS,
 )
 LLAMA_SERVER: Final = Dialect(
@@ -136,8 +135,6 @@ DIALECTS: Final[Mapping[Kind, Dialect]] = {
     dialect.kind: dialect for dialect in (HEARTH, VLLM, SGLANG, LLAMA_SERVER, OPENAI, OTHER)
 }
 _OWNERS: Final[Mapping[str, Kind]] = {
-    "hearth": "hearth",
-    "bundled": "hearth",
     "vllm": "vllm",
     "sglang": "sglang",
     "llamacpp": "llama-server",
@@ -145,14 +142,14 @@ _OWNERS: Final[Mapping[str, Kind]] = {
     "openai-internal": "openai",
     "system": "openai",
 }
+"""`owned_by` in the list of models; OpenAI's has several beside each other."""
 
 
-def kind_of(owners: Sequence[str]) -> Kind:
-    """What a server is whose list of models names `owners` as `owned_by`. Only Hearth has bundled
-    models; OpenAI's own names stand for several owners beside each other.
-    """
-    kinds = {_OWNERS.get(owner, "other") for owner in owners}
-    if "hearth" in kinds:
+def kind_of(entries: Sequence[Mapping[str, Any]]) -> Kind:
+    """What a server is by its list of models."""
+    if any("hearth" in entry for entry in entries):
         return "hearth"
+    owners = (entry.get("owned_by") for entry in entries)
+    kinds = {_OWNERS.get(owner, "other") if isinstance(owner, str) else "other" for owner in owners}
     known = kinds - {"other"}
     return known.pop() if len(known) == 1 else "other"

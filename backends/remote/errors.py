@@ -46,6 +46,13 @@ class RemoteCut(RemoteError):
     code = "remote_cut"
 
 
+class RemoteInterrupted(RemoteError):
+    """Somebody at the other end ended the generation."""
+
+    code = "remote_interrupted"
+    http_status = 503
+
+
 class RemoteDenied(RemoteError):
     """The other end wants another key, or any."""
 

@@ -1,39 +1,57 @@
-"""What a chat template does to a conversation, found out by rendering sentinels, and the cure.
-
-Some templates drop the system prompt without a word, some refuse it, some refuse turns that do not
-alternate. `adapt` makes a conversation that the template keeps whole, and says what it changed.
-"""
+"""What a chat template does to a conversation, found out by rendering sentinels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
 
-from hearth.backends.contract import Message
+from hearth.backends.contract import Message, Tool, ToolCall
 from hearth.backends.errors import TemplateError
+from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle
 
 _SYSTEM: Final = "systemsentinel7401"
 _USER: Final = "usersentinel5288"
 _SECOND: Final = "secondsentinel9136"
-_NO_ANSWER: Final = ("timeout", "crashed")
+_TOOL: Final = "toolsentinel3350"
+_KEY: Final = "keysentinel6104"
+_ARGUMENT: Final = "argumentsentinel2549"
+_VALUE: Final = "valuesentinel8827"
+_RESULT: Final = "resultsentinel4095"
+_SAID: Final = "saidsentinel1763"
+NO_ANSWER: Final = ("timeout", "crashed")
 """Reasons of a `TemplateError` that say nothing about the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
-    """How a chat template treats what people write."""
+    """How a chat template treats what it is given."""
 
     system: Literal["kept", "dropped", "refused"] = "kept"
     must_alternate: bool = False
     """Two messages of one role in a row are refused or lose text."""
+    shows_tools: bool = True
+    calls: CallStyle | None = OPENAI_CALLS
+    """How it takes calls that were made and their results; None: it loses one or the other."""
+    results: bool = True
+    """Results of tools are kept, whatever becomes of the calls."""
+    several_calls: bool = True
+    """A message may have more than one call."""
+    content_beside_calls: bool = True
+    """What the model wrote before its calls is kept."""
 
 
-def probe(render: Callable[[Sequence[Message]], str]) -> TemplateTraits:
-    """Render three short conversations.
+class Render(Protocol):
+    """What the template makes of a conversation; raises `TemplateError`."""
 
-    Args:
-        render: what the template makes of a conversation; raises `TemplateError`.
+    def __call__(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), calls: CallStyle = ...
+    ) -> str: ...
+
+
+def probe(render: Render) -> TemplateTraits:
+    """Render some short conversations.
 
     Raises:
         TemplateError: the template cannot even render one user message, or drops it; or a render
@@ -53,65 +71,83 @@ def probe(render: Callable[[Sequence[Message]], str]) -> TemplateTraits:
     except TemplateError as error:
         _check_is_answer(error)
         system = "refused"
+    in_a_row = [user, Message("user", _SECOND)]
+    must_alternate = not _kept(render, in_a_row, (_USER, _SECOND))
+    tool = Tool(_TOOL, _SAID, {"type": "object", "properties": {_KEY: {"type": "string"}}})
+    shows_tools = _kept(render, [user], (_USER, _TOOL, _KEY), (tool,))
+    calls = _call_style(render, tool)
+    if calls is None:
+        told = [user, Message("assistant", _SAID), _result(0)]
+        results = _kept(render, told, (_SAID, f"{_RESULT}0"), (tool,))
+        return TemplateTraits(system, must_alternate, shows_tools, None, results)
+    twice = [Message("assistant", tool_calls=(_call(0), _call(1))), _result(0), _result(1)]
+    beside = [Message("assistant", _SAID, tool_calls=(_call(0),)), _result(0)]
+    return TemplateTraits(
+        system,
+        must_alternate,
+        shows_tools,
+        calls,
+        several_calls=_kept(
+            render, [user, *twice], (f"{_VALUE}0", f"{_VALUE}1", f"{_RESULT}1"), (), calls
+        ),
+        content_beside_calls=_kept(render, [user, *beside], (_SAID, f"{_VALUE}0"), (), calls),
+    )
+
+
+def _call_style(render: Render, tool: Tool) -> CallStyle | None:
+    """The first way of writing calls that comes out of the template as it should."""
+    conversation = [
+        Message("user", _USER),
+        Message("assistant", tool_calls=(_call(0),)),
+        _result(0),
+    ]
+    ways = itertools.product((False, True), ("object", "text"), ("", "none"))
+    for short_ids, arguments, absent in ways:
+        style = CallStyle(arguments, absent, short_ids)  # type: ignore[arg-type]
+        prompt = _answer(render, conversation, (tool,), style)
+        wrong = (f"'{_ARGUMENT}'", f'\\"{_ARGUMENT}')  # Python's notation, or JSON in JSON
+        if _keeps(prompt, _TOOL, f"{_VALUE}0", f"{_RESULT}0") and not any(
+            one in prompt for one in wrong
+        ):
+            return style
+    return None
+
+
+def _call(number: int) -> ToolCall:
+    return ToolCall(f"call_probe{number}", _TOOL, f'{{"{_ARGUMENT}": "{_VALUE}{number}"}}')
+
+
+def _result(number: int) -> Message:
+    return Message("tool", f"{_RESULT}{number}", tool_call_id=f"call_probe{number}", name=_TOOL)
+
+
+def _kept(
+    render: Render,
+    messages: Sequence[Message],
+    sentinels: Sequence[str],
+    tools: Sequence[Tool] = (),
+    calls: CallStyle = OPENAI_CALLS,
+) -> bool:
+    return _keeps(_answer(render, messages, tools, calls), *sentinels)
+
+
+def _answer(
+    render: Render, messages: Sequence[Message], tools: Sequence[Tool], calls: CallStyle
+) -> str:
+    """What the template makes of it; nothing if it refuses."""
     try:
-        must_alternate = not _keeps(render([user, Message("user", _SECOND)]), _USER, _SECOND)
+        return render(messages, tools, calls)
     except TemplateError as error:
         _check_is_answer(error)
-        must_alternate = True
-    return TemplateTraits(system, must_alternate)
-
-
-def adapt(
-    messages: Sequence[Message], traits: TemplateTraits
-) -> tuple[tuple[Message, ...], tuple[str, ...]]:
-    """The conversation as the template can take it, and one sentence for each change."""
-    adapted = list(messages)
-    notices: list[str] = []
-    if traits.system != "kept" and any(message.role == "system" for message in adapted):
-        adapted = _fold_system(adapted)
-        verb = "drops" if traits.system == "dropped" else "refuses"
-        notices.append(
-            f"This model's chat template {verb} the system prompt, "
-            "so it was put at the start of the first message."
-        )
-    if traits.must_alternate:
-        merged = _merge_turns(adapted)
-        if len(merged) < len(adapted):
-            adapted = merged
-            notices.append(
-                "This model's chat template wants turns that alternate, "
-                "so messages in a row from the same side were joined."
-            )
-    return tuple(adapted), tuple(notices)
+        return ""
 
 
 def _check_is_answer(error: TemplateError) -> None:
     """Raise `error` again unless the template itself refused."""
-    if error.data.get("reason") in _NO_ANSWER:
+    if error.data.get("reason") in NO_ANSWER:
         raise error
 
 
 def _keeps(prompt: str, *sentinels: str) -> bool:
     folded = prompt.casefold()
     return all(sentinel in folded for sentinel in sentinels)
-
-
-def _fold_system(messages: Sequence[Message]) -> list[Message]:
-    system = "\n\n".join(one.content for one in messages if one.role == "system")
-    others = [one for one in messages if one.role != "system"]
-    for index, message in enumerate(others):
-        if message.role == "user":
-            others[index] = replace(message, content=f"{system}\n\n{message.content}")
-            return others
-    return [Message("user", system), *others]
-
-
-def _merge_turns(messages: Sequence[Message]) -> list[Message]:
-    merged: list[Message] = []
-    for message in messages:
-        if merged and merged[-1].role == message.role:
-            joined = f"{merged[-1].content}\n\n{message.content}"
-            merged[-1] = replace(message, content=joined)
-        else:
-            merged.append(message)
-    return merged

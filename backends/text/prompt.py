@@ -1,52 +1,94 @@
 """From a rendered template to token ids, so that nobody can forge a turn by typing a special token.
 
-A template's own special tokens must be recognised; the same characters inside a message must not.
-Messages are protected before rendering: a control token written out in one is wrapped in two
-private-use characters, which the tokenization of the rendered text takes out again, reading what
-stands between them as plain text.
+A template's own special tokens must be recognised; the same characters in what people, tools and
+schemas say must not. So all of that is protected before rendering: a control token written out in
+it is put between two marks, which are taken out of the rendered text again, and what stands between
+them is read as plain text. The marks are digits that nobody can guess: a template may trim, quote,
+escape or change the case of what it is given, and they stay what they are.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
-from dataclasses import replace
+import secrets
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
-from hearth.backends.contract import Message
 from hearth.backends.text.tokenizer import Tokenizer
 
-_OPEN, _CLOSE = "\U0010fff0", "\U0010fff1"
-_PROTECTED = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
+_NONCE_DIGITS: Final = 16
 
 
-def protect(messages: Iterable[Message], control_texts: Iterable[str]) -> list[Message]:
-    """`messages` with every control token that is written out in them marked as plain text."""
-    texts = sorted((text for text in control_texts if text), key=len, reverse=True)
-    if not texts:
-        return list(messages)
-    pattern = re.compile("|".join(map(re.escape, texts)))
-    guarded = []
-    for message in messages:
-        content = message.content.replace(_OPEN, "").replace(_CLOSE, "")
-        content = pattern.sub(lambda found: f"{_OPEN}{found[0]}{_CLOSE}", content)
-        guarded.append(replace(message, content=content))
-    return guarded
+class Guard:
+    """Protects what goes into a template, and reads what comes out. Thread-safe.
 
-
-def unprotect(rendered: str) -> str:
-    """The rendered text as a person should see it."""
-    return _PROTECTED.sub(r"\1", rendered)
-
-
-def encode_rendered(rendered: str, tokenizer: Tokenizer) -> list[int]:
-    """Token ids of a rendered template; protected spans are plain text.
-
-    The beginning-of-sequence token is added only where the template did not write it itself.
+    Args:
+        control_texts: every special token written out.
     """
-    add_bos = not (tokenizer.bos_text and rendered.startswith(tokenizer.bos_text))
-    ids: list[int] = []
-    for index, part in enumerate(_PROTECTED.split(rendered)):
-        plain = index % 2 == 1
-        if part:
-            ids += tokenizer.encode(part, special=not plain, add_bos=add_bos and not ids)
-    return ids
+
+    def __init__(self, control_texts: Collection[str]) -> None:
+        nonce = str(secrets.randbelow(9 * 10**_NONCE_DIGITS) + 10**_NONCE_DIGITS)
+        self._open, self._close, self._end = (f"7{nonce}{kind}" for kind in "123")
+        texts = sorted(set(filter(None, control_texts)))
+        self._control = re.compile(_longest_of(texts)) if texts else None
+        longest = max(map(len, texts), default=1)
+        self._protected = re.compile(
+            f"{self._open}((?:(?!{self._open}).){{1,{longest}}}?){self._close}", re.DOTALL
+        )
+        self._marks = re.compile(f"{self._open}|{self._close}|{self._end}")
+
+    @property
+    def end(self) -> str:
+        """A text to put behind another one, to find in a rendered template where that ends."""
+        return self._end
+
+    def protect(self, value: Any) -> Any:
+        """`value`, a JSON value, with every control token in its texts marked as plain text."""
+        if isinstance(value, str):
+            if self._control is None:
+                return value
+            return self._control.sub(lambda found: f"{self._open}{found[0]}{self._close}", value)
+        if isinstance(value, dict):
+            return {self.protect(name): self.protect(item) for name, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.protect(item) for item in value]
+        return value
+
+    def plain(self, rendered: str) -> str:
+        """The rendered text as a person should see it."""
+        return self._marks.sub("", rendered)
+
+    def encode(self, rendered: str, tokenizer: Tokenizer) -> list[int]:
+        """Token ids of a rendered template; protected spans are plain text.
+
+        The beginning-of-sequence token is added only where the template did not write it itself.
+        """
+        add_bos = not (tokenizer.bos_text and rendered.startswith(tokenizer.bos_text))
+        ids: list[int] = []
+        for index, part in enumerate(self._protected.split(rendered)):
+            is_typed = index % 2 == 1
+            text = self.plain(part)
+            if text:
+                ids += tokenizer.encode(text, special=not is_typed, add_bos=add_bos and not ids)
+        return ids
+
+
+def _longest_of(texts: Sequence[str]) -> str:
+    """A regular expression for the longest of `texts`, sorted and different, at a place.
+
+    What they begin with alike is compared once: thousands of alternatives one after the other would
+    make a text that nearly matches very slow.
+    """
+    pairs = enumerate(zip(texts[0], texts[-1], strict=False))
+    alike = next((place for place, (one, other) in pairs if one != other), len(texts[0]))
+    head = texts[0][:alike]
+    rests = [text[alike:] for text in texts]
+    is_whole = not rests[0]
+    branches = [
+        _longest_of(list(branch))
+        for _, branch in itertools.groupby(filter(None, rests), key=lambda rest: rest[0])
+    ]
+    if not branches:
+        return re.escape(head)
+    return f"{re.escape(head)}(?:{'|'.join(branches)}){'?' * is_whole}"

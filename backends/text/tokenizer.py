@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
@@ -23,8 +23,15 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def control_texts(self) -> Sequence[str]:
-        """Every special token written out, e.g. "<|im_end|>"."""
+    def control_tokens(self) -> Mapping[str, int]:
+        """Every special token written out, e.g. "<|im_end|>", and its id."""
+        ...
+
+    @property
+    def infill_ids(self) -> tuple[int, int, int] | None:
+        """The tokens before a prefix, before a suffix, and before the middle that is to be found;
+        None where the vocabulary lacks one of them.
+        """
         ...
 
     def encode(
@@ -38,6 +45,12 @@ class Tokenizer(Protocol):
             add_bos: put the beginning-of-sequence token first where the model wants one.
             add_eos: put the end-of-sequence (or separator) token last where the model wants one,
                 which matters for embeddings.
+        """
+        ...
+
+    def encode_pair(self, query: str, text: str) -> list[int]:
+        """Token ids of a question and a text that may answer it, as a model that ranks was trained
+        on them; special tokens in either are plain text.
         """
         ...
 

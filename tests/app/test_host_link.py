@@ -114,8 +114,14 @@ def test_a_signal_that_wakes_nobody_ends_the_wait_all_the_same(
 
 
 @pytest.mark.parametrize("host", [script(unreachable="no host")], indirect=True)
-def test_no_host_is_said_on_entering(host: FakeHost, place: HostPlace) -> None:
-    with pytest.raises(HostUnreachable, match="no host"), HostLink(place, 1.0):
+def test_no_host_is_said_when_one_is_needed(host: FakeHost, place: HostPlace) -> None:
+    with HostLink(place, 1.0) as link:
+        assert host.attached == 0
+        with pytest.raises(HostUnreachable, match="no host"):
+            link.stats()
+        with pytest.raises(HostUnreachable):
+            read(link)
+    with pytest.raises(HostUnreachable, match="no host"), HostLink(place, 1.0, start=False):
         pytest.fail("attached to nothing")
 
 
@@ -123,8 +129,8 @@ def test_a_folder_that_cannot_be_made_is_named_with_the_cure(tmp_path: Path) -> 
     (tmp_path / "file").touch()
     below = tmp_path / "file" / "run"
     place = HostPlace(below, below, below)
-    with pytest.raises(HostUnreachable, match="file") as caught, HostLink(place, 1.0):
-        pytest.fail("attached to nothing")
+    with HostLink(place, 1.0) as link, pytest.raises(HostUnreachable, match="file") as caught:
+        link.stats()
     assert "HEARTH_HOME" in caught.value.hint
 
 

@@ -55,6 +55,12 @@ def test_an_idle_model_says_when_it_is_unloaded(hearth) -> None:
     assert cells(never.out.splitlines()[1])[-1].strip() == "-"
 
 
+def test_a_model_that_waits_for_room_has_no_process_yet(hearth) -> None:
+    queued = worker(pid=0, info=None, idle_s=0.0, waiting=3)
+    row = hearth("ps", workers=[queued]).out.splitlines()[1]
+    assert [cell.strip() for cell in cells(row)][:5] == ["tiny", "-", "queued", "0", "3"]
+
+
 def test_a_model_that_somebody_waits_for_is_not_idle(hearth) -> None:
     (model,) = hearth("ps", "--json", workers=[worker(waiting=1)]).json["workers"]
     assert (model["state"], model["unload_in_s"]) == ("generating", None)

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stre
 class Serving:
     """A `hearth serve` over a scripted host, in a process of its own."""
 
-    def __init__(self, script: Path, *arguments: str) -> None:
+    def __init__(self, script: Path, *arguments: str, wait: bool = True) -> None:
         self.process = subprocess.Popen(
             [sys.executable, fake_host.__file__, str(script), "serve", "--port", "0", *arguments],
             stdin=subprocess.DEVNULL,
@@ -34,14 +34,25 @@ class Serving:
             text=True,
         )
         assert self.process.stdout is not None
-        self.url = self.process.stdout.readline().strip()
+        self.url = self.process.stdout.readline().strip() if wait else ""
         self.address = urlsplit(self.url).netloc
 
-    def open(self, method: str, path: str, body: object = None) -> http.client.HTTPConnection:
+    def open(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection(self.address, timeout=30)
-        headers = {"content-type": "application/json"}
+        headers = {"content-type": "application/json", **(headers or {})}
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         return connection
+
+    def at(self, file: Path, path: str) -> tuple[int, object]:
+        """Status of the answer at a Unix socket, and the "status" in its body."""
+        connection = http.client.HTTPConnection("localhost", timeout=30)
+        with closing(connection), socket.socket(socket.AF_UNIX) as connection.sock:
+            connection.sock.connect(str(file))
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read()).get("status")
 
     def end(self, number: int) -> None:
         self.process.send_signal(number)
@@ -56,10 +67,10 @@ class Serving:
 def serving(home: Path, tmp_path: Path) -> Iterator[Callable[..., Serving]]:
     started: list[Serving] = []
 
-    def start(*arguments: str, **script: object) -> Serving:
+    def start(*arguments: str, wait: bool = True, **script: object) -> Serving:
         file = tmp_path / "script.json"
         file.write_text(json.dumps(script), encoding="utf-8")
-        started.append(Serving(file, *arguments))
+        started.append(Serving(file, *arguments, wait=wait))
         return started[-1]
 
     yield start
@@ -138,7 +149,92 @@ def test_off_loopback_without_a_key_it_does_not_start(hearth, monkeypatch) -> No
     monkeypatch.delenv("HEARTH_API_KEY", raising=False)
     result = hearth("serve", "--host", "0.0.0.0", "--port", "0")
     assert result.code == 2 and "HEARTH_API_KEY" in result.err
+    assert "--generate-key" in result.err
     assert result.host.attached == 0
+
+
+def test_two_keys_are_one_too_many(hearth, home, monkeypatch) -> None:
+    monkeypatch.setenv("HEARTH_API_KEY", "a-key")
+    for flags in (("--generate-key",), ("--api-key-file", str(home / "key"))):
+        result = hearth("serve", "--port", "0", *flags)
+        assert result.code == 2 and "two API keys" in result.err
+    assert not (home / "state" / "api-key").exists()
+
+
+@pytest.mark.parametrize("origin", ["*", "null", "https://*.example.org", "example.org"])
+def test_an_origin_is_named_in_full(hearth, origin) -> None:
+    result = hearth("serve", "--port", "0", "--cors-origin", origin)
+    assert result.code == 2 and "--cors-origin" in result.err
+    assert result.host.attached == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+def test_a_key_that_others_can_read_is_refused(hearth, tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("HEARTH_API_KEY", raising=False)
+    (tmp_path / "key").write_text("a-key")
+    (tmp_path / "key").chmod(0o644)
+    result = hearth("serve", "--port", "0", "--api-key-file", str(tmp_path / "key"))
+    assert result.code == 2 and "Others can read" in result.err and "a-key" not in result.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are another matter there")
+def test_a_generated_key_is_kept_and_never_printed(serving, home, monkeypatch) -> None:
+    monkeypatch.delenv("HEARTH_API_KEY", raising=False)
+    path, keys = home / "state" / "api-key", set()
+    for _ in range(2):
+        server = serving("--host", "0.0.0.0", "--generate-key")
+        keys.add(path.read_text().strip())
+        server.address = server.address.replace("0.0.0.0", "127.0.0.1")
+        with closing(server.open("GET", "/v1/models")) as connection:
+            assert connection.getresponse().status == 401
+        key = {"x-api-key": path.read_text().strip()}
+        with closing(server.open("GET", "/v1/models", headers=key)) as connection:
+            assert connection.getresponse().status == 200
+        server.end(signal.SIGTERM)
+        code, said = server.ended()
+        assert code == 0 and str(path) in said
+        assert not any(key in said + server.url for key in keys)
+        assert not any(key in _log(home) for key in keys)
+    assert len(keys) == 1 and len(keys.pop()) >= 43
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def _log(home: Path) -> str:
+    return (home / "log" / "server.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no Unix sockets")
+def test_while_its_model_is_loaded_it_answers_and_says_so(serving, tmp_path_factory) -> None:
+    """The address is printed when the model is there; who knows it need not wait for that."""
+    path = tmp_path_factory.mktemp("s") / "hearth.sock"
+    server = serving("tiny", "--uds", str(path), wait=False, loads_forever=True)
+    wait_until(lambda: path.exists() and server.at(path, "/health") == (503, "loading"))
+    assert server.at(path, "/v1/models")[0] == 200
+    server.end(signal.SIGTERM)
+    code, said = server.ended()
+    assert code == 0 and "Traceback" not in said
+    assert server.process.stdout is not None and not path.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are another matter there")
+def test_while_running_requests_finish_new_ones_are_told_to_come_again(serving) -> None:
+    server = serving(answers=[WAITS])
+    with closing(server.open("POST", "/v1/chat/completions", HELLO)) as connection:
+        response = connection.getresponse()
+        assert response.readline().startswith(b"data: ")
+        server.end(signal.SIGTERM)
+        assert server.process.stderr is not None
+        while "Finishing 1 running" not in server.process.stderr.readline():
+            assert server.process.poll() is None
+        with closing(server.open("GET", "/v1/models")) as late:
+            refused = late.getresponse()
+            assert refused.status == 503 and refused.getheader("connection") == "close"
+            assert int(refused.getheader("retry-after", "0")) > 0
+        server.end(signal.SIGTERM)
+        with pytest.raises(http.client.IncompleteRead):
+            response.read()
+    code, said = server.ended()
+    assert code == 0 and "Traceback" not in said
 
 
 def test_an_unknown_model_or_address_is_refused(hearth) -> None:

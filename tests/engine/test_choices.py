@@ -18,7 +18,7 @@ from speakers import Listener, at_rest, drain, generation
 PROMPT = [(k * 5) % 97 for k in range(120)]
 
 
-def ask(runner, count, seed=3, tokens=12):
+def ask(runner, count, seed=3, tokens=12, **how):
     heard = Listener()
     group = ChoiceGroup(heard, count)
     work = []
@@ -32,6 +32,7 @@ def ask(runner, count, seed=3, tokens=12):
             params=params,
             emit=group.emitter(index),
             index=index,
+            **how,
         )
         work.append(made)
     return heard, work
@@ -58,6 +59,40 @@ def test_the_prompt_is_computed_once_and_each_choice_speaks_for_itself():
     assert len({tuple(ids) for ids in said}) == 4
     assert runner.computed_tokens == 120 + 3 * 1 + 4 * 11
     assert at_rest(engine, runner)
+
+
+def test_choices_that_reuse_nothing_of_others_still_share_the_prompt_among_themselves():
+    runner = FakeRunner(context=400, pool=1000, slots=4, chunk=32)
+    engine = Engine(runner)
+    _, work = ask(runner, 1, tokens=1)
+    engine.submit(*work)
+    drain(engine)
+    before = runner.computed_tokens
+    heard, work = ask(runner, 4, reuse_prefix=False)
+    engine.submit(*work)
+    while not any(isinstance(e, Token) and e.index == 3 for e in heard.events):
+        engine.turn()
+    running = engine._scheduler._running.values()
+    said = sum(sequence.computed - len(PROMPT) for sequence in running)
+    held = runner.cache.stats().live_tokens
+    # Both the kept prompt and the first choice's have all but the last token that the others share.
+    assert held <= 2 * len(PROMPT) + said + len(work)
+    drain(engine)
+    assert heard.last.usage.cached_tokens == 0
+    assert runner.computed_tokens - before == 120 + 3 * 1 + 4 * 11
+    assert at_rest(engine, runner)
+
+
+def test_four_choices_hold_the_prompt_once():
+    runner = FakeRunner(context=400, pool=1000, slots=4, chunk=32)
+    engine = Engine(runner)
+    heard, work = ask(runner, 4)
+    engine.submit(*work)
+    while not any(isinstance(e, Token) and e.index == 3 for e in heard.events):
+        engine.turn()
+    said = sum(sequence.computed - len(PROMPT) for sequence in work)
+    assert runner.cache.stats().live_tokens == len(PROMPT) + 3 * 1 + said
+    drain(engine)
 
 
 def test_the_first_choice_is_what_one_alone_would_be():

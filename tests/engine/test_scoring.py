@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from fake_runner import FakeRunner
-from hearth.backends.contract import Embeddings, Failed, Finished, Scores
-from hearth.backends.engine.embedding import Embedding
+from hearth.backends.contract import Embeddings, Failed, Finished, Ranks, Scores
+from hearth.backends.engine.embedding import Embedding, Ranking
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.scoring import Scoring
-from speakers import Listener, at_rest, drain, generation
+from hearth.backends.errors import InternalError
+from speakers import Listener, at_rest, drain, generation, piece
 
 
 def expected(runner, tokens):
@@ -35,6 +36,39 @@ def test_scores_are_those_of_the_tokens_one_by_one(chunk, max_outputs):
     assert isinstance(scores, Scores)
     assert scores.logprobs == pytest.approx(expected(runner, tokens), abs=1e-5)
     assert at_rest(engine, runner)
+
+
+@pytest.mark.parametrize("chunk", [5, 64])
+def test_the_likeliest_in_the_place_of_each_token_are_told(chunk):
+    runner = FakeRunner(chunk=chunk)
+    engine = Engine(runner)
+    tokens = [(k * 11) % 97 for k in range(20)]
+    heard = Listener()
+    engine.submit(Scoring(1, tokens, heard, top=3, piece=piece))
+    drain(engine)
+    [scores] = heard.events
+    assert [told.id for told in scores.tokens] == tokens[1:]
+    assert tuple(told.logprob for told in scores.tokens) == scores.logprobs
+    for at, told in enumerate(scores.tokens, start=1):
+        logits = runner.logits(tokens[:at]).astype(np.float64)
+        logprobs = logits - np.log(np.exp(logits).sum())
+        best = np.argsort(-logprobs, kind="stable")[:3].tolist()
+        assert told.text == piece(told.id).decode()
+        assert [ident for ident, _, _ in told.top] == best
+        assert [text for _, text, _ in told.top] == [piece(ident).decode() for ident in best]
+        values = [value for _, _, value in told.top]
+        assert values == pytest.approx(logprobs[best].tolist(), abs=1e-5)
+
+
+def test_no_likeliest_are_told_where_none_are_asked_for():
+    runner = FakeRunner()
+    engine = Engine(runner)
+    heard = Listener()
+    engine.submit(Scoring(1, [1, 2, 3], heard, piece=piece))
+    drain(engine)
+    assert heard.last.tokens == ()
+    with pytest.raises(InternalError, match="texts"):
+        Scoring(2, [1, 2], heard, top=1)
 
 
 def test_scoring_what_is_cached_still_scores_all_of_it():
@@ -122,6 +156,37 @@ def test_vectors_that_cannot_be_had_fail_alone():
     drain(engine)
     assert isinstance(got.last, Failed)
     assert heard.ids == runner.greedy([1, 2, 3], 10)
+
+
+def test_ranks_come_in_order_and_beside_streams():
+    runner = FakeRunner(chunk=16, context=400, pool=400)
+    engine = Engine(runner)
+    made, heard = generation(1, [1, 2, 3], runner, tokens=40)
+    engine.submit(made)
+    pairs = [[n + 1] * (n + 3) for n in range(12)]
+    got = Listener()
+    engine.submit(Ranking(2, pairs, got, session="a"))
+    drain(engine)
+    [answer] = got.events
+    assert isinstance(answer, Ranks)
+    assert answer.prompt_tokens == sum(map(len, pairs))
+    assert answer.scores == tuple(float(runner.rank([pair])[0]) for pair in pairs)
+    assert heard.ids == runner.greedy([1, 2, 3], 40)
+    assert engine.stats().waiting == 0
+
+
+def test_ranks_that_cannot_be_had_fail_alone_and_can_be_cancelled():
+    runner = FakeRunner(chunk=16)
+    engine = Engine(runner)
+    failed, cancelled, fine = Listener(), Listener(), Listener()
+    engine.submit(Ranking(1, [[1] * 17], failed))
+    engine.submit(Ranking(2, [[1, 2]], cancelled))
+    engine.submit(Ranking(3, [[1, 2]], fine))
+    engine.cancel(2)
+    drain(engine)
+    assert isinstance(failed.last, Failed) and failed.last.error.code == "prompt_too_long"
+    assert cancelled.events == [Finished("cancelled")]
+    assert isinstance(fine.last, Ranks)
 
 
 def test_cancelled_vectors():

@@ -8,51 +8,10 @@ from fake_store import FakeStore
 from hearth.backends.engine.runner import CacheStats
 from hearth.backends.engine.sequence_cache import SequenceCache
 from hearth.backends.errors import InternalError
+from sequence_memory import Memory
 
 KINDS = ["full", "recurrent", "sliding"]
 PREFIX = list(range(100, 120))
-
-
-class Memory:
-    """A cache and its store, and what a runner and a scheduler do with them."""
-
-    def __init__(self, *, slots=2, kept=4, pool=200, context=200, kept_tokens=100, **store):
-        self.store = FakeStore(slots + kept, pool, **store)
-        self.cache = SequenceCache(
-            self.store, slots=slots, pool_tokens=pool, context=context, kept_tokens=kept_tokens
-        )
-
-    def run(self, slot, tokens):
-        """Open `slot` with `tokens` and compute what was not found; returns how many were."""
-        expected = self.cache.match(tokens)
-        found = self.cache.open(slot, tokens)
-        assert found == expected
-        assert self.cache.reserve(slot, len(tokens))
-        self.compute(slot, tokens[found:])
-        return found
-
-    def compute(self, slot, tokens):
-        self.store.compute(self.cache.sequence(slot), tokens)
-        self.cache.computed(slot, tokens)
-        self.check()
-
-    def keep(self, tokens, slot=0):
-        """Compute `tokens` and release them."""
-        self.run(slot, tokens)
-        self.cache.release(slot, keep=True)
-        self.check()
-
-    def held(self, slot):
-        return self.store.tokens(self.cache.sequence(slot))
-
-    def check(self):
-        self.cache.check_integrity()
-        assert self.store.cells == self.cache.cells
-
-    @property
-    def stats(self):
-        self.check()
-        return self.cache.stats()
 
 
 def test_a_live_donor_shares_while_it_generates():

@@ -1,5 +1,6 @@
 """Whatever is done to the memory manager of whole sequences, in any order: slots hold what they
-should, nothing better was to be found, and the accounts agree with the cells.
+should, nothing better was to be found, pins stay until their time is over, and the accounts agree
+with the cells.
 """
 
 from __future__ import annotations
@@ -29,9 +30,18 @@ class CacheMachine(RuleBasedStateMachine):
     )
     def load(self, kind, kept, kept_tokens, overwrites):
         self.store = FakeStore(SLOTS + kept, POOL, kind=kind, window=4, overwrites=overwrites)
+        self.now = 0
         self.cache = SequenceCache(
-            self.store, slots=SLOTS, pool_tokens=POOL, context=CONTEXT, kept_tokens=kept_tokens
+            self.store,
+            slots=SLOTS,
+            pool_tokens=POOL,
+            context=CONTEXT,
+            kept_tokens=kept_tokens,
+            clock=lambda: self.now,
         )
+        self.most_pins = kept
+        self.pins: dict[tuple[int, ...], tuple[int, int]] = {}
+        """What is pinned: how many seconds after a use, and until when."""
         self.pool = POOL
         self.kept_tokens = kept_tokens
         self.slots: dict[int, list[int]] = {}
@@ -47,6 +57,24 @@ class CacheMachine(RuleBasedStateMachine):
     def growth(self):
         held = {slot: len(self.slots.get(slot, ())) for slot in range(SLOTS)}
         return sum(max(0, self.reserved[slot] - held[slot]) for slot in range(SLOTS))
+
+    def pinned(self):
+        """Ids of what is pinned now."""
+        self.cache.stats()
+        return list(self.cache._pins)
+
+    def free(self, slot=None):
+        """Tokens that could be reserved, for `slot` or a further one."""
+        live = [self.cache.sequence(open_slot) for open_slot in self.slots]
+        others = [open_slot for open_slot in self.slots if open_slot != slot]
+        held = self.store.cells_of([*live, *self.pinned()] if others else live)
+        return max(0, self.pool - held - self.growth())
+
+    def note_lost_pins(self):
+        """Pins may have been given up for want of room: note which are left."""
+        left = {tuple(self.store.tokens(sequence)) for sequence in self.pinned()}
+        assert left <= self.pins.keys()
+        self.pins = {tokens: self.pins[tokens] for tokens in left}
 
     def best(self, prompt):
         """The most of `prompt` that can be gone on from, found by looking at all there is."""
@@ -66,13 +94,19 @@ class CacheMachine(RuleBasedStateMachine):
     def reserve(self, slot, count):
         held = len(self.slots.get(slot, ()))
         more = max(count, held) - max(self.reserved[slot], held)
-        free = max(0, self.pool - self.live_cells() - self.growth())
+        free = self.free(slot)
         before, stats = self.contents(), self.cache.stats()
+        alone = not self.slots.keys() - {slot}
+        pinned = self.store.cells_of(
+            [*self.pinned(), *(self.cache.sequence(open_slot) for open_slot in self.slots)]
+        )
         granted = self.cache.reserve(slot, count)
         assert granted == (count <= CONTEXT and more <= free)
         if granted:
             self.reserved[slot] = count
             self.slots.setdefault(slot, [])
+            if alone and pinned + self.growth() > self.pool:
+                self.note_lost_pins()
         else:
             assert (self.contents(), self.cache.stats()) == (before, stats)
         return granted
@@ -95,6 +129,9 @@ class CacheMachine(RuleBasedStateMachine):
         expected = self.best(prompt)
         assert self.cache.match(prompt) == expected
         assert self.cache.open(slot, prompt) == expected
+        for held, (seconds, until) in self.pins.items():
+            if self.now < until and tuple(prompt[: len(held)]) == held:
+                self.pins[held] = (seconds, self.now + seconds)
         self.slots[slot] = prompt[:expected]
         self.compute(slot, prompt[expected:])
 
@@ -127,7 +164,9 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.trim(slot, count) == able
         if able and count < len(held):
             del held[count:]
-            excess = self.live_cells() + self.growth() - self.pool
+            live = [self.cache.sequence(open_slot) for open_slot in self.slots]
+            held = self.store.cells_of([*live, *self.pinned()])
+            excess = held + self.growth() - self.pool
             if excess > 0:
                 self.reserved[slot] = max(count, self.reserved[slot] - excess)
 
@@ -137,6 +176,39 @@ class CacheMachine(RuleBasedStateMachine):
         before = self.cache.cells
         self.cache.checkpoint(self.opened(pick))
         assert self.cache.cells <= before
+
+    @rule(seconds=st.integers(1, 6))
+    def wait(self, seconds):
+        self.now += seconds
+
+    @rule(pick=picks, count=st.integers(1, CONTEXT), seconds=st.sampled_from([4, 4, 10]))
+    @precondition(lambda self: any(self.slots.values()))
+    def pin(self, pick, count, seconds):
+        slots = [slot for slot in sorted(self.slots) if self.slots[slot]]
+        slot = slots[pick % len(slots)]
+        held = tuple(self.slots[slot][:count])
+        self.drop_ended_pins()
+        before, cells = dict(self.pins), self.store.cells
+        granted = self.cache.pin(slot, len(held), seconds)
+        assert self.store.cells <= cells, "a pin copies nothing"
+        if held in before:
+            assert granted
+            seconds = max(seconds, before[held][0])
+        if granted:
+            self.pins[held] = (seconds, self.now + seconds)
+            self.note_lost_pins()
+            lost = [one for one in before if one not in self.pins]
+            assert not lost or (len(lost) == 1 and len(before) == self.most_pins)
+            assert all(held[: len(one)] == one and before[one][0] <= seconds for one in lost)
+        able = self.store.keeps_past or len(held) == len(self.slots[slot])
+        able = able and len(before) < self.most_pins
+        able = able and len(self.slots) + len(before) < self.store.sequences
+        most = min(self.kept_tokens, self.pool // 2) if cells <= self.pool else 0
+        if able and sum(map(len, [held, *before])) <= most:
+            assert granted
+
+    def drop_ended_pins(self):
+        self.pins = {held: pin for held, pin in self.pins.items() if self.now < pin[1]}
 
     @rule(pick=picks, keep=st.sampled_from([True, True, False]))
     @some_open
@@ -165,9 +237,13 @@ class CacheMachine(RuleBasedStateMachine):
         slot = self.empty(pick)
         state, known = self.saved[which % len(self.saved)]
         more = max(0, len(known) - self.reserved[slot])
-        fits = more <= max(0, self.pool - self.live_cells() - self.growth())
+        fits = more <= self.free(slot)
         self.store.refuses_restore = refuses
+        alone = not self.slots.keys() - {slot}
         restored = self.cache.restore(slot, state, known)
+        if alone and fits:
+            self.drop_ended_pins()
+            self.note_lost_pins()
         assert restored == (fits and not refuses)
         if restored:
             self.slots[slot] = list(known)
@@ -186,14 +262,17 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.cache.stats().kept_prefixes > 3)
     def clear(self):
         self.cache.clear()
+        self.pins.clear()
         assert self.cache.cells == self.live_cells()
         assert self.cache.stats().kept_prefixes == 0
 
     @rule(pool=st.integers(20, POOL))
     @precondition(lambda self: self.pool == POOL)
     def limit(self, pool):
+        self.drop_ended_pins()
         self.cache.limit(pool)
         self.pool = pool
+        self.note_lost_pins()
         if self.live_cells() + self.growth() > self.pool:
             self.reserved = {slot: len(self.slots.get(slot, ())) for slot in self.reserved}
 
@@ -208,8 +287,14 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.cells == self.store.cells == stats.live_tokens + stats.kept_tokens
         assert stats.live_tokens == self.live_cells()
         assert stats.kept_tokens <= self.kept_tokens
-        free = max(0, self.pool - self.live_cells() - self.growth())
-        assert self.cache.free_tokens() == free
+        assert self.cache.free_tokens() == self.free()
+        self.drop_ended_pins()
+        pinned = self.pinned()
+        assert sorted(self.pins) == sorted(tuple(self.store.tokens(one)) for one in pinned)
+        assert stats.pinned_tokens == self.store.cells_of(pinned)
+        assert stats.pinned_tokens <= min(self.kept_tokens, self.pool // 2)
+        for held in self.pins:
+            assert self.cache.match([*held, 0]) >= len(held)
 
     def teardown(self):
         if not hasattr(self, "cache"):

@@ -20,6 +20,9 @@ VOCAB = 31
 CONTEXT = 48
 PREFIXES = [[(seed * k + seed) % VOCAB for k in range(20)] for seed in (3, 5)]
 
+pins = st.tuples(st.integers(1, 20), st.sampled_from([5.0, 30.0]))
+"""(tokens, seconds)."""
+
 MOST_RULES = 200_000
 counted = {"rules": 0}
 
@@ -83,6 +86,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.asked = {}
         self.answered = []
         self.engine = None
+        self.now = 0.0
 
     @rule(
         kind=st.sampled_from(["full", "recurrent", "sliding"]),
@@ -102,13 +106,14 @@ class EngineMachine(RuleBasedStateMachine):
         self.start()
 
     def start(self):
-        self.runner = FakeRunner(vocab=VOCAB, context=CONTEXT, **self.made)
+        self.runner = FakeRunner(vocab=VOCAB, context=CONTEXT, clock=lambda: self.now, **self.made)
         self.engine = Engine(self.runner)
 
     loaded = precondition(lambda self: self.engine is not None)
 
-    def ask(self, prompt, tokens, count, priority, session):
+    def ask(self, prompt, tokens, count, priority, session, pins=(), reuse_prefix=True):
         self.idents += 1
+        pins = [(min(at, len(prompt)), seconds) for at, seconds in pins]
         tokens = min(tokens, CONTEXT - len(prompt))
         asked = self.asked[self.idents] = Asked(self.runner, prompt, tokens, count)
         group = ChoiceGroup(asked.heard, count)
@@ -122,6 +127,8 @@ class EngineMachine(RuleBasedStateMachine):
                 index=index,
                 priority=priority,
                 session=session,
+                pins=pins,
+                reuse_prefix=reuse_prefix,
             )[0]
             for index in range(count)
         ]
@@ -135,18 +142,27 @@ class EngineMachine(RuleBasedStateMachine):
         tokens=st.integers(1, 14),
         priority=st.sampled_from([0, 0, 0, 1, -1]),
         session=st.sampled_from(["a", "b", ""]),
+        pins=st.lists(pins, max_size=3),
+        reuse_prefix=st.sampled_from([True, True, False]),
     )
-    def add(self, prefix, cut, rest, tokens, priority, session):
-        self.ask([*prefix[:cut], *rest], tokens, 1, priority, session)
+    def add(self, prefix, cut, rest, tokens, priority, session, pins, reuse_prefix):
+        self.ask([*prefix[:cut], *rest], tokens, 1, priority, session, pins, reuse_prefix)
+
+    @loaded
+    @rule(seconds=st.integers(1, 20))
+    def wait(self, seconds):
+        self.now += seconds
 
     @loaded
     @rule(
         rest=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20),
         count=st.integers(2, 4),
         tokens=st.integers(1, 10),
+        pins=st.lists(pins, max_size=1),
+        reuse_prefix=st.booleans(),
     )
-    def fork(self, rest, count, tokens):
-        self.ask(rest, tokens, count, 0, "")
+    def fork(self, rest, count, tokens, pins, reuse_prefix):
+        self.ask(rest, tokens, count, 0, "", pins, reuse_prefix)
 
     @loaded
     @rule(pick=st.integers(0, 1000), question=st.lists(st.integers(0, VOCAB - 1), max_size=6))

@@ -5,13 +5,15 @@ from dataclasses import fields, replace
 
 import pytest
 
-from hearth.backends.contract import Message, Request, SamplingParams
+from hearth.backends.contract import Constraint, Message, Request, SamplingParams
 from hearth.backends.engine.validate import (
+    LONGEST_STOP_BYTES,
     REQUEST_FIELDS,
     SAMPLING_FIELDS,
     Field,
     validate,
     validate_embed,
+    validate_rank,
     validate_score,
 )
 from hearth.backends.errors import InvalidParameter
@@ -113,14 +115,24 @@ def test_prompts_that_can():
 
 
 @pytest.mark.parametrize(
-    "stop", ["text", ("",), ("x" * 257,), ("é" * 129,), ("a",) * 17, (1,), ("\udc80",), None]
+    "stop",
+    [
+        "text",
+        ("",),
+        ("x" * (LONGEST_STOP_BYTES + 1),),
+        ("é" * (LONGEST_STOP_BYTES // 2 + 1),),
+        ("a",) * 17,
+        (1,),
+        ("\udc80",),
+        None,
+    ],
 )
 def test_stops_that_are_refused(stop):
     assert refused(replace(GOOD, stop=stop)) == "stop"
 
 
 def test_stops_that_pass():
-    validate(replace(GOOD, stop=("x" * 256,) * 16), VOCAB)
+    validate(replace(GOOD, stop=("x" * LONGEST_STOP_BYTES,) * 16), VOCAB)
 
 
 @pytest.mark.parametrize(
@@ -159,8 +171,52 @@ def test_min_tokens_may_not_exceed_max_tokens():
 
 
 @pytest.mark.parametrize("value", [0, 1, None, "yes"])
-def test_ignore_eos_is_true_or_false(value):
-    assert refused(replace(GOOD, ignore_eos=value)) == "ignore_eos"
+@pytest.mark.parametrize(
+    "name", ["ignore_eos", "reuse_prefix", "continue_last", "parallel_tool_calls"]
+)
+def test_some_are_true_or_false(name, value):
+    assert refused(replace(GOOD, **{name: value})) == name
+
+
+def test_a_suffix_belongs_to_a_text():
+    validate(Request(text="", suffix="b"), VOCAB)
+    validate(Request(text="a", suffix=""), VOCAB)
+    assert refused(Request(token_ids=(1,), suffix="b")) == "suffix"
+    assert refused(Request(messages=(Message("user", "a"),), suffix="b")) == "suffix"
+    assert refused(Request(text="a", suffix=5)) == "suffix"
+    assert refused(Request(text="a", suffix="\ud800")) == "suffix"
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Constraint("json"),
+        Constraint("json_schema", '{"type": "object"}'),
+        Constraint("regex", "[a-z]+"),
+        Constraint("choice", '["a", "b"]'),
+    ],
+)
+def test_constraints_that_pass(constraint):
+    validate(replace(GOOD, constraint=constraint), VOCAB)
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        "json",
+        Constraint("grammar"),
+        Constraint("json_schema", "{"),
+        Constraint("json_schema", "5"),
+        Constraint("json_schema", 5),
+        Constraint("regex", ""),
+        Constraint("regex", "x" * 1000),
+        Constraint("choice", "[]"),
+        Constraint("choice", '"a"'),
+        Constraint("regex", "\ud800"),
+    ],
+)
+def test_constraints_that_are_refused(constraint):
+    assert refused(replace(GOOD, constraint=constraint)) == "constraint"
 
 
 def test_intervals_are_written_for_people():
@@ -195,7 +251,14 @@ def test_scores_that_cannot_be_had(ids, session, param):
     with pytest.raises(InvalidParameter) as caught:
         validate_score(ids, session, VOCAB)
     assert caught.value.param == param and caught.value.hint
-    validate_score((0, VOCAB - 1), "me", VOCAB)
+    validate_score((0, VOCAB - 1), "me", VOCAB, 20)
+
+
+@pytest.mark.parametrize("top", [-1, 21, True, 1.5, None])
+def test_how_many_others_a_score_tells(top):
+    with pytest.raises(InvalidParameter) as caught:
+        validate_score((1, 2), "", VOCAB, top)
+    assert caught.value.param == "top"
 
 
 @pytest.mark.parametrize(
@@ -209,10 +272,34 @@ def test_scores_that_cannot_be_had(ids, session, param):
         (("\ud800",), "model", "", "texts[0]"),
         (("a",), "max", "", "pooling"),
         (("a",), "mean", None, "session"),
+        (("a", ()), "mean", "", "texts[1]"),
+        (((1, VOCAB),), "mean", "", "texts[0]"),
+        (((True,),), "mean", "", "texts[0]"),
     ],
 )
 def test_vectors_that_cannot_be_had(texts, pooling, session, param):
     with pytest.raises(InvalidParameter) as caught:
-        validate_embed(texts, pooling, session)
+        validate_embed(texts, pooling, session, VOCAB)
     assert caught.value.param == param and caught.value.hint
     validate_embed(("a",) * 2048, "last", "")
+    validate_embed(((1, 2), "a", (10**6,)), "last", "")
+
+
+@pytest.mark.parametrize(
+    ("query", "texts", "session", "param"),
+    [
+        ("", ("a",), "", "query"),
+        (5, ("a",), "", "query"),
+        ("a", (), "", "texts"),
+        ("a", "b", "", "texts"),
+        ("a", ("b",) * 2049, "", "texts"),
+        ("a", ("b", ""), "", "texts[1]"),
+        ("a", ((1, 2),), "", "texts[0]"),
+        ("a", ("b",), 5, "session"),
+    ],
+)
+def test_ranks_that_cannot_be_had(query, texts, session, param):
+    with pytest.raises(InvalidParameter) as caught:
+        validate_rank(query, texts, session)
+    assert caught.value.param == param and caught.value.hint
+    validate_rank("a", ("b",) * 2048, "me")

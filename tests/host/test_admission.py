@@ -33,7 +33,7 @@ HELLO = Cost(1, 5)
         (Embed(("ab", "\N{SEAT}"), "mean"), Cost(1, 6)),
         (Tokenize("abc", False), Cost(1, 3, computes=False)),
         (Detokenize((1, 2)), Cost(1, 2, computes=False)),
-        (Render((Message("user", "abc"),)), Cost(1, 3, computes=False)),
+        (Render(Request(messages=(Message("user", "abc"),))), Cost(1, 3, computes=False)),
         (Load(), None),
         (ClearCache(), None),
         (GetStats(), None),

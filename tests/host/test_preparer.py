@@ -4,13 +4,25 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.backends.contract import ChoiceFinished, Finished, Request, SamplingParams, Started
+from chat_templates import CHATML, HERMES, PlainRenderer
+from hearth.backends.contract import (
+    ChoiceFinished,
+    Constraint,
+    Finished,
+    Message,
+    Prompt,
+    Request,
+    SamplingParams,
+    Started,
+    Tool,
+)
 from hearth.backends.engine.random_stream import choice_seed
 from hearth.backends.engine.runner import RunnerInfo
 from hearth.backends.engine.sequence import Clock
 from hearth.backends.errors import InvalidParameter, PromptTooLong, UnsupportedParameter
 from hearth.backends.preparer import Preparer
-from hearth.backends.wire import Embed, Score
+from hearth.backends.wire import Embed, Rank, Score
+from letters import LetterTokenizer
 
 INFO = RunnerInfo(
     vocab_size=100,
@@ -29,11 +41,12 @@ INFO = RunnerInfo(
 class Letters:
     """A tokenizer: a token a character; 98 begins a text, 97 closes it, "~" is nothing."""
 
-    control_texts = ()
     bos_text = eos_text = ""
+    infill_ids = None
 
     def __init__(self):
         self.encoded = []
+        self.control_tokens = {}
 
     def encode(self, text, *, special, add_bos, add_eos=False):
         assert not special
@@ -41,8 +54,25 @@ class Letters:
         ids = [ord(letter) % 90 for letter in text if letter != "~"]
         return [98] * (add_bos and bool(ids)) + ids + [97] * (add_eos and bool(ids))
 
+    def encode_pair(self, query, text):
+        return [98, *(ord(letter) % 90 for letter in query + text), 97]
+
+    def decode(self, ids):
+        return "x" * len(ids)
+
     def piece(self, token_id, *, special=False):
         return b"x"
+
+
+class Grammars:
+    """Notes what is asked for; a matcher is a number."""
+
+    def __init__(self):
+        self.asked = []
+
+    def matcher(self, lark, param):
+        self.asked.append((lark, param))
+        return len(self.asked)
 
 
 @pytest.fixture
@@ -52,11 +82,11 @@ def tokenizer():
 
 @pytest.fixture
 def preparer(tokenizer):
-    return Preparer("tiny", INFO, tokenizer, None, None)
+    return Preparer("tiny", INFO, tokenizer, None, None, Grammars())
 
 
 def with_info(**changes):
-    return Preparer("tiny", replace(INFO, **changes), Letters(), None, None)
+    return Preparer("tiny", replace(INFO, **changes), Letters(), None, None, Grammars())
 
 
 def seeds(generations):
@@ -196,3 +226,150 @@ def test_texts_that_are_refused(preparer, texts, error, words):
 def test_a_model_without_vectors_says_so():
     with pytest.raises(UnsupportedParameter, match="vectors"):
         with_info(embedding_width=0).embedding(4, Embed(("a",), "mean"), print)
+
+
+WIDE = replace(INFO, context=4096, pool_tokens=4096, vocab_size=LetterTokenizer.vocab_size)
+USER = Message("user", "Hi")
+LOOK = Tool("look", "Looks it up.", {"type": "object"}, strict=True)
+FIND = Tool("find")
+
+
+@pytest.fixture
+def grammars():
+    return Grammars()
+
+
+def chatting(grammars, template=HERMES, **options):
+    tokenizer = LetterTokenizer(**options)
+    return Preparer("tiny", WIDE, tokenizer, template, PlainRenderer(), grammars)
+
+
+def test_a_constraint_on_text_is_what_the_answer_follows(grammars):
+    request = Request(text="ab", constraint=Constraint("choice", '["yes", "no"]'), n=2)
+    made = chatting(grammars).generations(1, request, print, Clock())
+    assert grammars.asked == [('start: ( "yes" | "no" )', "constraint")] * 2
+    assert [generation._matcher for generation in made] == [1, 2]
+    assert [generation._parser for generation in made] == [None, None]
+
+
+def test_a_chat_that_asks_for_nothing_is_free(grammars):
+    made = chatting(grammars).generations(1, Request(messages=(USER,), n=2), print, Clock())
+    assert grammars.asked == []
+    assert made[0]._parser is not made[1]._parser
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"constraint": Constraint("regex", "[ab]+")}, "constraint", ["/[ab]+/"]),
+        ({"tools": (LOOK, FIND), "tool_choice": "required"}, "tools", ["look", "find"]),
+        (
+            {"tools": (LOOK, FIND), "tool_choice": "required", "forced_tool": "find"},
+            "tools",
+            ["find"],
+        ),
+        ({"tools": (LOOK,)}, "tools", ["look"]),
+    ],
+)
+def test_what_is_asked_of_a_chat_becomes_a_grammar(grammars, fields, param, words):
+    request = Request(messages=(USER,), **fields)
+    chatting(grammars).generations(1, request, print, Clock())
+    [(lark, named)] = grammars.asked
+    assert named == param and all(word in lark for word in words)
+    assert ("look" in lark) == ("look" in words)
+
+
+def test_tools_that_may_not_be_called_ask_for_nothing(grammars):
+    request = Request(messages=(USER,), tools=(LOOK,), tool_choice="none")
+    [made] = chatting(grammars).generations(1, request, print, Clock())
+    assert grammars.asked == []
+    parts = [*made._parser.push('<tool_call>\n{"name": "look"'), *made._parser.finish()]
+    assert "".join(part.text for part in parts) == '<tool_call>\n{"name": "look"'
+
+
+def test_special_tokens_of_the_format_are_shown_to_the_parser(grammars):
+    class Marks(LetterTokenizer):
+        @property
+        def control_tokens(self):
+            return {**super().control_tokens, "<tool_call>": 7}
+
+    made = Preparer("tiny", WIDE, Marks(), HERMES, PlainRenderer(), grammars)
+    request = Request(messages=(USER,), tools=(LOOK,))
+    assert made.generations(1, request, print, Clock())[0].limits.shown_ids == {7}
+    text = Request(text="a")
+    assert made.generations(1, text, print, Clock())[0].limits.shown_ids == frozenset()
+
+
+def test_notices_pins_and_reuse_reach_the_generation(grammars):
+    said = []
+    request = Request(
+        messages=(Message("system", "Rule.", keep_s=60), USER), tools=(LOOK,), reuse_prefix=False
+    )
+    [made] = chatting(grammars, CHATML).generations(1, request, said.append, Clock())
+    made.on_admitted()
+    assert "described" in said[0].notices[0]
+    [(tokens, seconds)] = made.pins
+    assert seconds == 60 and 0 < tokens < made.prompt_tokens
+    assert len(made.findable()) < made.prompt_tokens
+    made.finish("stop")
+    assert said[-1].usage.kept_tokens == tokens
+
+
+def test_infill_needs_tokens_for_it(grammars):
+    request = Request(text="ab", suffix="cd")
+    with pytest.raises(UnsupportedParameter) as refused:
+        chatting(grammars).generations(1, request, print, Clock())
+    assert refused.value.param == "suffix"
+    [made] = chatting(grammars, infill_ids=(2, 3, 4)).generations(1, request, print, Clock())
+    assert made.tokens == [0, 2, ord("a"), ord("b"), 3, ord("c"), ord("d"), 4]
+
+
+def test_a_prompt_can_be_seen(grammars):
+    preparer = chatting(grammars, CHATML, infill_ids=(2, 3, 4))
+    chat = preparer.render(Request(messages=(USER,), tools=(LOOK,)))
+    assert isinstance(chat, Prompt) and len(chat.notices) == 1
+    assert chat.text.endswith("<|im_start|>assistant\n")
+    assert LetterTokenizer().decode(chat.ids[1:]) == chat.text
+    assert preparer.render(Request(text="ab")) == Prompt("ab", (0, 97, 98))
+    assert preparer.render(Request(token_ids=(97, 0))) == Prompt("a<s>", (97, 0))
+    assert preparer.render(Request(text="a", suffix="b")).ids == (0, 2, 97, 3, 98, 4)
+    with pytest.raises(InvalidParameter, match="empty"):
+        preparer.render(Request(messages=()))
+
+
+def test_token_ids_become_vectors_as_they_are(preparer):
+    made = preparer.embedding(4, Embed(((1, 2), "a"), "last"), print)
+    assert made.next_texts(100) == [[1, 2], [98, 7, 97]]
+    with pytest.raises(InvalidParameter, match="100"):
+        preparer.embedding(4, Embed(((1, 100),), "last"), print)
+
+
+def test_scores_know_the_likeliest(preparer):
+    with pytest.raises(InvalidParameter, match="top"):
+        preparer.scoring(3, Score((1, 2), top=21), print, Clock())
+    assert preparer.scoring(3, Score((1, 2), top=3), print, Clock()).id == 3
+
+
+def test_a_query_and_each_text_are_ranked_together():
+    made = with_info(can_rank=True).ranking(4, Rank("a", ("b", "cd"), "me"), print)
+    assert (made.id, made.session) == (4, "me")
+    assert made.next_texts(100) == [[98, 7, 8, 97], [98, 7, 9, 10, 97]]
+
+
+@pytest.mark.parametrize(
+    ("query", "texts", "error", "words"),
+    [
+        ("", ("a",), InvalidParameter, "query is empty"),
+        ("a", (), InvalidParameter, "texts is empty"),
+        ("a", ("b", ""), InvalidParameter, r"texts\[1\] is empty"),
+        ("a", ("b", "x" * 19), PromptTooLong, r"texts\[1\] has 22 tokens.*20"),
+    ],
+)
+def test_ranks_that_are_refused(query, texts, error, words):
+    with pytest.raises(error, match=words):
+        with_info(can_rank=True).ranking(4, Rank(query, texts), print)
+
+
+def test_a_model_that_does_not_rank_says_so(preparer):
+    with pytest.raises(UnsupportedParameter, match="rank"):
+        preparer.ranking(4, Rank("a", ("b",)), print)

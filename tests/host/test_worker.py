@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.backends.contract import EngineStats, Failed, Finished, Message, Request
+from hearth.backends.contract import EngineStats, Failed, Finished, Message, Prompt, Request
 from hearth.backends.errors import TemplateError
 from hearth.backends.process import die_with_parent
 from hearth.backends.wire import (
@@ -20,6 +20,7 @@ from hearth.backends.wire import (
     Generate,
     GetEngineStats,
     Ids,
+    Rank,
     Render,
     Score,
     Text,
@@ -41,6 +42,7 @@ def test_an_answer_that_cannot_be_sent_fails_and_the_next_one_is_sent():
     assert second == Frame(2, Text("fine"))
 
 
+PROMPT = Prompt("prompt", (1, 2), ("a notice",))
 STATS = EngineStats(1, 2, 64, 64, 10, 20, 3, 4)
 
 
@@ -89,8 +91,11 @@ class SlowPreparer:
     def embedding(self, ident, call, emit):
         return self._prepare(ident, call)[1]
 
-    def render(self, messages):
-        return self._prepare("prompt")[0]
+    def ranking(self, ident, call, emit):
+        return self._prepare(ident, call)[1]
+
+    def render(self, request):
+        return self._prepare(PROMPT)[0]
 
 
 class Words:
@@ -106,7 +111,8 @@ class Words:
 GENERATE = Generate(Request(text="x"))
 SCORE = Score((1, 2))
 EMBED = Embed(("a",), "mean")
-RENDER = Render((Message("user", "x"),))
+RANK = Rank("a", ("b",))
+RENDER = Render(Request(messages=(Message("user", "x"),)))
 
 
 def desk_of(notes, preparer):
@@ -114,7 +120,9 @@ def desk_of(notes, preparer):
 
 
 @pytest.mark.parametrize("error", [None, TemplateError("no")])
-@pytest.mark.parametrize("call", [GENERATE, SCORE, EMBED, RENDER], ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize(
+    "call", [GENERATE, SCORE, EMBED, RANK, RENDER], ids=lambda c: type(c).__name__
+)
 def test_a_call_that_is_cancelled_while_it_is_prepared_is_over_at_once(call, error):
     notes, preparer = Notes(), SlowPreparer(error)
     desk = desk_of(notes, preparer)
@@ -135,8 +143,9 @@ def test_a_call_that_is_cancelled_while_it_is_prepared_is_over_at_once(call, err
         (Generate(Request(text="x", n=3)), ((7, 0), (7, 1), (7, 2))),
         (SCORE, (SCORE,)),
         (EMBED, (EMBED,)),
+        (RANK, (RANK,)),
     ],
-    ids=["one", "three choices", "score", "embed"],
+    ids=["one", "three choices", "score", "embed", "rank"],
 )
 def test_a_call_that_was_prepared_is_the_engine_s_as_a_whole(call, work):
     notes, preparer = Notes(), SlowPreparer()
@@ -153,7 +162,7 @@ def test_a_call_that_was_prepared_is_the_engine_s_as_a_whole(call, work):
     [
         (Tokenize("a bc", False), Ids((1, 2))),
         (Detokenize((1, 2)), Text("x xx")),
-        (RENDER, Text("prompt")),
+        (RENDER, PROMPT),
         (ClearCache(), replace(STATS, kept_tokens=0)),
     ],
     ids=lambda part: type(part).__name__,
@@ -167,7 +176,7 @@ def test_calls_that_need_no_sequence_are_answered(call, answer):
     assert notes.said == [(7, answer)] and notes.submitted == []
 
 
-@pytest.mark.parametrize("call", [GENERATE, SCORE, EMBED], ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize("call", [GENERATE, SCORE, EMBED, RANK], ids=lambda c: type(c).__name__)
 def test_a_call_that_is_refused_is_not_the_engine_s(call):
     notes, preparer = Notes(), SlowPreparer(TemplateError("no"))
     preparer.let.set()

@@ -6,12 +6,11 @@ import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gguf_builder import tiny_llama, tiny_vocabulary
+from gguf_builder import tiny_llama
 from hearth.backends.contract import ModelSettings, Pooling
 from hearth.backends.errors import InvalidParameter, PromptTooLong, UnsupportedParameter
 from hearth.backends.llamacpp import embedder
@@ -21,8 +20,8 @@ from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import plan_context
 from hearth.quant.gguf import preflight
 from random_models import write_model
+from tiny_rerankers import WIDTH, tiny_bert
 
-WIDTH = 64
 Make = Callable[..., Embedder]
 
 
@@ -189,7 +188,8 @@ def test_one_piece_has_a_limit_of_its_own(
 def test_a_model_without_a_decoder_embeds_up_to_its_trained_positions(
     make: Make, tmp_path: Path
 ) -> None:
-    path = tiny_bert(tmp_path / "bert.gguf", positions=256)
+    path = tmp_path / "bert.gguf"
+    tiny_bert(path, positions=256)
     made = make(path, max_batch_tokens=32)
     texts = texts_of(4, 256, 9, 1)
     found = made.embed(texts, "model")
@@ -226,39 +226,3 @@ def test_it_works_again_after_it_was_closed(make: Make, causal: Path) -> None:
     made.close()
     made.close()
     assert (made.embed(texts_of(7), "mean") == first).all()
-
-
-def tiny_bert(path: Path, positions: int) -> Path:
-    """One layer of an encoder with learned positions that pools by its first token."""
-    words = tiny_vocabulary()
-    writer = gguf.GGUFWriter(path, "bert")
-    writer.add_context_length(positions)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(WIDTH)
-    writer.add_head_count(2)
-    writer.add_layer_norm_eps(1e-6)
-    writer.add_causal_attention(False)
-    writer.add_pooling_type(gguf.PoolingType.CLS)
-    writer.add_token_type_count(1)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(words.tokens)
-    writer.add_token_types(words.types)
-    writer.add_token_merges(words.merges)
-    rng = np.random.default_rng(0)
-    matrices = {"token_embd": len(words.tokens), "position_embd": positions, "token_types": 1}
-    names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down")
-    for name, rows in (matrices | dict.fromkeys((f"blk.0.{n}" for n in names), WIDTH)).items():
-        weight = rng.standard_normal((rows, WIDTH)) * WIDTH**-0.5
-        writer.add_tensor(f"{name}.weight", weight.astype(np.float32))
-        if name.startswith("blk."):
-            writer.add_tensor(f"{name}.bias", np.zeros(rows, np.float32))
-    for name in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
-        writer.add_tensor(f"{name}.weight", np.ones(WIDTH, np.float32))
-        writer.add_tensor(f"{name}.bias", np.zeros(WIDTH, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path

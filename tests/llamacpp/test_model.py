@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends.contract import ModelSpec
+from hearth.backends.contract import ModelSettings, ModelSpec
 from hearth.backends.errors import CorruptFile, ModelNotFound, UnsupportedModel
 from hearth.backends.llamacpp.lib import LibraryLog, load_library
 from hearth.backends.llamacpp.load import open_model
@@ -73,6 +73,32 @@ def test_a_model_without_a_template_has_none(tmp_path: Path) -> None:
     loaded = open_model(ModelSpec(str(tiny_llama(tmp_path / "base.gguf", template=None))))
     assert loaded.template is None
     assert not loaded.info.has_chat_template and loaded.info.template_sha256 == ""
+    loaded.runner.close()
+
+
+@pytest.mark.parametrize(
+    ("template", "extra", "expected"),
+    [
+        (None, {}, ("embed",)),
+        ("{{ messages[0].content }}", {}, ("chat", "embed")),
+        (
+            "{{ messages[0].content }}{{ tools }}{{ enable_thinking }}",
+            {f"tokenizer.ggml.fim_{name}_token_id": 260 for name in ("pre", "suf", "mid")},
+            ("chat", "tools", "thinking", "infill", "embed"),
+        ),
+    ],
+)
+def test_what_a_model_can_do(
+    tmp_path: Path,
+    template: str | None,
+    extra: dict[str, int | float | bool | str],
+    expected: tuple[str, ...],
+) -> None:
+    path = tiny_llama(tmp_path / "able.gguf", template=template, extra=extra)
+    settings = ModelSettings(max_sessions=3, max_batch_tokens=100)
+    loaded = open_model(ModelSpec(str(path), settings=settings))
+    assert loaded.info.capabilities == expected
+    assert (loaded.info.max_sessions, loaded.info.max_batch_tokens) == (3, 100)
     loaded.runner.close()
 
 

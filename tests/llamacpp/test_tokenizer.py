@@ -109,6 +109,62 @@ def test_an_end_is_added_where_the_model_wants_one(
         assert wants.encode("hello", special=False, add_bos=True) == [259]
 
 
+def test_control_tokens_are_known_by_their_text(tokenizer: LlamaTokenizer) -> None:
+    known = tokenizer.control_tokens
+    assert known["<|end|>"] == 269 and known["<|system|>"] == 266
+    assert all(
+        tokenizer.piece(ident, special=True).decode() == text for text, ident in known.items()
+    )
+
+
+def test_infill_needs_all_three_tokens(tokenizer: LlamaTokenizer, tmp_path: Path) -> None:
+    assert tokenizer.infill_ids is None
+    extra = {f"tokenizer.ggml.fim_{name}_token_id": n for n, name in enumerate(("pre", "suf"), 260)}
+    for third, expected in (
+        ({}, None),
+        ({"tokenizer.ggml.fim_mid_token_id": 262}, (260, 261, 262)),
+    ):
+        with LlamaModel.open(tiny_llama(tmp_path / "fim.gguf", extra={**extra, **third})) as model:
+            assert LlamaTokenizer(model).infill_ids == expected
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({}, ["hello", "the"]),
+        ({"tokenizer.ggml.add_eos_token": True}, ["hello", 269, "the", 269]),
+        (
+            {
+                "tokenizer.ggml.add_eos_token": True,
+                "tokenizer.ggml.add_sep_token": True,
+                "tokenizer.ggml.seperator_token_id": 268,
+            },
+            ["hello", 269, 268, "the", 269],
+        ),
+        (
+            {"tokenizer.chat_template.rerank": "<|user|>{query}<|end|>{document}<|end|>"},
+            [267, "hello", 269, "the", 269],
+        ),
+    ],
+    ids=["bare", "closed", "separated", "template"],
+)
+def test_a_query_and_a_text_are_put_together_as_the_model_says(
+    tmp_path: Path, extra: dict[str, int | float | bool | str], expected: list[int | str]
+) -> None:
+    with LlamaModel.open(tiny_llama(tmp_path / "rank.gguf", extra=extra)) as model:
+        tokenizer = LlamaTokenizer(model)
+        for query, text in (("hello", "the"), ("<|end|>", "{query}")):
+            words = {"hello": query, "the": text}
+            ids: list[int] = []
+            for part in expected:
+                ids += (
+                    tokenizer.encode(words[part], special=False, add_bos=False)
+                    if isinstance(part, str)
+                    else [part]
+                )
+            assert tokenizer.encode_pair(query, text) == ids
+
+
 def test_threads_may_tokenize_together(tokenizer: LlamaTokenizer) -> None:
     found: list[list[int]] = []
     text = "hello the and in " * 50

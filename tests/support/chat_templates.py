@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,7 +59,9 @@ LLAMA3 = """\
 {{- m.content | trim + '<|eot_id|>' }}
 {%- endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
+{%- if add_generation_prompt %}
+{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}"""
 MISTRAL = """\
 {{- bos_token }}
 {%- set ns = namespace(user=true) %}
@@ -124,6 +127,7 @@ class PlainRenderer:
 
     def __init__(self) -> None:
         self.renders = 0
+        self._compiled = functools.lru_cache(templates.compile_template)
 
     def render(
         self,
@@ -137,14 +141,14 @@ class PlainRenderer:
         extra: Mapping[str, Any] | None = None,
     ) -> str:
         self.renders += 1
-        return templates.render(
-            template,
+        return templates.render_compiled(
+            self._compiled(template),
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
             bos_token=bos_token,
             eos_token=eos_token,
-            extra=extra,
+            extra=extra or {},
         )
 
     def variables(self, template: str) -> frozenset[str]:

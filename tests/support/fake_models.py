@@ -11,7 +11,7 @@ GB = 10**9
 
 
 class FakeModels:
-    """Models by name; a byte count a model, unloaded when the test says so."""
+    """Models by name, each with its bytes or a future of them; unloaded when the test says so."""
 
     def __init__(self, **needs):
         self.needs = needs
@@ -45,7 +45,8 @@ class Caller:
 
     async def _call(self, house):
         async def need():
-            return house.models.needs[self.key]
+            needed = house.models.needs[self.key]
+            return await needed if isinstance(needed, asyncio.Future) else needed
 
         async with house.room.stay(self.key, need, self.ended) as entered:
             if entered:

@@ -123,8 +123,10 @@ DOCUMENTS: dict[str, Schema] = {
         },
         **strict(
             number={"type": "string", "pattern": "^R-\\d{4}$"}, issued=LEAVES["date"],
-            lines={"type": "array", "items": {"$ref": "#/$defs/line"}, "minItems": 1, "maxItems": 3},
             total={"$ref": "#/$defs/money"},
+            lines={
+                "type": "array", "items": {"$ref": "#/$defs/line"}, "minItems": 1, "maxItems": 3,
+            },
         ),
     },
     "shapes by kind": {

@@ -1,12 +1,13 @@
-"""What a template loses is noticed, mended and said."""
+"""What a template does to conversations, tools and calls is found out."""
 
 import pytest
 
-from hearth.backends.contract import Message
+from chat_templates import CHATML, DEEPSEEK, GEMMA, GRANITE, HERMES, LLAMA3, MISTRAL, PlainRenderer
 from hearth.backends.errors import TemplateError
-from hearth.backends.text.probe import TemplateTraits, adapt, probe
-from hearth.backends.text.template import render
+from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle, message_values, tool_values
+from hearth.backends.text.probe import TemplateTraits, probe
 
+RENDERER = PlainRenderer()
 KEEPS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 UPPER = "{% for m in messages %}<{{ m.role }}>{{ m.content|upper }}{% endfor %}"
 DROPS = "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -18,27 +19,30 @@ REFUSES = (
     "<{{ m.role }}>{{ m.content }}{% endfor %}"
 )
 LAST_ONLY = "<user>{{ messages[-1].content }}"
-SYSTEM, USER, ANSWER = Message("system", "Rule."), Message("user", "Hi"), Message("assistant", "Yo")
 
 
 def render_with(source):
-    return lambda messages: render(
-        source, [{"role": one.role, "content": one.content} for one in messages]
-    )
+    def render_one(messages, tools=(), calls=OPENAI_CALLS):
+        values = message_values(messages, calls)
+        return RENDERER.render(source, values, tools=tool_values(tools) or None)
+
+    return render_one
 
 
 @pytest.mark.parametrize(
     ("source", "traits"),
     [
-        (KEEPS, TemplateTraits("kept", must_alternate=False)),
-        (UPPER, TemplateTraits("kept", must_alternate=False)),
-        (DROPS, TemplateTraits("dropped", must_alternate=False)),
-        (REFUSES, TemplateTraits("refused", must_alternate=True)),
-        (LAST_ONLY, TemplateTraits("dropped", must_alternate=True)),
+        (KEEPS, ("kept", False)),
+        (UPPER, ("kept", False)),
+        (DROPS, ("dropped", False)),
+        (REFUSES, ("refused", True)),
+        (LAST_ONLY, ("dropped", True)),
     ],
 )
-def test_traits(source, traits):
-    assert probe(render_with(source)) == traits
+def test_traits_of_plain_chats(source, traits):
+    found = probe(render_with(source))
+    assert (found.system, found.must_alternate) == traits
+    assert not found.shows_tools and found.calls is None
 
 
 @pytest.mark.parametrize("source", ["{% if %}", "{{ raise_exception('never') }}", "fixed text"])
@@ -47,42 +51,13 @@ def test_a_template_without_use_is_an_error(source):
         probe(render_with(source))
 
 
-@pytest.mark.parametrize(("source", "verb"), [(DROPS, "drops"), (REFUSES, "refuses")])
-def test_a_lost_system_prompt_goes_into_the_first_message(source, verb):
-    messages, notices = adapt([SYSTEM, USER, ANSWER, USER], probe(render_with(source)))
-    assert messages == (Message("user", "Rule.\n\nHi"), ANSWER, USER)
-    assert len(notices) == 1
-    assert verb in notices[0]
-    assert render_with(source)(messages) == "<user>Rule.\n\nHi<assistant>Yo<user>Hi"
-
-
-def test_a_system_prompt_alone_becomes_the_first_message():
-    messages, _ = adapt([SYSTEM], TemplateTraits("dropped"))
-    assert messages == (Message("user", "Rule."),)
-
-
-def test_turns_of_one_side_are_joined_where_they_must_alternate():
-    messages, notices = adapt([USER, USER, ANSWER], TemplateTraits(must_alternate=True))
-    assert messages == (Message("user", "Hi\n\nHi"), ANSWER)
-    assert "joined" in notices[0]
-
-
-def test_what_the_template_keeps_is_left_alone():
-    chat = (SYSTEM, USER, USER)
-    assert adapt(chat, TemplateTraits()) == (chat, ())
-    assert adapt((USER, ANSWER), TemplateTraits("refused", must_alternate=True)) == (
-        (USER, ANSWER),
-        (),
-    )
-
-
 @pytest.mark.parametrize("reason", ["timeout", "crashed"])
-@pytest.mark.parametrize("failing", [2, 3])
+@pytest.mark.parametrize("failing", [2, 3, 4, 5])
 def test_a_render_that_gave_no_answer_is_no_trait(reason, failing):
     """A busy machine must not be remembered as a template that refuses the system prompt."""
     renders = []
 
-    def flaky(messages):
+    def flaky(messages, tools=(), calls=OPENAI_CALLS):
         renders.append(messages)
         if len(renders) == failing:
             raise TemplateError("Too slow.", reason=reason)
@@ -90,3 +65,37 @@ def test_a_render_that_gave_no_answer_is_no_trait(reason, failing):
 
     with pytest.raises(TemplateError, match="Too slow"):
         probe(flaky)
+
+
+@pytest.mark.parametrize(
+    ("source", "traits"),
+    [
+        (HERMES, TemplateTraits()),
+        (LLAMA3, TemplateTraits(several_calls=False, content_beside_calls=False)),
+        (
+            MISTRAL,
+            TemplateTraits(
+                must_alternate=True, calls=CallStyle(short_ids=True), content_beside_calls=False
+            ),
+        ),
+        (DEEPSEEK, TemplateTraits(calls=CallStyle("text", "none"), content_beside_calls=False)),
+        (CHATML, TemplateTraits(shows_tools=False, calls=None)),
+        (GRANITE, TemplateTraits(calls=None)),
+        (
+            GEMMA,
+            TemplateTraits(
+                "refused", must_alternate=True, shows_tools=False, calls=None, results=False
+            ),
+        ),
+    ],
+    ids=["hermes", "llama 3", "mistral", "deepseek", "chatml", "granite", "gemma"],
+)
+def test_traits_of_families(source, traits):
+    assert probe(render_with(source)) == traits
+
+
+def test_arguments_in_python_s_notation_are_not_taken_for_json():
+    source = "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+    source += "{% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments }})"
+    source += "{% endfor %}{% endfor %}"
+    assert probe(render_with(source)).calls == CallStyle("text")

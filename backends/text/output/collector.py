@@ -67,7 +67,7 @@ class Collector:
 
     def begin_call(self, unsaid: str, *, is_suspect: bool) -> None:
         """A call may begin here; `unsaid` is what was read of it."""
-        self.unsaid = [unsaid]
+        self.unsaid[:] = [unsaid]
         self.is_suspect = is_suspect
 
     def open_call(self, name: str, ident: str = "") -> None:
@@ -121,7 +121,7 @@ class Collector:
             return True
         if self._is_open and at_end:
             self._notices[CUT] = None
-        elif self.is_suspect:
+        elif self._is_open or (self.is_suspect and unsaid.strip(SPACE)):
             self._notices[UNREAD] = None
         self._is_open = False
         self.is_suspect = False

@@ -6,32 +6,140 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from hearth.backends.text.output.deepseek import DeepSeekFormat
+from hearth.backends.text.output.generic import GenericFormat, PlainFormat
+from hearth.backends.text.output.harmony import HarmonyFormat
+from hearth.backends.text.output.hermes import HermesFormat
+from hearth.backends.text.output.llama3 import Llama3Format
+from hearth.backends.text.output.mistral import MistralFormat
 from hearth.backends.text.output.parts import OutputFormat
+from hearth.backends.text.output.qwen_coder import QwenCoderFormat
+from hearth.backends.text.output.tagged_format import MakeId, call_id, random_text
 
 _NO_TOKENS: Final[Mapping[str, int]] = MappingProxyType({})
+_THOUGHTS: Final = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+_LIST_TAGS: Final = (
+    ("<tool_calls>", "</tool_calls>"),
+    ("<TOOLCALL>", "</TOOLCALL>"),
+    ("<|tool_call|>", ""),
+)
+"""Tags around a list of calls."""
+_TALK_OF_THINKING: Final = (
+    "<think>",
+    "[THINK]",
+    "enable_thinking",
+    "reasoning_content",
+    "reasoning_effort",
+    "<|channel|>analysis",
+)
 
 
 def format_of(
-    template: str | None, control_tokens: Mapping[str, int] = _NO_TOKENS
+    template: str | None,
+    control_tokens: Mapping[str, int] = _NO_TOKENS,
+    make_id: MakeId | None = None,
 ) -> OutputFormat:
     """How models with this chat template write reasoning and tool calls.
 
     Args:
         template: Jinja source; None: the model has none, and all it writes is content.
-        control_tokens: ids of the vocabulary's control tokens by their text. A grammar names these
-            by id, and spells every other marker out as text.
+        control_tokens: ids of the vocabulary's control tokens by their text; those in `markers`
+            are enough. A grammar names these by id, and spells every other marker out as text.
+        make_id: gives the ids of calls; None: random ones, as the family writes them.
     """
-    raise NotImplementedError
+    template = template or ""
+    think = _thoughts(template)
+    make_id = make_id or (_mistral_id if _is_mistral(template) else call_id)
+    if "<|channel|>" in template and "<|start|>" in template:
+        return HarmonyFormat(control_tokens, make_id)
+    if "<function=" in template and "<seed:" not in template:
+        return QwenCoderFormat(
+            think,
+            control_tokens,
+            make_id,
+            is_wrapped="<tool_call>" in template,
+            is_json="<parameter=" not in template,
+        )
+    if _is_mistral(template):
+        is_named = "[ARGS]" in template
+        return MistralFormat(think, control_tokens, make_id, is_named=is_named)
+    if "<｜tool▁call▁begin｜>" in template:
+        is_fenced = "```json" in template
+        return DeepSeekFormat(think, control_tokens, make_id, is_fenced=is_fenced)
+    for tags in _LIST_TAGS:
+        if tags[0] + "[" in template or (tags[0] in template and not tags[1]):
+            return HermesFormat(think, control_tokens, make_id, tags=tags, is_list=True)
+    if _is_hermes(template):
+        tags = ("<tool_call>", "</tool_call>")
+        return HermesFormat(think, control_tokens, make_id, tags=tags, is_list=False)
+    if takes_tools(template):
+        is_llama = "<|start_header_id|>" in template and '"parameters"' in template
+        family = Llama3Format if is_llama else GenericFormat
+        return family(think, control_tokens, make_id)
+    return PlainFormat(think, control_tokens, make_id)
+
+
+def described_format_of(
+    template: str | None,
+    control_tokens: Mapping[str, int] = _NO_TOKENS,
+    make_id: MakeId | None = None,
+) -> OutputFormat:
+    """How models write whose template shows no tools, so that the system prompt describes them and
+    asks for generic JSON (`backends.text.described`); arguments as for `format_of`.
+    """
+    return GenericFormat(_thoughts(template or ""), control_tokens, make_id or call_id)
+
+
+def described_format_of(
+    template: str | None,
+    control_tokens: Mapping[str, int] = _NO_TOKENS,
+    make_id: MakeId | None = None,
+) -> OutputFormat:
+    """The same for a model whose template shows no tools, when they are described in the system
+    prompt, which asks for generic JSON.
+    """
+    return GenericFormat(_thought_tags(template or ""), control_tokens, make_id or call_id)
 
 
 def takes_tools(template: str | None) -> bool:
     """Does the template show tools to the model?"""
-    return template is not None and "tools" in template
+    return template is not None and _has_word(template, "tools")
 
 
 def thinks(template: str | None) -> bool:
     """Does the template speak of reasoning?"""
-    return template is not None and any(
-        mark in template
-        for mark in ("<think>", "enable_thinking", "reasoning", "<|channel|>", "[THINK]")
-    )
+    return template is not None and any(mark in template for mark in _TALK_OF_THINKING)
+
+
+def _thoughts(template: str) -> tuple[str, str] | None:
+    """The tags around reasoning, if the template speaks of them."""
+    return next((tags for tags in _THOUGHTS if tags[1] in template), None)
+
+
+def _thought_tags(template: str) -> tuple[str, str] | None:
+    return next((tags for tags in _THOUGHTS if tags[1] in template), None)
+
+
+def _is_mistral(template: str) -> bool:
+    return "[TOOL_CALLS]" in template
+
+
+def _is_hermes(template: str) -> bool:
+    """JSON between tags; others use the same tags with something else between them."""
+    others = ("<arg_key>", "<function=", "<parameter", "]<]minimax")
+    return "<tool_call>" in template and not any(other in template for other in others)
+
+
+def _mistral_id() -> str:
+    return random_text(9)
+
+
+def _has_word(text: str, word: str) -> bool:
+    """Does `word` stand in `text`, and not as a part of a longer name?"""
+    at = text.find(word)
+    while at >= 0:
+        before, after = text[at - 1 : at], text[at + len(word) : at + len(word) + 1]
+        if not any(char.isalnum() or char == "_" for char in (before + after)):
+            return True
+        at = text.find(word, at + 1)
+    return False

@@ -27,6 +27,27 @@ _ARGUMENT_KEYS: Final = ("arguments", "parameters")
 _OTHER_KEYS: Final = ("id", "type", "index", "tool_call_id")
 
 
+def feed(reader: Reader[None], collector: Collector, text: str, at: int) -> tuple[int, bool | None]:
+    """Send `text` from `at` on to a reader.
+
+    Returns:
+        how far was read, and whether the reader came to its end; None: it goes on. False: it cannot
+        go on, and what it read is content now.
+    """
+    unsaid = collector.unsaid
+    for index in range(at, len(text)):
+        unsaid.append(text[index])
+        try:
+            reader.send(text[index])
+        except StopIteration:
+            unsaid.clear()
+            return index + 1, True
+        except Unreadable:
+            unsaid.pop()
+            return index, collector.give_up(at_end=False)
+    return len(text), None
+
+
 def visible() -> Reader[str]:
     """The next character that is not white space."""
     while (char := (yield)) in SPACE:
@@ -91,7 +112,11 @@ def skip(first: str) -> Reader[str]:
 
 def arguments(collector: Collector) -> Reader[None]:
     """White space and then the arguments of the open call, an object; its end is the call's."""
-    first = yield from visible()
+    yield from arguments_from((yield from visible()), collector)
+
+
+def arguments_from(first: str, collector: Collector) -> Reader[None]:
+    """The same from their first character, `first`, on."""
     if first != "{":
         raise Unreadable
     yield from scan(first, collector.write_arguments)
@@ -100,20 +125,26 @@ def arguments(collector: Collector) -> Reader[None]:
 
 def envelopes(collector: Collector) -> Reader[None]:
     """An `Envelope`, or a JSON list of them."""
-    char = yield from visible()
-    if char == "{":
+    yield from envelopes_from((yield from visible()), collector)
+
+
+def envelopes_from(first: str, collector: Collector) -> Reader[None]:
+    """The same from their first character, `first`, on."""
+    if first == "{":
         yield from Envelope(collector).read()
         return
-    if char != "[":
+    if first != "[":
         raise Unreadable
-    while char != "]":
+    while True:
         if (yield from visible()) != "{":
             raise Unreadable
         yield from Envelope(collector).read()
         char = yield from visible()
-        if char not in ",]":
+        if char == "]":
+            return
+        if char != ",":
             raise Unreadable
-        collector.unsaid.clear()
+        collector.begin_call("", is_suspect=True)
 
 
 class Envelope:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from hearth.backends.contract import Constraint
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import InvalidParameter, LimitExceeded
 
 LARGEST_SCHEMA_BYTES: Final = 64 * 1024
 DEEPEST_SCHEMA: Final = 32
@@ -146,7 +146,7 @@ def _regex_rule(pattern: str, param: str) -> str:
 def _check_pattern(pattern: str, param: str) -> None:
     size = len(_utf8(pattern, param))
     if size > LONGEST_PATTERN_BYTES:
-        raise InvalidParameter(
+        raise LimitExceeded(
             param,
             f"A pattern in {param} takes {size:,} bytes; {LONGEST_PATTERN_BYTES} are allowed.",
             "Write it shorter, or check this part after the answer has come.",
@@ -218,8 +218,8 @@ def _not_unicode(param: str) -> InvalidParameter:
     )
 
 
-def _too_much(param: str, what: str) -> InvalidParameter:
-    return InvalidParameter(
+def _too_much(param: str, what: str) -> LimitExceeded:
+    return LimitExceeded(
         param, f"{param} {what}.", "Simplify it, or check part of it after the answer has come."
     )
 

@@ -1,0 +1,302 @@
+"""JSON schema of what each URL answers with status 200; nothing else stands in an answer."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, Final
+
+from hearth.app.server.schema import Json
+from hearth.backends.contract import Timings
+
+TEXT: Final[Json] = {"type": "string"}
+COUNT: Final[Json] = {"type": "integer", "minimum": 0}
+NUMBER: Final[Json] = {"type": "number"}
+AMOUNT: Final[Json] = {"type": "number", "minimum": 0}
+FLAG: Final[Json] = {"type": "boolean"}
+SHARE: Final[Json] = {"type": "number", "minimum": 0, "maximum": 1}
+OBJECT: Final[Json] = {"type": "object"}
+
+
+def one(*values: object) -> Json:
+    """One of `values`, which may be None."""
+    return {"enum": list(values)}
+
+
+def many(schema: Json) -> Json:
+    """A list of such values."""
+    return {"type": "array", "items": schema}
+
+
+def or_null(schema: Json) -> Json:
+    """Such a value, or null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def exactly(required: Json, optional: Json | None = None) -> Json:
+    """An object of these fields and no others."""
+    return {
+        "type": "object",
+        "properties": {**required, **(optional or {})},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def table_of(schema: Json) -> Json:
+    """An object of such values under names of any kind."""
+    return {"type": "object", "additionalProperties": schema}
+
+
+TIMINGS: Final = exactly(dict.fromkeys((field.name for field in fields(Timings)), AMOUNT))
+_USAGE: Final = exactly(
+    {
+        "prompt_tokens": COUNT,
+        "completion_tokens": COUNT,
+        "total_tokens": COUNT,
+        "prompt_tokens_details": exactly({"cached_tokens": COUNT}),
+        "completion_tokens_details": exactly({"reasoning_tokens": COUNT}),
+    }
+)
+_PROMPT_USAGE: Final = exactly({"prompt_tokens": COUNT, "total_tokens": COUNT})
+_MEASURED: Final[Json] = {"timings": TIMINGS, "notices": many(TEXT)}
+_REASON: Final = one("stop", "length", "tool_calls")
+
+
+def _completion(kind: str, choice: Json) -> Json:
+    return exactly(
+        {
+            "id": TEXT,
+            "object": one(kind),
+            "created": COUNT,
+            "model": TEXT,
+            "choices": many(choice),
+            "usage": _USAGE,
+        },
+        _MEASURED,
+    )
+
+
+_TOKEN: Final[Json] = {"token": TEXT, "logprob": NUMBER, "bytes": or_null(many(COUNT))}
+_TOKENS: Final = many(exactly({**_TOKEN, "top_logprobs": many(exactly(_TOKEN))}))
+_CALL: Final = exactly(
+    {
+        "id": TEXT,
+        "type": one("function"),
+        "function": exactly({"name": TEXT, "arguments": TEXT}),
+    }
+)
+CHAT: Final = _completion(
+    "chat.completion",
+    exactly(
+        {
+            "index": COUNT,
+            "message": exactly(
+                {
+                    "role": one("assistant"),
+                    "content": or_null(TEXT),
+                    "refusal": {"type": "null"},
+                },
+                {"reasoning_content": TEXT, "reasoning": TEXT, "tool_calls": many(_CALL)},
+            ),
+            "logprobs": or_null(exactly({"content": _TOKENS, "refusal": {"type": "null"}})),
+            "finish_reason": _REASON,
+        }
+    ),
+)
+COMPLETION: Final = _completion(
+    "text_completion",
+    exactly(
+        {
+            "index": COUNT,
+            "text": TEXT,
+            "logprobs": or_null(
+                exactly(
+                    {
+                        "tokens": many(TEXT),
+                        "token_logprobs": many(or_null(NUMBER)),
+                        "top_logprobs": many(or_null(table_of(NUMBER))),
+                        "text_offset": many(COUNT),
+                    }
+                )
+            ),
+            "finish_reason": _REASON,
+        }
+    ),
+)
+EMBEDDINGS: Final = exactly(
+    {
+        "object": one("list"),
+        "data": many(
+            exactly(
+                {
+                    "object": one("embedding"),
+                    "index": COUNT,
+                    "embedding": {"anyOf": [many(NUMBER), TEXT]},
+                }
+            )
+        ),
+        "model": TEXT,
+        "usage": _PROMPT_USAGE,
+    }
+)
+RERANK: Final = exactly(
+    {
+        "object": one("list"),
+        "model": TEXT,
+        "results": many(
+            exactly(
+                {"index": COUNT, "relevance_score": NUMBER}, {"document": exactly({"text": TEXT})}
+            )
+        ),
+        "usage": _PROMPT_USAGE,
+    }
+)
+
+_ITEM: Final[Json] = {"id": TEXT, "status": one("completed", "incomplete")}
+_OUTPUT: Final[Json] = {
+    "anyOf": [
+        exactly(
+            {
+                **_ITEM,
+                "type": one("message"),
+                "role": one("assistant"),
+                "content": many(
+                    exactly(
+                        {
+                            "type": one("output_text"),
+                            "text": TEXT,
+                            "annotations": many(OBJECT),
+                            "logprobs": _TOKENS,
+                        }
+                    )
+                ),
+            }
+        ),
+        exactly(
+            {
+                **_ITEM,
+                "type": one("function_call"),
+                "call_id": TEXT,
+                "name": TEXT,
+                "arguments": TEXT,
+            }
+        ),
+        exactly(
+            {
+                **_ITEM,
+                "type": one("reasoning"),
+                "summary": many(OBJECT),
+                "content": many(exactly({"type": one("reasoning_text"), "text": TEXT})),
+            }
+        ),
+    ]
+}
+RESPONSE: Final = exactly(
+    {
+        "id": TEXT,
+        "object": one("response"),
+        "created_at": AMOUNT,
+        "completed_at": or_null(AMOUNT),
+        "status": one("completed", "incomplete"),
+        "model": TEXT,
+        "output": many(_OUTPUT),
+        "usage": exactly(
+            {
+                "input_tokens": COUNT,
+                "input_tokens_details": exactly(
+                    {"cached_tokens": COUNT, "cache_write_tokens": COUNT}
+                ),
+                "output_tokens": COUNT,
+                "output_tokens_details": exactly({"reasoning_tokens": COUNT}),
+                "total_tokens": COUNT,
+            }
+        ),
+        "error": {"type": "null"},
+        "incomplete_details": or_null(exactly({"reason": one("max_output_tokens")})),
+        "background": one(False),
+        "instructions": or_null(TEXT),
+        "max_output_tokens": or_null(COUNT),
+        "metadata": table_of(TEXT),
+        "parallel_tool_calls": FLAG,
+        "previous_response_id": {"type": "null"},
+        "reasoning": exactly({"effort": or_null(TEXT), "summary": {"type": "null"}}),
+        "store": one(False),
+        "temperature": AMOUNT,
+        "text": exactly({"format": OBJECT}),
+        "tool_choice": {"anyOf": [TEXT, OBJECT]},
+        "tools": many(
+            exactly(
+                {
+                    "type": one("function"),
+                    "name": TEXT,
+                    "description": or_null(TEXT),
+                    "parameters": or_null(OBJECT),
+                    "strict": or_null(FLAG),
+                }
+            )
+        ),
+        "top_logprobs": COUNT,
+        "top_p": SHARE,
+        "truncation": one("disabled"),
+        "user": or_null(TEXT),
+    }
+)
+MESSAGE: Final = exactly(
+    {
+        "id": TEXT,
+        "type": one("message"),
+        "role": one("assistant"),
+        "model": TEXT,
+        "content": many(
+            {
+                "anyOf": [
+                    exactly({"type": one("text"), "text": TEXT}),
+                    exactly({"type": one("thinking"), "thinking": TEXT, "signature": TEXT}),
+                    exactly({"type": one("tool_use"), "id": TEXT, "name": TEXT, "input": OBJECT}),
+                ]
+            }
+        ),
+        "stop_reason": one("end_turn", "max_tokens", "tool_use", "stop_sequence"),
+        "stop_sequence": or_null(TEXT),
+        "usage": exactly(
+            dict.fromkeys(
+                (
+                    *("input_tokens", "output_tokens"),
+                    *("cache_creation_input_tokens", "cache_read_input_tokens"),
+                ),
+                COUNT,
+            )
+        ),
+    }
+)
+COUNT_TOKENS: Final = exactly({"input_tokens": COUNT})
+
+_GENERATED: Final[dict[str, Any]] = {
+    "text": TEXT,
+    "finish_reason": _REASON,
+    "tokens_generated": COUNT,
+    "prompt_tokens": COUNT,
+    "cached_tokens": COUNT,
+    "latency_ms": AMOUNT,
+    "optimization_used": one("none", "basic", "full"),
+}
+GENERATE: Final = exactly({"model": TEXT, **_GENERATED})
+GENERATE_BATCH: Final = exactly(
+    {
+        "model": TEXT,
+        "results": many(exactly({"index": COUNT, **_GENERATED})),
+        "tokens_generated": COUNT,
+        "cached_tokens": COUNT,
+        "total_latency_ms": AMOUNT,
+        "throughput_tokens_per_sec": AMOUNT,
+        "optimization_used": one("none", "basic", "full"),
+    }
+)
+TOKENIZE: Final = exactly(
+    {
+        "tokens": {"anyOf": [many(COUNT), many(exactly({"id": COUNT, "piece": TEXT}))]},
+        "count": COUNT,
+    }
+)
+DETOKENIZE: Final = exactly({"content": TEXT})
+APPLY_TEMPLATE: Final = exactly({"prompt": TEXT, "count": COUNT, "notices": many(TEXT)})

@@ -1,0 +1,85 @@
+"""The small process that tries grammars: `python -P -m hearth.backends.engine.grammar_helper`.
+
+What it may do and for how long is told in `hearth.backends.helper_child`. It knows bytes, not the
+model's tokens: whether a grammar compiles does not depend on them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from hearth.backends.engine.grammar_library import (
+    GrammarRefused,
+    Vocabulary,
+    can_go_on,
+    compile_grammar,
+    make_tokenizer,
+)
+from hearth.backends.helper_child import serve
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+_END: Final = 256
+_MOST_NAMED_TOKENS: Final = 255
+_LARK: Final = re.compile(
+    r"""
+    (?: "(?:\\.|[^"\\\n])*"         # a text, also one inside of %json
+      | //[^\n]*                    # a comment
+      | /(?:\\.|[^/\\\n])+/         # a pattern
+    )
+    | (?P<token> <[^<>\s"]+> )
+    """,
+    re.VERBOSE,
+)
+_WARM_UP: Final = 'start: %json {"type": "object"} /[a-z]+/'
+
+
+def main() -> None:
+    """Try grammars from standard input until it closes."""
+    tokenizer = functools.lru_cache(maxsize=1)(_byte_tokenizer)
+    serve(lambda question: _answer(tokenizer(), question), lambda: _warm_up(tokenizer()))
+
+
+def _answer(tokenizer: LLTokenizer, question: dict[str, Any]) -> dict[str, Any]:
+    """`{}` if the grammar of `question` compiles and something follows it, else why not."""
+    try:
+        matcher = compile_grammar(tokenizer, _with_own_tokens(question["lark"]))
+    except GrammarRefused as refused:
+        return {"refused": str(refused)}
+    matcher.compute_bitmask()
+    if not can_go_on(matcher):
+        return {"refused": "nothing can be written that follows it"}
+    return {}
+
+
+def _byte_tokenizer() -> LLTokenizer:
+    """Every byte a token, then the end, then tokens for a grammar to name."""
+    tokens = [bytes([value]) for value in range(_END)]
+    tokens += [b"<|%d|>" % number for number in range(_END, _END + 1 + _MOST_NAMED_TOKENS)]
+    vocabulary = Vocabulary(tokens, range(_END, len(tokens)), [_END], list)
+    return make_tokenizer(vocabulary, [_END])
+
+
+def _with_own_tokens(lark: str) -> str:
+    """`lark` with the special tokens that it names put into this process's numbers."""
+    numbers: dict[str, int] = {}
+
+    def renamed(match: re.Match[str]) -> str:
+        name = match["token"]
+        if name is None:
+            return match[0]
+        number = numbers.setdefault(name, 1 + len(numbers) % _MOST_NAMED_TOKENS)
+        return f"<[{_END + number}]>"
+
+    return _LARK.sub(renamed, lark)
+
+
+def _warm_up(tokenizer: LLTokenizer) -> None:
+    compile_grammar(tokenizer, _WARM_UP).compute_bitmask()
+
+
+if __name__ == "__main__":
+    main()

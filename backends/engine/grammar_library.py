@@ -1,0 +1,125 @@
+"""llguidance as the engine uses it: which bounds it works under, and what its complaints mean.
+
+Nothing here is imported before the first grammar: llguidance is loaded by the functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from hearth.backends.errors import BackendUnavailable
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_MOST_LEXER_STATES: Final = 50_000
+"""Of one sequence, at 1 to 2 kB each. Schemas need hundreds; some patterns, as many as there are
+texts."""
+_HEADER: Final = '%llguidance {"no_forcing": true}\n'
+"""Where the text to come is certain, every way to cut it into tokens stays allowed: the draw is the
+model's own."""
+_PLACE: Final = re.compile(r"^(?:at )?\d+\(\d+\): ")
+_LONGEST_REASON: Final = 240
+_COMPLEX: Final = ("fuel", "too large", "too many", "too complex", "too deeply", "limit exceeded")
+
+
+class GrammarRefused(Exception):
+    """llguidance does not take a grammar; the message says why, in one line."""
+
+
+class Vocabulary:
+    """What llguidance asks of a tokenizer (`llguidance.TokenizerWrapper`).
+
+    Args:
+        tokens: the bytes of each token; b"" for what is never written.
+        special_ids: tokens that only stand where a grammar names them, whatever their bytes.
+        end_ids: the end-of-generation tokens, at least one.
+        encode: token ids of UTF-8 text.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[bytes],
+        special_ids: Collection[int],
+        end_ids: Collection[int],
+        encode: Callable[[bytes], list[int]],
+    ) -> None:
+        self.tokens = tokens
+        self.special_token_ids = sorted(special_ids)
+        self.eos_token_id = min(end_ids)
+        self.bos_token_id = None
+        self._encode = encode
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._encode(text)
+
+
+def require_library() -> None:
+    """Load llguidance.
+
+    Raises:
+        BackendUnavailable: it is not installed, or does not load.
+    """
+    try:
+        import llguidance  # noqa: F401
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"Structured output needs llguidance, which does not load: {error}.",
+            "Install it with `pip install llguidance`, or ask without a schema, pattern or strict"
+            " tool.",
+        ) from error
+
+
+def make_tokenizer(vocabulary: Vocabulary, end_ids: Collection[int]) -> LLTokenizer:
+    """The trie of all tokens; some 0.5 s and 50 MB for 150,000 of them."""
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    return LLTokenizer(TokenizerWrapper(vocabulary), eos_token=sorted(end_ids))
+
+
+def compile_grammar(tokenizer: LLTokenizer, lark: str) -> LLMatcher:
+    """A matcher at the beginning of `lark`, under the bounds of this module.
+
+    Raises:
+        GrammarRefused: it is malformed, says what llguidance does not know, or is too complex.
+    """
+    from llguidance import LLMatcher, LLParserLimits
+
+    limits = LLParserLimits(
+        max_lexer_states=_MOST_LEXER_STATES,
+        precompute_large_lexemes=False,  # would take its time before the first token is asked for
+        verbose_errors=False,
+    )
+    matcher = LLMatcher(tokenizer, _HEADER + lark, log_level=0, limits=limits)
+    if matcher.is_error():
+        raise GrammarRefused(_reason(matcher.get_error()))
+    return matcher
+
+
+def took_what_does_not_fit(matcher: LLMatcher) -> bool:
+    """Is a matcher in its error state because of a token that its grammar does not allow?"""
+    return "doesn't satisfy the grammar" in matcher.get_error()
+
+
+def met_a_dead_end(matcher: LLMatcher) -> bool:
+    """Is a matcher in its error state because no text continues what there is?"""
+    return matcher.stop_reason() in ("NoExtension", "NoExtensionBias")
+
+
+def can_go_on(matcher: LLMatcher) -> bool:
+    """May at least one more token, or the end, follow?"""
+    return not matcher.is_error() and (not matcher.is_stopped() or matcher.is_accepting())
+
+
+def _reason(complaint: str) -> str:
+    """The line of llguidance's message that says what is wrong, without places in our Lark."""
+    first, *more = complaint.splitlines() or [""]
+    reason = _PLACE.sub("", first).removeprefix("failed to compile JSON schema: ")
+    for line in more:
+        if line.startswith("error: "):
+            reason = f"a pattern is not understood: {line.removeprefix('error: ')}"
+    if any(word in reason for word in _COMPLEX):
+        reason = f"it is too complex ({reason})"
+    return reason[:_LONGEST_REASON].rstrip(" .:")

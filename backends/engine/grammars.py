@@ -1,0 +1,229 @@
+"""Grammars that answers follow: tried out, compiled, and matched token by token."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hearth.backends.engine.grammar_library import (
+    GrammarRefused,
+    Vocabulary,
+    can_go_on,
+    compile_grammar,
+    make_tokenizer,
+    met_a_dead_end,
+    require_library,
+    took_what_does_not_fit,
+)
+from hearth.backends.errors import InternalError, InvalidParameter
+from hearth.backends.helper import Helper, HelperLost
+from hearth.backends.text import framing
+from hearth.backends.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_COMPILE_S: Final = 2.0
+_MOST_PROVEN: Final = 256
+_MOST_PROVEN_CHARACTERS: Final = 4 * 1024 * 1024
+_SIMPLER: Final = "Simplify it, or check part of it after the answer has come."
+
+
+class Grammars:
+    """Makes the matchers of one model's sequences. Thread-safe.
+
+    A grammar is first tried in a helper process that has 2 s and 512 MiB; only what passes there is
+    compiled here. Which ones passed is remembered, the least recently used being forgotten first.
+    Every sequence gets a grammar of its own, in milliseconds: copies of one matcher share their
+    lexer and its bound (llguidance 1.9.1; `test_copies_of_a_matcher_still_share_their_bound`), so
+    that one sequence could end all others.
+
+    Args:
+        tokenizer: of the model.
+        vocab_size: V, the logits of a step; ids beyond the tokenizer's are never allowed.
+        end_ids: every end-of-generation token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_ids: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        # llguidance must know an end: where the model declares none, one that is no token.
+        self._end_ids = end_ids or frozenset((vocab_size,))
+        self._helper = Helper("hearth.backends.engine.grammar_helper", "The compiler of grammars")
+        self._lock = threading.Lock()
+        self._trie: LLTokenizer | None = None
+        self._special_ids: frozenset[int] = frozenset()
+        self._proven: OrderedDict[str, None] = OrderedDict()
+        self._proven_characters = 0
+
+    def matcher(self, lark: str, param: str) -> GrammarMatcher:
+        """A matcher at the beginning of `lark` (llguidance's dialect; special tokens by id, as
+        `<[151645]>`, or by name, as `<|im_end|>`). Blocks while it is compiled.
+
+        Args:
+            param: what asked for it in the request, for errors.
+
+        Raises:
+            InvalidParameter: it is malformed, unsupported or too complex.
+            BackendUnavailable: llguidance is not installed.
+            InternalError: the helper process cannot be started, or is closed.
+        """
+        require_library()
+        trie = self._ready_trie()
+        if not self._is_proven(lark):
+            self._try_out(lark, param)
+        try:
+            matcher = compile_grammar(trie, lark)
+        except GrammarRefused as refused:
+            raise _refusal(param, str(refused)) from refused
+        self._remember(lark)
+        return GrammarMatcher(matcher, self._vocab_size, self._special_ids, param)
+
+    @property
+    def proven(self) -> frozenset[str]:
+        """Sources that need not be tried again."""
+        with self._lock:
+            return frozenset(self._proven)
+
+    def close(self) -> None:
+        """End the helper process; no new grammar can be compiled afterwards."""
+        self._helper.close()
+
+    def _try_out(self, lark: str, param: str) -> None:
+        """Compile `lark` where it can do no harm."""
+        try:
+            answer = self._helper.ask(framing.frame({"lark": lark}), _COMPILE_S)
+        except HelperLost as lost:
+            what = f"took more than {_COMPILE_S:g} s" if lost.overdue else "took too much memory"
+            raise InvalidParameter(param, f"{param} {what} to compile.", _SIMPLER) from lost
+        if "refused" in answer:
+            raise _refusal(param, answer["refused"])
+
+    def _ready_trie(self) -> LLTokenizer:
+        with self._lock:
+            if self._trie is None:
+                vocabulary = self._vocabulary()
+                self._special_ids = frozenset(vocabulary.special_token_ids)
+                self._trie = make_tokenizer(vocabulary, self._end_ids)
+            return self._trie
+
+    def _vocabulary(self) -> Vocabulary:
+        """Every token as text has it. Control tokens have no text: they are special, and keep the
+        name that they are written with.
+        """
+        known = min(self._vocab_size, self._tokenizer.vocab_size)
+        special = set(self._end_ids)
+        tokens = [b""] * (max(self._vocab_size, *special) + 1)
+        for ident in range(known):
+            piece = b"" if ident in special else self._tokenizer.piece(ident)
+            if not piece:
+                piece = self._tokenizer.piece(ident, special=True)
+                if piece:
+                    special.add(ident)
+            tokens[ident] = piece
+        return Vocabulary(tokens, special, self._end_ids, self._encode)
+
+    def _encode(self, text: bytes) -> list[int]:
+        return self._tokenizer.encode(text.decode(errors="replace"), special=False, add_bos=False)
+
+    def _is_proven(self, lark: str) -> bool:
+        with self._lock:
+            return lark in self._proven
+
+    def _remember(self, lark: str) -> None:
+        with self._lock:
+            if lark not in self._proven:
+                self._proven_characters += len(lark)
+            self._proven[lark] = None
+            self._proven.move_to_end(lark)
+            while (
+                len(self._proven) > _MOST_PROVEN
+                or self._proven_characters > _MOST_PROVEN_CHARACTERS
+            ):
+                oldest, _ = self._proven.popitem(last=False)
+                self._proven_characters -= len(oldest)
+
+
+class GrammarMatcher:
+    """Implements `hearth.backends.engine.matcher.Matcher` with llguidance.
+
+    Args:
+        matcher: of this sequence alone.
+        vocab_size: V.
+        special_ids: control and end tokens.
+        param: what asked for the grammar, for errors.
+    """
+
+    def __init__(
+        self, matcher: LLMatcher, vocab_size: int, special_ids: frozenset[int], param: str
+    ) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+        self._special_ids = special_ids
+        self._param = param
+        self._tokens = 0
+        self._mask: NDArray[np.bool_] | None = None
+
+    def allows(self, token: int) -> bool:
+        """See the protocol; microseconds, but for special tokens the cost of `allowed`."""
+        if self._mask is not None or token in self._special_ids:
+            return bool(self.allowed()[token])
+        fits = self._matcher.validate_tokens([token]) == 1
+        self._check()
+        return fits
+
+    def allowed(self) -> NDArray[np.bool_]:
+        if self._mask is None:
+            bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+            self._check()
+            mask = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+            if not mask.any():
+                raise self._dead_end()
+            self._mask = mask
+        return self._mask
+
+    def accept(self, token: int) -> None:
+        self._mask = None
+        self._tokens += 1
+        self._matcher.consume_token(token)
+        self._check()
+
+    @property
+    def complete(self) -> bool:
+        return self._matcher.is_stopped()
+
+    def _check(self) -> None:
+        """Raises: InvalidParameter: a bound is met, or nothing can follow. InternalError: a token
+        was accepted that is not allowed.
+        """
+        if can_go_on(self._matcher):
+            return
+        if took_what_does_not_fit(self._matcher):
+            raise InternalError(
+                f"Token {self._tokens:,} of the answer does not follow its grammar."
+            )
+        if met_a_dead_end(self._matcher):
+            raise self._dead_end()
+        raise InvalidParameter(
+            self._param,
+            f"{self._param} became too complex to follow after {self._tokens:,} tokens.",
+            _SIMPLER,
+        )
+
+    def _dead_end(self) -> InvalidParameter:
+        return InvalidParameter(
+            self._param,
+            f"{self._param} leaves nothing that could be written after {self._tokens:,} tokens.",
+            "See that everything it demands can be met at once.",
+        )
+
+
+def _refusal(param: str, reason: str) -> InvalidParameter:
+    hint = _SIMPLER
+    if "nimplemented" in reason:
+        hint = "Leave these keywords out, and check that part after the answer has come."
+    return InvalidParameter(param, f"{param} cannot be followed: {reason}.", hint)

@@ -1,0 +1,57 @@
+"""What a model will take of this machine's memory, read from its file before it is loaded."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from hearth.backends.contract import EngineStats, ModelInfo, ModelSpec
+from hearth.backends.errors import HearthError
+
+
+class Footprints:
+    """What models need; a file is read anew when it changed or is to be loaded in another way."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[object, int | None]] = {}
+
+    def of(self, spec: ModelSpec) -> int | None:
+        """Bytes to set aside for `spec`; None if it takes no memory here, or cannot be read or
+        loaded: its worker says why. Reads the file's header, so call it beside the event loop.
+        """
+        path = os.path.realpath(spec.path)
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        # How long it stays and who waits say nothing about memory.
+        settings = replace(spec.settings, keep_alive_s=0.0, max_waiting=0)
+        version = (found.st_mtime_ns, found.st_size, spec.backend, settings)
+        known = self._known.get(path)
+        if known is None or known[0] != version:
+            known = self._known[path] = (version, _needed_bytes(spec))
+        return known[1]
+
+
+def _needed_bytes(spec: ModelSpec) -> int | None:
+    if spec.backend != "llamacpp":
+        return None
+    from hearth.backends.llamacpp.footprint import needed_bytes
+
+    try:
+        return needed_bytes(Path(spec.path), spec.settings)
+    except (HearthError, OSError):
+        return None
+
+
+def taken_bytes(info: ModelInfo, engine: EngineStats) -> int:
+    """What a loaded model takes now, without its buffers."""
+    return info.size_bytes + engine.allocated_tokens * engine.kv_bytes_per_token
+
+
+def free_bytes() -> int:
+    """Memory of this machine, or of its control group, that can be taken without swapping."""
+    from hearth.backends.llamacpp.memory import available_bytes
+
+    return available_bytes()

@@ -1,0 +1,312 @@
+"""From the chunks of a stream, of either of OpenAI's APIs, to our events."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, cast
+
+from hearth.backends.contract import (
+    Channel,
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    Progress,
+    Request,
+    Started,
+    Timings,
+    Token,
+    TokenLogprob,
+    ToolCallPart,
+    Usage,
+)
+from hearth.backends.remote.errors import RemoteCut, RemoteFailed, RemoteMalformed
+from hearth.backends.remote.refusals import quoted
+from hearth.backends.remote.server import RemoteServer
+
+UNKNOWN_ID: Final = -1
+"""Stands for the id of a token of which only the text is known."""
+_REASONS: Final[dict[str, FinishReason]] = {
+    "stop": "stop",
+    "eos": "stop",
+    "eos_token": "stop",  # text-generation-inference
+    "stop_sequence": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "stop",
+}
+_FILTERED: Final = "The other end's content filter ended the answer."
+_UNCOUNTED: Final = "The other end does not say how many tokens it used."
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What is known of one of several answers."""
+
+    reason: FinishReason | None = None
+    stop: str | None = None
+    calls: dict[int, str] = field(default_factory=dict)
+    """Position of each call to its id."""
+
+
+class ChunkReader:
+    """Turns the chunks of one stream into events; tells at its end whether the answer was whole.
+
+    Args:
+        server: who answers, for messages.
+        request: what was asked.
+        notices: what the reader of the answer should know from its start.
+    """
+
+    def __init__(
+        self, server: RemoteServer, request: Request, notices: tuple[str, ...] = ()
+    ) -> None:
+        self._server = server
+        self._chat = request.messages is not None
+        self._wants_logprobs = request.sampling.logprobs is not None
+        self._several = request.n > 1
+        self._choices = [_Choice() for _ in range(request.n)]
+        self._notices = notices
+        self._last_notices: dict[str, None] = {}
+        self._usage: Usage | None = None
+        self._timings: Timings | None = None
+        self._begun = False
+        self._done = False
+        self._sent_s = time.perf_counter()
+        self._first_s: float | None = None
+
+    def comment(self, text: str) -> Iterator[Event]:
+        """What a comment says: Hearth tells the progress of a prefill in them."""
+        words = text.split()
+        if len(words) == 2 and words[0] == "prefill":
+            done, _, total = words[1].partition("/")
+            if done.isdecimal() and total.isdecimal() and len(text) < 100:
+                yield from self._start({})
+                yield Progress(int(done), int(total))
+
+    def chunk(self, chunk: dict[str, Any]) -> Iterator[Event]:
+        """The events of one chunk. Raises `RemoteMalformed`, `RemoteFailed`."""
+        self._count(chunk)
+        yield from self._start(chunk)
+        progress = chunk.get("prompt_progress")  # llama-server, and Hearth where it is asked
+        if isinstance(progress, dict):
+            yield Progress(_count(progress.get("processed")), _count(progress.get("total")))
+        choices = chunk.get("choices") or []
+        if not isinstance(choices, list):
+            raise self._malformed("choices is no list")
+        for choice in choices:
+            if not isinstance(choice, dict):
+                raise self._malformed("a choice is no object")
+            yield from self._choice(choice)
+
+    def done(self) -> None:
+        """`[DONE]` came."""
+        self._done = True
+
+    def end(self) -> Finished:
+        """The last event, if the stream was whole. Raises `RemoteCut` if it was not."""
+        unfinished = [n for n, choice in enumerate(self._choices) if choice.reason is None]
+        if unfinished or not self._done:
+            what = "a finish_reason" if unfinished else "[DONE]"
+            raise RemoteCut(
+                f"{self._server.name} ended its stream before {what}: the answer is not whole.",
+                "Ask again; if it happens again, look into the log of that server.",
+                remote=self._server.name,
+            )
+        if self._usage is None:
+            self._last_notices[_UNCOUNTED] = None
+        first = self._choices[0]
+        return Finished(
+            cast(FinishReason, first.reason),
+            self._usage or Usage(),
+            self._timings or self._measured(),
+            first.stop,
+            tuple(self._last_notices),
+        )
+
+    def _start(self, chunk: dict[str, Any]) -> Iterator[Event]:
+        said = chunk.get("notices")
+        theirs = [text(item) for item in said] if isinstance(said, list) else []
+        if self._begun:
+            self._last_notices.update(dict.fromkeys(theirs))
+            return
+        self._begun = True
+        usage = self._usage or Usage()
+        yield Started(usage.prompt_tokens, usage.cached_tokens, (*self._notices, *theirs))
+
+    def _choice(self, choice: dict[str, Any]) -> Iterator[Event]:
+        index = choice.get("index", 0)
+        if not isinstance(index, int) or not 0 <= index < len(self._choices):
+            raise self._malformed(f"there is a choice {quoted(index)[:20]}")
+        known = self._choices[index]
+        delta = choice.get("delta") if self._chat else {"content": choice.get("text")}
+        if delta is not None and not isinstance(delta, dict):
+            raise self._malformed("a delta is no object")
+        yield from self._delta(index, known, delta or {}, choice.get("logprobs"))
+        reason = choice.get("finish_reason")
+        if reason is None or known.reason is not None:
+            return
+        known.reason = self._reason(reason)
+        if known.calls and known.reason == "stop":  # as some say after a call that was asked for
+            known.reason = "tool_calls"
+        stop = choice.get("stop_reason", choice.get("matched_stop"))  # vLLM, SGLang
+        known.stop = text(stop) if isinstance(stop, str) else None
+        if self._several:
+            yield ChoiceFinished(index, known.reason, known.stop)
+
+    def _delta(
+        self, index: int, known: _Choice, delta: dict[str, Any], logprobs: Any
+    ) -> Iterator[Event]:
+        thought = text(delta.get("reasoning_content") or delta.get("reasoning"))
+        content = text(delta.get("content")) or text(delta.get("refusal"))
+        calls = delta.get("tool_calls") or []
+        if not isinstance(calls, list):
+            raise self._malformed("tool_calls is no list")
+        if (thought or content or calls) and self._first_s is None:
+            self._first_s = time.perf_counter()
+        drawn = self._logprobs(logprobs) if self._wants_logprobs else None
+        for channel, piece in (("reasoning", thought), ("content", content)):
+            if piece:
+                yield Token(piece, (), drawn, index, cast(Channel, channel))
+                drawn = None
+        if drawn and not calls:  # a token whose text comes later
+            yield Token("", (), drawn, index)
+        for call in calls:
+            yield self._call(index, known, call)
+
+    def _call(self, index: int, known: _Choice, call: Any) -> ToolCallPart:
+        """A piece of a call. Some servers number no calls, some repeat id and name in each piece,
+        some give no id: the contract's pieces are the same for all.
+        """
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            raise self._malformed("a tool call has no function")
+        ident = text(call.get("id"))
+        position = call.get("index")
+        if not isinstance(position, int) or position < 0:
+            same = [place for place, other in known.calls.items() if other == ident]
+            position = same[0] if same else len(known.calls) - (not ident and bool(known.calls))
+        arguments = function.get("arguments")
+        if arguments is not None and not isinstance(arguments, str):
+            raise self._malformed("the arguments of a tool call are no text")
+        if position in known.calls:
+            return ToolCallPart(position, arguments=text(arguments), index=index)
+        known.calls[position] = ident or f"call_{secrets.token_hex(8)}"
+        name = text(function.get("name"))
+        if not name:
+            raise self._malformed("a tool call has no name")
+        return ToolCallPart(position, known.calls[position], name, text(arguments), (), index)
+
+    def _logprobs(self, value: Any) -> tuple[TokenLogprob, ...] | None:
+        if not isinstance(value, dict):
+            return None
+        try:
+            if isinstance(value.get("content"), list):
+                return tuple(_chat_logprob(item) for item in value["content"])
+            return text_logprobs(value)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._malformed("its log probabilities have another form") from error
+
+    def _reason(self, reason: object) -> FinishReason:
+        if reason == "content_filter":
+            self._last_notices[_FILTERED] = None
+        if isinstance(reason, str) and reason in _REASONS:
+            return _REASONS[reason]
+        raise RemoteFailed(
+            f"{self._server.name} ended the answer for a reason of its own: {quoted(reason)}.",
+            "Ask again; if it happens again, look into the log of that server.",
+            remote=self._server.name,
+        )
+
+    def _count(self, chunk: dict[str, Any]) -> None:
+        usage = chunk.get("usage")
+        if isinstance(usage, dict):
+            prompt, answer = _details(usage, "prompt"), _details(usage, "completion")
+            self._usage = Usage(
+                prompt_tokens=_count(usage.get("prompt_tokens")),
+                cached_tokens=_count(prompt.get("cached_tokens")),
+                completion_tokens=_count(usage.get("completion_tokens")),
+                reasoning_tokens=_count(
+                    answer.get("reasoning_tokens", usage.get("reasoning_tokens"))
+                ),
+            )
+        timings = chunk.get("timings")
+        if isinstance(timings, dict) and "ttft_s" in timings:  # another Hearth measured them
+            known = {item.name: _number(timings.get(item.name)) for item in fields(Timings)}
+            self._timings = Timings(**known)
+
+    def _measured(self) -> Timings:
+        """Times on this side of the network."""
+        now_s = time.perf_counter()
+        if self._first_s is None:
+            return Timings()
+        tokens = self._usage.completion_tokens if self._usage else 0
+        decode_s = now_s - self._first_s
+        return Timings(
+            ttft_s=self._first_s - self._sent_s,
+            decode_s=decode_s,
+            decode_tok_per_s=(tokens - 1) / decode_s if tokens > 1 and decode_s > 0 else 0.0,
+        )
+
+    def _malformed(self, what: str) -> RemoteMalformed:
+        return RemoteMalformed(
+            f"{self._server.name} streams what is no chunk of an OpenAI-style API: {what}.",
+            "Look into the log of that server.",
+            remote=self._server.name,
+        )
+
+
+def text(value: Any) -> str:
+    """`value` if it is text, else an empty one; lone surrogates, which UTF-8 lacks, replaced."""
+    if not isinstance(value, str):
+        return ""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
+
+
+def text_logprobs(value: dict[str, Any]) -> tuple[TokenLogprob, ...]:
+    """Log probabilities in the form of `/v1/completions`; those of a prompt's first token are null
+    and left out. Raises KeyError, TypeError and ValueError for any other form.
+    """
+    tokens, found = value["tokens"], value["token_logprobs"]
+    tops = value.get("top_logprobs") or [None] * len(tokens)
+    return tuple(
+        TokenLogprob(UNKNOWN_ID, text(token), float(logprob), _top((top or {}).items()))
+        for token, logprob, top in zip(tokens, found, tops, strict=True)
+        if logprob is not None
+    )
+
+
+def _chat_logprob(item: dict[str, Any]) -> TokenLogprob:
+    others = item.get("top_logprobs") or ()
+    return TokenLogprob(
+        UNKNOWN_ID,
+        text(item["token"]),
+        float(item["logprob"]),
+        _top((other["token"], other["logprob"]) for other in others),
+    )
+
+
+def _top(pairs: Any) -> tuple[tuple[int, str, float], ...]:
+    found = [(UNKNOWN_ID, text(token), float(logprob)) for token, logprob in pairs]
+    return tuple(sorted(found, key=lambda one: -one[2]))
+
+
+def _details(usage: dict[str, Any], of: str) -> dict[str, Any]:
+    found = usage.get(f"{of}_tokens_details")
+    return found if isinstance(found, dict) else {}
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -1,0 +1,234 @@
+"""One server over HTTP: bounded answers, and a typed error for whatever goes wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+
+import httpx2
+
+from hearth.backends.errors import HearthError
+from hearth.backends.remote.errors import (
+    RemoteCut,
+    RemoteError,
+    RemoteMalformed,
+    RemoteTimeout,
+    RemoteUnreachable,
+    RemoteUntrusted,
+)
+from hearth.backends.remote.refusals import error_in, not_an_api, quoted, refused, reported
+from hearth.backends.remote.server import RemoteServer
+from hearth.backends.version import hearth_version
+
+_CONNECT_S: Final = 10.0
+MOST_ANSWER_BYTES: Final = 256 << 20
+"""Of an answer that comes whole: vectors of thousands of texts."""
+MOST_REASON_BYTES: Final = 1 << 20
+"""Of an answer that says what went wrong."""
+
+
+class Connection:
+    """Speaks to `server`, within one event loop. No redirect is followed: the key is for one host.
+
+    Args:
+        server: whom to speak to; its key is read for each request and kept nowhere.
+    """
+
+    def __init__(self, server: RemoteServer) -> None:
+        self.server = server
+        self._connect_s = min(_CONNECT_S, server.timeout_s)
+        self._client = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(server.timeout_s, connect=self._connect_s),
+            limits=httpx2.Limits(max_connections=None),
+            follow_redirects=False,
+            # A proxy of the environment has no business with a server on this machine.
+            trust_env=not server.is_loopback,
+            verify=_trusted(server),
+        )
+
+    async def close(self) -> None:
+        """Close what is open."""
+        with self._translated():
+            await self._client.aclose()
+
+    async def get(self, url: str) -> Any:
+        """The JSON that is at `url`. Raises HearthError."""
+        return await self._whole("GET", url, None)
+
+    async def post(self, url: str, body: dict[str, Any]) -> Any:
+        """The JSON that answers `body`. Raises HearthError."""
+        return await self._whole("POST", url, body)
+
+    async def _whole(self, method: str, url: str, body: dict[str, Any] | None) -> Any:
+        async with self._answer(method, url, body) as answer:
+            return self._parsed(answer, await self._read(answer, MOST_ANSWER_BYTES))
+
+    @asynccontextmanager
+    async def stream(self, url: str, body: dict[str, Any]) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The pieces of the event stream that answers `body`. Leaving the block early closes the
+        connection, so that the other end notices at once.
+
+        Raises:
+            HearthError: no connection, a refusal, no event stream; within the block, a cut.
+        """
+        async with self._answer("POST", url, body) as answer:
+            if "text/event-stream" not in answer.headers.get("content-type", ""):
+                whole = self._parsed(answer, await self._read(answer, MOST_REASON_BYTES))
+                error = error_in(whole)
+                raise (
+                    reported(self.server, error)
+                    if error is not None
+                    else not_an_api(self.server, "does not stream its answer")
+                )
+            yield self._pieces(answer)
+
+    async def _pieces(self, answer: httpx2.Response) -> AsyncIterator[bytes]:
+        with self._translated():
+            async for piece in answer.aiter_raw():
+                yield piece
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, url: str, body: dict[str, Any] | None
+    ) -> AsyncIterator[httpx2.Response]:
+        """The answer whose status is good, its body unread."""
+        headers = {
+            "accept": "application/json, text/event-stream",
+            "accept-encoding": "identity",
+            "user-agent": f"hearth/{hearth_version()}",
+        }
+        if key := self.server.key():
+            headers["authorization"] = f"Bearer {key}"
+        content = None
+        if body is not None:
+            headers["content-type"] = "application/json"
+            content = json.dumps(body, allow_nan=False).encode()
+        with self._translated():
+            request = self._client.build_request(method, url, headers=headers, content=content)
+            answer = await self._client.send(request, stream=True)
+        try:
+            if answer.headers.get("content-encoding", "identity").lower() != "identity":
+                raise not_an_api(self.server, "compresses what should not be")
+            if answer.status_code != 200:
+                reason = await self._read(answer, MOST_REASON_BYTES)
+                raise refused(self.server, answer.status_code, answer.headers, reason)
+            yield answer
+        finally:
+            with self._translated():
+                await answer.aclose()
+
+    async def _read(self, answer: httpx2.Response, most: int) -> bytes:
+        body = bytearray()
+        async for piece in self._pieces(answer):
+            body += piece
+            if len(body) > most:
+                raise RemoteMalformed(
+                    f"{self.server.name} sends more than {most:,} bytes at once.",
+                    "Ask for less at a time.",
+                    remote=self.server.name,
+                )
+        return bytes(body)
+
+    def _parsed(self, answer: httpx2.Response, body: bytes) -> Any:
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            page = "html" in answer.headers.get("content-type", "") or body.lstrip()[:1] == b"<"
+            raise not_an_api(
+                self.server, "answers with a web page" if page else "answers with no JSON"
+            ) from error
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """What the HTTP library raises, as errors of ours."""
+        try:
+            yield
+        except httpx2.HTTPError as error:
+            raise self._trouble(error) from error
+        except httpx2.StreamError as error:
+            raise self._cut(str(error)) from error
+
+    def _trouble(self, error: httpx2.HTTPError) -> HearthError:
+        server = self.server
+        where = f"{server.name} at {server.url}"
+        causes = list(_causes(error))
+        if isinstance(error, httpx2.ConnectTimeout):
+            return RemoteTimeout(
+                f"{where} takes no connection within {self._connect_s:g} s.",
+                "Is the address right, and does a firewall let you through?",
+                remote=server.name,
+            )
+        if isinstance(error, httpx2.TimeoutException):
+            return RemoteTimeout(
+                f"{where} has been silent for {server.timeout_s:g} s.",
+                f"It may be overloaded; timeout_s of remotes.{server.name} is how long to wait.",
+                remote=server.name,
+            )
+        for cause in causes:
+            if isinstance(cause, ssl.SSLError):
+                return RemoteUntrusted(
+                    f"{where} does not prove who it is: {_tls_reason(cause)}.",
+                    "Check https or http in the url; name an authority of your own in"
+                    " SSL_CERT_FILE.",
+                    remote=server.name,
+                )
+        if isinstance(error, httpx2.ConnectError | httpx2.ProxyError | httpx2.UnsupportedProtocol):
+            return RemoteUnreachable(
+                f"{where} cannot be reached: {_reason(causes, server.host)}.",
+                "Is it running, and is the address right?",
+                remote=server.name,
+            )
+        return self._cut(str(error) or type(error).__name__)
+
+    def _cut(self, why: str) -> RemoteError:
+        return RemoteCut(
+            f"{self.server.name} cut the connection: {quoted(why)}.",
+            "Ask again; if it happens again, look into the log of that server.",
+            remote=self.server.name,
+        )
+
+
+def _trusted(server: RemoteServer) -> ssl.SSLContext:
+    """Whom to trust: for a server of this machine that speaks no TLS nobody, which saves reading
+    some 150 certificates.
+    """
+    if server.is_loopback and server.url.startswith("http:"):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return httpx2.create_ssl_context(trust_env=True)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what it came from, groups taken apart."""
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending:
+        found = pending.pop(0)
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found
+        if isinstance(found, BaseExceptionGroup):
+            pending += found.exceptions
+        pending += [found.__cause__, found.__context__]
+
+
+def _reason(causes: list[BaseException], host: str) -> str:
+    for cause in causes:
+        if isinstance(cause, ConnectionRefusedError):
+            return "nobody listens there"
+        if isinstance(cause, socket.gaierror):
+            return f"the name {host} is not known"
+    for cause in causes:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror.lower()
+    return quoted(causes[0]) or type(causes[0]).__name__
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message or "its certificate is not trusted"
+    return (error.reason or "the TLS handshake failed").replace("_", " ").lower()

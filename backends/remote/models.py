@@ -1,0 +1,153 @@
+"""What a server says of its models, from the list that every OpenAI-style API has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hearth.backends.contract import ModelInfo, ModelSettings
+from hearth.backends.remote.connection import Connection
+from hearth.backends.remote.dialects import DIALECTS, Dialect, kind_of
+from hearth.backends.remote.errors import RemoteMalformed, RemoteModelMissing
+from hearth.backends.remote.refusals import model_missing, not_an_api
+from hearth.backends.remote.server import RemoteServer
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """One model as the other end knows it."""
+
+    name: str
+    dialect: Dialect
+    entry: Mapping[str, Any] = field(default_factory=dict)
+    """Its object in the list; empty where the server has no list."""
+
+    @property
+    def context(self) -> int:
+        """Tokens a sequence may hold; 0 if the other end does not say."""
+        return self._count(("max_model_len", "context", "n_ctx"))
+
+    @property
+    def trained_context(self) -> int:
+        """What it was trained for; 0 if the other end does not say."""
+        return self._count(("n_ctx_train", "trained_context"))
+
+    def _count(self, names: Sequence[str]) -> int:
+        """The first of `names` that the entry has, or what stands in it under llama-server's name
+        or Hearth's.
+        """
+        for place in (self.entry, self.entry.get("meta"), self.entry.get("hearth")):
+            if not isinstance(place, Mapping):
+                continue
+            for name in names:
+                value = place.get(name)
+                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                    return value
+        return 0
+
+
+async def list_models(connection: Connection) -> list[dict[str, Any]]:
+    """The objects of `GET /models`. Raises HearthError; `RemoteMalformed` if there is no list."""
+    server = connection.server
+    try:
+        answer = await connection.get(f"{server.url}/models")
+    except RemoteModelMissing as error:  # as a 404 is read everywhere else
+        raise not_an_api(server, "answers 404 (nothing there)") from error
+    entries = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(entries, list):
+        raise not_an_api(server, "has no list of models")
+    return [
+        entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)
+    ]
+
+
+class ModelFinder:
+    """The model of a connection, asked for once: what the settings tell is not asked at all."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._known: RemoteModel | None = None
+        self._asking = asyncio.Lock()
+
+    async def find(self, *, anew: bool = False) -> RemoteModel:
+        """The model; with `anew`, as it is now. Raises as `find_model` does."""
+        async with self._asking:
+            if self._known is None or anew:
+                server = self._connection.server
+                self._known = (
+                    RemoteModel(server.model, DIALECTS[server.server])
+                    if server.model and server.server and not anew
+                    else await find_model(self._connection)
+                )
+            return self._known
+
+    def forget(self) -> None:
+        """Ask again next time: it may be another server by then."""
+        self._known = None
+
+
+async def find_model(connection: Connection) -> RemoteModel:
+    """The model that the settings mean.
+
+    Raises:
+        RemoteModelMissing: it is not there, or it is not said which of several.
+        RemoteError: the other end is away or no such API.
+    """
+    server = connection.server
+    try:
+        entries = await list_models(connection)
+    except RemoteMalformed:
+        if not server.model:
+            raise
+        return RemoteModel(server.model, DIALECTS[server.server or "other"])
+    names = [entry["id"] for entry in entries]
+    wanted = server.model or (names[0] if len(names) == 1 else "")
+    # Aliases of a server need not stand in its list: the first request tells.
+    found = next((entry for entry in entries if entry["id"] == wanted), None)
+    if not wanted or (found is None and not names):
+        raise model_missing(server, server.model, names)
+    kind = server.server or kind_of(entries)
+    return RemoteModel(wanted, DIALECTS[kind], found or {})
+
+
+def describe(
+    server: RemoteServer, model: RemoteModel, settings: ModelSettings, took_s: float
+) -> ModelInfo:
+    """`model` as front ends show it: what the other end does not say is 0 or empty."""
+    return ModelInfo(
+        name=server.name,
+        path=server.url,
+        backend="remote",
+        backend_version=model.dialect.kind,
+        architecture=model.name,
+        quantization="",
+        parameters=0,
+        size_bytes=0,
+        context=model.context,
+        trained_context=model.trained_context,
+        vocab_size=0,
+        kv_bytes_per_token=0,
+        kv_type="",
+        threads=0,
+        batch_threads=0,
+        gpu_layers=0,
+        load_s=took_s,
+        has_chat_template=True,
+        template_sha256="",
+        notices=tuple(_notices(server, settings)),
+        capabilities=("chat", "tools", "thinking", "infill", "embed", "rank"),
+    )
+
+
+def _notices(server: RemoteServer, settings: ModelSettings) -> Sequence[str]:
+    found = []
+    usual = ModelSettings(keep_alive_s=settings.keep_alive_s)
+    if settings != usual:
+        found.append(
+            f"{server.name} is loaded by {server.host}: settings of loading do nothing for it."
+        )
+    if server.key_source and server.url.startswith("http:") and not server.is_loopback:
+        found.append(f"The key of {server.name} goes to {server.host} unencrypted: use https.")
+    return found

@@ -1,0 +1,239 @@
+"""From what a server says went wrong, by status or in a stream, to an error of ours."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from hearth.backends.contract import ErrorInfo
+from hearth.backends.errors import (
+    Busy,
+    HearthError,
+    InvalidParameter,
+    PromptTooLong,
+    UnsupportedParameter,
+    from_info,
+)
+from hearth.backends.remote.errors import (
+    RemoteDenied,
+    RemoteError,
+    RemoteFailed,
+    RemoteInterrupted,
+    RemoteKeyMissing,
+    RemoteMalformed,
+    RemoteModelMissing,
+    RemoteTimeout,
+)
+from hearth.backends.remote.server import RemoteServer
+
+_LONGEST_QUOTE: Final = 400
+_RETRY_AFTER_S: Final = 1.0
+"""Where a busy server does not say how long."""
+_PARAMS: Final[Mapping[str, str]] = {
+    "user": "session",
+    "top_logprobs": "logprobs",
+    "max_completion_tokens": "max_tokens",
+    "response_format": "constraint",
+    "structured_outputs": "constraint",
+    "chat_template_kwargs": "template_values",
+    "reasoning_effort": "template_values",
+    "continue_final_message": "continue_last",
+    "cache_prompt": "reuse_prefix",
+    "cache_salt": "reuse_prefix",
+    "repeat_penalty": "repetition_penalty",
+    "repeat_last_n": "repetition_window",
+    "dry_penalty_last_n": "dry_window",
+}
+"""From the names that were sent to the contract's."""
+_TOO_LONG_CODES: Final = ("context_length_exceeded", "exceed_context_size_error")
+_TOO_LONG: Final = re.compile(
+    r"maximum (context|model) length|max_model_len|longer than the (model's )?context|"
+    r"exceeds? the (available )?(model'?s )?(maximum )?context",
+    re.IGNORECASE,
+)
+_STATUS: Final[Mapping[str, int]] = {
+    "invalid_request_error": 400,
+    "BadRequestError": 400,
+    "authentication_error": 401,
+    "not_found_error": 404,
+    "rate_limit_error": 429,
+    "unavailable_error": 503,
+}
+"""Of errors in a stream, which have a type and no status."""
+_OURS: Final = ("worker_died", "does_not_fit", "no_chat_template", "template_error")
+"""Codes of another Hearth that keep their meaning here."""
+
+
+def refused(
+    server: RemoteServer, status: int, headers: Mapping[str, str], body: bytes
+) -> HearthError:
+    """The error for an answer with `status`, whose body may have a reason in any of the known
+    shapes.
+    """
+    said = _error_in(server, body)
+    if 300 <= status < 400:
+        return RemoteMalformed(
+            f"{server.url} redirects to another address (HTTP {status}); Hearth sends nothing"
+            " there.",
+            f"Write the final address into url of remotes.{server.name}.",
+            remote=server.name,
+        )
+    if not said and _is_page(headers, body):
+        return not_an_api(server, f"answers {status} with a web page")
+    if status in (401, 403):
+        return _denied(server, status, said)
+    if status == 404 and not said:
+        return not_an_api(server, "answers 404 (nothing there)")
+    return _by_status(server, status, said, retry_after_s(headers))
+
+
+def reported(server: RemoteServer, error: Any) -> HearthError:
+    """The error for the object, or text, that a stream has in the place of a chunk."""
+    said = _said(server, error)
+    code = said.get("status") or said.get("code")
+    if isinstance(code, int) and 400 <= code < 600:
+        status = code
+    else:
+        status = _STATUS.get(str(said.get("type")), 500)
+    return _by_status(server, status, said, _RETRY_AFTER_S)
+
+
+def error_in(value: Any) -> Any:
+    """The error that a JSON object is, in any of the known shapes; None if it is none."""
+    if not isinstance(value, dict):
+        return None
+    if value.get("error"):
+        return value["error"]
+    if value.get("object") == "error":  # vLLM and SGLang, before they nested it
+        return value
+    detail = value.get("detail")  # FastAPI
+    return (
+        {"message": json.dumps(detail) if isinstance(detail, list) else detail} if detail else None
+    )
+
+
+def not_an_api(server: RemoteServer, what: str) -> RemoteMalformed:
+    """What is at the URL is no OpenAI-style API."""
+    return RemoteMalformed(
+        f"{server.url} {what}, not as an OpenAI-style API does.",
+        f"Correct url of remotes.{server.name}; most servers' ends in /v1.",
+        remote=server.name,
+    )
+
+
+def model_missing(server: RemoteServer, model: str, names: Sequence[str]) -> RemoteModelMissing:
+    """The other end serves `names`, and not `model`."""
+    shown = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
+    return RemoteModelMissing(
+        f"{server.url} has no model called {model!r}."
+        if model
+        else f"{server.url} has {len(names)} models, and {server.name} does not say which.",
+        f"It has {shown}: set model of remotes.{server.name} to one of them."
+        if names
+        else "It has none now: start it with one.",
+        remote=server.name,
+        names=list(names[:100]),
+    )
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float:
+    """Seconds to wait before the next try, as `Retry-After` says in either form."""
+    text = headers.get("retry-after", "")
+    try:
+        wait_s = float(text)
+    except ValueError:
+        try:
+            wait_s = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):
+            return _RETRY_AFTER_S
+    return max(0.0, wait_s) if math.isfinite(wait_s) else _RETRY_AFTER_S
+
+
+def quoted(text: object) -> str:
+    """`text` of another machine in one line, and not too long."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= _LONGEST_QUOTE else line[: _LONGEST_QUOTE - 1] + "…"
+
+
+def _error_in(server: RemoteServer, body: bytes) -> dict[str, Any]:
+    try:
+        found = error_in(json.loads(body))
+    except (ValueError, RecursionError):
+        return {}
+    return _said(server, found) if found is not None else {}
+
+
+def _said(server: RemoteServer, error: Any) -> dict[str, Any]:
+    """The fields of an error; its message without the key, should the other end repeat that."""
+    found = dict(error) if isinstance(error, dict) else {"message": error}
+    message = str(found.get("message") or "no reason given")
+    with suppress(RemoteKeyMissing):
+        if key := server.key():
+            message = message.replace(key, "[key]")
+    found["message"] = quoted(message)
+    return found
+
+
+def _is_page(headers: Mapping[str, str], body: bytes) -> bool:
+    return "html" in headers.get("content-type", "") or body.lstrip()[:1] == b"<"
+
+
+def _denied(server: RemoteServer, status: int, said: dict[str, Any]) -> RemoteDenied:
+    source = server.key_source
+    hint = (
+        f"Put the key that it asks for into {source}."
+        if source
+        else f"Name a variable that has its key as key_env of remotes.{server.name}."
+    )
+    reason = f": {said['message']}" if said else ""
+    return RemoteDenied(
+        f"{server.name} at {server.url} refuses the key (HTTP {status}){reason}"
+        if source
+        else f"{server.name} at {server.url} asks for a key (HTTP {status}){reason}",
+        hint,
+        remote=server.name,
+    )
+
+
+def _by_status(
+    server: RemoteServer, status: int, said: dict[str, Any], wait_s: float
+) -> HearthError:
+    """The error for a status, as `said` explains it."""
+    message = said.get("message") or f"{server.name} answers HTTP {status}."
+    code = said.get("code")
+    hint = f"So says {server.name} at {server.url}."
+    data = {"remote": server.name}
+    if code in _TOO_LONG_CODES or said.get("type") in _TOO_LONG_CODES:
+        return PromptTooLong(message, "", **data)
+    if code == "interrupted":
+        return RemoteInterrupted(message, hint, **data)
+    if code in _OURS:
+        return from_info(ErrorInfo(str(code), message, hint, dict(data)))
+    if status in (400, 413, 422):
+        if _TOO_LONG.search(message):
+            return PromptTooLong(message, "", **data)
+        return _parameter(said, message, hint, code)
+    if status == 404:
+        return RemoteModelMissing(f"{server.name} answers: {message}", hint, **data)
+    if status in (429, 503):
+        return Busy(f"{server.name} is busy: {message}", hint, retry_after_s=wait_s, **data)
+    if status in (408, 504):
+        return RemoteTimeout(f"{server.name} gave up: {message}", hint, **data)
+    kind: type[RemoteError] = RemoteDenied if status in (401, 403) else RemoteFailed
+    return kind(f"{server.name} failed: {message}", hint, **data)
+
+
+def _parameter(said: dict[str, Any], message: str, hint: str, code: object) -> InvalidParameter:
+    param = said.get("param")
+    name = param if isinstance(param, str) else ""
+    ours = _PARAMS.get(name, name)
+    if ours != name and message.startswith(name):
+        message = ours + message.removeprefix(name)
+    kind = UnsupportedParameter if code == UnsupportedParameter.code else InvalidParameter
+    return kind(ours, message, hint)

@@ -1,0 +1,185 @@
+"""The cure for what a chat template would lose: a conversation that it keeps whole, and what was
+changed, in words.
+
+Some templates drop the system prompt without a word, some refuse it, some refuse turns that do not
+alternate, some know nothing of tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from hearth.backends.contract import Message, Tool
+from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle
+from hearth.backends.text.described import describe, with_description, without_calls
+from hearth.backends.text.probe import TemplateTraits
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A conversation as the template can take it."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    """Those that the template is to show."""
+    calls: CallStyle = OPENAI_CALLS
+    notices: tuple[str, ...] = ()
+    """One sentence for each change."""
+
+
+def adapt(
+    messages: Sequence[Message],
+    traits: TemplateTraits,
+    tools: Sequence[Tool] = (),
+    *,
+    parallel: bool = True,
+) -> Adapted:
+    """`messages` and `tools` so that a template with `traits` loses nothing of them.
+
+    Args:
+        parallel: the model may call several tools at once.
+    """
+    notices: list[str] = []
+    adapted = list(messages)
+    if tools and not traits.shows_tools:
+        told = without_calls(adapted, keep_results=False)  # In the form that is described.
+        adapted = with_description(told, describe(tools, parallel=parallel))
+        tools = ()
+        notices.append(
+            "This model's chat template knows no tools, so they were described in the system"
+            " prompt; whether the model can use them is not certain."
+        )
+    if any(message.tool_calls or message.role == "tool" for message in adapted):
+        adapted, said = _fitting_calls(adapted, traits)
+        notices += said
+    if traits.system != "kept" and any(message.role == "system" for message in adapted):
+        adapted = _fold_system(adapted)
+        verb = "drops" if traits.system == "dropped" else "refuses"
+        notices.append(
+            f"This model's chat template {verb} the system prompt, "
+            "so it was put at the start of the first message."
+        )
+    if traits.must_alternate:
+        merged = _merge_turns(adapted)
+        if len(merged) < len(adapted):
+            adapted = merged
+            notices.append(
+                "This model's chat template wants turns that alternate, "
+                "so messages in a row from the same side were joined."
+            )
+    return Adapted(tuple(adapted), tuple(tools), traits.calls or OPENAI_CALLS, tuple(notices))
+
+
+def _fitting_calls(
+    messages: list[Message], traits: TemplateTraits
+) -> tuple[list[Message], list[str]]:
+    """Calls and results in a form that the template keeps, and what was changed."""
+    if traits.calls is None:
+        return _told_calls(messages, keep_results=traits.results and traits.shows_tools)
+    cures: list[tuple[bool, Callable[[list[Message]], list[Message]], str]] = [
+        (
+            not traits.several_calls,
+            _one_call_a_turn,
+            "This model's chat template takes one tool call a turn, so calls that were made"
+            " together are shown one after the other.",
+        ),
+        (
+            not traits.content_beside_calls and not traits.must_alternate,
+            _content_before_calls,
+            "This model's chat template loses text that stands beside tool calls, so the text is"
+            " shown as a turn of its own.",
+        ),
+    ]
+    notices: list[str] = []
+    for is_needed, cure, notice in cures:
+        cured = cure(messages) if is_needed else messages
+        if len(cured) > len(messages):
+            notices.append(notice)
+        messages = cured
+    is_lost = traits.must_alternate and not traits.content_beside_calls
+    if is_lost and any(message.content and message.tool_calls for message in messages):
+        notices.append(
+            "This model's chat template loses text that stands beside tool calls: the model does"
+            " not see what it said there."
+        )
+    return messages, notices
+
+
+def _told_calls(messages: list[Message], *, keep_results: bool) -> tuple[list[Message], list[str]]:
+    """Calls as text, and the results as well unless they can be kept."""
+    lost = "tool calls" if keep_results else "tool calls or their results"
+    notice = (
+        f"This model's chat template loses {lost}, so they were written into the text of the"
+        " conversation."
+    )
+    told = without_calls(messages, keep_results=keep_results)
+    return told, [notice] if told != messages else []
+
+
+def _one_call_a_turn(messages: list[Message]) -> list[Message]:
+    turns: list[Message] = []
+    index = 0
+    while index < len(messages):
+        message = messages[index]
+        index += 1
+        if len(message.tool_calls) < 2:
+            turns.append(message)
+            continue
+        results: list[Message] = []
+        while index < len(messages) and messages[index].role == "tool":
+            results.append(messages[index])
+            index += 1
+        turns += _taken_apart(message, results)
+    return turns
+
+
+def _taken_apart(message: Message, results: list[Message]) -> list[Message]:
+    """One turn for each call of `message`, each followed by its result."""
+    turns: list[Message] = []
+    for position, call in enumerate(message.tool_calls):
+        alone = replace(message, tool_calls=(call,))
+        turns.append(alone if position == 0 else replace(alone, content="", reasoning=""))
+        answer = next((one for one in results if one.tool_call_id in ("", call.id)), None)
+        if answer is not None:
+            results.remove(answer)
+            turns.append(replace(answer, tool_call_id=call.id))
+    return turns + results
+
+
+def _content_before_calls(messages: list[Message]) -> list[Message]:
+    turns: list[Message] = []
+    for message in messages:
+        if message.content and message.tool_calls:
+            turns.append(replace(message, tool_calls=()))
+            message = replace(message, content="", reasoning="")
+        turns.append(message)
+    return turns
+
+
+def _fold_system(messages: Sequence[Message]) -> list[Message]:
+    folded = [one for one in messages if one.role == "system"]
+    system = "\n\n".join(one.content for one in folded)
+    others = [one for one in messages if one.role != "system"]
+    for index, message in enumerate(others):
+        if message.role == "user":
+            others[index] = replace(message, content=f"{system}\n\n{message.content}")
+            return others
+    return [Message("user", system), *others]
+
+
+def _merge_turns(messages: Sequence[Message]) -> list[Message]:
+    """Text in a row from the same side as one message; calls and results are no such text."""
+    merged: list[Message] = []
+    for message in messages:
+        last = merged[-1] if merged else None
+        if (
+            last is not None
+            and last.role == message.role != "tool"
+            and not (last.tool_calls or message.tool_calls)
+        ):
+            joined = "\n\n".join(filter(None, (last.content, message.content)))
+            merged[-1] = replace(message, content=joined)
+        else:
+            merged.append(message)
+    return merged

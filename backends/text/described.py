@@ -1,0 +1,82 @@
+"""Tools for models whose chat template knows none: described in the system prompt, their calls and
+results written as text, in the generic JSON form that `backends.text.output` reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from hearth.backends.contract import Message, Tool, ToolCall
+from hearth.backends.text.conversation import arguments_of, tool_values
+
+
+def describe(tools: Sequence[Tool], *, parallel: bool) -> str:
+    """What the system prompt says of `tools`."""
+    listed = "\n".join(_json(value["function"]) for value in tool_values(tools))
+    several = (
+        "\nTo call several tools at once, answer with a JSON list of such objects."
+        if parallel
+        else ""
+    )
+    return (
+        "You can call tools. Each line describes one, its parameters as a JSON schema:\n"
+        f"{listed}\n\n"
+        "To call a tool, answer with nothing but a JSON object of this form:\n"
+        '{"name": "NAME OF THE TOOL", "arguments": {"PARAMETER": "VALUE"}}'
+        f"{several}\n"
+        "You are then told the result. Where no tool is needed, answer in plain text."
+    )
+
+
+def with_description(messages: Sequence[Message], description: str) -> list[Message]:
+    """`messages` with `description` at the end of the first system prompt, which is made where
+    there is none.
+    """
+    first = messages[0] if messages else None
+    if first is not None and first.role == "system":
+        content = "\n\n".join(filter(None, (first.content, description)))
+        return [replace(first, content=content), *messages[1:]]
+    return [Message("system", description), *messages]
+
+
+def without_calls(messages: Sequence[Message], *, keep_results: bool) -> list[Message]:
+    """`messages` with calls as text of the assistant, and their results as text of the user unless
+    `keep_results`.
+    """
+    told: list[Message] = []
+    after_result = False
+    for message in messages:
+        is_result = message.role == "tool" and not keep_results
+        if is_result:
+            content = f"Result of {message.name or message.tool_call_id or 'the tool'}:\n"
+            message = Message("user", content + message.content, keep_s=message.keep_s)
+        elif message.tool_calls:
+            content = "\n\n".join(filter(None, (message.content, _written(message.tool_calls))))
+            message = replace(message, content=content, tool_calls=())
+        if is_result and after_result:
+            told[-1] = _joined(told[-1], message)
+        else:
+            told.append(message)
+        after_result = is_result
+    return told
+
+
+def _joined(message: Message, other: Message) -> Message:
+    return replace(
+        message,
+        content=f"{message.content}\n\n{other.content}",
+        keep_s=max(message.keep_s, other.keep_s),
+    )
+
+
+def _written(calls: Sequence[ToolCall]) -> str:
+    """The calls as the model is asked to write them."""
+    values = [{"name": call.name, "arguments": arguments_of(call)} for call in calls]
+    return _json(values[0] if len(values) == 1 else values)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

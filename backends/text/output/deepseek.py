@@ -1,0 +1,134 @@
+"""DeepSeek: V3 and R1 write `function`, a separator, the name and a code fence; V3.1 writes the
+name, a separator and the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from hearth.backends.contract import Tool
+from hearth.backends.text.output.collector import Collector, Unreadable
+from hearth.backends.text.output.lark import Lark, quoted
+from hearth.backends.text.output.markers import MarkerSearch
+from hearth.backends.text.output.reading import (
+    LONGEST_NAME,
+    Reader,
+    arguments,
+    arguments_from,
+    literal,
+    visible,
+    word,
+)
+from hearth.backends.text.output.tagged import Style
+from hearth.backends.text.output.tagged_format import (
+    MakeId,
+    TaggedFormat,
+    arguments_rule,
+    free_text,
+    repeated,
+)
+
+_CALLS: Final = "<｜tool▁calls▁begin｜>"
+_CALL: Final = "<｜tool▁call▁begin｜>"
+_SEPARATOR: Final = "<｜tool▁sep｜>"
+_CALL_END: Final = "<｜tool▁call▁end｜>"
+_CALLS_END: Final = "<｜tool▁calls▁end｜>"
+_FENCE: Final = "```"
+
+
+class DeepSeekFormat(TaggedFormat):
+    """Both forms are read.
+
+    Args:
+        is_fenced: the template writes the form of V3 and R1, so that is what a grammar asks for.
+    """
+
+    name = "deepseek"
+
+    def __init__(
+        self,
+        think: tuple[str, str] | None,
+        control_tokens: Mapping[str, int],
+        make_id: MakeId,
+        *,
+        is_fenced: bool,
+    ) -> None:
+        super().__init__(think, control_tokens, make_id)
+        self._is_fenced = is_fenced
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (*super().markers, _SEPARATOR)
+
+    def style(self, tools: Sequence[Tool]) -> Style:
+        return Style(
+            self.think,
+            {_CALLS: _read_first, _CALL: _read},
+            closers=(_CALL_END, _CALLS_END, _FENCE),
+        )
+
+    def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+        rest = self._rest(lark, tools, required=required, parallel=parallel)
+        return lark.rule(f"{lark.mark(_CALLS)} {rest}")
+
+    def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        rest = self._rest(lark, tools, required=False, parallel=parallel)
+        return free_text(lark, _CALLS, rest, parallel=parallel)
+
+    def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+        """What follows the marker of all calls."""
+        call = lark.one_of(
+            self._call(lark, tool, lark.rule(arguments_rule(tool, required=required)))
+            for tool in tools
+        )
+        calls = repeated(call, rf"/\n?/ {call}", parallel=parallel)
+        return lark.rule(f"{calls} {lark.mark(_CALLS_END)}")
+
+    def _call(self, lark: Lark, tool: Tool, arguments_of: str) -> str:
+        begin, separator = lark.mark(_CALL), lark.mark(_SEPARATOR)
+        end = lark.mark(_CALL_END)
+        if self._is_fenced:
+            head = quoted(f"{tool.name}\n{_FENCE}json\n")
+            fence = quoted(f"\n{_FENCE}")
+            return f'{begin} "function" {separator} {head} {arguments_of} {fence} {end}'
+        return f"{begin} {quoted(tool.name)} {separator} {arguments_of} {end}"
+
+
+def _read_first(collector: Collector) -> Reader[None]:
+    """What follows the marker of all calls."""
+    if (yield from visible()) != _CALL[0]:
+        raise Unreadable
+    yield from literal(_CALL[1:])
+    yield from _read(collector)
+
+
+def _read(collector: Collector) -> Reader[None]:
+    """What follows the marker of one call."""
+    head = yield from _up_to_separator()
+    char = yield from visible()
+    if char == "{":
+        collector.open_call(head.strip())
+        yield from arguments_from(char, collector)
+        return
+    if head.strip() != "function":
+        raise Unreadable
+    name, _ = yield from word("\n", char)
+    collector.open_call(name.strip())
+    if (yield from visible()) != _FENCE[0]:
+        raise Unreadable
+    yield from literal(_FENCE[1:] + "json")
+    yield from arguments(collector)
+
+
+def _up_to_separator() -> Reader[str]:
+    """The text before the separator."""
+    search = MarkerSearch((_SEPARATOR,))
+    chars: list[str] = []
+    marker = None
+    while marker is None:
+        if len(chars) == LONGEST_NAME:
+            raise Unreadable
+        text, marker, _ = search.find((yield))
+        chars.append(text)
+    return "".join(chars)

@@ -1,0 +1,258 @@
+"""gpt-oss: messages in channels, `<|channel|>analysis<|message|>...<|end|><|start|>assistant...`;
+a message to a function is a call (the harmony format of OpenAI's cookbook).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from hearth.backends.contract import Channel, Tool
+from hearth.backends.text.output.collector import Collector, Unreadable
+from hearth.backends.text.output.json_scanner import SPACE
+from hearth.backends.text.output.lark import Lark
+from hearth.backends.text.output.markers import MarkerSearch
+from hearth.backends.text.output.parts import OutputParser, Part
+from hearth.backends.text.output.reading import LONGEST_NAME, Reader, arguments, feed
+from hearth.backends.text.output.tagged_format import MakeId, arguments_rule
+
+_START: Final = "<|start|>"
+_CHANNEL: Final = "<|channel|>"
+_CONSTRAIN: Final = "<|constrain|>"
+_MESSAGE: Final = "<|message|>"
+_ENDS: Final = ("<|end|>", "<|return|>", "<|call|>")
+_ALL: Final = (_START, _CHANNEL, _CONSTRAIN, _MESSAGE, *_ENDS)
+_CHANNELS: Final[Mapping[str, Channel]] = {
+    "": "content",
+    "analysis": "reasoning",
+    "commentary": "content",
+    "final": "content",
+}
+_RECIPIENT: Final = "to="
+_FUNCTIONS: Final = "functions."
+_PLAIN_HEADERS: Final = tuple(
+    f"{before}{_CHANNEL}{channel}{_MESSAGE}"
+    for before in ("", f"{_START}assistant")
+    for channel in ("analysis", "commentary", "final")
+)
+"""Headers that only say whether text is reasoning or content."""
+
+
+class HarmonyFormat:
+    """The `OutputFormat` of gpt-oss.
+
+    Args:
+        control_tokens: as for `Lark`.
+        make_id: gives the ids of calls.
+    """
+
+    name = "harmony"
+    markers = _ALL
+
+    def __init__(self, control_tokens: Mapping[str, int], make_id: MakeId) -> None:
+        self._control_tokens = control_tokens
+        self._make_id = make_id
+
+    def parser(self, tools: Sequence[Tool], prompt: str) -> OutputParser:
+        return HarmonyParser(tools, prompt, make_id=self._make_id)
+
+    def grammar(
+        self,
+        prompt: str,
+        *,
+        content: str | None,
+        tools: Sequence[Tool],
+        required: bool,
+        parallel: bool,
+    ) -> str | None:
+        is_strict = any(tool.strict for tool in tools)
+        if content is None and not required and not is_strict:
+            return None
+        lark = Lark(self._control_tokens)
+        answer = lark.text if content is None else lark.rule(content)
+        if prompt.rstrip().endswith(_MESSAGE):  # The channel is chosen: this is the answer.
+            return None if content is None else lark.source(answer)
+        ends = [_call(lark, tool, required=required) for tool in tools]
+        befores = [_message_rule(lark, "analysis", _rest_of_message(lark))]
+        if not required:
+            ends.append(_message_rule(lark, "final", answer))
+            if content is None:
+                befores.append(_message_rule(lark, "commentary", _rest_of_message(lark)))
+        return lark.source(f"({' | '.join(befores)})* {lark.one_of(ends)}")
+
+
+def _message_rule(lark: Lark, channel: str, body: str) -> str:
+    return lark.rule(f"{lark.written(_CHANNEL + channel + _MESSAGE, _ALL)} {body}")
+
+
+def _rest_of_message(lark: Lark) -> str:
+    """A rule for a message's text, its end, and the beginning of another one."""
+    return f"{lark.until(_ENDS[0])} {lark.written(_START + 'assistant', _ALL)}"
+
+
+def _call(lark: Lark, tool: Tool, *, required: bool) -> str:
+    """A rule for a call; the token that ends it also ends the answer."""
+    head = f"{_CHANNEL}commentary to={_FUNCTIONS}{tool.name} {_CONSTRAIN}json{_MESSAGE}"
+    body = lark.rule(arguments_rule(tool, required=required))
+    return lark.rule(f"{lark.written(head, _ALL)} {body}")
+
+
+class HarmonyParser:
+    """Reads one answer of gpt-oss; an `OutputParser`.
+
+    The analysis channel is reasoning; messages to nobody in the others are content; those to a
+    function among `tools` are calls. A header that says anything else becomes content itself, and
+    so does what follows it.
+
+    Args:
+        tools: may be called; none: nothing is read as a call.
+        prompt: ends in the beginning of a message, or inside one.
+        make_id: gives the ids of calls.
+    """
+
+    def __init__(self, tools: Collection[Tool], prompt: str, *, make_id: Callable[[], str]) -> None:
+        self._takes_calls = bool(tools)
+        self._collector = Collector({tool.name for tool in tools}, make_id)
+        self._search = MarkerSearch(_ALL)
+        self._channel: Channel = "content"
+        self._header = ""
+        self._skips_space = False
+        """White space that comes now is dropped."""
+        self._reader: Reader[None] | None = None
+        self._step = self._in_header
+        prompt = prompt.rstrip()
+        if prompt.endswith(_MESSAGE):
+            self._step = self._in_message
+            header = _read_header(prompt[prompt.rfind(_CHANNEL) : -len(_MESSAGE)])
+            self._channel = header[0] if header else "content"
+
+    @property
+    def channel(self) -> Channel:
+        return self._channel if self._step == self._in_message else "content"
+
+    @property
+    def calls(self) -> int:
+        return self._collector.calls
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        return self._collector.notices
+
+    def push(self, text: str) -> list[Part]:
+        at = 0
+        while at < len(text):
+            at = self._step(text, at)
+        return self._collector.take()
+
+    def finish(self) -> list[Part]:
+        if self._step == self._in_call:
+            self._collector.give_up(at_end=True)
+        elif self._step == self._in_header:
+            self._break_off(self._header + self._search.finish())
+        else:
+            self._collector.say(self._search.finish(), self._channel)
+        self._step = self._in_message
+        return self._collector.take()
+
+    def _in_message(self, text: str, at: int) -> int:
+        shown, marker, at = self._search.find(text, at)
+        if self._skips_space:
+            shown = shown.lstrip(SPACE)
+        if shown:
+            self._skips_space = False
+            self._collector.say(shown, self._channel)
+        if marker in _ENDS:
+            self._to_content()
+        elif marker in (_START, _CHANNEL):
+            self._header = marker
+            self._step = self._in_header
+        return at
+
+    def _in_header(self, text: str, at: int) -> int:
+        """One character of a header. A new message, or an end, before it is whole breaks it off."""
+        shown, marker, _ = self._search.find(text[at])
+        at += 1
+        if marker is not None and (marker in _ENDS or (marker == _START and self._header)):
+            self._break_off(self._header + shown)
+            if marker == _START:
+                self._header = marker
+                self._step = self._in_header
+            return at
+        self._header += shown + (marker or "")
+        if marker == _MESSAGE:
+            self._take_header(self._header)
+        elif len(self._header) > LONGEST_NAME or not _may_be_header(self._header):
+            self._break_off(self._header)
+        return at
+
+    def _take_header(self, header: str) -> None:
+        """A header is whole: the message begins."""
+        self._header = ""
+        self._step = self._in_message
+        self._skips_space = False
+        known = _read_header(header.removesuffix(_MESSAGE))
+        if known is not None and not known[1]:
+            self._channel = known[0]
+            return
+        self._channel = "content"
+        self._collector.begin_call(header, is_suspect=self._takes_calls and _RECIPIENT in header)
+        if known is None or not self._takes_calls:
+            self._collector.give_up(at_end=False)
+            return
+        try:
+            self._collector.open_call(known[1].removeprefix(_FUNCTIONS))
+        except Unreadable:
+            self._collector.give_up(at_end=False)
+            return
+        self._reader = arguments(self._collector)
+        next(self._reader)
+        self._step = self._in_call
+
+    def _break_off(self, header: str) -> None:
+        """The header ends before the message begins: what it says beyond its marks is content."""
+        self._header = ""
+        self._to_content()
+        if any(plain.startswith(header) for plain in _PLAIN_HEADERS):
+            return
+        self._skips_space = False
+        self._collector.begin_call(header, is_suspect=self._takes_calls and _RECIPIENT in header)
+        self._collector.give_up(at_end=False)
+
+    def _to_content(self) -> None:
+        self._channel = "content"
+        self._skips_space = True
+        self._step = self._in_message
+
+    def _in_call(self, text: str, at: int) -> int:
+        assert self._reader is not None
+        at, is_read = feed(self._reader, self._collector, text, at)
+        if is_read:
+            self._to_content()
+        elif is_read is False:
+            self._step = self._in_message
+        return at
+
+
+def _may_be_header(text: str) -> bool:
+    """Can a header begin with `text`? One that has no mark yet can only say to whom it goes."""
+    bare = text.lstrip(" ")
+    return "<|" in text or _RECIPIENT.startswith(bare) or bare.startswith(_RECIPIENT)
+
+
+def _read_header(header: str) -> tuple[Channel, str] | None:
+    """Channel and recipient; None: it says something that is not known."""
+    for mark in (_START, _CHANNEL, _CONSTRAIN):
+        header = header.replace(mark, f" {mark} ")
+    channel = recipient = ""
+    before = ""
+    for part in header.split():
+        if before == _CHANNEL and not channel:
+            channel = part
+        elif part.startswith(_RECIPIENT) and not recipient:
+            recipient = part.removeprefix(_RECIPIENT)
+        elif part not in (_START, _CHANNEL, _CONSTRAIN, "assistant", "json"):
+            return None
+        before = part
+    if channel not in _CHANNELS:
+        return None
+    return _CHANNELS[channel], recipient

@@ -1,0 +1,88 @@
+"""Hermes, Qwen 2.5 and 3, Granite 4 and others: `<tool_call>{"name": ..., "arguments": ...}
+</tool_call>`; Apriel, Nemotron 2 and Granite 3 put a list of such objects between other tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hearth.backends.contract import Tool
+from hearth.backends.text.output.lark import Lark, quoted
+from hearth.backends.text.output.reading import envelopes
+from hearth.backends.text.output.tagged import Style
+from hearth.backends.text.output.tagged_format import (
+    MakeId,
+    TaggedFormat,
+    arguments_rule,
+    free_text,
+    repeated,
+)
+
+
+class HermesFormat(TaggedFormat):
+    """JSON between tags.
+
+    Args:
+        tags: begins and ends a call; the second one may be empty.
+        is_list: a list of calls stands between the tags, else one call; both are read.
+    """
+
+    name = "hermes"
+
+    def __init__(
+        self,
+        think: tuple[str, str] | None,
+        control_tokens: Mapping[str, int],
+        make_id: MakeId,
+        *,
+        tags: tuple[str, str],
+        is_list: bool,
+    ) -> None:
+        super().__init__(think, control_tokens, make_id)
+        self._begin, self._end = tags
+        self._is_list = is_list
+
+    def style(self, tools: Sequence[Tool]) -> Style:
+        return Style(
+            self.think,
+            {self._begin: envelopes},
+            envelopes if self._is_list else None,
+            closers=(self._end,) if self._end else (),
+        )
+
+    def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+        rest = self._rest(lark, tools, required=required, parallel=parallel)
+        call = lark.rule(f"{lark.mark(self._begin)} {rest}")
+        if self._is_list:
+            return call
+        return lark.rule(repeated(call, f"/\\n?/ {call}", parallel=parallel))
+
+    def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        rest = self._rest(lark, tools, required=False, parallel=parallel)
+        return free_text(lark, self._begin, rest, parallel=parallel)
+
+    def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+        """What follows the first tag."""
+        call = envelope_rule(lark, tools, "arguments", required=required)
+        end = lark.mark(self._end) if self._end else ""
+        if self._is_list:
+            members = repeated(call, f'", " {call}', parallel=parallel)
+            return lark.rule(f'"[" {members} "]" {end}')
+        return lark.rule(f"/\\n?/ {call} /\\n?/ {end}")
+
+
+def envelope_rule(
+    lark: Lark, tools: Sequence[Tool], key: str, *, required: bool, more: str = ""
+) -> str:
+    """A rule for a call as a JSON object that has the arguments under `key`; `more` is a rule for
+    further members.
+    """
+    return lark.one_of(
+        f"{quoted(_head(tool, key))} {lark.rule(arguments_rule(tool, required=required))} "
+        f'{more} "}}"'
+        for tool in tools
+    )
+
+
+def _head(tool: Tool, key: str) -> str:
+    return f'{{"name": {quoted(tool.name)}, "{key}": '

@@ -1,0 +1,77 @@
+"""Writes grammars in llguidance's dialect of Lark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+_FREE_TEXT: Final = "/(?s:.*)/"
+
+
+class Lark:
+    """A grammar in the making.
+
+    Args:
+        control_tokens: ids of control tokens by their text. Free text never holds one of these, and
+            a rule must name them by id; every other marker is ordinary text.
+    """
+
+    def __init__(self, control_tokens: Mapping[str, int]) -> None:
+        self._control_tokens = control_tokens
+        self._rules: list[str] = []
+        self.text = self.terminal("TEXT", _FREE_TEXT)
+        """Any text at all."""
+
+    def source(self, start: str) -> str:
+        """The grammar whose output is `start`."""
+        return "\n".join(("%llguidance {}", f"start: {start}", *self._rules)) + "\n"
+
+    def terminal(self, name: str, body: str) -> str:
+        """A token of the grammar (regular expressions); returns `name`."""
+        self._rules.append(f"{name}: {body}")
+        return name
+
+    def rule(self, body: str, *, options: str = "") -> str:
+        """A rule of its own; returns its name."""
+        name = f"rule_{len(self._rules)}"
+        self._rules.append(f"{name}{options}: {body}")
+        return name
+
+    def one_of(self, bodies: Iterable[str]) -> str:
+        """A rule for one of `bodies`."""
+        return self.rule(" | ".join(bodies))
+
+    def is_control(self, marker: str) -> bool:
+        return marker in self._control_tokens
+
+    def mark(self, marker: str) -> str:
+        """A marker, as the vocabulary has it."""
+        ident = self._control_tokens.get(marker)
+        return quoted(marker) if ident is None else f"<[{ident}]>"
+
+    def written(self, text: str, markers: Iterable[str]) -> str:
+        """`text`, in which `markers` may be written."""
+        parts: list[str] = []
+        found = [(text.find(marker), marker) for marker in markers if marker in text]
+        while found:
+            at, marker = min(found)
+            if at:
+                parts.append(quoted(text[:at]))
+            parts.append(self.mark(marker))
+            text = text[at + len(marker) :]
+            found = [(text.find(marker), marker) for marker in markers if marker in text]
+        if text:
+            parts.append(quoted(text))
+        return " ".join(parts)
+
+    def until(self, marker: str) -> str:
+        """Free text up to the first `marker`, and that."""
+        if self.is_control(marker):
+            return self.rule(f"{self.text} {self.mark(marker)}")
+        return self.rule(f"{self.text} {quoted(marker)}", options="[lazy]")
+
+
+def quoted(text: str) -> str:
+    """A rule for exactly `text`."""
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,108 @@
+"""Mistral: `[TOOL_CALLS][{"name": ..., "arguments": ..., "id": ...}]`, and from 2025 on
+`[TOOL_CALLS]name[ARGS]{...}`; reasoning stands between `[THINK]` and `[/THINK]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from hearth.backends.contract import Tool
+from hearth.backends.text.output.collector import Collector, Unreadable
+from hearth.backends.text.output.hermes import envelope_rule
+from hearth.backends.text.output.lark import Lark, quoted
+from hearth.backends.text.output.reading import (
+    Reader,
+    arguments,
+    arguments_from,
+    envelopes_from,
+    literal,
+    visible,
+    word,
+)
+from hearth.backends.text.output.tagged import Style
+from hearth.backends.text.output.tagged_format import (
+    MakeId,
+    TaggedFormat,
+    arguments_rule,
+    free_text,
+    repeated,
+)
+
+_OPEN: Final = "[TOOL_CALLS]"
+_ARGUMENTS: Final = "[ARGS]"
+_ID: Final = "[CALL_ID]"
+_ID_MEMBER: Final = r'(", \"id\": \"" /[a-zA-Z0-9]{9}/ "\"")?'
+
+
+class MistralFormat(TaggedFormat):
+    """Both forms are read.
+
+    Args:
+        is_named: the template writes the newer form, so that is what a grammar asks for.
+    """
+
+    name = "mistral"
+
+    def __init__(
+        self,
+        think: tuple[str, str] | None,
+        control_tokens: Mapping[str, int],
+        make_id: MakeId,
+        *,
+        is_named: bool,
+    ) -> None:
+        super().__init__(think, control_tokens, make_id)
+        self._is_named = is_named
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (*super().markers, _ARGUMENTS, _ID)
+
+    def style(self, tools: Sequence[Tool]) -> Style:
+        return Style(self.think, {_OPEN: _read})
+
+    def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+        rest = self._rest(lark, tools, required=required, parallel=parallel)
+        call = lark.rule(f"{lark.mark(_OPEN)} {rest}")
+        return lark.rule(repeated(call, call, parallel=parallel and self._is_named))
+
+    def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        rest = self._rest(lark, tools, required=False, parallel=parallel)
+        return free_text(lark, _OPEN, rest, parallel=parallel)
+
+    def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+        """What follows the marker."""
+        if not self._is_named:
+            call = envelope_rule(lark, tools, "arguments", required=required, more=_ID_MEMBER)
+            members = repeated(call, f'", " {call}', parallel=parallel)
+            return lark.rule(f'"[" {members} "]"')
+        return lark.one_of(
+            f"{quoted(tool.name)} {lark.mark(_ARGUMENTS)} "
+            f"{lark.rule(arguments_rule(tool, required=required))}"
+            for tool in tools
+        )
+
+
+def _read(collector: Collector) -> Reader[None]:
+    """What follows the marker."""
+    first = yield from visible()
+    if first in "[{":
+        yield from envelopes_from(first, collector)
+        return
+    name, stop = yield from word("[{", first)
+    if stop == "{":
+        collector.open_call(name.strip())
+        yield from arguments_from(stop, collector)
+        return
+    ident = ""
+    stop = yield
+    if stop == "C":
+        yield from literal("ALL_ID]")
+        ident, _ = yield from word("[")
+        stop = yield
+    if stop != "A":
+        raise Unreadable
+    yield from literal("RGS]")
+    collector.open_call(name.strip(), ident.strip())
+    yield from arguments(collector)

@@ -1,0 +1,240 @@
+"""Qwen3-Coder, Qwen3.5, Nemotron 3: `<function=name><parameter=key>value</parameter></function>`
+between `<tool_call>` tags; Functionary 3.1: `<function=name>{...}</function>`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from hearth.backends.contract import Tool
+from hearth.backends.text.output.collector import Collector, Unreadable
+from hearth.backends.text.output.json_scanner import SPACE, is_json
+from hearth.backends.text.output.lark import Lark, quoted
+from hearth.backends.text.output.markers import MarkerSearch
+from hearth.backends.text.output.reading import (
+    Reader,
+    arguments_from,
+    envelopes_from,
+    literal,
+    visible,
+    word,
+)
+from hearth.backends.text.output.rules import json_rule
+from hearth.backends.text.output.tagged import Style
+from hearth.backends.text.output.tagged_format import (
+    MakeId,
+    TaggedFormat,
+    arguments_rule,
+    free_text,
+    repeated,
+)
+
+_OPEN: Final = "<tool_call>"
+_CLOSE: Final = "</tool_call>"
+_FUNCTION: Final = "<function="
+_END: Final = "</function>"
+_PARAMETER: Final = "<parameter="
+_PARAMETER_END: Final = "</parameter>"
+_PYTHON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
+_PLAIN_STRING: Final = frozenset(("type", "description", "title", "default", "examples", "enum"))
+_PLAIN_OBJECT: Final = frozenset(
+    ("type", "description", "title", "properties", "required", "additionalProperties", "$schema")
+)
+
+
+class QwenCoderFormat(TaggedFormat):
+    """Both forms are read. A value is text where the tool's schema says that it is a string, or
+    says nothing; else it is JSON.
+
+    Args:
+        is_wrapped: a call stands between `<tool_call>` tags.
+        is_json: the template writes arguments as one JSON object, so a grammar asks for that.
+    """
+
+    name = "qwen-coder"
+
+    def __init__(
+        self,
+        think: tuple[str, str] | None,
+        control_tokens: Mapping[str, int],
+        make_id: MakeId,
+        *,
+        is_wrapped: bool,
+        is_json: bool,
+    ) -> None:
+        super().__init__(think, control_tokens, make_id)
+        self._is_wrapped = is_wrapped
+        self._is_json = is_json
+
+    def style(self, tools: Sequence[Tool]) -> Style:
+        schemas = {tool.name: tool.parameters for tool in tools}
+
+        def read(collector: Collector) -> Reader[None]:
+            return _read(collector, schemas)
+
+        def read_wrapped(collector: Collector) -> Reader[None]:
+            return _read_wrapped(collector, schemas)
+
+        return Style(self.think, {_OPEN: read_wrapped, _FUNCTION: read}, closers=(_END, _CLOSE))
+
+    def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+        begin = f"{lark.mark(_OPEN)} /\\n?/ {quoted(_FUNCTION)}"
+        begin = begin if self._is_wrapped else quoted(_FUNCTION)
+        call = lark.rule(f"{begin} {self._rest(lark, tools, required=required)}")
+        return lark.rule(repeated(call, f"/\\n?/ {call}", parallel=parallel))
+
+    def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        rest = self._rest(lark, tools, required=False)
+        return free_text(lark, _FUNCTION, rest, parallel=parallel)
+
+    def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool) -> str:
+        """A call, after `<function=`."""
+        call = lark.one_of(
+            f"{quoted(tool.name + '>')} {self._body(lark, tool, required=required)}"
+            for tool in tools
+        )
+        end = quoted(_END)
+        return lark.rule(
+            f"{call} {end} /\\n?/ {lark.mark(_CLOSE)}" if self._is_wrapped else f"{call} {end}"
+        )
+
+    def _body(self, lark: Lark, tool: Tool, *, required: bool) -> str:
+        is_bound = required or tool.strict
+        if self._is_json or (is_bound and not _is_plain(tool.parameters)):
+            return lark.rule(arguments_rule(tool, required=required))
+        if not is_bound:
+            value = lark.until(_PARAMETER_END)
+            return lark.rule(f'"\\n" ("{_PARAMETER}" /[^>\\n]{{1,64}}/ ">\\n" {value} "\\n")*')
+        needed = tool.parameters.get("required", ())
+        members = (
+            _member(lark, key, schema) + ("" if key in needed else "?")
+            for key, schema in tool.parameters.get("properties", {}).items()
+        )
+        return lark.rule(" ".join(('"\\n"', *members)))
+
+
+def _is_plain(schema: Mapping[str, Any]) -> bool:
+    """Can an object of this schema be written, value by value, so that it follows the schema?"""
+    properties = schema.get("properties", {})
+    return set(schema) <= _PLAIN_OBJECT and all(
+        isinstance(value, dict)
+        and isinstance(value.get("type"), str)
+        and (value["type"] != "string" or set(value) <= _PLAIN_STRING)
+        and "$ref" not in json.dumps(value)
+        and not set(key) & set(">\n")
+        for key, value in properties.items()
+    )
+
+
+def _member(lark: Lark, key: str, schema: dict[str, Any]) -> str:
+    """A rule for one value with its tags."""
+    begin, end = quoted(f"{_PARAMETER}{key}>\n"), quoted(f"\n{_PARAMETER_END}\n")
+    if schema["type"] != "string":
+        return lark.rule(f"{begin} {lark.rule(json_rule(schema))} {end}")
+    if "enum" in schema:
+        return lark.rule(f"{begin} {lark.one_of(map(quoted, schema['enum']))} {end}")
+    return lark.rule(f'{begin} {lark.until(_PARAMETER_END)} "\\n"')
+
+
+def _read_wrapped(collector: Collector, schemas: Mapping[str, Mapping[str, Any]]) -> Reader[None]:
+    """What follows `<tool_call>`: a call of either kind, or an envelope as other families write."""
+    first = yield from visible()
+    if first != _FUNCTION[0]:
+        yield from envelopes_from(first, collector)
+        return
+    yield from literal(_FUNCTION[1:])
+    yield from _read(collector, schemas)
+
+
+def _read(collector: Collector, schemas: Mapping[str, Mapping[str, Any]]) -> Reader[None]:
+    """What follows `<function=`."""
+    name, _ = yield from word(">")
+    name = name.strip()
+    collector.open_call(name)
+    properties = schemas[name].get("properties", {})
+    char = yield from visible()
+    if char == "{":
+        yield from arguments_from(char, collector)
+        return
+    keys: set[str] = set()
+    while True:
+        if char != "<":
+            raise Unreadable
+        char = yield
+        if char == "/":
+            yield from literal(_END[2:])
+            break
+        if char != _PARAMETER[1]:
+            raise Unreadable
+        yield from literal(_PARAMETER[2:])
+        key, _ = yield from word(">")
+        if key in keys:
+            raise Unreadable
+        head = f"{', ' if keys else '{'}{json.dumps(key, ensure_ascii=False)}: "
+        keys.add(key)
+        yield from _read_value(collector, head, _kinds(properties.get(key)))
+        char = yield from visible()
+    collector.write_arguments("}" if keys else "{}")
+    collector.close_call()
+
+
+def _read_value(collector: Collector, head: str, kinds: frozenset[str] | None) -> Reader[None]:
+    """A value up to its closing tag; `head` is what comes before it in the arguments."""
+    search = MarkerSearch((_PARAMETER_END,))
+    marker = None
+    if kinds is not None:
+        texts: list[str] = []
+        while marker is None:
+            text, marker, _ = search.find((yield))
+            texts.append(text)
+        collector.write_arguments(head + _value("".join(texts), kinds))
+        return
+    collector.write_arguments(head + '"')
+    is_first, newline = True, ""
+    while marker is None:
+        text, marker, _ = search.find((yield))
+        if not text:
+            continue
+        text = newline + (text.removeprefix("\n") if is_first else text)
+        is_first = False
+        newline = "\n" if text.endswith("\n") else ""
+        text = text.removesuffix("\n")
+        if text:
+            escaped = json.dumps(text, ensure_ascii=False)[1:-1]
+            collector.write_arguments(escaped, newline + search.held + (marker or ""))
+    collector.write_arguments('"')
+
+
+def _kinds(schema: Any) -> frozenset[str] | None:
+    """The JSON types that `schema` allows, none if it does not say; None: text and nothing else."""
+    if not isinstance(schema, dict) or not schema:
+        return None
+    branches = [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    kinds: set[str] = set()
+    for branch in branches:
+        kind = branch.get("type", ()) if isinstance(branch, dict) else ()
+        kinds.update((kind,) if isinstance(kind, str) else kind)
+    return None if kinds == {"string"} else frozenset(kinds)
+
+
+def _value(text: str, kinds: frozenset[str]) -> str:
+    """The JSON text of a value: what was written, if that is JSON of one of `kinds`; else it is a
+    string.
+    """
+    value = text.strip(SPACE)
+    value = _PYTHON_WORDS.get(value, value)
+    if is_json(value) and (not kinds or _kind(value) & kinds):
+        return value
+    return json.dumps(text.removeprefix("\n").removesuffix("\n"), ensure_ascii=False)
+
+
+def _kind(value: str) -> set[str]:
+    """The JSON types of the JSON text `value`."""
+    names = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean"}
+    if value[0] in names:
+        return {names[value[0]]}
+    if value == "null":
+        return {"null"}
+    return {"number"} if set(value) & set(".eE") else {"number", "integer"}

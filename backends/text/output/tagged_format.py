@@ -1,0 +1,132 @@
+"""What the formats of families share that `tagged` reads: when a parser begins in reasoning, and
+the frame of their grammars.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from hearth.backends.contract import Tool
+from hearth.backends.text.output.lark import Lark
+from hearth.backends.text.output.parts import OutputParser
+from hearth.backends.text.output.rules import json_rule
+from hearth.backends.text.output.tagged import Style, TaggedParser
+
+_ALPHABET: Final = string.ascii_letters + string.digits
+MakeId = Callable[[], str]
+
+
+def call_id() -> str:
+    """An id as OpenAI's are."""
+    return "call_" + random_text(24)
+
+
+def random_text(length: int) -> str:
+    """So many letters and digits, which nobody can guess."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(length))
+
+
+def arguments_rule(tool: Tool, *, required: bool) -> str:
+    """The body of a rule for the arguments of `tool`: they follow its schema if it is strict or a
+    call is `required`, else they are any object.
+    """
+    schema: dict[str, Any] = {"type": "object"}
+    if required or tool.strict:
+        schema |= tool.parameters
+    return json_rule(schema)
+
+
+class TaggedFormat(ABC):
+    """An `OutputFormat` of a family that writes tags.
+
+    Args:
+        think: the tags around reasoning, if the template speaks of them.
+        control_tokens: as for `Lark`.
+        make_id: gives the ids of calls.
+    """
+
+    name: str
+
+    def __init__(
+        self, think: tuple[str, str] | None, control_tokens: Mapping[str, int], make_id: MakeId
+    ) -> None:
+        self.think = think
+        self._control_tokens = control_tokens
+        self._make_id = make_id
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return self.style(()).markers
+
+    def parser(self, tools: Sequence[Tool], prompt: str) -> OutputParser:
+        is_thinking = self.think is not None and prompt.rstrip().endswith(self.think[0])
+        return TaggedParser(
+            self.style(tools), tools, is_thinking=is_thinking, make_id=self._make_id
+        )
+
+    def grammar(
+        self,
+        prompt: str,
+        *,
+        content: str | None,
+        tools: Sequence[Tool],
+        required: bool,
+        parallel: bool,
+    ) -> str | None:
+        lark = Lark(self._control_tokens)
+        if required:
+            answer = self.calls(lark, tools, required=True, parallel=parallel)
+        elif content is not None:
+            answer = lark.rule(content)
+            if tools:
+                calls = self.calls(lark, tools, required=False, parallel=parallel)
+                answer = lark.one_of((answer, calls))
+        elif any(tool.strict for tool in tools):
+            free = self.free(lark, tools, parallel=parallel)
+            return lark.source(f"{self._thought(lark, prompt, may_begin=False)} {free}")
+        else:
+            return None
+        return lark.source(f"{self._thought(lark, prompt, may_begin=True)} {answer}")
+
+    @abstractmethod
+    def style(self, tools: Sequence[Tool]) -> Style:
+        """How calls of `tools` are read."""
+
+    @abstractmethod
+    def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+        """A rule for one or (`parallel`) more calls and nothing else."""
+
+    @abstractmethod
+    def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+        """A rule for any text, in which calls follow the schemas of strict tools."""
+
+    def _thought(self, lark: Lark, prompt: str, *, may_begin: bool) -> str:
+        """The rest of the reasoning that the prompt opened, or (`may_begin`) one of the model's."""
+        if self.think is None:
+            return ""
+        begin, end = self.think
+        prompt = prompt.rstrip()
+        if prompt.endswith(begin):
+            return f"{lark.until(end)} {_newlines(lark)}"
+        if may_begin and not prompt.endswith(end):
+            return f"({lark.mark(begin)} {lark.until(end)} {_newlines(lark)})?"
+        return ""
+
+
+def _newlines(lark: Lark) -> str:
+    return lark.rule(r"/\n{0,2}/")
+
+
+def repeated(first: str, more: str, *, parallel: bool) -> str:
+    """`first`, and (`parallel`) any number of `more`."""
+    return f"{first} ({more})*" if parallel else first
+
+
+def free_text(lark: Lark, marker: str, rest: str, *, parallel: bool) -> str:
+    """A rule for any text, in which `rest` follows `marker`."""
+    call = f"({lark.until(marker)} {rest})"
+    return lark.rule(f"{call}* {lark.text}" if parallel else f"{lark.text} | {call}")

@@ -1,0 +1,341 @@
+"""What the endpoint itself costs: HTTP, host, worker and scheduler around a model that takes no time.
+
+    python benchmarks/endpoint.py [--streams 64] [--tokens 512] [--requests 2000] [--json FILE]
+
+`hearth serve`, its host and a worker run as they always do, as processes of their own; only the
+runner in the worker is a fake whose steps compute nothing, or last as long as they are told. Two
+figures come out:
+
+- added latency: what a request for one token takes beyond a step of 10 ms, one at a time and eight
+  at a time;
+- throughput: tokens per second of many streams together, an event for each token, with the
+  processor time of every process for a token. The client reads and counts, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
+STEP_S = 0.010
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+
+
+# ---- the roles of this file that stand in for Hearth's own processes
+
+
+def host_role(arguments: list[str]) -> None:
+    """The real host, whose workers are `worker_role`."""
+    from hearth.backends import host, worker_process
+
+    async def spawn(self: Any) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, __file__, "--role", "worker"),
+            *("--parent", str(os.getpid()), "--cache", str(self._place.cache_dir)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+
+    worker_process.WorkerProcess._spawn = spawn
+    sys.argv = ["host", *arguments]
+    host.main()
+
+
+def worker_role(arguments: list[str]) -> None:
+    """The real worker over a runner that computes nothing."""
+    from hearth.backends.process import die_with_parent, take_private_pipes
+
+    die_with_parent(int(arguments[arguments.index("--parent") + 1]))
+    pipes = take_private_pipes()
+    from hearth.backends import worker
+
+    worker.open_model = open_fake
+    sys.argv = ["worker", *arguments]
+    worker.main(*pipes)
+
+
+def open_fake(spec: Any, cache_dir: Path) -> Any:
+    """A `Loaded` model: bytes are tokens, and "x" follows everything."""
+    sys.path.insert(0, str(SUPPORT))
+    import numpy as np
+
+    from fake_host import INFO
+    from fake_runner import FakeRunner
+    from hearth.backends.contract import ModelInfo
+    from hearth.backends.engine.runner import StepPlan, StepResult
+    from hearth.backends.engine.sequence_cache import SequenceCache
+    from hearth.backends.runners import Loaded
+
+    step_s = float(os.environ["HEARTH_BENCH_STEP_S"])
+
+    class Store:
+        """Sequences that hold nothing but their names: whatever is asked of them works."""
+
+        sequences, keeps_past, allocated_tokens = 64, True, 1 << 20
+
+        def intact(self, sequence: int, held: int, tokens: int) -> bool:
+            return True
+
+        def share(self, source: int, target: int, tokens: int) -> None:
+            pass
+
+        def cut(self, sequence: int, tokens: int) -> bool:
+            return True
+
+        def save(self, sequence: int) -> None:
+            return None
+
+        def restore(self, sequence: int, state: Any) -> bool:
+            return False
+
+    class Instant(FakeRunner):
+        def __init__(self) -> None:
+            super().__init__(vocab=256, context=4096, pool=1 << 20, slots=64, chunk=512)
+            self.cache = SequenceCache(
+                Store(), slots=64, pool_tokens=1 << 20, context=4096, kept_tokens=0
+            )
+            self._row = np.zeros((1, 256), dtype=np.float32)
+            self._row[0, ord("x")] = 1.0
+
+        def step(self, plan: StepPlan) -> StepResult:
+            logits = {}
+            for row in plan.rows:
+                self.cache.computed(row.slot, row.tokens)
+                if row.outputs:
+                    logits[row.slot] = self._row
+            if step_s:
+                time.sleep(step_s)
+            return StepResult(logits)
+
+    class Bytes:
+        vocab_size, bos_text, eos_text, infill_ids = 256, "", "", None
+        control_tokens: dict[str, int] = {}
+
+        def encode(self, text: str, **_: Any) -> list[int]:
+            return list(text.encode())
+
+        def piece(self, token_id: int, *, special: bool = False) -> bytes:
+            return bytes([token_id])
+
+        def decode(self, ids: Any, *, special: bool = True) -> str:
+            return bytes(ids).decode(errors="replace")
+
+    info = ModelInfo(**{**INFO, "name": spec.name, "path": spec.path, "context": 4096})
+    return Loaded(Instant(), Bytes(), info, TEMPLATE)
+
+
+# ---- the client
+
+
+@dataclass
+class Latency:
+    """Milliseconds beyond the step."""
+
+    clients: int
+    requests: int
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass
+class Throughput:
+    streams: int
+    tokens: int
+    tok_per_s: float
+    us_per_token: dict[str, float]
+    """Processor time of each process."""
+
+
+def body(tokens: int, *, stream: bool) -> dict[str, Any]:
+    return {
+        "model": "fake",
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": stream,
+    }
+
+
+def message(port: int, content: dict[str, Any]) -> bytes:
+    data = json.dumps(content).encode()
+    return (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    ).encode() + data
+
+
+async def measure_latency(port: int, clients: int, requests: int) -> Latency:
+    """One token a request, over connections that stay open."""
+    ask = message(port, body(1, stream=False))
+    took: list[float] = []
+
+    async def client(count: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(count):
+            began = time.perf_counter()
+            writer.write(ask)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200"), head
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            await reader.readexactly(length)
+            took.append(1000 * (time.perf_counter() - began - STEP_S))
+        writer.close()
+
+    await client(20)
+    took.clear()
+    await asyncio.gather(*(client(requests // clients) for _ in range(clients)))
+    took.sort()
+    return Latency(clients, len(took), statistics.median(took), took[int(0.99 * len(took))])
+
+
+async def read_streams(port: int, streams: int, tokens: int) -> float:
+    """Seconds for all; fails unless every stream has all its tokens and its end."""
+    ask = message(port, body(tokens, stream=True))
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(ask)
+        found, tail = 0, b""
+        while not tail.endswith(b"0\r\n\r\n"):
+            piece = await reader.read(1 << 16)
+            assert piece, f"the stream was cut: {tail!r}"
+            joined = tail + piece
+            found += joined.count(b'"content":"x"') - tail.count(b'"content":"x"')
+            tail = joined[-64:]
+        assert found == tokens, (found, tokens)
+        writer.close()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(streams)))
+    return time.perf_counter() - began
+
+
+# ---- the whole
+
+
+class Running:
+    """A host and an endpoint in a folder of their own."""
+
+    def __init__(self, step_s: float) -> None:
+        sys.path.insert(0, str(SUPPORT))
+        from gguf_builder import tiny_llama
+
+        self._folder = tempfile.TemporaryDirectory(prefix="hearth-bench-")
+        home = Path(self._folder.name)
+        environment = {
+            **os.environ,
+            "HEARTH_HOME": str(home),
+            "HEARTH_BENCH_STEP_S": str(step_s),
+            "HEARTH_MAX_SESSIONS": "64",
+        }
+        from hearth.app.paths import find_paths
+
+        place = find_paths(environment).host_place()
+        model = tiny_llama(home / "fake.gguf")
+        folders = [place.runtime_dir, place.log_dir, place.cache_dir]
+        names = ("--runtime", "--logs", "--cache")
+        where = [str(item) for pair in zip(names, folders, strict=True) for item in pair]
+        command = [sys.executable, __file__, "--role", "host", *where, "--idle", "30"]
+        self._host = subprocess.Popen(command, env=environment)
+        for _ in range(200):
+            if Path(place.address).exists():
+                break
+            time.sleep(0.05)
+        command = [sys.executable, "-m", "hearth.app.cli.main", "serve", str(model), "--port", "0"]
+        self._serve = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert self._serve.stdout is not None
+        url = self._serve.stdout.readline().decode().strip()
+        self.port = int(url.split(":")[2].split("/")[0])
+
+    def processor_s(self) -> dict[str, float]:
+        """Seconds of each process so far."""
+        host = psutil.Process(self._host.pid)
+        found = {"serve": psutil.Process(self._serve.pid), "host": host}
+        workers = [one for one in host.children() if "worker" in one.cmdline()]
+        found |= {"worker": workers[0]} if workers else {}
+        times = {name: process.cpu_times() for name, process in found.items()}
+        return {name: spent.user + spent.system for name, spent in times.items()}
+
+    def close(self) -> None:
+        self._serve.send_signal(signal.SIGINT)
+        self._serve.wait(timeout=30)
+        self._host.send_signal(signal.SIGTERM)
+        self._host.wait(timeout=30)
+        self._folder.cleanup()
+
+
+def latency(requests: int) -> list[Latency]:
+    running = Running(STEP_S)
+    try:
+        return [
+            asyncio.run(measure_latency(running.port, clients, requests)) for clients in (1, 8)
+        ]
+    finally:
+        running.close()
+
+
+def throughput(streams: int, tokens: int) -> Throughput:
+    running = Running(0.0)
+    try:
+        asyncio.run(read_streams(running.port, 4, 64))
+        before = running.processor_s()
+        own = time.process_time()
+        took_s = asyncio.run(read_streams(running.port, streams, tokens))
+        own = time.process_time() - own
+        spent = {name: now - before[name] for name, now in running.processor_s().items()}
+    finally:
+        running.close()
+    total = streams * tokens
+    shares = {name: 1e6 * s / total for name, s in {**spent, "client": own}.items()}
+    return Throughput(streams, total, total / took_s, shares)
+
+
+def main() -> int:
+    if "--role" in sys.argv:
+        at = sys.argv.index("--role")
+        roles = {"host": host_role, "worker": worker_role}
+        roles[sys.argv[at + 1]](sys.argv[at + 2 :])
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    made = throughput(args.streams, args.tokens)
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")
+    print(f"{made.streams} streams, {made.tokens:,} tokens: {made.tok_per_s:,.0f} tokens/s")
+    for name, share in made.us_per_token.items():
+        print(f"  {name:8} {share:6.1f} µs of processor time a token")
+    found = latency(args.requests) if args.requests else []
+    for row in found:
+        print(
+            f"added latency, {row.clients} at a time, {row.requests} requests: "
+            f"p50 {row.p50_ms:.2f} ms, p99 {row.p99_ms:.2f} ms"
+        )
+    if args.json:
+        rows = [asdict(row) for row in found]
+        args.json.write_text(json.dumps({"throughput": asdict(made), "latency": rows}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

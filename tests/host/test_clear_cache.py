@@ -1,0 +1,90 @@
+"""Forgetting kept prefixes only where a model is loaded: whatever its settings, and never by
+loading it. A child process of a few lines stands for the worker.
+"""
+
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from hearth.backends.contract import EngineStats, ModelSettings, ModelSpec
+from hearth.backends.errors import ModelNotFound
+from hearth.backends.supervisor import Supervisor
+from hearth.backends.wire import ClearCache, Load
+from hearth.backends.worker_process import Stream, WorkerProcess
+from hosts import place_in
+from stand_ins import answering
+
+SPEC = ModelSpec("x")
+LEFT = EngineStats(0, 0, 64, 64, 0, 0, 0, 4)
+CLEARS = """
+    def answer(frame):
+        say(frame.id, EngineStats(0, 0, 64, 64, 0, 0, 0, 4))
+"""
+
+
+@asynccontextmanager
+async def supervising(tmp_path, monkeypatch):
+    """A supervisor whose workers only forget, and those it has started."""
+    code = answering(CLEARS)
+    place = place_in(tmp_path)
+    place.prepare()
+    supervisor, children = Supervisor(place), []
+
+    async def spawn(worker):
+        pipe = asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, stdin=pipe, stdout=pipe
+        )
+        children.append(child)
+        return child
+
+    monkeypatch.setattr(WorkerProcess, "_spawn", spawn)
+    try:
+        yield supervisor, children
+    finally:
+        await supervisor.unload(None)
+        for child in children:
+            await child.wait()
+
+
+async def ask(supervisor, call, spec=SPEC):
+    return [answer async for answer in supervisor.call(spec, call, Stream())]
+
+
+@pytest.mark.parametrize("settings", [ModelSettings(), ModelSettings(context=99)])
+def test_a_loaded_model_forgets_whatever_settings_it_has(tmp_path, monkeypatch, settings):
+    async def main():
+        async with supervising(tmp_path, monkeypatch) as (supervisor, children):
+            await ask(supervisor, Load())
+            other = replace(SPEC, settings=settings)
+            assert await ask(supervisor, ClearCache(load=False), other) == [LEFT]
+            assert len(children) == 1
+
+    asyncio.run(main())
+
+
+def test_one_that_is_not_loaded_stays_so(tmp_path, monkeypatch):
+    async def main():
+        async with supervising(tmp_path, monkeypatch) as (supervisor, children):
+            with pytest.raises(ModelNotFound, match="not loaded"):
+                await ask(supervisor, ClearCache(load=False))
+            assert (children, supervisor.loaded) == ([], 0)
+            await ask(supervisor, Load())
+            await supervisor.unload(None)
+            with pytest.raises(ModelNotFound):
+                await ask(supervisor, ClearCache(load=False))
+            assert len(children) == 1
+
+    asyncio.run(main())
+
+
+def test_otherwise_it_is_loaded_for_it(tmp_path, monkeypatch):
+    async def main():
+        async with supervising(tmp_path, monkeypatch) as (supervisor, children):
+            assert await ask(supervisor, ClearCache()) == [LEFT]
+            assert len(children) == 1
+
+    asyncio.run(main())

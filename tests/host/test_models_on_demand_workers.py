@@ -1,0 +1,238 @@
+"""Making way as the supervisor does it: a load that fails all the same, keep-alive, death.
+
+A child process of a few lines stands for each worker.
+"""
+
+import asyncio
+import sys
+from dataclasses import replace
+
+import pytest
+
+from gguf_builder import tiny_llama
+from hearth.backends import worker_process
+from hearth.backends.contract import (
+    Failed,
+    Finished,
+    HostLimits,
+    ModelInfo,
+    ModelSettings,
+    ModelSpec,
+    Request,
+)
+from hearth.backends.errors import DoesNotFit, WorkerDied, from_info
+from hearth.backends.supervisor import Supervisor
+from hearth.backends.wire import Generate, Load, Tokenize
+from hearth.backends.worker_process import Stream, WorkerProcess
+from hosts import place_in
+from stand_ins import IS_MUTE, answering
+
+ANSWERS = """
+    from hearth.backends.contract import Finished
+    from hearth.backends.wire import Ids, Tokenize
+
+    def answer(frame):
+        if isinstance(frame.body, Generate):
+            say(frame.id, Started(1))
+            say(frame.id, Finished("stop"))
+        elif isinstance(frame.body, Tokenize):
+            say(frame.id, Ids((1,)))
+"""
+DOES_NOT_FIT = """
+import sys
+from hearth.backends.contract import Failed
+from hearth.backends.errors import DoesNotFit, to_info
+from hearth.backends.wire import Frame, encode, read_frame_blocking
+frame = read_frame_blocking(sys.stdin.buffer)
+error = DoesNotFit("needs 3, has 2", needed_bytes=3, available_bytes=2)
+sys.stdout.buffer.write(encode(Frame(frame.id, Failed(to_info(error)))))
+sys.stdout.buffer.flush()
+"""
+GENERATE = Generate(Request(text="x"))
+
+
+class House:
+    """A supervisor whose workers run what `codes` says for their model, one text a load; the last
+    one for all further loads.
+    """
+
+    def __init__(self, place, monkeypatch):
+        self.supervisor = Supervisor(place)
+        self.codes = {}
+        self.loads = []
+        self.children = {}
+        monkeypatch.setattr(WorkerProcess, "_spawn", lambda worker: self.spawn(worker))
+
+    async def spawn(self, worker):
+        codes = self.codes.get(worker.name, [answering(ANSWERS)])
+        code = codes.pop(0) if len(codes) > 1 else codes[0]
+        pipe = asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, stdin=pipe, stdout=pipe
+        )
+        self.loads.append(worker.name)
+        self.children[worker.name] = child
+        return child
+
+    async def ask(self, spec, call=None):
+        """The last answer to `call`."""
+        stream = Stream()
+        answers = self.supervisor.call(spec, call or Load(), stream)
+        return [answer async for answer in answers][-1]
+
+    async def loaded(self):
+        return [worker.name for worker in await self.supervisor.stats()]
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory):
+    """Files that can be read, so that it is known what they need."""
+    folder = tmp_path_factory.mktemp("models")
+    return {name: ModelSpec(str(tiny_llama(folder / f"{name}.gguf")), name) for name in "abc"}
+
+
+@pytest.fixture
+def house(tmp_path, monkeypatch):
+    place = place_in(tmp_path)
+    place.prepare()
+    return House(place, monkeypatch)
+
+
+def run(house, scenario):
+    async def main():
+        try:
+            await asyncio.wait_for(scenario(), 60)
+        finally:
+            await house.supervisor.unload(None)
+
+    asyncio.run(main())
+
+
+def test_a_load_that_does_not_fit_after_all_is_tried_again_when_others_made_way(house, specs):
+    house.codes["b"] = [DOES_NOT_FIT, answering(IS_MUTE)]
+
+    async def scenario():
+        await house.ask(specs["a"])
+        assert isinstance(await house.ask(specs["b"]), ModelInfo)
+        assert house.loads == ["a", "b", "b"]
+        assert await house.loaded() == ["b"]
+
+    run(house, scenario)
+
+
+def test_it_is_tried_again_once(house, specs):
+    house.codes["b"] = [DOES_NOT_FIT]
+
+    async def scenario():
+        await house.ask(specs["a"])
+        with pytest.raises(DoesNotFit, match="needs 3, has 2"):
+            await house.ask(specs["b"])
+        assert house.loads == ["a", "b", "b"] and await house.loaded() == []
+
+    run(house, scenario)
+
+
+def test_it_is_not_tried_again_where_nothing_can_make_way(house, specs):
+    house.codes["b"] = [DOES_NOT_FIT]
+    house.codes["a"] = [answering(IS_MUTE)]
+
+    async def scenario():
+        await house.ask(specs["a"])
+        busy = asyncio.create_task(house.ask(specs["a"], GENERATE))
+        await asyncio.sleep(0)
+        with pytest.raises(DoesNotFit):
+            await house.ask(specs["b"])
+        assert house.loads == ["a", "b"] and not busy.done()
+        await house.supervisor.unload(None)
+        await busy
+
+    run(house, scenario)
+
+
+def test_a_failed_load_leaves_its_room_to_others(house, specs):
+    house.codes["a"] = [DOES_NOT_FIT]
+
+    async def scenario():
+        house.supervisor.limit(HostLimits(max_models=1))
+        asked = [asyncio.create_task(house.ask(specs[name])) for name in "ab"]
+        failed, loaded = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(failed, DoesNotFit) and isinstance(loaded, ModelInfo)
+
+    run(house, scenario)
+
+
+def test_without_keep_alive_a_model_goes_with_its_last_request(house, specs):
+    """But not with what only prepares one."""
+    brief = replace(specs["a"], settings=ModelSettings(keep_alive_s=0.0))
+
+    async def scenario():
+        await house.ask(brief)
+        await house.ask(brief, Tokenize("x", False))
+        assert house.supervisor.loaded == 1
+        assert isinstance(await house.ask(brief, GENERATE), Finished)
+        await house.children["a"].wait()
+        assert house.supervisor.loaded == 0
+
+    run(house, scenario)
+
+
+def test_the_keep_alive_of_the_newest_request_holds(house, specs):
+    brief = replace(specs["a"], settings=ModelSettings(keep_alive_s=0.0))
+
+    async def scenario():
+        await house.ask(brief)
+        await house.ask(specs["a"], GENERATE)
+        await house.supervisor.unload_idle()
+        assert await house.loaded() == ["a"]
+        await house.ask(brief, Tokenize("x", False))
+        await house.supervisor.unload_idle()
+        assert await house.loaded() == []
+
+    run(house, scenario)
+
+
+def test_a_call_that_comes_while_its_model_is_unloaded_is_answered_by_the_next(house, specs):
+    brief = replace(specs["a"], settings=ModelSettings(keep_alive_s=0.0))
+
+    async def scenario():
+        await house.ask(brief)
+        unloading = asyncio.create_task(house.supervisor.unload_idle())
+        await asyncio.sleep(0)
+        assert isinstance(await house.ask(specs["a"], GENERATE), Finished)
+        await unloading
+        assert house.loads == ["a", "a"]
+
+    run(house, scenario)
+
+
+def test_other_settings_make_the_model_ask_for_room_anew(house, specs):
+    larger = replace(specs["b"], settings=ModelSettings(context=1_000_000))
+
+    async def scenario():
+        house.supervisor.limit(HostLimits(models_memory_bytes=700 << 20))
+        await house.ask(specs["a"])
+        await house.ask(specs["b"])
+        assert await house.loaded() == ["a", "b"]
+        await house.ask(larger)
+        assert await house.loaded() == ["b"]
+
+    run(house, scenario)
+
+
+def test_a_killed_worker_is_seen_dead_and_replaced_without_any_grace(house, specs, monkeypatch):
+    """Restarting waits for its exit alone: here a time of grace would never be over."""
+    monkeypatch.setattr(worker_process, "_STOP_GRACE_S", 1e6)
+    house.codes["a"] = [answering(IS_MUTE), answering(ANSWERS)]
+
+    async def scenario():
+        await house.ask(specs["a"])
+        dying = asyncio.create_task(house.ask(specs["a"], GENERATE))
+        await asyncio.sleep(0)
+        house.children["a"].kill()
+        last = await dying
+        assert isinstance(last, Failed) and isinstance(from_info(last.error), WorkerDied)
+        assert house.supervisor.loaded == 0
+        assert isinstance(await house.ask(specs["a"], GENERATE), Finished)
+        assert house.loads == ["a", "a"]
+
+    run(house, scenario)

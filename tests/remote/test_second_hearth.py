@@ -1,0 +1,29 @@
+"""The tests of the endpoint's generation, asked of one whose model a second Hearth serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from second_hearth import same_tests
+
+SERVER = Path(__file__).parents[1] / "server"
+OTHERWISE = {
+    "test_chat.py": {},
+    "test_streams.py": {
+        "test_a_defect_is_500_and_says_nothing_of_the_inside": "the defect is the other one's",
+    },
+    "test_completions.py": {
+        "test_choices_of_several_prompts_are_numbered_through": "two requests reach the script in"
+        " any order",
+    },
+    "test_responses.py": {},
+    "test_anthropic.py": {
+        "test_cached_and_kept_tokens_are_counted_apart": "a remote cache is the other end's own",
+        "test_a_conversation_with_tools_reaches_the_model": "keep_s stays here, and it is said",
+    },
+}
+"""What is not the same over a network, and why."""
+
+for _name, _others in OTHERWISE.items():
+    _found = same_tests(SERVER / _name, _others)
+    globals().update({f"{test}__{_name[5:-3]}": function for test, function in _found.items()})

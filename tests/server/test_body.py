@@ -1,0 +1,84 @@
+"""A request's JSON: bounded before it is parsed, strict, and never slow."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hearth.app.server.body import DEEPEST, MOST_BYTES, MOST_VALUES, parse
+from hearth.backends.errors import InvalidParameter
+
+HOSTILE = {
+    "numbers": lambda size: b"[" + b"0," * (size // 2) + b"0]",
+    "decimals": lambda size: b"[" + b"1.5," * (size // 4) + b"0]",
+    "objects": lambda size: b"[" + b"{}," * (size // 3) + b"0]",
+    "texts": lambda size: b"[" + b'"a",' * (size // 4) + b"0]",
+    "names": lambda size: b"{" + b",".join(b'"%d":0' % i for i in range(size // 12)) + b"}",
+    "brackets": lambda size: b"[" * size,
+    "braces": lambda size: b'{"a":' * (size // 5),
+    "a long integer": lambda size: b"[" + b"1" * size + b"]",
+    "open quotes": lambda size: b'",\\"' * (size // 4),
+    "quotes": lambda size: b',"' * (size // 2),
+    "backslashes": lambda size: b"," * MOST_VALUES + b'"' + b"\\" * (size - MOST_VALUES - 1),
+    "escaped quotes": lambda size: b"," * MOST_VALUES + b'\\"' * ((size - MOST_VALUES) // 2),
+}
+
+
+@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE.keys())
+def test_the_largest_hostile_body_is_refused(make) -> None:
+    """In a fraction of a second: what grows as the square of its length would take hours."""
+    with pytest.raises(InvalidParameter):
+        parse(make(MOST_BYTES))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["a," * MOST_VALUES],
+        ['","' * MOST_VALUES],
+        ["\\" * MOST_VALUES, "," * MOST_VALUES],
+        ['\\",' * MOST_VALUES, {"a": "\\"}],
+        {'",' * MOST_VALUES: '\\\\",' * 9},
+        [0] * MOST_VALUES,
+        [{"a,": "b,"}] * (MOST_VALUES // 2),
+        ["a,"] * MOST_VALUES,
+    ],
+)
+def test_commas_in_texts_are_no_values(value) -> None:
+    assert parse(json.dumps(value).encode()) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [0] * (MOST_VALUES + 1),
+        ["a"] * (MOST_VALUES + 1),
+        [[0, 0]] * (MOST_VALUES // 2),
+        {str(number): 0 for number in range(MOST_VALUES + 1)},
+    ],
+)
+def test_values_are_counted(value) -> None:
+    with pytest.raises(InvalidParameter, match=f"{MOST_VALUES:,} values"):
+        parse(json.dumps(value).encode())
+
+
+def test_levels_are_counted() -> None:
+    most = b"[" * (DEEPEST - 1) + b"]" * (DEEPEST - 1)
+    assert parse(most) is not None
+    with pytest.raises(InvalidParameter, match=f"{DEEPEST} levels"):
+        parse(b"[[" + most + b"]]")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{", b"{}{}", b"nul", b"[NaN]", b"[Infinity]", b"[-Infinity]", b"[1e400]"),
+        *(b'{"a":1,"a":2}', b'["\\ud800"]', b'{"\\udfff":1}', b"\xff\xfe{}", b"\xef\xbb\xbf{}"),
+        *(b"[1,]", b"[01]", b"['a']", b'["\n"]', b"// a\n{}", b'["\xff"]'),
+        *("{}".encode("utf-16"), "{}".encode("utf-32"), b"\x00", b"[" + b"9" * 5000 + b"]"),
+    ],
+)
+def test_what_is_no_json_is_named_as_such(body) -> None:
+    with pytest.raises(InvalidParameter):
+        parse(body)

@@ -1,0 +1,155 @@
+"""What a template would lose is given in another way, and said."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from chat_templates import CHATML, DEEPSEEK, GEMMA, GRANITE, HERMES, LLAMA3, MISTRAL, PlainRenderer
+from hearth.backends.contract import Message, Tool, ToolCall
+from hearth.backends.text.adapt import adapt
+from hearth.backends.text.conversation import OPENAI_CALLS, message_values, tool_values
+from hearth.backends.text.output.families import described_format_of
+from hearth.backends.text.output.parts import CallPart, TextPart
+from hearth.backends.text.probe import TemplateTraits, probe
+
+RENDERER = PlainRenderer()
+SYSTEM, USER, ANSWER = Message("system", "Rule."), Message("user", "Hi"), Message("assistant", "Yo")
+LOOK = Tool("look", "Looks it up.", {"type": "object", "properties": {"what": {"type": "string"}}})
+FIND = Tool("find")
+CALLS = (
+    ToolCall("call_one_long_id", "look", '{"what": "sea"}'),
+    ToolCall("call_two_long_id", "find", "{}"),
+)
+CALLED = Message("assistant", "Wait.", tool_calls=CALLS)
+RESULTS = (
+    Message("tool", "blue", tool_call_id="call_one_long_id"),
+    Message("tool", "lost", tool_call_id="call_two_long_id"),
+)
+CHAT = (SYSTEM, USER, CALLED, *RESULTS, ANSWER, Message("user", "Bye"))
+ALL_TEXTS = ("Rule.", "Hi", "Wait.", "look", "sea", "find", "blue", "lost", "Yo", "Bye")
+
+
+def renderer(source):
+    def render_one(messages, tools=(), calls=OPENAI_CALLS):
+        values = message_values(messages, calls)
+        return RENDERER.render(source, values, tools=tool_values(tools) or None)
+
+    return render_one
+
+
+def adapted(source, messages, tools=(), **options):
+    """The prompt and the notices."""
+    render_one = renderer(source)
+    made = adapt(messages, probe(render_one), tools, **options)
+    return render_one(made.messages, made.tools, made.calls), made.notices
+
+
+def test_a_lost_system_prompt_goes_into_the_first_message():
+    for system, verb in (("dropped", "drops"), ("refused", "refuses")):
+        made = adapt([SYSTEM, USER, ANSWER, USER], TemplateTraits(system))
+        assert made.messages == (Message("user", "Rule.\n\nHi"), ANSWER, USER)
+        assert len(made.notices) == 1 and verb in made.notices[0]
+
+
+def test_a_system_prompt_alone_becomes_the_first_message():
+    assert adapt([SYSTEM], TemplateTraits("dropped")).messages == (Message("user", "Rule."),)
+
+
+def test_turns_of_one_side_are_joined_where_they_must_alternate():
+    made = adapt([USER, USER, ANSWER], TemplateTraits(must_alternate=True))
+    assert made.messages == (Message("user", "Hi\n\nHi"), ANSWER)
+    assert "joined" in made.notices[0]
+
+
+def test_calls_and_results_in_a_row_are_no_turns_to_join():
+    chat = (USER, CALLED, *RESULTS, ANSWER)
+    assert adapt(chat, TemplateTraits(must_alternate=True)).messages == chat
+
+
+def test_what_the_template_keeps_is_left_alone():
+    made = adapt(CHAT, TemplateTraits(), (LOOK,))
+    assert (made.messages, made.tools, made.notices) == (CHAT, (LOOK,), ())
+    made = adapt((USER, ANSWER), TemplateTraits("refused", must_alternate=True))
+    assert (made.messages, made.notices) == ((USER, ANSWER), ())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [HERMES, LLAMA3, DEEPSEEK, CHATML, GEMMA, GRANITE],
+    ids=["hermes", "llama 3", "deepseek", "chatml", "gemma", "granite"],
+)
+def test_no_text_is_lost(source):
+    prompt, notices = adapted(source, CHAT, (LOOK, FIND))
+    assert [text for text in (*ALL_TEXTS, "Looks it up.") if text not in prompt] == []
+    assert bool(notices) == (source != HERMES)
+
+
+def test_what_cannot_be_kept_is_said():
+    prompt, notices = adapted(MISTRAL, CHAT)
+    assert [text for text in ALL_TEXTS if text not in prompt] == ["Wait."]
+    assert len(notices) == 1 and "does not see" in notices[0]
+
+
+def test_ids_are_shortened_alike_for_calls_and_results():
+    made = adapt(CHAT, probe(renderer(MISTRAL)))
+    values = message_values(made.messages, made.calls)
+    calls = [call["id"] for value in values for call in value.get("tool_calls", ())]
+    results = [value["tool_call_id"] for value in values if value["role"] == "tool"]
+    assert calls == results and len(set(calls)) == 2
+    assert all(len(ident) == 9 and ident.isalnum() for ident in calls)
+
+
+def test_calls_that_were_made_together_are_shown_one_after_the_other():
+    prompt, notices = adapted(LLAMA3, (USER, replace(CALLED, content=""), *reversed(RESULTS)))
+    assert len(notices) == 1 and "one after the other" in notices[0]
+    places = [prompt.index(text) for text in ("sea", "blue", "find", "lost")]
+    assert places == sorted(places)
+
+
+def test_text_beside_calls_becomes_a_turn_of_its_own():
+    one_call = replace(CALLED, tool_calls=CALLS[:1])
+    prompt, notices = adapted(LLAMA3, (USER, one_call, RESULTS[0]))
+    assert len(notices) == 1 and "turn of its own" in notices[0]
+    assert prompt.index("Wait.") < prompt.index("sea") < prompt.index("blue")
+
+
+def test_tools_that_a_template_does_not_know_are_described_in_the_system_prompt():
+    prompt, notices = adapted(CHATML, (SYSTEM, USER), (LOOK,))
+    assert prompt.startswith("<|im_start|>system\nRule.\n\nYou can call tools.")
+    assert '"description": "Looks it up."' in prompt and '"what"' in prompt
+    assert len(notices) == 1 and "described" in notices[0]
+    assert "several" in prompt
+    assert "several" not in adapted(CHATML, (USER,), (LOOK,), parallel=False)[0]
+
+
+@pytest.mark.parametrize("calls", [CALLS[:1], CALLS])
+def test_calls_are_told_as_the_model_is_asked_to_write_them(calls):
+    said = Message("assistant", tool_calls=calls)
+    made = adapt((USER, said, *RESULTS), TemplateTraits(shows_tools=False, calls=None), (LOOK,))
+    [told] = [message for message in made.messages if message.role == "assistant"]
+    parser = described_format_of(CHATML).parser((LOOK, FIND), "")
+    parts = [*parser.push(told.content), *parser.finish()]
+    assert not [part for part in parts if isinstance(part, TextPart)]
+    read = {}
+    for part in parts:
+        assert isinstance(part, CallPart)
+        name, arguments = read.get(part.position, ("", ""))
+        read[part.position] = (name + part.name, arguments + part.arguments)
+    assert [(name, json.loads(text)) for name, text in read.values()] == [
+        (call.name, json.loads(call.arguments)) for call in calls
+    ]
+    assert made.messages[-1].role == "user"
+    assert "Result of call_one_long_id:\nblue" in made.messages[-1].content
+
+
+def test_results_stay_where_only_the_calls_are_lost():
+    prompt, notices = adapted(GRANITE, (USER, CALLED, *RESULTS), (LOOK,))
+    assert "<|tool|>blue<|end|><|tool|>lost<|end|>" in prompt
+    assert len(notices) == 1
+
+
+def test_the_longest_time_to_keep_survives_joining():
+    kept = tuple(replace(result, keep_s=5.0 + n) for n, result in enumerate(RESULTS))
+    made = adapt((USER, CALLED, *kept), TemplateTraits(calls=None, results=False))
+    assert made.messages[-1].keep_s == 6.0
