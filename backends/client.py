@@ -55,6 +55,7 @@ from hearth.backends.wire import (
     Detokenize,
     Embed,
     Frame,
+    FrameReader,
     Generate,
     GetStats,
     Hello,
@@ -69,6 +70,7 @@ from hearth.backends.wire import (
     Unload,
     Welcome,
     WireError,
+    decode,
     encode,
     is_last,
     read_frame,
@@ -207,9 +209,11 @@ class HostClient:
 
     async def _read(self) -> None:
         try:
-            while (frame := await read_frame(self._reader)) is not None:
-                if (queue := self._answers.get(frame.id)) is not None:
-                    queue.put_nowait(frame.body)  # type: ignore[arg-type]
+            frames = FrameReader(self._reader)
+            while payloads := await frames.read():
+                for frame in map(decode, payloads):
+                    if (queue := self._answers.get(frame.id)) is not None:
+                        queue.put_nowait(frame.body)  # type: ignore[arg-type]
         except (OSError, WireError):
             pass  # The connection is lost either way; every open stream says so below.
         finally:

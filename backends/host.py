@@ -75,6 +75,7 @@ class Client:
         self._writer = writer
         self._streams: dict[int, Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._outgoing: list[bytes] = []
 
     async def serve(self) -> None:
         """Answer frames until the front end is gone; then end everything that it had under way."""
@@ -90,6 +91,7 @@ class Client:
                 task.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks)
+            self._flush()
             self._writer.close()
 
     async def _serve_next(self) -> bool:
@@ -158,8 +160,16 @@ class Client:
         return call
 
     def _send(self, ident: int, body: Body) -> None:
+        """Frames of one turn of the loop, such as those of a model's step, are written together."""
+        if not self._outgoing:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outgoing.append(encode(Frame(ident, body)))
+
+    def _flush(self) -> None:
+        data = b"".join(self._outgoing)
+        self._outgoing.clear()
         if not self._writer.is_closing():
-            self._writer.write(encode(Frame(ident, body)))
+            self._writer.write(data)
 
 
 class Host:

@@ -37,6 +37,7 @@ from hearth.backends.contract import (
 )
 
 MAX_FRAME_BYTES = 64 << 20
+_READ_BYTES = 256 << 10
 _LENGTH = struct.Struct(">I")
 
 
@@ -223,8 +224,8 @@ def is_last(answer: Answer) -> bool:
     return not isinstance(answer, (Started, Progress, Token, ToolCallPart, ChoiceFinished))
 
 
-_KINDS: dict[str, type[Body]] = {
-    kind.__name__: kind
+_DECODERS: dict[str, msgspec.msgpack.Decoder[Body]] = {
+    kind.__name__: msgspec.msgpack.Decoder(kind)
     for kind in (
         *(Hello, Welcome, Cancel),
         *(Load, Generate, Tokenize, Detokenize, Render, Score, Embed, Rank, ClearCache),
@@ -246,7 +247,9 @@ class Frame:
     model: ModelSpec | None = None
 
 
-_Envelope = tuple[int, str, msgspec.Raw, ModelSpec | None]
+# Made once: finding out what a type is costs more than reading a frame.
+_ENVELOPE = msgspec.msgpack.Decoder(tuple[int, str, msgspec.Raw, ModelSpec | None])
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 def encode(frame: Frame) -> bytes:
@@ -257,7 +260,7 @@ def encode(frame: Frame) -> bytes:
     """
     kind = type(frame.body).__name__
     try:
-        payload = msgspec.msgpack.encode((frame.id, kind, frame.body, frame.model))
+        payload = _ENCODER.encode((frame.id, kind, frame.body, frame.model))
     except (UnicodeEncodeError, OverflowError, TypeError) as error:
         raise WireError(f"a {kind} frame cannot be written: {error}") from error
     if len(payload) > MAX_FRAME_BYTES:
@@ -268,18 +271,19 @@ def encode(frame: Frame) -> bytes:
 def decode(payload: bytes) -> Frame:
     """The frame in `payload` (without its length). Raises `BodyError` or another `WireError`."""
     try:
-        ident, kind, raw, model = msgspec.msgpack.decode(payload, type=_Envelope)
+        ident, kind, raw, model = _ENVELOPE.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WireError(f"malformed frame: {error}") from error
-    if kind not in _KINDS:
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
         raise WireError(f"unknown frame kind {kind!r}")
     try:
-        return Frame(ident, msgspec.msgpack.decode(raw, type=_KINDS[kind]), model)
+        return Frame(ident, decoder.decode(raw), model)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BodyError(ident, f"malformed {kind} frame: {error}") from error
 
 
-def _checked_length(head: bytes) -> int:
+def _checked_length(head: bytes | bytearray) -> int:
     (length,) = _LENGTH.unpack(head)
     if length > MAX_FRAME_BYTES:
         raise WireError(f"a frame of {length:,} bytes exceeds {MAX_FRAME_BYTES:,}")
@@ -298,6 +302,44 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
         return decode(await reader.readexactly(_checked_length(head)))
     except asyncio.IncompleteReadError as error:
         raise WireError("the connection ended inside a frame") from error
+
+
+class FrameReader:
+    """Reads frames many at a time: those of one step of a model arrive together."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._buffer = bytearray()
+
+    async def read(self) -> list[bytes]:
+        """The payloads that have come, at least one; none at a clean end.
+
+        Raises:
+            WireError: the connection ended inside a frame, or one is too large.
+        """
+        while True:
+            payloads = self._take()
+            if payloads:
+                return payloads
+            data = await self._reader.read(_READ_BYTES)
+            if not data:
+                if self._buffer:
+                    raise WireError("the connection ended inside a frame")
+                return []
+            self._buffer += data
+
+    def _take(self) -> list[bytes]:
+        """Whole frames out of the buffer."""
+        buffer, start, payloads = self._buffer, 0, []
+        while len(buffer) - start >= _LENGTH.size:
+            body = start + _LENGTH.size
+            end = body + _checked_length(buffer[start:body])
+            if end > len(buffer):
+                break
+            payloads.append(bytes(buffer[body:end]))
+            start = end
+        del buffer[:start]
+        return payloads
 
 
 def read_frame_blocking(stream: BinaryIO) -> Frame | None:

@@ -38,12 +38,13 @@ from hearth.backends.wire import (
     Call,
     Cancel,
     Frame,
+    FrameReader,
     GetEngineStats,
     Load,
     WireError,
+    decode,
     encode,
     is_last,
-    read_frame,
 )
 
 log = logging.getLogger(__name__)
@@ -276,10 +277,12 @@ class WorkerProcess:
     async def _take_frames(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         try:
-            while (frame := await read_frame(process.stdout)) is not None:
-                if isinstance(frame.body, _STEPS):
-                    self._breaker.step()
-                self._deliver(frame)
+            frames = FrameReader(process.stdout)
+            while payloads := await frames.read():
+                for frame in map(decode, payloads):
+                    if isinstance(frame.body, _STEPS):
+                        self._breaker.step()
+                    self._deliver(frame)
         except WireError as error:
             log.error("worker %s: %s", self.name, error)
             # One that died inside a frame keeps the signal that it died of: `kill` would reap it.

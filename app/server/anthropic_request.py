@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.requests import build
+from hearth.app.server.requests import build, session_of_user
 from hearth.backends.contract import Constraint, Message, Request, Tool, ToolCall, ToolChoice
-from hearth.backends.errors import ConflictingParameters, InvalidParameter
+from hearth.backends.errors import ConflictingParameters
 
 Json = Mapping[str, Any]
 
@@ -76,7 +76,7 @@ def read_request(exchange: Exchange) -> Request:
 
 def _session(exchange: Exchange) -> str:
     user = exchange.given.get("metadata", {}).get("user_id")
-    return f"http user {user}" if user else exchange.session
+    return session_of_user(user) if user else exchange.session
 
 
 def _template_values(given: Json) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _message(item: Json, place: str) -> Iterator[Message]:
         return
     results = [block for block in content if block["type"] == "tool_result"]
     if results and content[: len(results)] != results:
-        raise InvalidParameter(
+        raise ConflictingParameters(
             f"{place}.content", f"{place}.content has a tool_result behind text.", "Put it first."
         )
     for block in results:

@@ -30,6 +30,7 @@ def build(services: Services, policy: Policy) -> Starlette:
     )
     application.state.services = services
     application.state.endpoints = ENDPOINTS
+    application.state.key = bool(policy.key)
     return application
 
 

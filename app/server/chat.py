@@ -76,7 +76,14 @@ def _names(given: Mapping[str, Any]) -> dict[str, str]:
 def _request(exchange: Exchange) -> Request:
     given = exchange.given
     if "max_completion_tokens" in given:
-        given = {**given, "max_tokens": given["max_completion_tokens"]}
+        most = given["max_completion_tokens"]
+        if given.get("max_tokens", most) != most:
+            raise ConflictingParameters(
+                "max_completion_tokens",
+                f"max_completion_tokens is {most}, max_tokens is {given['max_tokens']}.",
+                "Send one of them.",
+            )
+        given = {**given, "max_tokens": most}
     logprobs = given.get("top_logprobs", 0) if given.get("logprobs") else None
     if logprobs is None and "top_logprobs" in given:
         raise ConflictingParameters(

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.tables.embeddings import EMBEDDINGS, RERANK
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import UnsupportedParameter
 
 
 async def create_embedding(http: HttpRequest) -> Response:
@@ -55,7 +55,7 @@ async def create_embedding(http: HttpRequest) -> Response:
 def shortened(vector: list[float], dimensions: int) -> list[float]:
     """The first `dimensions` numbers, of length 1 again (arXiv 2205.13147)."""
     if dimensions > len(vector):
-        raise InvalidParameter(
+        raise UnsupportedParameter(
             "dimensions",
             f"dimensions is {dimensions:,}, and this model's vectors have {len(vector):,}.",
             f"Ask for {len(vector):,} or fewer.",

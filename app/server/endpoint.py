@@ -21,10 +21,11 @@ class Endpoint:
     Attributes:
         path: as Starlette has it; `{name:path}` takes slashes too.
         summary: one line for the documentation.
+        answer: JSON schema of what comes back with 200.
         table: the fields of the body; None: there is none.
         query: the parameters of the query.
-        answer: JSON schema of what comes back with 200.
-        media: the media type of that, where it is not JSON.
+        media: another type of text that may come back with 200.
+        unready: JSON schema of what comes back with 503, besides errors.
         streams: with `stream` true, it comes piece by piece, as `stream_media`.
     """
 
@@ -32,9 +33,10 @@ class Endpoint:
     path: str
     handler: Handler
     summary: str
+    answer: Json
     table: Table | None = None
     query: tuple[Parameter, ...] = ()
-    answer: Json | None = None
     media: str = "application/json"
+    unready: Json | None = None
     streams: bool = False
     stream_media: str = "text/event-stream"

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 ANTHROPIC: Final = "/v1/messages"
 OLLAMA: Final = "/api/"
+_INVALID: Final = "invalid_request_error"
 _RETRY_HELPS: Final = (Busy, WorkerDied, HostUnreachable)
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _ANTHROPIC_TYPES: Final = {
@@ -115,27 +116,23 @@ def as_hearth_error(error: Exception) -> HearthError:
 
 
 def error_body(error: HearthError, path: str = "") -> dict[str, Any]:
-    """`{"error": {"message", "type", "param", "code"}}`, each a string or null; at the paths of
-    other families (`ANTHROPIC`, `OLLAMA`) as their clients read it.
+    """`{"error": {"message", "type", "param", "code"}}`, each a string, `param` perhaps null; at
+    the paths of other families (`ANTHROPIC`, `OLLAMA`) as their clients read it, with `param` and
+    `code` beside.
     """
     status = error.http_status
+    param = error.data.get("param")
+    named: dict[str, str | None] = {
+        "param": param if isinstance(param, str) and param else None,
+        "code": _CODES.get(error.code, error.code),
+    }
     if path.startswith(OLLAMA):
-        return {"error": str(error)}
+        return {"error": str(error), **named}
     if path.startswith(ANTHROPIC):
         kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else _INVALID)
-        return {"type": "error", "error": {"type": kind, "message": str(error)}}
-    param = error.data.get("param")
-    return {
-        "error": {
-            "message": str(error),
-            "type": _TYPES.get(status, "server_error" if status >= 500 else _INVALID),
-            "param": param if isinstance(param, str) and param else None,
-            "code": _CODES.get(error.code, error.code),
-        }
-    }
-
-
-_INVALID: Final = "invalid_request_error"
+        return {"type": "error", "error": {"type": kind, "message": str(error), **named}}
+    kind = _TYPES.get(status, "server_error" if status >= 500 else _INVALID)
+    return {"error": {"message": str(error), "type": kind, **named}}
 
 
 def error_response(error: HearthError, path: str = "") -> Response:

@@ -4,13 +4,12 @@ checked by the table (`app.server.tables.chat`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hearth.backends.contract import Message, Role, Tool, ToolCall, ToolChoice
-from hearth.backends.errors import ConflictingParameters, InvalidParameter
+from hearth.backends.errors import ConflictingParameters
 
 Json = Mapping[str, Any]
 
@@ -29,7 +28,7 @@ def read_messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
     message of their own.
 
     Raises:
-        InvalidParameter: the arguments of a call are no JSON object.
+        ConflictingParameters: a message has two texts of reasoning.
     """
     messages = tuple(_message(item, f"messages[{index}]") for index, item in enumerate(items))
     if system and all(message.role != "system" for message in messages):
@@ -48,11 +47,11 @@ def _message(item: Json, place: str) -> Message:
         )
     return Message(
         role,
-        text_of(item.get("content")) or item.get("refusal", ""),
+        text_of(item.get("content")) + item.get("refusal", ""),
         reasoning="".join(thoughts),
         tool_calls=tuple(
-            _call(call, f"{place}.tool_calls[{index}]")
-            for index, call in enumerate(item.get("tool_calls", ()))
+            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in item.get("tool_calls", ())
         ),
         tool_call_id=item.get("tool_call_id", ""),
         name=item.get("name", ""),
@@ -66,28 +65,11 @@ def text_of(content: str | Sequence[Json] | None) -> str:
     return "".join(part.get("text") or part.get("refusal") or "" for part in content)
 
 
-def _call(call: Json, place: str) -> ToolCall:
-    arguments = call["function"]["arguments"]
-    check_arguments(arguments, f"{place}.function.arguments")
-    return ToolCall(call["id"], call["function"]["name"], arguments)
-
-
-def check_arguments(arguments: str, place: str) -> None:
-    """Raises `InvalidParameter` if `arguments` write no JSON object."""
-    try:
-        value = json.loads(arguments or "{}")
-    except (ValueError, RecursionError) as error:
-        raise InvalidParameter(place, f"{place} is no JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise InvalidParameter(place, f"{place} must write a JSON object.")
-
-
 def read_tools(given: Json) -> Toolbox:
     """The tools of a body and their choice.
 
     Raises:
-        ConflictingParameters: a choice without tools.
-        InvalidParameter: a tool that is chosen is not among them.
+        ConflictingParameters: a choice without tools, or of a tool that is not among them.
     """
     tools = tuple(_tool(item["function"]) for item in given.get("tools", ()))
     choice = given.get("tool_choice", "auto")

@@ -10,44 +10,22 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from hearth.app.server.endpoint import Endpoint
+from hearth.app.server.errors import ANTHROPIC, OLLAMA
+from hearth.app.server.models import can_be_named
 from hearth.app.server.parameters import Parameter, Table
 from hearth.app.server.schema import Json
 from hearth.app.server.security import OPEN_PATHS
 from hearth.app.server.services import services_of
+from hearth.app.server.tables.answers import TEXT, exactly, one, or_null
 from hearth.backends.version import hearth_version
 
-ERROR: Final[Json] = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": "string"},
-            },
-        }
-    },
-}
-_ANTHROPIC_ERROR: Final[Json] = {
-    "type": "object",
-    "required": ["type", "error"],
-    "properties": {
-        "type": {"const": "error"},
-        "error": {
-            "type": "object",
-            "required": ["type", "message"],
-            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
-        },
-    },
-}
-_OLLAMA_ERROR: Final[Json] = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {"error": {"type": "string"}},
+_NAMED: Final[Json] = {"param": or_null(TEXT), "code": TEXT}
+_ERRORS: Final = {
+    "Error": exactly({"error": exactly({"message": TEXT, "type": TEXT, **_NAMED})}),
+    "AnthropicError": exactly(
+        {"type": one("error"), "error": exactly({"type": TEXT, "message": TEXT, **_NAMED})}
+    ),
+    "OllamaError": exactly({"error": TEXT, **_NAMED}),
 }
 STATUSES: Final = {
     "400": "a field has a wrong value, is unknown or cannot be honoured; `param` names it",
@@ -57,6 +35,7 @@ STATUSES: Final = {
     "405": "the URL does not take that method",
     "408": "the body did not come in time",
     "413": "the body is too large",
+    "414": "the URL is too long",
     "415": "the body is not plain JSON",
     "422": "the model's file or template cannot be used",
     "429": "more requests wait than may; Retry-After says when to try again",
@@ -70,17 +49,37 @@ STATUSES: Final = {
 """Every status of an error and when it comes."""
 
 
-def document(endpoints: Iterable[Endpoint], models: Iterable[str] = ()) -> Json:
+CODES: Final = {
+    "invalid_parameter": "a field is unknown or missing, or has a value of a wrong type or range",
+    "unsupported_parameter": "a field or value is known elsewhere and cannot be honoured, here or "
+    "by this model",
+    "conflicting_parameters": "two fields cannot stand together, each right by itself",
+    "limit_exceeded": "right in all its parts, too much as a whole: bytes of a schema or of a list "
+    "of choices, levels, values, messages that are to be kept",
+    "unknown_token": "a token id is not in the model's vocabulary",
+    "context_length_exceeded": "the prompt and the asked tokens do not fit into the context",
+    "no_chat_template": "the model has no chat template",
+}
+"""Every code of an error with status 400; the last five of them depend on more than one value, so
+that no schema can say when they come.
+"""
+
+
+def document(endpoints: Iterable[Endpoint], models: Iterable[str] = (), *, key: bool) -> Json:
     """The OpenAPI 3.1 description of `endpoints`.
 
     Args:
         models: the names that `model` takes; none: any name.
+        key: every request needs the API key.
     """
     names = sorted(models)
     paths: dict[str, Json] = {}
     for endpoint in endpoints:
         path = endpoint.path.replace(":path}", "}")
-        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, names)
+        operation = _operation(endpoint, names)
+        if key and endpoint.path not in OPEN_PATHS:
+            operation["security"] = [{"bearer": []}, {"x-api-key": []}]
+        paths.setdefault(path, {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {
@@ -90,10 +89,21 @@ def document(endpoints: Iterable[Endpoint], models: Iterable[str] = ()) -> Json:
         },
         "paths": paths,
         "components": {
+            "schemas": _ERRORS,
+            "responses": {
+                f"{name}{status}": {
+                    "description": why,
+                    "content": {
+                        "application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}
+                    },
+                }
+                for name in _ERRORS
+                for status, why in STATUSES.items()
+            },
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-            }
+            },
         },
     }
 
@@ -124,8 +134,6 @@ def _operation(endpoint: Endpoint, models: list[str]) -> Json:
             "required": True,
             "content": {"application/json": {"schema": schema}},
         }
-    if endpoint.path not in OPEN_PATHS:
-        operation["security"] = [{}, {"bearer": []}, {"x-api-key": []}]
     return operation
 
 
@@ -147,20 +155,25 @@ def _query(parameter: Parameter, models: list[str]) -> Json:
 
 
 def _responses(endpoint: Endpoint) -> Json:
-    content: Json = {endpoint.media: {"schema": endpoint.answer or {"type": "object"}}}
-    if endpoint.media == "text/plain":
-        content = {"text/plain": {"schema": {"type": "string"}}}
+    content: Json = {"application/json": {"schema": endpoint.answer}}
+    if endpoint.media != "application/json":
+        content[endpoint.media] = {"schema": TEXT}
     if endpoint.streams:
-        content[endpoint.stream_media] = {"schema": {"type": "string"}}
-    error = ERROR
-    if endpoint.path.startswith("/v1/messages"):
-        error = _ANTHROPIC_ERROR
-    elif endpoint.path.startswith("/api/"):
-        error = _OLLAMA_ERROR
-    failures = {
-        status: {"description": why, "content": {"application/json": {"schema": error}}}
-        for status, why in STATUSES.items()
+        content[endpoint.stream_media] = {"schema": TEXT}
+    name = "Error"
+    if endpoint.path.startswith(ANTHROPIC):
+        name = "AnthropicError"
+    elif endpoint.path.startswith(OLLAMA):
+        name = "OllamaError"
+    failures: Json = {
+        status: {"$ref": f"#/components/responses/{name}{status}"} for status in STATUSES
     }
+    if endpoint.unready is not None:
+        either = {"anyOf": [endpoint.unready, _ERRORS[name]]}
+        failures["503"] = {
+            "description": STATUSES["503"],
+            "content": {"application/json": {"schema": either}},
+        }
     return {"200": {"description": "the answer", "content": content}, **failures}
 
 
@@ -193,8 +206,8 @@ def _rows(table: Table) -> Iterable[tuple[str, Any]]:
 async def get_openapi(http: HttpRequest) -> Response:
     """The description of this server, with the models that it has now."""
     endpoints = http.app.state.endpoints
-    models = [found.name for found in services_of(http).catalog.found()]
-    return JSONResponse(document(endpoints, models))
+    models = [found.name for found in services_of(http).catalog.found() if can_be_named(found)]
+    return JSONResponse(document(endpoints, models, key=http.app.state.key))
 
 
 async def get_capabilities(http: HttpRequest) -> Response:

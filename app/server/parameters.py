@@ -45,7 +45,9 @@ class Parameter:
             found = self.schema.json()
             if not self.required:
                 found = {"anyOf": [found, {"type": "null"}]}
-        said = f"{self.help}." if self.treatment == "honoured" else f"{self.treatment}: {self.help}."
+        said = (
+            f"{self.help}." if self.treatment == "honoured" else f"{self.treatment}: {self.help}."
+        )
         if self.default:
             said += f" Default: {self.default}."
         return {**found, "description": said[0].upper() + said[1:]}

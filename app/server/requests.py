@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
+from hashlib import sha256
 from typing import Any, Final, cast
 
 from starlette.requests import HTTPConnection
@@ -65,8 +66,13 @@ def session_of(given: Mapping[str, Any], connection: HTTPConnection) -> str:
     turns with those of others.
     """
     if "user" in given:
-        return f"http user {given['user']}"
+        return session_of_user(given["user"])
     return f"http {connection.client.host if connection.client else ''}"
+
+
+def session_of_user(user: str) -> str:
+    """The session of a client's `user`, which may be longer than names of sessions."""
+    return f"http user {user if len(user.encode()) <= 200 else sha256(user.encode()).hexdigest()}"
 
 
 def with_keep_alive(chosen: Chosen, given: Mapping[str, Any]) -> Chosen:
@@ -86,10 +92,10 @@ def _seconds(value: float | str) -> float:
 
 
 def stream_options(given: Mapping[str, Any]) -> StreamOptions:
-    """How the answer is to be sent. Raises `ConflictingParameters`: options without a stream."""
+    """How the answer is to be sent. Raises `ConflictingParameters`: usage of no stream."""
     stream = given.get("stream", False)
     options = given.get("stream_options")
-    if options is not None and not stream:
+    if (options or {}).get("include_usage") and not stream:
         raise ConflictingParameters(
             "stream_options", "stream_options without stream.", "Set stream to true as well."
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.messages import Toolbox, check_arguments, read_tools
+from hearth.app.server.messages import Toolbox, read_tools
 from hearth.app.server.requests import build
 from hearth.backends.contract import Constraint, Message, Request, Role, ToolCall
 from hearth.backends.errors import ConflictingParameters
@@ -34,10 +34,6 @@ def read_request(exchange: Exchange) -> Request:
         ConflictingParameters: two fields that cannot stand together.
     """
     given = exchange.given
-    if "stream_options" in given and not given.get("stream", False):
-        raise ConflictingParameters(
-            "stream_options", "stream_options without stream.", "Set stream to true as well."
-        )
     use = exchange.chosen.use
     fields = dict(given)
     if "max_output_tokens" in given:
@@ -113,23 +109,25 @@ def _messages(given: Json, default_system: str) -> tuple[Message, ...]:
 
 
 def _turns(items: Sequence[Json]) -> list[Message]:
-    """One message a turn: thoughts, text and calls of the assistant that follow each other are one.
-
-    Raises:
-        InvalidParameter: the arguments of a call are no JSON object.
+    """One message a turn: thoughts, text and calls of the assistant that follow each other are one;
+    thoughts that nothing of the assistant follows are a turn of their own.
     """
     messages: list[Message] = []
     thoughts = ""
     open_turn = False
-    for index, item in enumerate(items):
+    for item in items:
         kind = item.get("type", "message")
+        if thoughts and (
+            kind == "function_call_output" or item.get("role", "assistant") != "assistant"
+        ):
+            messages.append(Message("assistant", reasoning=thoughts))
+            thoughts = ""
         if kind == "reasoning":
             thoughts += _joined(item.get("content", ()))
             open_turn = False
         elif kind == "function_call":
-            check_arguments(item["arguments"], f"input[{index}].arguments")
             call = ToolCall(item["call_id"], item["name"], item["arguments"])
-            if open_turn and messages[-1].role == "assistant":
+            if open_turn:
                 before = messages[-1]
                 messages[-1] = replace(before, tool_calls=(*before.tool_calls, call))
             else:
@@ -140,9 +138,10 @@ def _turns(items: Sequence[Json]) -> list[Message]:
             open_turn = False
         else:
             role: Role = "system" if item["role"] == "developer" else item["role"]
-            said = thoughts if role == "assistant" else ""
-            messages.append(Message(role, _joined(item["content"]), reasoning=said))
+            messages.append(Message(role, _joined(item["content"]), reasoning=thoughts))
             thoughts, open_turn = "", role == "assistant"
+    if thoughts or not messages:
+        messages.append(Message("assistant", reasoning=thoughts))
     return messages
 
 

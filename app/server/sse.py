@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -161,28 +162,32 @@ class EventStream(Response):
             with contextlib.suppress(ClientGone):
                 await until_gone(receive, self._write(send))
         except asyncio.CancelledError:
-            with contextlib.suppress(ClientGone):
-                await _Line(send, _FAREWELL_S).send(self._dialect.failure(server_ended()))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FAREWELL_S):
+                    await _Line(send, _FAREWELL_S).send(self._dialect.failure(server_ended()))
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         line = _Line(send, self._services.stall_s)
-        writing = asyncio.create_task(line.write(self._services.ping_s, self._dialect.ping))
+        writing = asyncio.create_task(line.write())
+        watching = asyncio.create_task(line.watch(self._services.ping_s, self._dialect.ping))
         producing = asyncio.create_task(self._produce(line))
+        tasks = (writing, watching, producing)
         try:
-            await asyncio.wait({writing, producing}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if producing.done():
                 whole = producing.result()
                 line.close()
-                await writing
-                if whole:
+                await asyncio.wait((writing, watching), return_when=asyncio.FIRST_COMPLETED)
+                if whole and writing.done() and writing.exception() is None:
                     await send({"type": "http.response.body", "body": b""})
-            else:
-                writing.result()
+            for task in (writing, watching):
+                if task.done():
+                    task.result()
         finally:
-            for task in (writing, producing):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(writing, producing, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await _end(self._first, self._parts)
 
     async def _produce(self, line: _Line) -> bool:
@@ -208,6 +213,8 @@ class _Line:
         self._came = asyncio.Event()
         self._room = asyncio.Event()
         self._closed = False
+        self._sends = 0
+        self._sending_since: float | None = None
 
     async def put(self, part: bytes) -> None:
         """Let `part` be sent; waits where the client is far behind."""
@@ -223,36 +230,37 @@ class _Line:
         self._closed = True
         self._came.set()
 
-    async def write(self, ping_s: float, ping: bytes) -> None:
-        """Send what is put until `close`, and `ping` where nothing was for so long.
-
-        Raises:
-            ClientGone: the client reads nothing for too long.
-        """
-        while True:
-            if not self._waiting and not self._closed:
-                await self._wait(ping_s, ping)
-            if not self._waiting:
-                return
-            data = b"".join(self._waiting)
-            self._waiting.clear()
-            self._held_bytes = 0
+    async def write(self) -> None:
+        """Send what is put, until `close`."""
+        while self._waiting or not self._closed:
+            await self._came.wait()
             self._came.clear()
-            await self.send(data)
-            self._room.set()
-
-    async def _wait(self, ping_s: float, ping: bytes) -> None:
-        while not self._came.is_set():
-            try:
-                async with asyncio.timeout(ping_s):
-                    await self._came.wait()
-            except TimeoutError:
-                await self.send(ping)
+            if self._waiting:
+                data = b"".join(self._waiting)
+                self._waiting.clear()
+                self._held_bytes = 0
+                await self.send(data)
+                self._room.set()
 
     async def send(self, data: bytes) -> None:
-        """Send `data` at once. Raises `ClientGone` as `write` does."""
-        try:
-            async with asyncio.timeout(self._stall_s):
-                await self._send({"type": "http.response.body", "body": data, "more_body": True})
-        except TimeoutError as error:
-            raise ClientGone("The client has stopped reading.") from error
+        """Send `data` at once."""
+        self._sending_since = time.monotonic()
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._sending_since = None
+        self._sends += 1
+
+    async def watch(self, ping_s: float, ping: bytes) -> None:
+        """Put `ping` on the line where nothing was sent for so long. One timer looks for both: a
+        timer for every part would cost as much as sending it.
+
+        Raises:
+            ClientGone: the client has read nothing for `stall_s` or up to twice as long.
+        """
+        while True:
+            sends = self._sends
+            await asyncio.sleep(min(ping_s, self._stall_s))
+            since = self._sending_since
+            if since is not None and time.monotonic() - since >= self._stall_s:
+                raise ClientGone("The client has stopped reading.")
+            if since is None and sends == self._sends:
+                await self.put(ping)

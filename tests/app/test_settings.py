@@ -12,7 +12,7 @@ from hearth.app.cli.options import LOADING as LOADING_WITH_FLAG
 from hearth.app.cli.options import flag_of
 from hearth.app.settings import Setting, Settings, default_document, load_settings
 from hearth.app.settings_keys import ALL
-from hearth.backends.contract import ModelSettings, SamplingParams
+from hearth.backends.contract import HostLimits, ModelSettings, SamplingParams
 from hearth.backends.errors import SettingsError
 from hearth.backends.llamacpp.params import check_settings
 
@@ -287,3 +287,12 @@ def test_thousands_may_be_separated(text: str, value: int) -> None:
 def test_other_commas_are_not_dropped(text: str) -> None:
     with pytest.raises(ValueError, match="whole number"):
         ALL["seed"].parse(text)
+
+
+def test_how_much_the_host_may_have_loaded(tmp_path) -> None:
+    assert load(tmp_path, "").host_limits == HostLimits()
+    limits = load(tmp_path, 'models_memory = "8GB"', HEARTH_MAX_MODELS="2").host_limits
+    assert limits == HostLimits(models_memory_bytes=8 * 10**9, max_models=2)
+    assert load(tmp_path, "max_models = 2", HEARTH_MAX_MODELS="auto").host_limits == HostLimits()
+    with pytest.raises(SettingsError, match="max_models"):
+        load(tmp_path, "max_models = 0")

@@ -151,5 +151,5 @@ def test_any_order_of_events(visits):
     from hypothesis.stateful import run_state_machine_as_test
 
     run_state_machine_as_test(
-        visits, settings=settings(max_examples=1500, stateful_step_count=40, deadline=None)
+        visits, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
     )

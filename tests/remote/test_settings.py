@@ -117,13 +117,12 @@ def test_steps_that_not_every_server_has_are_off_until_somebody_sets_them(tmp_pa
 
 def test_a_remote_model_is_found_by_its_name_and_goes_before_files(tmp_path: Path) -> None:
     settings = load(tmp_path, CLUSTER)
-    (tmp_path / "cluster.gguf").touch()
+    (tmp_path / "cluster.gguf").write_bytes(b"GGUF")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b.gguf").touch()
     models = library(tmp_path, settings)
-    assert [model.name for model in models.found()] == ["Cluster", "sub/b", "cluster.gguf"][:1] + [
-        model.name for model in models.found()[1:]
-    ]
+    assert {model.name for model in models.found()} == {"Cluster", "b", "cluster.gguf"}
+    assert models.resolve("cluster.gguf").origin == "library"
     found = models.resolve("CLUSTER")
     assert found.origin == "remote" and found.remote == settings.remotes["cluster"]
     [listed] = [model for model in models.list() if model.origin == "remote"]

@@ -161,7 +161,9 @@ def test_refusals_have_anthropics_shape(endpoint, given, name) -> None:
     made = endpoint()
     reply = ask(made, **given)
     assert reply.status == 400 and made.host.requests == []
-    assert reply.json["type"] == "error" and set(reply.json["error"]) == {"type", "message"}
+    assert reply.json["type"] == "error" and set(reply.json["error"]) == {
+        *("type", "message", "param", "code")
+    }
     assert reply.json["error"]["type"] == "invalid_request_error"
     assert name in reply.json["error"]["message"]
 

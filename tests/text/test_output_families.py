@@ -8,24 +8,24 @@ from hearth.backends.text.output.parts import CallPart
 
 # Characteristic excerpts, as the templates of the models spell them.
 EXCERPTS = {
-    "Qwen 2.5": ("""{%- if tools %}{{- "<tool_call>\\n{\\"name\\": <function-name>" }}""", "hermes"),
-    "Qwen 3": ("""{{- tools }}<tool_call>\\n{\\"name\\": {%- if enable_thinking %}<think></think>""", "hermes"),
-    "Nemotron 2": ("""{%- for tool in tools -%}{{- '<TOOLCALL>[' -}}{{- ']</TOOLCALL>' -}}""", "hermes"),
-    "Granite 3.3": ("""{{ tools }} respond only with <|tool_call|> followed by a JSON list""", "hermes"),
-    "Qwen 3 Coder": ("""{{ tools }}<tool_call>\\n<function=' ~ name ~ '><parameter='""", "qwen-coder"),
-    "Functionary 3.1": ("""{{ tools }}<function=example>{...}</function> <|python_tag|>""", "qwen-coder"),
-    "Llama 3.1": ("""{{ tools }}<|start_header_id|><|python_tag|>{"name": n, "parameters": p}""", "llama3"),
-    "Llama 3.2": ("""{{ tools }}<|start_header_id|>{"name": n, "parameters": p}""", "llama3"),
-    "Mistral Nemo": ("""{{- "[AVAILABLE_TOOLS][" }}{% for tool in tools %}{{- "[TOOL_CALLS][" }}""", "mistral"),
-    "Ministral 3": ("""{{ tools }}[TOOL_CALLS]' + name + '[ARGS]' [THINK] [/THINK]""", "mistral"),
-    "DeepSeek R1": ("""<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function\\n```json </think>""", "deepseek"),
-    "DeepSeek V3.1": ("""<｜tool▁call▁begin｜>'+ name + '<｜tool▁sep｜>'</think>""", "deepseek"),
-    "gpt-oss": ("""{%- if tools %}<|start|>assistant<|channel|>analysis<|message|>""", "harmony"),
-    "GLM 4.6": ("""{{ tools }}<tool_call>{name}\\n<arg_key>{key}</arg_key> <think></think>""", "json"),
-    "another with tools": ("""{% for tool in tools %}{{ tool | tojson }}{% endfor %}""", "json"),
-    "SmolLM": ("""{% for message in messages %}<think></think>{{ tools_text }}""", "plain"),
-    "Phi 3.5": ("""{% for message in messages %}{{ message['content'] }}{% endfor %}""", "plain"),
-}  # fmt: skip
+    "Qwen 2.5": ('{%- if tools %}{{- "<tool_call>\\n{name: <function-name>" }}', "hermes"),
+    "Qwen 3": ("{{ tools }}<tool_call>\n{%- if enable_thinking %}<think></think>", "hermes"),
+    "Nemotron 2": ("{%- for tool in tools -%}{{- '<TOOLCALL>[' -}}{{- ']</TOOLCALL>'", "hermes"),
+    "Granite 3.3": ("{{ tools }} only with <|tool_call|> followed by a JSON list", "hermes"),
+    "Qwen 3 Coder": ("{{ tools }}<tool_call>\n<function=' ~ name ~ '><parameter='", "qwen-coder"),
+    "Functionary 3.1": ("{{ tools }}<function=example>{} <|python_tag|>", "qwen-coder"),
+    "Llama 3.1": ('{{ tools }}<|start_header_id|><|python_tag|>{"parameters": p}', "llama3"),
+    "Llama 3.2": ('{{ tools }}<|start_header_id|>{"name": n, "parameters": p}', "llama3"),
+    "Mistral Nemo": ('{% for tool in tools %}{{- "[TOOL_CALLS][" }}', "mistral"),
+    "Ministral 3": ("{{ tools }}[TOOL_CALLS]' + name + '[ARGS]' [THINK] [/THINK]", "mistral"),
+    "DeepSeek R1": ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>\n```json </think>", "deepseek"),
+    "DeepSeek V3.1": ("<｜tool▁call▁begin｜>'+ name + '<｜tool▁sep｜>'</think>", "deepseek"),
+    "gpt-oss": ("{%- if tools %}<|start|>assistant<|channel|>analysis<|message|>", "harmony"),
+    "GLM 4.6": ("{{ tools }}<tool_call>{name}\n<arg_key>{key}</arg_key> <think></think>", "json"),
+    "another with tools": ("{% for tool in tools %}{{ tool | tojson }}{% endfor %}", "json"),
+    "SmolLM": ("{% for message in messages %}<think></think>{{ tools_text }}", "plain"),
+    "Phi 3.5": ("{% for message in messages %}{{ message['content'] }}{% endfor %}", "plain"),
+}
 
 
 @pytest.mark.parametrize("model", EXCERPTS)

@@ -9,6 +9,7 @@ from hearth.app.server.schema import (
     AnyObject,
     AnyOf,
     Flag,
+    JsonText,
     ListOf,
     Number,
     OneOf,
@@ -62,7 +63,7 @@ TOOL_CALL: Final = Tagged(
                         "CalledFunction",
                         (
                             honoured("name", NAME, "the function", required=True),
-                            honoured("arguments", Text(), "a JSON object", required=True),
+                            honoured("arguments", JsonText(), "a JSON object", required=True),
                         ),
                     ),
                     "what was called",
@@ -216,7 +217,13 @@ RESPONSE_FORMAT: Final = Tagged(
             ),
         ),
         "regex": _format(
-            "regex", honoured("regex", Text(1, 512), "Rust's regular expressions", required=True)
+            "regex",
+            honoured(
+                "regex",
+                Text(1, 512, form="rust-regex"),
+                "Rust's regular expressions",
+                required=True,
+            ),
         ),
         "choice": _format(
             "choice",

@@ -34,7 +34,7 @@ USER: Final = honoured(
 )
 KEEP_ALIVE: Final = honoured(
     "keep_alive",
-    AnyOf((Number(-1e9, 1e9), Text(1, 20, r"^-?[0-9]+(\.[0-9]+)?(ms|s|m|h)?$"))),
+    AnyOf((Number(-1e9, 1e9), Text(1, 20, r"^-?[0-9]{1,9}(\.[0-9]{1,6})?(ms|s|m|h)?$"))),
     "unload the model after so long without a request: seconds, or a text such as 5m; 0: at once; "
     "negative: never",
     "the settings'",
@@ -47,7 +47,7 @@ STOP: Final = honoured(
 )
 LOGIT_BIAS: Final = honoured(
     "logit_bias",
-    MapOf(Number(-100, 100), validate.MOST_BIASES, "^[0-9]{1,10}$"),
+    MapOf(Number(-100, 100), validate.MOST_BIASES, "^(0|[1-9][0-9]{0,9})$"),
     "added to the logits of tokens, by token id; -100 bans a token",
     "none",
 )

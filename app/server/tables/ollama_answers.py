@@ -53,7 +53,9 @@ CHAT: Final = _answer(
     )
 )
 GENERATE: Final = _answer(response=TEXT)
-EMBED: Final = exactly({"model": TEXT, "embeddings": many(many(NUMBER)), "prompt_eval_count": COUNT})
+EMBED: Final = exactly(
+    {"model": TEXT, "embeddings": many(many(NUMBER)), "prompt_eval_count": COUNT}
+)
 _DETAILS: Final = exactly(
     {
         **dict.fromkeys(("format", "family", "parameter_size", "quantization_level"), TEXT),

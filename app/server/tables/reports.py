@@ -45,7 +45,9 @@ MODEL_INFO: Final = exactly(
     {
         "model_name": TEXT,
         "loaded": FLAG,
-        **dict.fromkeys(("architecture", "quantization", "backend_version", "kv_type"), or_null(TEXT)),
+        **dict.fromkeys(
+            ("architecture", "quantization", "backend_version", "kv_type"), or_null(TEXT)
+        ),
         **dict.fromkeys(
             (
                 *("parameters", "size_bytes", "trained_context", "batch_size", "threads"),
@@ -93,7 +95,7 @@ _KV: Final = or_null(
     exactly(
         {
             f"{state}_{unit}": COUNT
-            for state in ("live", "kept", "pinned", "free")
+            for state in ("live", "kept", "pinned", "allocated", "pool")
             for unit in ("tokens", "bytes")
         }
     )

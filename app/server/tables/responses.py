@@ -12,7 +12,17 @@ from hearth.app.server.parameters import (
     refused,
     without_effect,
 )
-from hearth.app.server.schema import AnyObject, AnyOf, Flag, ListOf, MapOf, Number, OneOf, Text
+from hearth.app.server.schema import (
+    AnyObject,
+    AnyOf,
+    Flag,
+    JsonText,
+    ListOf,
+    MapOf,
+    Number,
+    OneOf,
+    Text,
+)
 from hearth.app.server.tables import common
 from hearth.app.server.tables.chat import EFFORTS, MOST_MESSAGES, MOST_TOOLS, NAME
 
@@ -82,7 +92,7 @@ _ITEM: Final = Tagged(
             "function_call",
             honoured("call_id", Text(1, 256), "ties the output to it", required=True),
             honoured("name", NAME, "what was called", required=True),
-            honoured("arguments", Text(), "a JSON object", required=True),
+            honoured("arguments", JsonText(), "a JSON object", required=True),
             _ID,
             _STATUS,
             without_effect("namespace", Text(longest=256), "only a label"),

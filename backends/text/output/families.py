@@ -90,17 +90,6 @@ def described_format_of(
     return GenericFormat(_thoughts(template or ""), control_tokens, make_id or call_id)
 
 
-def described_format_of(
-    template: str | None,
-    control_tokens: Mapping[str, int] = _NO_TOKENS,
-    make_id: MakeId | None = None,
-) -> OutputFormat:
-    """The same for a model whose template shows no tools, when they are described in the system
-    prompt, which asks for generic JSON.
-    """
-    return GenericFormat(_thought_tags(template or ""), control_tokens, make_id or call_id)
-
-
 def takes_tools(template: str | None) -> bool:
     """Does the template show tools to the model?"""
     return template is not None and _has_word(template, "tools")
@@ -113,10 +102,6 @@ def thinks(template: str | None) -> bool:
 
 def _thoughts(template: str) -> tuple[str, str] | None:
     """The tags around reasoning, if the template speaks of them."""
-    return next((tags for tags in _THOUGHTS if tags[1] in template), None)
-
-
-def _thought_tags(template: str) -> tuple[str, str] | None:
     return next((tags for tags in _THOUGHTS if tags[1] in template), None)
 
 

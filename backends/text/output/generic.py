@@ -52,16 +52,9 @@ def _fenced(collector: Collector) -> Reader[None]:
     yield from literal(_FENCE[1:])
 
 
-class PlainFormat(TaggedFormat):
-    """No tools: only reasoning is told from content."""
+class PlainFormat(GenericFormat):
+    """Templates that show no tools: only reasoning is told from content. Where tools are given all
+    the same, generic JSON is what a model that was never taught another form may write.
+    """
 
     name = "plain"
-
-    def style(self, tools: Sequence[Tool]) -> Style:
-        return Style(self.think)
-
-    def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
-        return lark.text
-
-    def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        return lark.text

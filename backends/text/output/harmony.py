@@ -178,6 +178,8 @@ class HarmonyParser:
                 self._header = marker
                 self._step = self._in_header
             return at
+        if not shown and marker is None:
+            return at
         self._header += shown + (marker or "")
         if marker == _MESSAGE:
             self._take_header(self._header)

@@ -190,11 +190,13 @@ class JsonScanner:
 
 def is_json(text: str) -> bool:
     """Is `text` exactly one JSON value, without white space around it?"""
+    if text[:1] in SPACE:  # Empty too.
+        return False
     scanner = JsonScanner()
-    step = Step.BEYOND
+    step = Step.MORE
     for index, char in enumerate(text):
         step = scanner.take(char)
         if step is not Step.MORE:
             return step is Step.END and index == len(text) - 1
     # A number has no end of its own: any character that is no part of it shows whether it was one.
-    return step is Step.MORE and scanner.take(" ") is Step.BEYOND
+    return scanner.take(" ") is Step.BEYOND

@@ -1,0 +1,82 @@
+"""Requests that schemathesis makes of our own description, and what every answer must keep to."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from schemathesis.checks import CHECKS
+from schemathesis.generation import GenerationMode
+from schemathesis.schemas import APIOperation, BaseSchema
+
+from hearth.app.server.openapi import CODES
+
+HOST = "testserver"
+"""The name by which schemathesis asks."""
+SECONDS_A_CASE = 10.0
+BEYOND_SCHEMAS = tuple(code for code in CODES if code != "invalid_parameter")
+"""Codes of the refusals that no schema can foretell."""
+_MODES = tuple(GenerationMode)
+_CHECKS: dict[str, Any] = {
+    "max_response_time": SECONDS_A_CASE,
+    "positive_data_acceptance": {"expected-statuses": ["200"]},
+    "negative_data_rejection": {"expected-statuses": ["400", "404", "405", "415"]},
+    "not_a_server_error": {"expected-statuses": ["200", "4xx"]},
+}
+
+
+def description(app: Any) -> BaseSchema:
+    """What `app` says of itself, ready to make requests to it."""
+    texts = st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=8), max_size=3)
+    schemathesis.openapi.format("json-object", texts.map(json.dumps))
+    schemathesis.openapi.format("rust-regex", st.sampled_from(["a+", "[0-9]{4}", "(yes|no)", "é."]))
+    config = schemathesis.Config.from_dict(
+        {"checks": _CHECKS, "request-timeout": SECONDS_A_CASE, "generation": {"database": "none"}}
+    )
+    return schemathesis.openapi.from_asgi("/openapi.json", app, config=config)
+
+
+def operations(schema: BaseSchema) -> list[APIOperation]:
+    """Every method of every path."""
+    return [found.ok() for found in schema.get_all_operations()]
+
+
+def borders(operation: APIOperation) -> Iterator[Any]:
+    """Cases at and beyond the borders of every field, the same each time."""
+    schema = operation.schema
+    config = schema.config.generation_for(operation=operation)
+    yield from schema.iter_coverage_cases(
+        operation, generation_modes=list(_MODES), generation_config=config
+    )
+
+
+def spread(cases: Iterable[Any], most: int) -> list[Any]:
+    """At most `most` of `cases`, from all of their parts."""
+    found = list(cases)
+    step = max(1, -(-len(found) // most))
+    return list(itertools.islice(found, 0, None, step))
+
+
+def drawn(operation: APIOperation, mode: GenerationMode, count: int) -> list[Any]:
+    """`count` random cases, right or wrong ones; fewer where there are no more."""
+    cases: list[Any] = []
+
+    @seed(20_260_101)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def take(case: Any) -> None:
+        cases.append(case)
+
+    take()
+    return cases
