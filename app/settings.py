@@ -1,7 +1,8 @@
 """Settings: flags win over `HEARTH_*` variables, those over `settings.toml`, that over defaults.
 
 The file has top-level keys, `[load]` and `[sampling]` for all models, and `[models."name"]` with a
-`sampling` table of its own for one; `[remotes."name"]` is a model of another machine.
+`sampling` table of its own for one; `[remotes."name"]` is a model of another machine, `[aliases]`
+gives models further names.
 `settings_keys` and `remotes` declare every key; `origin` says where a value comes from.
 """
 
@@ -62,6 +63,7 @@ class Settings:
         flags: what was typed.
         strangers: `HEARTH_*` variables that nobody reads.
         remotes: from `[remotes."name"]`, by lower-case name.
+        aliases: from `[aliases]`: names of models by further names for them, in lower case.
     """
 
     file: Path
@@ -71,6 +73,7 @@ class Settings:
     flags: Layer = field(default_factory=dict)
     strangers: tuple[str, ...] = ()
     remotes: dict[str, RemoteServer] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
 
     def with_flags(self, flags: Layer) -> Settings:
         """These settings with more flags typed."""
@@ -159,12 +162,15 @@ def _read_file(file: Path) -> Settings:
     source = _Source(file)
     models = source.table(data.pop("models", {}), "models")
     remotes = source.table(data.pop("remotes", {}), "remotes")
+    aliases = source.table(data.pop("aliases", {}), "aliases")
     base = {
         **source.layer(source.table(data.pop("load", {}), "load"), "load", keys.LOADING),
         **source.layer(
             source.table(data.pop("sampling", {}), "sampling"), "sampling", keys.SAMPLING
         ),
-        **source.layer(data, "", keys.GENERAL, ("load", "sampling", "models", "remotes")),
+        **source.layer(
+            data, "", keys.GENERAL, ("load", "sampling", "models", "remotes", "aliases")
+        ),
     }
     for name in models:
         if any(name.lower() == remote.lower() for remote in remotes):
@@ -175,6 +181,7 @@ def _read_file(file: Path) -> Settings:
         base,
         {name.lower(): source.model(name, table) for name, table in models.items()},
         remotes={name.lower(): source.remote(name, table) for name, table in remotes.items()},
+        aliases={name.lower(): source.alias(name, value) for name, value in aliases.items()},
     )
 
 
@@ -204,6 +211,13 @@ class _Source:
         layer = self.layer(self.table(value, where), where, REMOTE_KEYS)
         given = {key: setting.value for key, setting in layer.items()}
         return remote_server(name, given, f"{self.file}, [{where}]", self.file.parent)
+
+    def alias(self, name: str, value: object) -> str:
+        if not isinstance(value, str) or not value:
+            raise SettingsError(
+                f"{self.file}, [aliases]: {name} must be the name of a model, as a text."
+            )
+        return value
 
     def layer(
         self,
@@ -286,7 +300,8 @@ def default_document() -> str:
     lines += [
         f"# {key.name} = {_toml(key.shown(key.default))}  # {key.help}" for key in REMOTE_KEYS
     ]
-    lines.append("")
+    lines += ["", "# Further names for models, for programs that ask for one of their own:"]
+    lines += ["# [aliases]", '# gpt-4o-mini = "guide"', ""]
     return "\n".join(lines)
 
 

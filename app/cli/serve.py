@@ -150,7 +150,12 @@ async def _serve(state: State, chosen: Chosen, flags: Layer, door: _Door, *, loa
     from hearth.app.server.services import Services
 
     settings = state.settings.with_flags(flags)
-    catalog = Catalog(state.library, chosen.found, lambda found: with_settings(found, settings))
+    catalog = Catalog(
+        state.library,
+        chosen.found,
+        lambda found: with_settings(found, settings),
+        settings.aliases,
+    )
     log = private_folder(state.paths.log) / "server.log"
     hosts = HostConnection(
         state.paths.host_place(), settings.host_idle_s, settings.host_limits, settings.remotes

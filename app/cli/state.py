@@ -56,10 +56,11 @@ class State:
         from hearth.backends.errors import SettingsError
 
         try:
-            remotes = tuple(self.settings.remotes.values())
+            settings = self.settings
         except SettingsError:  # What needs the settings says what is wrong with them.
-            remotes = ()
-        return Library(self.paths.models, remotes=remotes)
+            return Library(self.paths.models)
+        remotes = settings.remotes.values()
+        return Library(self.paths.models, remotes=remotes, aliases=settings.aliases)
 
     def choose(self, model: str, flags: Layer) -> Chosen:
         """The model called `model` (the default one if empty) with its settings.

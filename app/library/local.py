@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -59,14 +59,20 @@ class Library:
         folder: the library folder; need not exist.
         bundled: folder of the bundled models; by default the installed one.
         remotes: models of other machines.
+        aliases: names of models by further names for them, in lower case.
     """
 
     def __init__(
-        self, folder: Path, bundled: Path | None = None, remotes: Iterable[RemoteServer] = ()
+        self,
+        folder: Path,
+        bundled: Path | None = None,
+        remotes: Iterable[RemoteServer] = (),
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self._bundled = bundled or bundled_folder()
         self._remotes = tuple(remotes)
+        self._aliases = aliases or {}
 
     def found(self) -> list[FoundModel]:
         """Every model by name, bundled ones first, then remote ones, without opening a file or a
@@ -111,11 +117,11 @@ class Library:
         return [describe(model) for model in self.found()]
 
     def resolve(self, name_or_path: str) -> FoundModel:
-        """The model behind `name_or_path`: a bundled or remote name, a name in the library, or a
-        path.
+        """The model behind `name_or_path`: a bundled or remote name, a name in the library, an
+        alias, or a path.
 
         Names are compared without regard to case. A bundled or remote name wins over a library
-        name, that over a path without a folder or suffix in it.
+        name, that over an alias, that over a path without a folder or suffix in it.
 
         Raises:
             ModelNotFound: with the nearest names and how to add one; also when two models go by
@@ -127,7 +133,7 @@ class Library:
         models = self.found()
         typed = name_or_path.lower()
         wanted = typed.removesuffix(_SUFFIX)
-        for name in (typed, wanted):
+        for name in (typed, wanted, self._aliases.get(typed, "").lower()):
             for model in models:
                 if model.name.lower() == name:
                     if model.remote is None:

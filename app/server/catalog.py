@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hearth.app.chosen import Chosen
 from hearth.app.library.local import FoundModel, Library
@@ -16,14 +16,20 @@ class Catalog:
         library: read anew when a name is unknown, so that a model added meanwhile is found.
         default: the model that was opened, which may lie outside of the library.
         settings: a model with the settings that hold for it.
+        aliases: names of models by further names for them, in lower case; a model's own name wins.
     """
 
     def __init__(
-        self, library: Library, default: FoundModel, settings: Callable[[FoundModel], Chosen]
+        self,
+        library: Library,
+        default: FoundModel,
+        settings: Callable[[FoundModel], Chosen],
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
         self._library = library
         self._default = default
         self._settings = settings
+        self._aliases = aliases or {}
         self._known: dict[str, Chosen] = {}
 
     def found(self) -> Sequence[FoundModel]:
@@ -32,7 +38,7 @@ class Catalog:
         return (self._default, *others)
 
     def find(self, name: object) -> Chosen:
-        """The model called `name`, in any case of letters.
+        """The model called `name`, in any case of letters, or the one that it is an alias of.
 
         Raises:
             InvalidParameter: `name` is missing or no text.
@@ -51,9 +57,10 @@ class Catalog:
         return self._known[key]
 
     def _look_up(self, name: str) -> FoundModel:
-        for model in self.found():
-            if model.name.lower() == name.lower():
-                return model
+        for wanted in (name, self._aliases.get(name.lower(), "")):
+            for model in self.found():
+                if model.name.lower() == wanted.lower():
+                    return model
         raise ModelNotFound(
             f'There is no model "{name[:100]}".', "GET /v1/models lists the names.", param="model"
         )

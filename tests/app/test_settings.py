@@ -296,3 +296,12 @@ def test_how_much_the_host_may_have_loaded(tmp_path) -> None:
     assert load(tmp_path, "max_models = 2", HEARTH_MAX_MODELS="auto").host_limits == HostLimits()
     with pytest.raises(SettingsError, match="max_models"):
         load(tmp_path, "max_models = 0")
+
+
+def test_aliases_are_names_of_models(tmp_path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('[aliases]\nGPT-4o = "guide"\n')
+    assert load_settings(file, {}).aliases == {"gpt-4o": "guide"}
+    file.write_text("[aliases]\nx = 5\n")
+    with pytest.raises(SettingsError, match="x must be the name of a model"):
+        load_settings(file, {})

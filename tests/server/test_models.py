@@ -8,6 +8,12 @@ import sys
 import pytest
 from openai.types import Model
 
+from hearth.app.chosen import with_settings
+from hearth.app.library.local import FoundModel, Library
+from hearth.app.server.catalog import Catalog
+from hearth.app.settings import Settings
+from hearth.backends.errors import ModelNotFound
+
 
 def test_the_opened_model_comes_first_then_the_library(endpoint, tmp_path, tiny_model) -> None:
     made = endpoint()
@@ -86,3 +92,16 @@ def test_health(endpoint) -> None:
     assert endpoint().get("/health").json["status"] == "ok"
     sick = endpoint(unreachable="The host does not answer.").get("/health")
     assert sick.status == 503 and sick.error["code"] == "host_unreachable"
+
+
+def test_an_alias_is_another_name_and_never_hides_one(tmp_path, tiny_model) -> None:
+    opened = FoundModel("tiny", tiny_model, "path")
+    settings = Settings(tmp_path / "settings.toml")
+    aliases = {"gpt-4o": "Tiny", "guide": "tiny", "lost": "nowhere"}
+    catalog = Catalog(
+        Library(tmp_path), opened, lambda found: with_settings(found, settings), aliases
+    )
+    assert catalog.find("GPT-4o").found.name == "tiny"
+    assert catalog.find("guide").found.name == "guide"
+    with pytest.raises(ModelNotFound):
+        catalog.find("lost")
