@@ -27,6 +27,9 @@ from hearth.backends.remote.server import RemoteServer
 _OWN_VARIABLES = ("HEARTH_HOME", "HEARTH_DEBUG", "HEARTH_API_KEY", "HEARTH_TORCH_INDEX")
 
 
+_TABLES = ("load", "sampling", "models", "remotes", "aliases")
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A value and where it comes from: "default", the file, a variable or a flag, by name."""

@@ -67,12 +67,7 @@ def parse(body: bytes) -> Any:
     """The value that `body` writes in JSON. Raises `InvalidParameter` as `read_object` does."""
     _check_count(body)
     try:
-        value = json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-        )
+        value = json.loads(body.decode("utf-8"), object_pairs_hook=_object)
     except RecursionError as error:
         raise _too_deep() from error
     except ValueError as error:  # JSON, UTF-8, or a whole number of thousands of digits
@@ -86,17 +81,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("an object has the same name twice")
     return found
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {text[:20]} is too large")
-    return number
 
 
 def _check_count(body: bytes) -> None:
@@ -119,6 +103,9 @@ def _check_shape(value: Any) -> None:
         for item in level:
             if isinstance(item, str):
                 _check_text(item)
+            elif isinstance(item, float):
+                if not math.isfinite(item):
+                    raise _not_finite(value)
             elif isinstance(item, dict):
                 for name in item:
                     _check_text(name)
@@ -139,6 +126,25 @@ def _check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise _malformed("A text in the body has a lone surrogate, which UTF-8 lacks") from error
+
+
+def _not_finite(value: Any) -> InvalidParameter:
+    """For the first NaN or infinity in `value`, which Python reads and JSON lacks; so does a number
+    that is too large for a double.
+    """
+    pending: list[tuple[str, Any]] = [("", value)]
+    while pending:
+        place, item = pending.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            break
+        if isinstance(item, dict):
+            named = [(f"{place}.{name[:100]}".lstrip("."), each) for name, each in item.items()]
+            pending += reversed(named)
+        elif isinstance(item, list):
+            pending += reversed([(f"{place}[{at}]", each) for at, each in enumerate(item)])
+    return InvalidParameter(
+        place, f"{place or 'The body'} is {item}, which is no JSON number.", "Send a finite number."
+    )
 
 
 def _too_many() -> LimitExceeded:

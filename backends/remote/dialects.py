@@ -1,8 +1,8 @@
 """What each kind of server understands beyond OpenAI's API, and under which names.
 
 Some ignore what they do not know without a word, so a parameter is only sent where it is known to
-have its meaning there; the body refuses the others by name. Facts were read in the servers' own
-request types: vLLM 0.12 and SGLang 0.5 (their `protocol.py`), llama-server's README.
+have its meaning there; the body refuses the others by name. Sources: the request types of vLLM and
+SGLang (`entrypoints/openai/.../protocol.py`), llama-server's README, and our own tables.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The bundled model under schemas, at temperature 1: whatever it finishes is valid, and it finishes."""
+"""The bundled model under schemas, at temperature 1: what it finishes is valid."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -11,7 +13,6 @@ from jsonschema import Draft202012Validator
 from guide_forms import guide_path
 from hearth.backends.contract import (
     Constraint,
-    Failed,
     Finished,
     ModelSettings,
     ModelSpec,
@@ -27,8 +28,8 @@ from hearth.backends.text.output.rules import content_rule
 from schemas import Schema, two_hundred
 from speakers import Listener, drain
 
-AT_ONCE = 8
 MOST_TOKENS = 512
+PROMPT = "<|user|>Give me an example as JSON.<|end|><|assistant|>"
 PLAIN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 """The model's own law under the grammar, without truncation: the hardest case."""
 ALL = two_hundred()
@@ -60,30 +61,20 @@ def grammars(guide: Loaded) -> Iterator[Grammars]:
 def answers(
     guide: Loaded, grammars: Grammars, schemas: dict[str, Schema], params: SamplingParams
 ) -> dict[str, Listener]:
-    """What the guide answers to "Give me an example" under each schema."""
+    """What the guide answers to a request for an example under each schema."""
     engine = Engine(guide.runner)
     info, tokenizer = guide.runner.info, guide.tokenizer
-    prompt = tokenizer.encode(
-        "<|user|>Give me an example as JSON.<|end|><|assistant|>", special=True, add_bos=True
-    )
+    prompt = tokenizer.encode(PROMPT, special=True, add_bos=True)
+    limits = Limits(MOST_TOKENS, 0, False, info.end_ids)
     heard: dict[str, Listener] = {}
-    names = list(schemas)
-    for start in range(0, len(names), AT_ONCE):
-        for number, name in enumerate(names[start : start + AT_ONCE], start):
-            source = Constraint("json_schema", json.dumps(schemas[name]))
-            heard[name] = Listener()
-            generation = Generation(
-                number,
-                prompt,
-                Sampler(params),
-                Limits(MOST_TOKENS, 0, False, info.end_ids),
-                (),
-                tokenizer.piece,
-                heard[name],
-                matcher=grammars.matcher(f"start: {content_rule(source, name)}", name),
-            )
-            engine.submit(generation)
-        drain(engine)
+    for number, (name, schema) in enumerate(schemas.items()):
+        rule = content_rule(Constraint("json_schema", json.dumps(schema)), name)
+        matcher = grammars.matcher(f"start: {rule}", name)
+        heard[name] = Listener()
+        piece, emit = tokenizer.piece, heard[name]
+        sampler = Sampler(replace(params, seed=number))
+        engine.submit(Generation(number, prompt, sampler, limits, (), piece, emit, matcher=matcher))
+    drain(engine, 100_000)
     return heard
 
 
@@ -96,7 +87,9 @@ def unfinished(heard: dict[str, Listener]) -> dict[str, str]:
             cut[name] = one.text[-60:]
         else:
             assert one.last.reason == "stop"
-            Draft202012Validator(ALL[name]).validate(json.loads(one.text))
+            # As decimals: in binary 10.19 is no multiple of 0.01, to jsonschema as to all others.
+            schema = json.loads(json.dumps(ALL[name]), parse_float=Decimal)
+            Draft202012Validator(schema).validate(json.loads(one.text, parse_float=Decimal))
     return cut
 
 
@@ -106,6 +99,7 @@ def test_some_schemas(guide: Loaded, grammars: Grammars) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_two_hundred_schemas(guide: Loaded, grammars: Grammars) -> None:
     """All finished outputs validate, and at least 95 % finish; the others are printed by name."""
     cut = unfinished(answers(guide, grammars, ALL, PLAIN))

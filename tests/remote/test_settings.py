@@ -100,7 +100,8 @@ def test_what_cannot_be_used_is_said_with_its_place(tmp_path: Path, text: str, w
 
 def test_the_default_document_shows_a_remote_model(tmp_path: Path) -> None:
     _, _, shown = default_document().partition("another machine")
-    lines = [line.removeprefix("# ") for line in shown.splitlines()[1:]]
+    table, _, _ = shown.partition("\n\n")
+    lines = [line.removeprefix("# ") for line in table.splitlines()[1:]]
     text = "\n".join(lines).replace('url = ""', 'url = "http://a"')
     assert load(tmp_path, text).remotes == {"cluster": RemoteServer("cluster", "http://a/v1")}
 

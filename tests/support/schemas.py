@@ -46,7 +46,7 @@ LEAVES: dict[str, Schema] = {
     "long text": {"type": "string", "minLength": 20, "maxLength": 80},
     "three letters": {"type": "string", "pattern": "^[A-Z]{3}$"},
     "code": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{4}(-[a-z])?$"},
-    "slug": {"type": "string", "pattern": "^[a-z]+(-[a-z]+){0,3}$"},
+    "slug": {"type": "string", "pattern": "^[a-z]{1,12}(-[a-z]{1,9}){0,3}$"},
     "contains a digit": {"type": "string", "pattern": "[0-9]", "maxLength": 20},
     "word": {"type": "string", "pattern": "^\\w{1,16}$"},
     "hex": {"type": "string", "pattern": "^#([0-9a-f]{3}|[0-9a-f]{6})$"},
@@ -224,6 +224,7 @@ SHAPES: dict[str, Callable[[Schema, Schema], Schema]] = {
     "map of": lambda a, b: {
         "type": "object", "properties": {"known": a}, "required": ["known"],
         "patternProperties": {"^[a-c]_[a-z]{2}$": b}, "additionalProperties": False,
+        "maxProperties": 3,
     },
     "or null": lambda a, b: strict(
         one={"anyOf": [a, {"type": "null"}]}, list={"type": "array", "items": b, "maxItems": 2}

@@ -1,0 +1,130 @@
+"""A real `hearth serve` with a host of its own, and real clients of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import anthropic
+import httpx
+import openai
+import psutil
+
+from hearth.app.chosen import with_settings
+from hearth.app.library.local import Library
+from hearth.app.paths import find_paths
+from hearth.app.settings import load_settings
+from hearth.backends.client import HostClient
+from hearth.backends.contract import EngineStats, ModelSpec, WorkerStats
+from hosts import gone
+
+_TIMEOUT_S = 60.0
+
+
+class Served:
+    """One running server.
+
+    Attributes:
+        url: of the OpenAI-style API.
+        root: of the others.
+        family: the host and its first workers.
+    """
+
+    def __init__(self, home: Path, settings: Mapping[str, str]) -> None:
+        self.environ = {**os.environ, "HEARTH_HOME": str(home), **settings}
+        self.environ.pop("HEARTH_API_KEY", None)
+        command = [sys.executable, "-m", "hearth.app.cli.main", "serve", "guide", "--port", "0"]
+        self.process = subprocess.Popen(
+            command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+        assert self.url, self.process.communicate()[1]
+        self.root = self.url.removesuffix("/v1")
+        self.paths = find_paths(self.environ)
+        self.place = self.paths.host_place()
+        self.host = psutil.Process(asyncio.run(self._host_pid()))
+        self.family = [self.host, *self.host.children(recursive=True)]
+
+    @property
+    def port(self) -> int:
+        return int(self.root.rpartition(":")[2])
+
+    def openai(self) -> openai.OpenAI:
+        return openai.OpenAI(
+            base_url=self.url, api_key="none", max_retries=0, timeout=_TIMEOUT_S
+        )
+
+    def async_openai(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(
+            base_url=self.url, api_key="none", max_retries=0, timeout=_TIMEOUT_S
+        )
+
+    def anthropic(self) -> anthropic.Anthropic:
+        return anthropic.Anthropic(
+            base_url=self.root, api_key="none", max_retries=0, timeout=_TIMEOUT_S
+        )
+
+    def http(self) -> httpx.Client:
+        return httpx.Client(base_url=self.root, timeout=_TIMEOUT_S)
+
+    def spec(self, model: str) -> ModelSpec:
+        """As the server asks for it."""
+        settings = load_settings(self.paths.settings_file, self.environ)
+        return with_settings(Library(self.paths.models).resolve(model), settings).spec
+
+    async def worker(self, model: str) -> WorkerStats:
+        """What the host says of the loaded `model`."""
+        async with HostClient.attach(self.place, start=False) as host:
+            [found] = [each for each in (await host.stats()).workers if each.name == model]
+            return found
+
+    async def quiet_engine(self, model: str) -> EngineStats:
+        """The engine's figures once nothing runs and nothing waits."""
+        async with asyncio.timeout(30):
+            while True:
+                worker = await self.worker(model)
+                engine = worker.engine
+                if engine is not None and not (worker.running or worker.waiting):
+                    return engine
+                await asyncio.sleep(0.01)
+
+    async def _host_pid(self) -> int:
+        async with HostClient.attach(self.place, start=False) as host:
+            return (await host.stats()).pid
+
+
+@contextmanager
+def served(
+    settings: Mapping[str, str] | None = None, models: Mapping[str, Path] | None = None
+) -> Iterator[Served]:
+    """A server in a home of its own, `guide` loaded; all its processes are gone afterwards, and it
+    ends well.
+
+    Args:
+        settings: `HEARTH_*` variables.
+        models: files of the library, by the names that requests give them.
+    """
+    with tempfile.TemporaryDirectory(prefix="hearth-") as home:
+        library = find_paths({"HEARTH_HOME": home}).models
+        library.mkdir(parents=True)
+        for name, path in (models or {}).items():
+            (library / f"{name}.gguf").symlink_to(path)
+        one = Served(Path(home), settings or {})
+        try:
+            yield one
+        finally:
+            family = [*one.family, *one.host.children(recursive=True)]
+            one.process.terminate()
+            _, said = one.process.communicate(timeout=60)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.host.terminate()
+            gone(family)
+        assert one.process.returncode == 0 and "Traceback" not in said, said
