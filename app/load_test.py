@@ -182,11 +182,14 @@ async def first_model(base: str, api_key: str) -> str:
         ) from error
 
 
-async def drive(target: Target, load: Load, concurrency: int) -> Served:
+async def drive(target: Target, load: Load, concurrency: int, salt: int | None = None) -> Served:
     """Let `concurrency` clients send `load.requests` requests, each the next as soon as its last
     one has ended.
+
+    Args:
+        salt: of the prompts; None: the number of clients.
     """
-    waiting = iter(prompts(load, concurrency))
+    waiting = iter(prompts(load, concurrency if salt is None else salt))
     calls: list[Call] = []
 
     async def work(client: httpx2.AsyncClient) -> None:

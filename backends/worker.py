@@ -21,8 +21,8 @@ if __name__ == "__main__":
 import argparse
 import logging
 import os
-import queue
 import threading
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -74,25 +74,32 @@ class Outbox:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._frames: deque[Frame] = deque()
+        self._came = threading.Event()
+        self._closed = False
         self._thread = threading.Thread(target=self._send, name="outbox", daemon=True)
         self._thread.start()
 
     def put(self, ident: int, body: Body) -> None:
-        self._frames.put(Frame(ident, body))
+        self._frames.append(Frame(ident, body))
+        if not self._came.is_set():
+            self._came.set()
 
     def close(self) -> None:
         """Send what is left, then end."""
-        self._frames.put(None)
+        self._closed = True
+        self._came.set()
         self._thread.join()
 
     def _send(self) -> None:
+        """What comes while something is sent, such as the tokens of a step, goes out together."""
         try:
-            while (frame := self._frames.get()) is not None:
-                self._stream.write(_sendable(frame))
-                if self._frames.empty():
-                    self._stream.flush()
-            self._stream.flush()
+            while self._frames or not self._closed:
+                self._came.wait()
+                self._came.clear()
+                while self._frames:
+                    self._stream.write(_sendable(self._frames.popleft()))
+                self._stream.flush()
         except OSError:
             os._exit(0)  # The host is gone.
         except BaseException:

@@ -1,4 +1,4 @@
-"""What the endpoint itself costs: HTTP, host, worker and scheduler around a model that takes no time.
+"""What the endpoint itself costs: HTTP, host, worker, scheduler around a model that takes no time.
 
     python benchmarks/endpoint.py [--streams 64] [--tokens 512] [--requests 2000] [--json FILE]
 
@@ -27,6 +27,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -124,7 +125,7 @@ def open_fake(spec: Any, cache_dir: Path) -> Any:
 
     class Bytes:
         vocab_size, bos_text, eos_text, infill_ids = 256, "", "", None
-        control_tokens: dict[str, int] = {}
+        control_tokens = MappingProxyType({})
 
         def encode(self, text: str, **_: Any) -> list[int]:
             return list(text.encode())
@@ -285,9 +286,7 @@ class Running:
 def latency(requests: int) -> list[Latency]:
     running = Running(STEP_S)
     try:
-        return [
-            asyncio.run(measure_latency(running.port, clients, requests)) for clients in (1, 8)
-        ]
+        return [asyncio.run(measure_latency(running.port, clients, requests)) for clients in (1, 8)]
     finally:
         running.close()
 

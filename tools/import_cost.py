@@ -24,10 +24,12 @@ STATEMENTS = {
     "jinja2": "import jinja2.sandbox",
     "msgspec": "import msgspec",
     "click": "import click",
+    "llguidance": "import llguidance",
     "psutil": "import psutil",
     "starlette": "import starlette.applications",
     "uvicorn": "import uvicorn",
     "openai": "import openai",
+    "jsonschema": "import jsonschema",
     "prometheus-client": "import prometheus_client.parser",
     "tokenizers": "import tokenizers",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from hearth.app.server.parameters import Parameter, Table
 from hearth.app.server.schema import Json
 
+EVENT_STREAM: Final = "text/event-stream"
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -26,7 +28,8 @@ class Endpoint:
         query: the parameters of the query.
         media: another type of text that may come back with 200.
         unready: JSON schema of what comes back with 503, besides errors.
-        streams: with `stream` true, it comes piece by piece, as `stream_media`.
+        event: with `stream`, the answer comes piece by piece, as `stream_media`; the JSON schema of
+            a line, or of the data of an event. None: it never does.
     """
 
     method: str
@@ -38,5 +41,5 @@ class Endpoint:
     query: tuple[Parameter, ...] = ()
     media: str = "application/json"
     unready: Json | None = None
-    streams: bool = False
-    stream_media: str = "text/event-stream"
+    event: Json | None = None
+    stream_media: str = EVENT_STREAM

@@ -17,13 +17,21 @@ from hearth.backends.errors import (
     PromptTooLong,
     WorkerDied,
 )
+from hearth.backends.remote.errors import RemoteCut, RemoteTimeout, RemoteUnreachable
 
 log = logging.getLogger(__name__)
 
 ANTHROPIC: Final = "/v1/messages"
 OLLAMA: Final = "/api/"
 _INVALID: Final = "invalid_request_error"
-_RETRY_HELPS: Final = (Busy, WorkerDied, HostUnreachable)
+_RETRY_HELPS: Final = (
+    Busy,
+    WorkerDied,
+    HostUnreachable,
+    RemoteUnreachable,
+    RemoteTimeout,
+    RemoteCut,
+)
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _ANTHROPIC_TYPES: Final = {
     401: "authentication_error",

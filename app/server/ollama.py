@@ -100,7 +100,7 @@ async def _check_context(exchange: Exchange) -> None:
     if wanted is None:
         return
     info = await exchange.attend((await exchange.backend()).info())
-    if wanted > info.context:
+    if info.context and wanted > info.context:
         raise PromptTooLong(
             f"num_ctx is {wanted:,}; the context of {exchange.model} holds {info.context:,}.",
             "Ask for fewer, or set context for this model in the settings.",

@@ -9,23 +9,20 @@ from typing import Any, Final
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.server.endpoint import Endpoint
+from hearth.app.server.endpoint import EVENT_STREAM, Endpoint
 from hearth.app.server.errors import ANTHROPIC, OLLAMA
 from hearth.app.server.models import can_be_named
 from hearth.app.server.parameters import Parameter, Table
 from hearth.app.server.schema import Json
 from hearth.app.server.security import OPEN_PATHS
 from hearth.app.server.services import services_of
-from hearth.app.server.tables.answers import TEXT, exactly, one, or_null
+from hearth.app.server.tables.answers import ANTHROPIC_ERROR, ERROR, OLLAMA_ERROR, TEXT
 from hearth.backends.version import hearth_version
 
-_NAMED: Final[Json] = {"param": or_null(TEXT), "code": TEXT}
 _ERRORS: Final = {
-    "Error": exactly({"error": exactly({"message": TEXT, "type": TEXT, **_NAMED})}),
-    "AnthropicError": exactly(
-        {"type": one("error"), "error": exactly({"type": TEXT, "message": TEXT, **_NAMED})}
-    ),
-    "OllamaError": exactly({"error": TEXT, **_NAMED}),
+    "Error": ERROR,
+    "AnthropicError": ANTHROPIC_ERROR,
+    "OllamaError": OLLAMA_ERROR,
 }
 STATUSES: Final = {
     "400": "a field has a wrong value, is unknown or cannot be honoured; `param` names it",
@@ -66,7 +63,7 @@ that no schema can say when they come.
 
 
 def document(endpoints: Iterable[Endpoint], models: Iterable[str] = (), *, key: bool) -> Json:
-    """The OpenAPI 3.1 description of `endpoints`.
+    """The OpenAPI 3.2 description of `endpoints`.
 
     Args:
         models: the names that `model` takes; none: any name.
@@ -81,7 +78,7 @@ def document(endpoints: Iterable[Endpoint], models: Iterable[str] = (), *, key: 
             operation["security"] = [{"bearer": []}, {"x-api-key": []}]
         paths.setdefault(path, {})[endpoint.method.lower()] = operation
     return {
-        "openapi": "3.1.0",
+        "openapi": "3.2.0",
         "info": {
             "title": "Hearth",
             "version": hearth_version(),
@@ -158,8 +155,8 @@ def _responses(endpoint: Endpoint) -> Json:
     content: Json = {"application/json": {"schema": endpoint.answer}}
     if endpoint.media != "application/json":
         content[endpoint.media] = {"schema": TEXT}
-    if endpoint.streams:
-        content[endpoint.stream_media] = {"schema": TEXT}
+    if endpoint.event is not None:
+        content[endpoint.stream_media] = {"itemSchema": _item(endpoint)}
     name = "Error"
     if endpoint.path.startswith(ANTHROPIC):
         name = "AnthropicError"
@@ -177,12 +174,27 @@ def _responses(endpoint: Endpoint) -> Json:
     return {"200": {"description": "the answer", "content": content}, **failures}
 
 
+def _item(endpoint: Endpoint) -> Json:
+    """One line, or one event of a stream; see OpenAPI 3.2, "sequential media types"."""
+    if endpoint.stream_media != EVENT_STREAM:
+        return endpoint.event or {}
+    written = {"contentMediaType": "application/json", "contentSchema": endpoint.event}
+    return {
+        "type": "object",
+        "properties": {
+            "event": TEXT,
+            "data": {"type": "string", "anyOf": [{"const": "[DONE]"}, written]},
+        },
+        "required": ["data"],
+    }
+
+
 def capabilities(endpoints: Iterable[Endpoint]) -> Json:
     """What is done with every field: honoured, without effect, or refused, and why."""
     return {
         f"{endpoint.method} {endpoint.path.replace(':path}', '}')}": {
             "summary": endpoint.summary,
-            "streams": endpoint.streams,
+            "streams": endpoint.event is not None,
             "parameters": dict(_rows(endpoint.table)) if endpoint.table else {},
         }
         for endpoint in endpoints

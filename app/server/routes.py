@@ -18,7 +18,7 @@ from hearth.app.server.model_info import get_model_info
 from hearth.app.server.models import list_models, retrieve_model
 from hearth.app.server.openapi import get_capabilities, get_openapi
 from hearth.app.server.responses import create_response
-from hearth.app.server.tables import answers, ollama_answers, reports
+from hearth.app.server.tables import answers, events, ollama_answers, reports
 from hearth.app.server.tables import ollama as ollama_tables
 from hearth.app.server.tables.anthropic import COUNT_TOKENS, CREATE_MESSAGE
 from hearth.app.server.tables.chat import CHAT
@@ -43,7 +43,7 @@ ENDPOINTS: Final = (
         "Answer a conversation",
         table=CHAT,
         answer=answers.CHAT,
-        streams=True,
+        event=events.CHAT,
     ),
     Endpoint(
         "POST",
@@ -52,7 +52,7 @@ ENDPOINTS: Final = (
         "Continue text as it stands",
         table=COMPLETIONS,
         answer=answers.COMPLETION,
-        streams=True,
+        event=events.COMPLETION,
     ),
     Endpoint(
         "POST",
@@ -61,7 +61,7 @@ ENDPOINTS: Final = (
         "Answer a conversation, as OpenAI's newer API has it",
         table=CREATE_RESPONSE,
         answer=answers.RESPONSE,
-        streams=True,
+        event=events.RESPONSE,
     ),
     Endpoint(
         "POST",
@@ -70,7 +70,7 @@ ENDPOINTS: Final = (
         "Answer a conversation, as Anthropic has it",
         table=CREATE_MESSAGE,
         answer=answers.MESSAGE,
-        streams=True,
+        event=events.MESSAGE,
     ),
     Endpoint(
         "POST",
@@ -95,7 +95,7 @@ ENDPOINTS: Final = (
         "Answer a conversation, as Ollama has it",
         table=ollama_tables.CHAT,
         answer=ollama_answers.CHAT,
-        streams=True,
+        event=ollama_answers.CHAT_LINE,
         stream_media=ollama.NDJSON,
     ),
     Endpoint(
@@ -105,7 +105,7 @@ ENDPOINTS: Final = (
         "Answer a prompt, as Ollama has it",
         table=ollama_tables.GENERATE,
         answer=ollama_answers.GENERATE,
-        streams=True,
+        event=ollama_answers.GENERATE_LINE,
         stream_media=ollama.NDJSON,
     ),
     Endpoint(
@@ -160,7 +160,7 @@ ENDPOINTS: Final = (
         "Continue one prompt, with what it cost",
         table=GENERATE,
         answer=answers.GENERATE,
-        streams=True,
+        event=events.GENERATE,
     ),
     Endpoint(
         "POST",

@@ -93,11 +93,11 @@ def check_strings(param: str, strings: Iterable[object], most: int, longest_byte
 
 
 def check_list(param: str, items: object, most: int) -> None:
-    """Raises `InvalidParameter` unless `items` is a list of at most so many."""
+    """Raises `InvalidParameter` unless `items` is a list, `LimitExceeded` if it has more."""
     if not isinstance(items, (tuple, list)):
         raise wrong_type(param, "a list", items)
     if len(items) > most:
-        raise InvalidParameter(
+        raise LimitExceeded(
             param,
             f"{param} has {len(items):,} items; at most {most:,} are possible.",
             "Send fewer.",

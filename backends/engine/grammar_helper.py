@@ -48,10 +48,10 @@ def _answer(tokenizer: LLTokenizer, question: dict[str, Any]) -> dict[str, Any]:
     try:
         matcher = compile_grammar(tokenizer, _with_own_tokens(question["lark"]))
     except GrammarRefused as refused:
-        return {"refused": str(refused)}
+        return {"refused": str(refused), "too_complex": refused.too_complex}
     matcher.compute_bitmask()
     if not can_go_on(matcher):
-        return {"refused": "nothing can be written that follows it"}
+        return {"refused": "nothing can be written that follows it", "too_complex": False}
     return {}
 
 

@@ -26,7 +26,13 @@ _COMPLEX: Final = ("fuel", "too large", "too many", "too complex", "too deeply",
 
 
 class GrammarRefused(Exception):
-    """llguidance does not take a grammar; the message says why, in one line."""
+    """llguidance does not take a grammar; the message says why, in one line. `too_complex`: it is
+    beyond a bound, rather than wrong.
+    """
+
+    def __init__(self, message: str, *, too_complex: bool) -> None:
+        super().__init__(message)
+        self.too_complex = too_complex
 
 
 class Vocabulary:
@@ -94,7 +100,9 @@ def compile_grammar(tokenizer: LLTokenizer, lark: str) -> LLMatcher:
     )
     matcher = LLMatcher(tokenizer, _HEADER + lark, log_level=0, limits=limits)
     if matcher.is_error():
-        raise GrammarRefused(_reason(matcher.get_error()))
+        complaint = matcher.get_error()
+        too_complex = any(word in complaint for word in _COMPLEX)
+        raise GrammarRefused(_reason(complaint), too_complex=too_complex)
     return matcher
 
 
@@ -120,6 +128,4 @@ def _reason(complaint: str) -> str:
     for line in more:
         if line.startswith("error: "):
             reason = f"a pattern is not understood: {line.removeprefix('error: ')}"
-    if any(word in reason for word in _COMPLEX):
-        reason = f"it is too complex ({reason})"
     return reason[:_LONGEST_REASON].rstrip(" .:")

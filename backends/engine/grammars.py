@@ -19,7 +19,7 @@ from hearth.backends.engine.grammar_library import (
     require_library,
     took_what_does_not_fit,
 )
-from hearth.backends.errors import InternalError, InvalidParameter
+from hearth.backends.errors import InternalError, InvalidParameter, LimitExceeded
 from hearth.backends.helper import Helper, HelperLost
 from hearth.backends.text import framing
 from hearth.backends.text.tokenizer import Tokenizer
@@ -68,7 +68,8 @@ class Grammars:
             param: what asked for it in the request, for errors.
 
         Raises:
-            InvalidParameter: it is malformed, unsupported or too complex.
+            InvalidParameter: it is malformed or unsupported, or nothing can follow it.
+            LimitExceeded: it is too complex.
             BackendUnavailable: llguidance is not installed.
             InternalError: the helper process cannot be started, or is closed.
         """
@@ -79,7 +80,7 @@ class Grammars:
         try:
             matcher = compile_grammar(trie, lark)
         except GrammarRefused as refused:
-            raise _refusal(param, str(refused)) from refused
+            raise _refusal(param, str(refused), too_complex=refused.too_complex) from refused
         self._remember(lark)
         return GrammarMatcher(matcher, self._vocab_size, self._special_ids, param)
 
@@ -99,9 +100,9 @@ class Grammars:
             answer = self._helper.ask(framing.frame({"lark": lark}), _COMPILE_S)
         except HelperLost as lost:
             what = f"took more than {_COMPILE_S:g} s" if lost.overdue else "took too much memory"
-            raise InvalidParameter(param, f"{param} {what} to compile.", _SIMPLER) from lost
+            raise LimitExceeded(param, f"{param} {what} to compile.", _SIMPLER) from lost
         if "refused" in answer:
-            raise _refusal(param, answer["refused"])
+            raise _refusal(param, answer["refused"], too_complex=answer["too_complex"])
 
     def _ready_trie(self) -> LLTokenizer:
         with self._lock:
@@ -197,8 +198,8 @@ class GrammarMatcher:
         return self._matcher.is_stopped()
 
     def _check(self) -> None:
-        """Raises: InvalidParameter: a bound is met, or nothing can follow. InternalError: a token
-        was accepted that is not allowed.
+        """Raises LimitExceeded: a bound is met. InvalidParameter: nothing can follow.
+        InternalError: a token was accepted that is not allowed.
         """
         if can_go_on(self._matcher):
             return
@@ -208,7 +209,7 @@ class GrammarMatcher:
             )
         if met_a_dead_end(self._matcher):
             raise self._dead_end()
-        raise InvalidParameter(
+        raise LimitExceeded(
             self._param,
             f"{self._param} became too complex to follow after {self._tokens:,} tokens.",
             _SIMPLER,
@@ -222,7 +223,9 @@ class GrammarMatcher:
         )
 
 
-def _refusal(param: str, reason: str) -> InvalidParameter:
+def _refusal(param: str, reason: str, *, too_complex: bool) -> InvalidParameter:
+    if too_complex:
+        return LimitExceeded(param, f"{param} is too complex: {reason}.", _SIMPLER)
     hint = _SIMPLER
     if "nimplemented" in reason:
         hint = "Leave these keywords out, and check that part after the answer has come."

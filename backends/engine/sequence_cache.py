@@ -86,7 +86,6 @@ class SequenceCache:
 
     def reserve(self, slot: int, tokens: int) -> bool:
         """See the protocol; cells that are shared count once."""
-        self._pins.expire()
         sequence = self._sequence(slot)
         length, promised = 0, 0
         if sequence is not None:
@@ -94,9 +93,12 @@ class SequenceCache:
         if tokens > self._context:
             return False
         more = max(tokens, length) - max(promised, length)
-        fits_beside_kept = self._pool.promised_cells + more <= self._pool_tokens
+        if self._pool.promised_cells + more <= self._pool_tokens:  # It fits beside what is kept.
+            self._pool.promise(self._begin(slot), tokens)
+            return True
+        self._pins.expire()
         is_alone = all(other in (None, sequence) for other in self._slots)
-        if more > 0 and not fits_beside_kept and more > self._free_tokens(pins_stay=not is_alone):
+        if more > 0 and more > self._free_tokens(pins_stay=not is_alone):
             return False
         self._pool.promise(self._begin(slot), tokens)
         self._evict_for_promises(pins_stay=not is_alone)

@@ -39,12 +39,12 @@ class _Writer:
         self.name = name
         self.body: dict[str, Any] = {}
 
-    def refuse(self, param: str, why: str = "") -> UnsupportedParameter:
+    def refuse(self, param: str, why: str = "", hint: str = "") -> UnsupportedParameter:
         what = why or f"{param} cannot be passed on to it"
         return UnsupportedParameter(
             param,
             f"{self.name} is a remote model ({self.dialect.kind}): {what}.",
-            "Leave it out, or ask a model that runs here.",
+            hint or "Leave it out, or ask a model that runs here.",
             remote=self.name,
         )
 
@@ -82,7 +82,9 @@ class _Writer:
             self.body[wire] = params.repetition_window
         elif params.repetition_window != _WHOLE_WINDOW:
             raise self.refuse(
-                "repetition_window", "its penalties look back over the whole text; -1 says so"
+                "repetition_window",
+                f"its penalties look back over all text, not {params.repetition_window} tokens",
+                "Set repetition_window to -1.",
             )
 
     def limits(self) -> None:
@@ -218,7 +220,9 @@ class _Writer:
             self.body["max_tokens"] = None
         else:
             raise self.refuse(
-                "max_tokens", "its completions end after 16 tokens unless a number is set"
+                "max_tokens",
+                "its completions end after 16 tokens unless a number is set",
+                "Set max_tokens (--max-tokens).",
             )
         if request.sampling.logprobs is not None:
             self.body["logprobs"] = request.sampling.logprobs

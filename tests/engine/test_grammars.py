@@ -1,6 +1,8 @@
 """Grammars: what they let through, what is refused by name, and that hostile ones do no harm."""
 
 import json
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -12,7 +14,12 @@ from hearth.backends.contract import Constraint
 from hearth.backends.engine import grammars as module
 from hearth.backends.engine.grammar_library import Vocabulary, make_tokenizer
 from hearth.backends.engine.grammars import Grammars
-from hearth.backends.errors import BackendUnavailable, InternalError, InvalidParameter
+from hearth.backends.errors import (
+    BackendUnavailable,
+    InternalError,
+    InvalidParameter,
+    LimitExceeded,
+)
 from hearth.backends.text.output.rules import content_rule, json_rule
 
 TOKENIZER = ByteTokenizer()
@@ -199,7 +206,7 @@ def write_anything(matcher, most):
 def test_a_bound_that_is_met_on_the_way_ends_that_sequence_alone(grammars):
     source = lark("regex", HARD)
     matcher = grammars.matcher(source, "it")
-    with pytest.raises(InvalidParameter, match="too complex to follow after") as caught:
+    with pytest.raises(LimitExceeded, match="too complex to follow after") as caught:
         write_anything(matcher, 10_000)
     assert caught.value.param == "it"
     assert grammars.matcher(source, "it").allows(ord("a"))
@@ -207,7 +214,7 @@ def test_a_bound_that_is_met_on_the_way_ends_that_sequence_alone(grammars):
 
 def test_a_compiler_that_is_brought_down_is_an_error_of_that_grammar(grammars, monkeypatch):
     monkeypatch.setattr(module, "_COMPILE_S", 1e-6)
-    with pytest.raises(InvalidParameter, match="took more than 1e-06 s to compile"):
+    with pytest.raises(LimitExceeded, match="took more than 1e-06 s to compile"):
         grammars.matcher('start: "never seen"', "it")
     monkeypatch.undo()
     assert fits(grammars.matcher('start: "never seen"', "it"), "never seen")
@@ -284,7 +291,13 @@ def test_a_model_without_an_end_stops_where_nothing_can_follow():
         grammars.close()
 
 
+def test_the_library_is_loaded_with_the_first_grammar_and_not_before():
+    code = "import sys, hearth.backends.worker; print('llguidance' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "False", done.stderr
+
+
 def test_without_the_library_the_error_says_so(grammars, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
+    monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(BackendUnavailable, match="llguidance"):
         grammars.matcher(GOOD, "it")

@@ -42,9 +42,10 @@ def endpoint(
         policy: Policy | None = None,
         flags: dict[str, Any] | None = None,
         times: dict[str, float] | None = None,
+        host_kind: type[FakeHost] = FakeHost,
         **script: Any,
     ) -> Endpoint:
-        host = FakeHost({"answers": list(answers), **script})
+        host = host_kind({"answers": list(answers), **script})
         monkeypatch.setattr(connection, "HostClient", host)
         settings = Settings(tmp_path / "settings.toml").with_flags(
             {name: Setting(value, "test") for name, value in (flags or {}).items()}

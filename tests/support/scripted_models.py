@@ -22,7 +22,7 @@ _MERGED = "\u0120\u0120\u0120"
 
 def scripted_model(
     path: Path,
-    scripts: Mapping[str, Sequence[bytes]],
+    scripts: Mapping[str, str],
     template: str,
     *,
     specials: Sequence[str] = (),
@@ -32,20 +32,18 @@ def scripted_model(
 
     Args:
         path: the file to write.
-        scripts: after which control token the model says which tokens, and then the end. A token
-            is said after the same one always, so all are different; one that is among `specials`
-            is that control token, all others are new.
+        scripts: after which control token the model says which text, and then the end. The text is
+            cut so that borders of tokens fall into words, markers and characters.
         template: chat template; its prompts end in a key of `scripts`.
-        specials: further control tokens.
+        specials: further control tokens; where one comes first in a script, it is one token.
 
     Raises:
-        ValueError: a token stands in the scripts twice, or is a single byte.
+        ValueError: a script cannot be cut into tokens that all differ.
     """
     controls = [*scripts, *(text for text in specials if text not in scripts), END]
-    said = [piece for script in scripts.values() for piece in script]
-    pieces = [piece for piece in said if piece.decode(errors="replace") not in controls]
-    if len(set(said)) < len(said) or any(len(piece) == 1 for piece in pieces):
-        raise ValueError("every token of a script has two bytes or more, and comes once")
+    said: list[bytes] = []
+    chains = {start: _cut(text, specials, said) for start, text in scripts.items()}
+    pieces = [piece for piece in said if piece.decode(errors="replace") not in specials]
     letters = byte_alphabet()
     normal = [*letters, *("".join(letters[byte] for byte in piece) for piece in pieces), _MERGED]
     tokens = [*normal, *controls]
@@ -54,8 +52,8 @@ def scripted_model(
     ids |= {text.encode(): len(normal) + index for index, text in enumerate(controls)}
     hidden = -(-len(tokens) // 32) * 32
     output = np.zeros((len(tokens), hidden), dtype=np.float32)
-    for start, script in scripts.items():
-        chain = [ids[text] for text in (start.encode(), *script, END.encode())]
+    for start, script in chains.items():
+        chain = [ids[piece] for piece in (start.encode(), *script, END.encode())]
         output[chain[1:], chain[:-1]] = 2.0
 
     writer = gguf.GGUFWriter(path, "llama")
@@ -110,3 +108,32 @@ def _tensors(hidden: int, vocabulary: int, output: np.ndarray) -> dict[str, np.n
         "blk.0.ffn_norm.weight": ones,
         **layer,
     }
+
+
+def _cut(text: str, specials: Sequence[str], said: list[bytes]) -> list[bytes]:
+    """`text` in tokens of two bytes or more, none of which is in `said`, where they are added: what
+    follows a token is always the same.
+    """
+    tokens: list[bytes] = []
+    for part in _split(text, [one for one in specials if one.encode() not in said]):
+        data, at = part.encode(), 0
+        while at < len(data):
+            size = len(data) if part in specials else 2 + len(said) * 7 % 4
+            while data[at : at + size] in said or len(data) - at - size == 1:
+                size += 1
+                if at + size > len(data):
+                    raise ValueError(f"{data[at:]!r} cannot be said again")
+            tokens.append(data[at : at + size])
+            said.append(tokens[-1])
+            at += size
+    return tokens
+
+
+def _split(text: str, specials: Sequence[str]) -> list[str]:
+    """`text` around the first of each of `specials`."""
+    for special in specials:
+        before, found, after = text.partition(special)
+        if found:
+            others = [one for one in specials if one != special]
+            return [*_split(before, others), special, *_split(after, others)]
+    return [text]

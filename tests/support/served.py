@@ -58,9 +58,7 @@ class Served:
         return int(self.root.rpartition(":")[2])
 
     def openai(self) -> openai.OpenAI:
-        return openai.OpenAI(
-            base_url=self.url, api_key="none", max_retries=0, timeout=_TIMEOUT_S
-        )
+        return openai.OpenAI(base_url=self.url, api_key="none", max_retries=0, timeout=_TIMEOUT_S)
 
     def async_openai(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(

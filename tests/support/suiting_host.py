@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from fake_host import FIRST_CHARACTER, PROMPT_TOKENS, FakeBackend, FakeHost
@@ -28,11 +29,11 @@ class SuitingHost(FakeHost):
     """Stands for `HostClient`, without a script."""
 
     def backend(self, spec):
-        self.specs.append(spec)
+        self.specs = [asdict(spec)]
         return _Backend(self, spec)
 
     def next_answer(self, request: Request) -> list[Step]:
-        self.requests = [request]
+        self.requests = [asdict(request)]
         try:
             validate(request, VOCAB)
         except HearthError as error:

@@ -47,8 +47,15 @@ def table_of(schema: Json) -> Json:
     return {"type": "object", "additionalProperties": schema}
 
 
+_NAMED: Final[Json] = {"param": or_null(TEXT), "code": TEXT}
+ERROR: Final = exactly({"error": exactly({"message": TEXT, "type": TEXT, **_NAMED})})
+ANTHROPIC_ERROR: Final = exactly(
+    {"type": one("error"), "error": exactly({"type": TEXT, "message": TEXT, **_NAMED})}
+)
+OLLAMA_ERROR: Final = exactly({"error": TEXT, **_NAMED})
+
 TIMINGS: Final = exactly(dict.fromkeys((field.name for field in fields(Timings)), AMOUNT))
-_USAGE: Final = exactly(
+USAGE: Final = exactly(
     {
         "prompt_tokens": COUNT,
         "completion_tokens": COUNT,
@@ -58,8 +65,8 @@ _USAGE: Final = exactly(
     }
 )
 _PROMPT_USAGE: Final = exactly({"prompt_tokens": COUNT, "total_tokens": COUNT})
-_MEASURED: Final[Json] = {"timings": TIMINGS, "notices": many(TEXT)}
-_REASON: Final = one("stop", "length", "tool_calls")
+MEASURED: Final[Json] = {"timings": TIMINGS, "notices": many(TEXT)}
+REASON: Final = one("stop", "length", "tool_calls")
 
 
 def _completion(kind: str, choice: Json) -> Json:
@@ -70,14 +77,15 @@ def _completion(kind: str, choice: Json) -> Json:
             "created": COUNT,
             "model": TEXT,
             "choices": many(choice),
-            "usage": _USAGE,
+            "usage": USAGE,
         },
-        _MEASURED,
+        MEASURED,
     )
 
 
 _TOKEN: Final[Json] = {"token": TEXT, "logprob": NUMBER, "bytes": or_null(many(COUNT))}
 _TOKENS: Final = many(exactly({**_TOKEN, "top_logprobs": many(exactly(_TOKEN))}))
+LOGPROBS: Final = exactly({"content": _TOKENS, "refusal": {"type": "null"}})
 _CALL: Final = exactly(
     {
         "id": TEXT,
@@ -98,10 +106,18 @@ CHAT: Final = _completion(
                 },
                 {"reasoning_content": TEXT, "reasoning": TEXT, "tool_calls": many(_CALL)},
             ),
-            "logprobs": or_null(exactly({"content": _TOKENS, "refusal": {"type": "null"}})),
-            "finish_reason": _REASON,
+            "logprobs": or_null(LOGPROBS),
+            "finish_reason": REASON,
         }
     ),
+)
+TEXT_LOGPROBS: Final = exactly(
+    {
+        "tokens": many(TEXT),
+        "token_logprobs": many(or_null(NUMBER)),
+        "top_logprobs": many(or_null(table_of(NUMBER))),
+        "text_offset": many(COUNT),
+    }
 )
 COMPLETION: Final = _completion(
     "text_completion",
@@ -109,17 +125,8 @@ COMPLETION: Final = _completion(
         {
             "index": COUNT,
             "text": TEXT,
-            "logprobs": or_null(
-                exactly(
-                    {
-                        "tokens": many(TEXT),
-                        "token_logprobs": many(or_null(NUMBER)),
-                        "top_logprobs": many(or_null(table_of(NUMBER))),
-                        "text_offset": many(COUNT),
-                    }
-                )
-            ),
-            "finish_reason": _REASON,
+            "logprobs": or_null(TEXT_LOGPROBS),
+            "finish_reason": REASON,
         }
     ),
 )
@@ -271,20 +278,20 @@ MESSAGE: Final = exactly(
 )
 COUNT_TOKENS: Final = exactly({"input_tokens": COUNT})
 
-_GENERATED: Final[dict[str, Any]] = {
+GENERATED: Final[dict[str, Any]] = {
     "text": TEXT,
-    "finish_reason": _REASON,
+    "finish_reason": REASON,
     "tokens_generated": COUNT,
     "prompt_tokens": COUNT,
     "cached_tokens": COUNT,
     "latency_ms": AMOUNT,
     "optimization_used": one("none", "basic", "full"),
 }
-GENERATE: Final = exactly({"model": TEXT, **_GENERATED})
+GENERATE: Final = exactly({"model": TEXT, **GENERATED})
 GENERATE_BATCH: Final = exactly(
     {
         "model": TEXT,
-        "results": many(exactly({"index": COUNT, **_GENERATED})),
+        "results": many(exactly({"index": COUNT, **GENERATED})),
         "tokens_generated": COUNT,
         "cached_tokens": COUNT,
         "total_latency_ms": AMOUNT,

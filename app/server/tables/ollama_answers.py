@@ -9,6 +9,7 @@ from hearth.app.server.tables.answers import (
     COUNT,
     NUMBER,
     OBJECT,
+    OLLAMA_ERROR,
     TEXT,
     exactly,
     many,
@@ -26,33 +27,24 @@ _ENDING: Final[Json] = dict.fromkeys(
 )
 
 
-def _answer(**said: Json) -> Json:
-    return exactly(
-        {
-            "model": TEXT,
-            "created_at": TEXT,
-            **said,
-            "done": one(True),
-            "done_reason": one("stop", "length", "load", "unload"),
-        },
-        {**_ENDING, "thinking": TEXT},
-    )
+def _answer(**said: Json) -> tuple[Json, Json]:
+    """The whole answer, and one line of a stream."""
+    head = {"model": TEXT, "created_at": TEXT, **said}
+    ended = {"done": one(True), "done_reason": one("stop", "length", "load", "unload")}
+    more = {**_ENDING, "thinking": TEXT}
+    whole = exactly({**head, **ended}, more)
+    piece = exactly({**head, "done": one(False)}, more)
+    return whole, {"anyOf": [whole, piece, OLLAMA_ERROR]}
 
 
-CHAT: Final = _answer(
+_CALL: Final = exactly({"id": TEXT, "function": exactly({"name": TEXT, "arguments": OBJECT})})
+CHAT, CHAT_LINE = _answer(
     message=exactly(
         {"role": one("assistant"), "content": TEXT},
-        {
-            "thinking": TEXT,
-            "tool_calls": many(
-                exactly(
-                    {"id": TEXT, "function": exactly({"name": TEXT, "arguments": OBJECT})},
-                )
-            ),
-        },
+        {"thinking": TEXT, "tool_calls": many(_CALL)},
     )
 )
-GENERATE: Final = _answer(response=TEXT)
+GENERATE, GENERATE_LINE = _answer(response=TEXT)
 EMBED: Final = exactly(
     {"model": TEXT, "embeddings": many(many(NUMBER)), "prompt_eval_count": COUNT}
 )

@@ -1,0 +1,199 @@
+"""Hearth's endpoint beside llama-server, in turns, with the same model and the same requests.
+
+    python benchmarks/beside_llama_server.py --server build/bin/llama-server --model MODEL.gguf
+        [--rounds 5] [--clients 1 4 8] [--json RESULT.json]
+
+Both servers are started once and stay; in every round each case goes to one and then to the other,
+who is first changes from round to round, and no prompt comes twice. Both get the same context, as
+many sessions as there are clients at most, and as many threads as there are processors. Cases: 1, 4
+and 8 clients with prompts of about 100 tokens and 48 generated ones; and 8 clients whose prompts
+begin with the same 340 tokens. Ratios are Hearth's median by llama-server's; docs/bench.md says how
+to build that from llama-cpp-python's own source package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from hearth.app.load_test import Load, Served, Target, drive, first_model
+
+CONTEXT = 4096
+SESSIONS = 8
+SHARED_WORDS = 300
+"""About 340 tokens with the template, in the vocabularies of Qwen and Llama."""
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    clients: int
+    load: Load
+
+
+@dataclass
+class Results:
+    """What both made of one case, a figure a round."""
+
+    case: str
+    hearth: list[Served] = field(default_factory=list)
+    llama_server: list[Served] = field(default_factory=list)
+
+    def ratio(self, name: str) -> float:
+        return middle(self.hearth, name) / middle(self.llama_server, name)
+
+
+def middle(served: list[Served], name: str) -> float:
+    return statistics.median(getattr(one, name) for one in served)
+
+
+def cases(clients: list[int]) -> list[Case]:
+    plain = [
+        Case(f"{count} clients", count, Load(2 * count, 90, 48, ignore_eos=True))
+        for count in clients
+    ]
+    words = SHARED_WORDS + 20
+    shared = Load(8, words, 48, shared_words=SHARED_WORDS, ignore_eos=True)
+    return [*plain, Case("8 clients, 340 tokens shared", 8, shared)]
+
+
+class Running:
+    """A server as a child process, with its output in a file."""
+
+    def __init__(self, command: list[str], port: int, log: Path, **environment: str) -> None:
+        self.base = f"http://127.0.0.1:{port}/v1"
+        self._health = f"http://127.0.0.1:{port}/health"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command, stdout=output, stderr=output, env={**os.environ, **environment}
+            )
+
+    def wait(self) -> None:
+        """Until it is healthy."""
+        for _ in range(600):
+            if self._process.poll() is not None:
+                raise SystemExit(f"{self.base} ended with {self._process.returncode}")
+            try:
+                with urllib.request.urlopen(self._health, timeout=1) as answer:
+                    if answer.status == 200:
+                        return
+            except OSError:
+                pass
+            time.sleep(0.2)
+        raise SystemExit(f"{self.base} is not healthy")
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=60)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def start(server: str, model: Path, folder: Path) -> tuple[Running, Running]:
+    """Both, with the same flags where both have them."""
+    threads = str(os.cpu_count())
+    ports = free_port(), free_port()
+    hearth = Running(
+        [
+            *(sys.executable, "-m", "hearth.app.cli.main", "serve", str(model)),
+            *("--port", str(ports[0]), "--ctx", str(CONTEXT), "--max-sessions", str(SESSIONS)),
+            *("--threads", threads),
+        ],
+        ports[0],
+        folder / "hearth.log",
+        HEARTH_HOME=str(folder),
+        HEARTH_BATCH_THREADS=threads,
+        HEARTH_KEEP_ALIVE_S="-1",
+    )
+    llama_server = Running(
+        [
+            *(server, "-m", str(model), "--port", str(ports[1]), "--host", "127.0.0.1"),
+            *("-c", str(CONTEXT), "-np", str(SESSIONS), "--kv-unified"),
+            *("-t", threads, "-tb", threads, "--no-webui"),
+        ],
+        ports[1],
+        folder / "llama-server.log",
+    )
+    return hearth, llama_server
+
+
+async def measure(
+    hearth: Running, llama_server: Running, args: argparse.Namespace
+) -> list[Results]:
+    targets = {}
+    for name, server in (("hearth", hearth), ("llama_server", llama_server)):
+        targets[name] = Target(server.base, "chat", await first_model(server.base, ""))
+        await drive(targets[name], Load(2, 50, 8, ignore_eos=True), 2, salt=1)
+    found = []
+    for case in cases(args.clients):
+        results = Results(case.name)
+        found.append(results)
+        for turn in range(args.rounds):
+            order = ["hearth", "llama_server"]
+            salt = 1000 * len(found) + turn
+            for name in order if turn % 2 == 0 else reversed(order):
+                served = await drive(targets[name], case.load, case.clients, salt)
+                if served.failed:
+                    raise SystemExit(f"{name}: {served.errors}")
+                getattr(results, name).append(served)
+        print(line(results), flush=True)
+    return found
+
+
+def line(results: Results) -> str:
+    parts = [f"{results.case:30}"]
+    for title, name in (("tok/s", "tok_per_s"), ("TTFT p50", "ttft_p50_s")):
+        ours, theirs = middle(results.hearth, name), middle(results.llama_server, name)
+        parts.append(f"{title} {ours:7.2f} {theirs:7.2f} = {results.ratio(name):5.2f}")
+    return "  ".join(parts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--server", required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    print(
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; {args.model.name}"
+    )
+    print(f"{args.rounds} rounds; hearth, llama-server and their ratio")
+    with tempfile.TemporaryDirectory(prefix="hearth-bench-") as folder:
+        hearth, llama_server = start(args.server, args.model, Path(folder))
+        try:
+            hearth.wait()
+            llama_server.wait()
+            found = asyncio.run(measure(hearth, llama_server, args))
+        finally:
+            hearth.stop()
+            llama_server.stop()
+    if args.json:
+        content = {
+            "date": datetime.date.today().isoformat(),
+            "model": args.model.name,
+            "cases": [asdict(results) for results in found],
+        }
+        args.json.write_text(json.dumps(content, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Every parameter of every table × values that may be wrong for it: refused by its name, and right
+after that the endpoint answers as ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator, FormatChecker
+
+import asgi
+from described import BEYOND_SCHEMAS
+from endpoints import HELLO
+from hearth.app.server.routes import ENDPOINTS
+from hearth.app.server.schema import AnyOf, Number, Schema
+from places import Place, places
+from suiting_host import SuitingHost
+
+NO_JSON = ("NaN", "Infinity", "-Infinity", "1e400")
+OTHERS = {
+    "true": True,
+    "a text": "some text",
+    "a list": [1],
+    "an object": {},
+    "a huge number": 10**400,
+    "a huge text": "x" * 300_000,
+}
+LEVELS = 2
+"""How deep in a body parameters are looked for."""
+WITH_BODY = [endpoint for endpoint in ENDPOINTS if endpoint.table is not None]
+FORMATS = FormatChecker(())
+
+
+@FORMATS.checks("json-object", ValueError)
+def writes_an_object(text: object) -> bool:
+    return not isinstance(text, str) or isinstance(json.loads(text or "{}"), dict)
+
+
+def beyond(schema: Schema | None) -> Iterator[float]:
+    """Numbers just below and above a range."""
+    for form in schema.forms if isinstance(schema, AnyOf) else (schema,):
+        if isinstance(form, Number):
+            step = 1 if form.whole else 0.001
+            yield form.low if form.above_low else form.low - step
+            yield form.high + step
+
+
+def wrong_values(place: Place) -> Iterator[str]:
+    """As JSON, or nearly; what is right is told by a validator that nobody here wrote."""
+    yield from NO_JSON
+    right = Draft202012Validator(place.parameter.json(), format_checker=FORMATS)
+    for value in (*OTHERS.values(), *beyond(place.parameter.schema)):
+        if not right.is_valid(value):
+            yield json.dumps(value)
+    if place.parameter.required:
+        yield "null"
+
+
+async def refused(app: Any, path: str, place: Place, written: str) -> None:
+    reply = await asgi.exchange(app, "POST", path, place.body(written), asgi.JSON)
+    error = reply.json if isinstance(reply.error, str) else reply.error
+    asked = f"{place.name} = {written[:40]}: {reply.body[:300]!r}"
+    assert reply.status == 400 and error["code"].endswith("_parameter"), asked
+    # Another kind of object may have this value and lack another field.
+    name = place.parent if place.tells else place.name
+    assert error["param"].startswith(name), asked
+
+
+async def absent(app: Any, path: str, place: Place) -> None:
+    """null is the same as nothing; without it, something else may be missing."""
+    reply = await asgi.exchange(app, "POST", path, place.body("null"), asgi.JSON)
+    error = {} if reply.status == 200 else reply.json
+    error = error if isinstance(error.get("error", ""), str) else error["error"]
+    assert reply.status == 200 or error["code"] in BEYOND_SCHEMAS, f"{place.name}: {error}"
+
+
+async def answered(app: Any) -> None:
+    body = json.dumps(HELLO).encode()
+    reply = await asgi.exchange(app, "POST", "/v1/chat/completions", body, asgi.JSON)
+    assert reply.json["choices"][0]["message"]["content"] == "Hello."
+
+
+@pytest.mark.parametrize("of", WITH_BODY, ids=lambda endpoint: endpoint.path)
+def test_what_is_wrong_is_refused_by_its_name(endpoint, of) -> None:
+    made = endpoint(host_kind=SuitingHost)
+
+    async def try_all() -> int:
+        tried = 0
+        for place in places(of.table, LEVELS):
+            for written in wrong_values(place):
+                await refused(made.app, of.path, place, written)
+                await answered(made.app)
+                tried += 1
+            if not place.parameter.required:
+                await absent(made.app, of.path, place)
+        return tried
+
+    assert asyncio.run(try_all()) >= 20
+
+
+@pytest.mark.parametrize("of", WITH_BODY, ids=lambda endpoint: endpoint.path)
+def test_what_nobody_knows_and_what_is_missing_is_named(endpoint, of) -> None:
+    made = endpoint(host_kind=SuitingHost)
+    [first, *_] = places(of.table, 0)
+    whole = json.loads(first.body('"tiny"'))
+    reply = made.post(of.path, {**whole, "temprature": 1})
+    error = reply.json if isinstance(reply.error, str) else reply.error
+    assert (reply.status, error["param"]) == (400, "temprature")
+    for parameter in of.table:
+        if parameter.required:
+            reply = made.post(of.path, {k: v for k, v in whole.items() if k != parameter.name})
+            error = reply.json if isinstance(reply.error, str) else reply.error
+            assert (reply.status, error["param"]) == (400, parameter.name)

@@ -1,0 +1,127 @@
+"""The endpoint does what its own description says, whatever schemathesis makes of that.
+
+Every answer has a documented status, type and form; what is wrong is refused, what is right is
+accepted, unless the refusal has one of the codes of `described.BEYOND_SCHEMAS`: they are about
+several values together, or about the model, so that no schema can foretell them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from schemathesis.core.failures import FailureGroup
+from schemathesis.generation import GenerationMode
+
+from described import HOST, borders, check, description, drawn, operations, spread
+from hearth.app.server.openapi import STATUSES, document
+from hearth.app.server.routes import ENDPOINTS
+from hearth.app.server.security import Policy
+from hearth.app.server.tables.answers import exactly
+from suiting_host import SuitingHost
+
+KEY = "a-key-of-the-tests"
+NOTHING_SENT = {endpoint.path for endpoint in ENDPOINTS if not (endpoint.table or endpoint.query)}
+
+
+@dataclass
+class Described:
+    """An application that answers whatever is asked, and schemathesis' view of it."""
+
+    schema: Any
+    seen: Counter[str]
+
+    def check(self, cases: list[Any], **sending: Any) -> None:
+        for case in cases:
+            self.seen["cases"] += 1
+            self.seen.update(check(case, **sending))
+
+    def operation(self, label: str) -> Any:
+        method, path = label.split(" ", 1)
+        return self.schema[path][method]
+
+
+@pytest.fixture
+def described(endpoint) -> Described:
+    made = endpoint(host_kind=SuitingHost, policy=Policy(frozenset({HOST})))
+    return Described(description(made.app), Counter())
+
+
+LABELS = sorted({f"{one.method} {one.path.replace(':path', '')}" for one in ENDPOINTS})
+ASKABLE = [label for label in LABELS if label != "GET /openapi.json"]
+"""schemathesis does not ask for what it read the description from."""
+
+
+def modes(label: str) -> Iterator[GenerationMode]:
+    """Where nothing is sent, nothing can be wrong."""
+    yield GenerationMode.POSITIVE
+    path = label.split(" ", 1)[1]
+    if path not in NOTHING_SENT or "{" in path:
+        yield GenerationMode.NEGATIVE
+
+
+def test_all_operations_are_tried(described) -> None:
+    assert sorted(operation.label for operation in operations(described.schema)) == ASKABLE
+
+
+@pytest.mark.parametrize("label", ASKABLE)
+def test_answers_are_as_described(described, label) -> None:
+    operation = described.operation(label)
+    described.check(spread(borders(operation), 30))
+    for mode in modes(label):
+        described.check(drawn(operation, mode, 5))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("label", ASKABLE)
+def test_twenty_thousand_answers_are_as_described(described, label) -> None:
+    """9,000 cases at the borders, and the others at random."""
+    operation = described.operation(label)
+    described.check(list(borders(operation)))
+    for mode in modes(label):
+        described.check(drawn(operation, mode, 400))
+
+
+@pytest.mark.parametrize("label", ASKABLE)
+def test_the_key_is_asked_for(endpoint, label) -> None:
+    policy = Policy(frozenset({HOST}), key=KEY)
+    made = endpoint(host_kind=SuitingHost, policy=policy)
+    headers = {"Authorization": f"Bearer {KEY}"}
+    schema = description(made.app, headers)
+    method, path = label.split(" ", 1)
+    [case, *_] = drawn(schema[path][method], GenerationMode.POSITIVE, 1)
+    check(case, headers=headers)
+    refused = case.call()
+    assert refused.status_code == (200 if path == "/health" else 401)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_not_as_described_is_noticed(endpoint, stream) -> None:
+    """The check checks: here the description has no answer and no event that there is."""
+    made = endpoint(host_kind=SuitingHost, policy=Policy(frozenset({HOST})))
+    nothing = exactly({"nothing": {}})
+    made.app.state.endpoints = [replace(one, answer=nothing, event=nothing) for one in ENDPOINTS]
+    operation = description(made.app)["/v1/generate"]["POST"]
+    case = operation.Case(body={"model": "tiny", "prompt": "Once", "stream": stream})
+    with pytest.raises(FailureGroup, match="nothing"):
+        case.call_and_validate()
+
+
+def test_the_description_is_small_and_complete(endpoint) -> None:
+    written = endpoint().get("/openapi.json")
+    assert len(written.body) < 300_000
+    for endpoint_ in ENDPOINTS:
+        path = endpoint_.path.replace(":path", "")
+        operation = written.json["paths"][path][endpoint_.method.lower()]
+        assert set(operation["responses"]) == {"200", *STATUSES}
+
+
+def test_the_key_stands_in_the_description() -> None:
+    asks = document(ENDPOINTS, key=True)["paths"]
+    assert "security" not in asks["/health"]["get"]
+    assert asks["/v1/models"]["get"]["security"] == [{"bearer": []}, {"x-api-key": []}]
+    assert "security" not in document(ENDPOINTS, key=False)["paths"]["/v1/models"]["get"]

@@ -1,0 +1,224 @@
+"""Questions in OpenAI's words, by its client: chat, completions, responses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hearth.backends.contract import Tool
+from questions import Answer, Family, Json, Question, Said
+from served import Served
+
+# ---- /v1/chat/completions
+
+
+def _chat_fields(question: Question) -> Json:
+    fields: Json = {
+        "model": question.model,
+        "messages": question.messages,
+        "max_completion_tokens": question.max_tokens,
+        "temperature": question.temperature,
+        "seed": question.seed,
+        "n": question.n,
+        "logprobs": question.logprobs,
+    }
+    if question.stop:
+        fields["stop"] = list(question.stop)
+    if question.tools:
+        fields["tools"] = [{"type": "function", "function": function(t)} for t in question.tools]
+        fields["tool_choice"] = "required" if question.required else "auto"
+    if question.schema is not None:
+        named = {"name": "answer", "schema": question.schema, "strict": True}
+        fields["response_format"] = {"type": "json_schema", "json_schema": named}
+    return fields
+
+
+def function(tool: Tool) -> Json:
+    """A tool as OpenAI has it."""
+    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+
+
+def _chat_tokens(logprobs: Any) -> list[tuple[str, float]] | None:
+    return None if logprobs is None else [(one.token, one.logprob) for one in logprobs.content]
+
+
+def _chat_whole(served: Served, question: Question) -> Answer:
+    made = served.openai().chat.completions.create(**_chat_fields(question))
+    choices = [
+        Said(
+            choice.message.content or "",
+            getattr(choice.message, "reasoning_content", ""),
+            [(c.function.name, c.function.arguments) for c in choice.message.tool_calls or ()],
+            choice.finish_reason,
+            _chat_tokens(choice.logprobs),
+        )
+        for choice in made.choices
+    ]
+    return _openai_answer(choices, made.usage)
+
+
+def _chat_streamed(served: Served, question: Question) -> Answer:
+    said = [Said(tokens=[] if question.logprobs else None) for _ in range(question.n)]
+    usage = None
+    for chunk in served.openai().chat.completions.create(
+        **_chat_fields(question), stream=True, stream_options={"include_usage": True}
+    ):
+        assert usage is None, "the usage comes last"
+        usage = chunk.usage
+        for choice in chunk.choices:
+            one, delta = said[choice.index], choice.delta
+            assert not one.reason, "nothing comes after the reason"
+            one.content += delta.content or ""
+            one.reasoning += getattr(delta, "reasoning_content", "")
+            one.reason = choice.finish_reason or ""
+            for call in delta.tool_calls or ():
+                one.add_call(call.index, call.function.name, call.function.arguments)
+            if choice.logprobs is not None and one.tokens is not None:
+                one.tokens += _chat_tokens(choice.logprobs) or ()
+    return _openai_answer(said, usage)
+
+
+def _openai_answer(choices: list[Said], usage: Any) -> Answer:
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    thought = usage.completion_tokens_details.reasoning_tokens
+    return Answer(choices, usage.prompt_tokens, usage.completion_tokens, thought)
+
+
+# ---- /v1/completions
+
+
+def _completion_fields(question: Question) -> Json:
+    fields: Json = {
+        "model": question.model,
+        "prompt": question.text,
+        "max_tokens": question.max_tokens,
+        "temperature": question.temperature,
+        "seed": question.seed,
+        "n": question.n,
+    }
+    if question.logprobs:
+        fields["logprobs"] = 0
+    if question.stop:
+        fields["stop"] = list(question.stop)
+    if question.schema is not None:
+        named = {"name": "answer", "schema": question.schema}
+        wanted = {"type": "json_schema", "json_schema": named}
+        fields["extra_body"] = {"response_format": wanted}
+    return fields
+
+
+def _completion_tokens(logprobs: Any) -> list[tuple[str, float]] | None:
+    if logprobs is None:
+        return None
+    return list(zip(logprobs.tokens, logprobs.token_logprobs, strict=True))
+
+
+def _completion_whole(served: Served, question: Question) -> Answer:
+    made = served.openai().completions.create(**_completion_fields(question))
+    choices = [
+        Said(choice.text, reason=choice.finish_reason, tokens=_completion_tokens(choice.logprobs))
+        for choice in made.choices
+    ]
+    return _openai_answer(choices, made.usage)
+
+
+def _completion_streamed(served: Served, question: Question) -> Answer:
+    said = [Said(tokens=[] if question.logprobs else None) for _ in range(question.n)]
+    usage = None
+    for chunk in served.openai().completions.create(
+        **_completion_fields(question), stream=True, stream_options={"include_usage": True}
+    ):
+        assert usage is None, "the usage comes last"
+        usage = chunk.usage
+        for choice in chunk.choices:
+            one = said[choice.index]
+            assert not one.reason, "nothing comes after the reason"
+            one.content += choice.text
+            one.reason = choice.finish_reason or ""
+            if choice.logprobs is not None and one.tokens is not None:
+                one.tokens += _completion_tokens(choice.logprobs) or ()
+    return _openai_answer(said, usage)
+
+
+# ---- /v1/responses
+
+
+def _response_fields(question: Question) -> Json:
+    fields: Json = {
+        "model": question.model,
+        "input": question.text,
+        "max_output_tokens": question.max_tokens,
+        "temperature": question.temperature,
+        "extra_body": {"seed": question.seed},
+    }
+    if question.logprobs:
+        fields["include"] = ["message.output_text.logprobs"]
+    if question.tools:
+        fields["tools"] = [
+            {"type": "function", "strict": False, **function(tool)} for tool in question.tools
+        ]
+        fields["tool_choice"] = "required" if question.required else "auto"
+    if question.schema is not None:
+        wanted = {"type": "json_schema", "name": "answer", "schema": question.schema}
+        fields["text"] = {"format": wanted}
+    if question.stop:
+        fields["extra_body"]["stop"] = list(question.stop)
+    return fields
+
+
+def _response_answer(response: Any, logprobs: bool) -> Answer:
+    said = Said(tokens=[] if logprobs else None)
+    for item in response.output:
+        if item.type == "message":
+            for part in item.content:
+                said.content += part.text
+                if said.tokens is not None:
+                    said.tokens += [(one.token, one.logprob) for one in part.logprobs]
+        elif item.type == "reasoning":
+            said.reasoning += "".join(part.text for part in item.content)
+        else:
+            said.calls.append((item.name, item.arguments))
+    said.reason = "length" if response.status == "incomplete" else "stop"
+    if said.calls and response.status == "completed":
+        said.reason = "tool_calls"
+    usage = response.usage
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens
+    thought = usage.output_tokens_details.reasoning_tokens
+    return Answer([said], usage.input_tokens, usage.output_tokens, thought)
+
+
+def _response_whole(served: Served, question: Question) -> Answer:
+    made = served.openai().responses.create(**_response_fields(question))
+    return _response_answer(made, question.logprobs)
+
+
+def _response_streamed(served: Served, question: Question) -> Answer:
+    """From the deltas, which must be what the last event has as a whole."""
+    said = Said(tokens=[] if question.logprobs else None)
+    last = None
+    for number, event in enumerate(
+        served.openai().responses.create(**_response_fields(question), stream=True)
+    ):
+        assert event.sequence_number == number
+        if event.type == "response.output_text.delta":
+            said.content += event.delta
+            if said.tokens is not None:
+                said.tokens += [(one.token, one.logprob) for one in event.logprobs]
+        elif event.type == "response.reasoning_text.delta":
+            said.reasoning += event.delta
+        elif event.type == "response.output_item.added" and event.item.type == "function_call":
+            said.add_call(len(said.calls), event.item.name, "")
+        elif event.type == "response.function_call_arguments.delta":
+            said.add_call(len(said.calls) - 1, "", event.delta)
+        last = event
+    assert last is not None and last.type in ("response.completed", "response.incomplete")
+    answer = _response_answer(last.response, question.logprobs)
+    said.reason = answer.choices[0].reason
+    assert [said] == answer.choices
+    return answer
+
+
+CHAT = Family(_chat_whole, _chat_streamed, choices=True, logprobs=True)
+COMPLETIONS = Family(
+    _completion_whole, _completion_streamed, chat=False, choices=True, logprobs=True
+)
+RESPONSES = Family(_response_whole, _response_streamed, logprobs=True)

@@ -1,0 +1,97 @@
+"""Every place of a body where a parameter goes, with what must stand around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hearth.app.server.parameters import Parameter, Table, Tagged
+from hearth.app.server.schema import AnyOf, ListOf, Schema
+
+_HERE = "<here>"
+
+
+@dataclass(frozen=True)
+class Place:
+    """One parameter.
+
+    Attributes:
+        name: as an error names it.
+        tells: it tells which of several objects stands around it.
+    """
+
+    name: str
+    parameter: Parameter
+    tells: bool
+    _around: Any
+
+    @property
+    def parent(self) -> str:
+        """The object around it; empty: the body."""
+        return self.name.rpartition(".")[0]
+
+    def body(self, written: str) -> bytes:
+        """The least body that has the JSON `written` at this place."""
+        return json.dumps(self._around).replace(json.dumps(_HERE), written).encode()
+
+
+def places(table: Table, levels: int, key: str = "") -> Iterator[Place]:
+    """The parameters of `table`, and those of the tables in it, so many `levels` deep.
+
+    Args:
+        key: which of them tells `table` from others.
+    """
+    needed = {one.name: example(one.schema) for one in table if one.required}
+    needed |= {"model": "tiny"} if "model" in needed else {}
+    for parameter in table:
+        around = {**needed, parameter.name: _HERE}
+        yield Place(parameter.name, parameter, parameter.name == key, around)
+        if parameter.schema is None or not levels:
+            continue
+        for path, wrap, inner, inner_key in _tables(parameter.schema):
+            for place in places(inner, levels - 1, inner_key):
+                value = wrap(place._around)
+                name = f"{parameter.name}{path}.{place.name}"
+                around = {**needed, parameter.name: value}
+                yield Place(name, place.parameter, place.tells, around)
+
+
+def _tables(schema: Schema) -> Iterator[tuple[str, Any, Table, str]]:
+    """(path, what puts one there, table, the field that tells it from others) of every table that a
+    value of `schema` may be, or be a list of.
+    """
+    if isinstance(schema, Table):
+        yield "", lambda value: value, schema, ""
+    elif isinstance(schema, Tagged):
+        for table in schema.kinds.values():
+            yield "", lambda value: value, table, schema.key
+    elif isinstance(schema, ListOf):
+        for path, wrap, table, key in _tables(schema.of):
+            yield f"[0]{path}", lambda value, wrap=wrap: [wrap(value)], table, key
+    elif isinstance(schema, AnyOf):
+        for form in schema.forms:
+            yield from _tables(form)
+
+
+def example(schema: Schema | None) -> Any:
+    """The least value that `schema` takes."""
+    assert schema is not None
+    return _example(schema.json())
+
+
+def _example(described: dict[str, Any]) -> Any:
+    for several in ("anyOf", "oneOf"):
+        if several in described:
+            return _example(described[several][0])
+    if "enum" in described:
+        return described["enum"][0]
+    if described["type"] == "object":
+        fields = described.get("properties", {})
+        return {name: _example(fields[name]) for name in described.get("required", ())}
+    if described["type"] == "array":
+        return [_example(described["items"])] * described.get("minItems", 0)
+    if described["type"] == "string":
+        return "{}" if described.get("format") == "json-object" else "a"
+    return described["minimum"]
