@@ -26,6 +26,7 @@ def _chat_fields(question: Question) -> Json:
     if question.tools:
         fields["tools"] = [{"type": "function", "function": function(t)} for t in question.tools]
         fields["tool_choice"] = "required" if question.required else "auto"
+        fields["parallel_tool_calls"] = question.parallel
     if question.schema is not None:
         named = {"name": "answer", "schema": question.schema, "strict": True}
         fields["response_format"] = {"type": "json_schema", "json_schema": named}
@@ -37,29 +38,26 @@ def function(tool: Tool) -> Json:
     return {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
 
 
-def _chat_tokens(logprobs: Any) -> list[tuple[str, float]] | None:
-    return None if logprobs is None else [(one.token, one.logprob) for one in logprobs.content]
+def _chat_tokens(logprobs: Any) -> list[tuple[str, float]]:
+    return [(one.token, one.logprob) for one in logprobs.content] if logprobs is not None else []
 
 
 def _chat_whole(served: Served, question: Question) -> Answer:
-    made = served.openai().chat.completions.create(**_chat_fields(question))
-    choices = [
-        Said(
-            choice.message.content or "",
-            getattr(choice.message, "reasoning_content", ""),
-            [(c.function.name, c.function.arguments) for c in choice.message.tool_calls or ()],
-            choice.finish_reason,
-            _chat_tokens(choice.logprobs),
-        )
-        for choice in made.choices
-    ]
+    made = served.openai.chat.completions.create(**_chat_fields(question))
+    choices = []
+    for choice in made.choices:
+        message = choice.message
+        thought = getattr(message, "reasoning_content", "")
+        calls = [(call.function.name, call.function.arguments) for call in message.tool_calls or ()]
+        choices.append(Said(message.content or "", thought, calls, choice.finish_reason))
+        choices[-1].add_tokens(_chat_tokens(choice.logprobs))
     return _openai_answer(choices, made.usage)
 
 
 def _chat_streamed(served: Served, question: Question) -> Answer:
-    said = [Said(tokens=[] if question.logprobs else None) for _ in range(question.n)]
+    said = [Said() for _ in range(question.n)]
     usage = None
-    for chunk in served.openai().chat.completions.create(
+    for chunk in served.openai.chat.completions.create(
         **_chat_fields(question), stream=True, stream_options={"include_usage": True}
     ):
         assert usage is None, "the usage comes last"
@@ -72,8 +70,7 @@ def _chat_streamed(served: Served, question: Question) -> Answer:
             one.reason = choice.finish_reason or ""
             for call in delta.tool_calls or ():
                 one.add_call(call.index, call.function.name, call.function.arguments)
-            if choice.logprobs is not None and one.tokens is not None:
-                one.tokens += _chat_tokens(choice.logprobs) or ()
+            one.add_tokens(_chat_tokens(choice.logprobs))
     return _openai_answer(said, usage)
 
 
@@ -106,25 +103,25 @@ def _completion_fields(question: Question) -> Json:
     return fields
 
 
-def _completion_tokens(logprobs: Any) -> list[tuple[str, float]] | None:
+def _completion_tokens(logprobs: Any) -> list[tuple[str, float]]:
     if logprobs is None:
-        return None
+        return []
     return list(zip(logprobs.tokens, logprobs.token_logprobs, strict=True))
 
 
 def _completion_whole(served: Served, question: Question) -> Answer:
-    made = served.openai().completions.create(**_completion_fields(question))
-    choices = [
-        Said(choice.text, reason=choice.finish_reason, tokens=_completion_tokens(choice.logprobs))
-        for choice in made.choices
-    ]
+    made = served.openai.completions.create(**_completion_fields(question))
+    choices = []
+    for choice in made.choices:
+        choices.append(Said(choice.text, reason=choice.finish_reason))
+        choices[-1].add_tokens(_completion_tokens(choice.logprobs))
     return _openai_answer(choices, made.usage)
 
 
 def _completion_streamed(served: Served, question: Question) -> Answer:
-    said = [Said(tokens=[] if question.logprobs else None) for _ in range(question.n)]
+    said = [Said() for _ in range(question.n)]
     usage = None
-    for chunk in served.openai().completions.create(
+    for chunk in served.openai.completions.create(
         **_completion_fields(question), stream=True, stream_options={"include_usage": True}
     ):
         assert usage is None, "the usage comes last"
@@ -134,8 +131,7 @@ def _completion_streamed(served: Served, question: Question) -> Answer:
             assert not one.reason, "nothing comes after the reason"
             one.content += choice.text
             one.reason = choice.finish_reason or ""
-            if choice.logprobs is not None and one.tokens is not None:
-                one.tokens += _completion_tokens(choice.logprobs) or ()
+            one.add_tokens(_completion_tokens(choice.logprobs))
     return _openai_answer(said, usage)
 
 
@@ -157,6 +153,7 @@ def _response_fields(question: Question) -> Json:
             {"type": "function", "strict": False, **function(tool)} for tool in question.tools
         ]
         fields["tool_choice"] = "required" if question.required else "auto"
+        fields["parallel_tool_calls"] = question.parallel
     if question.schema is not None:
         wanted = {"type": "json_schema", "name": "answer", "schema": question.schema}
         fields["text"] = {"format": wanted}
@@ -165,14 +162,13 @@ def _response_fields(question: Question) -> Json:
     return fields
 
 
-def _response_answer(response: Any, logprobs: bool) -> Answer:
-    said = Said(tokens=[] if logprobs else None)
+def _response_answer(response: Any) -> Answer:
+    said = Said()
     for item in response.output:
         if item.type == "message":
             for part in item.content:
                 said.content += part.text
-                if said.tokens is not None:
-                    said.tokens += [(one.token, one.logprob) for one in part.logprobs]
+                said.add_tokens((one.token, one.logprob) for one in part.logprobs)
         elif item.type == "reasoning":
             said.reasoning += "".join(part.text for part in item.content)
         else:
@@ -187,22 +183,21 @@ def _response_answer(response: Any, logprobs: bool) -> Answer:
 
 
 def _response_whole(served: Served, question: Question) -> Answer:
-    made = served.openai().responses.create(**_response_fields(question))
-    return _response_answer(made, question.logprobs)
+    made = served.openai.responses.create(**_response_fields(question))
+    return _response_answer(made)
 
 
 def _response_streamed(served: Served, question: Question) -> Answer:
     """From the deltas, which must be what the last event has as a whole."""
-    said = Said(tokens=[] if question.logprobs else None)
+    said = Said()
     last = None
     for number, event in enumerate(
-        served.openai().responses.create(**_response_fields(question), stream=True)
+        served.openai.responses.create(**_response_fields(question), stream=True)
     ):
         assert event.sequence_number == number
         if event.type == "response.output_text.delta":
             said.content += event.delta
-            if said.tokens is not None:
-                said.tokens += [(one.token, one.logprob) for one in event.logprobs]
+            said.add_tokens((one.token, one.logprob) for one in event.logprobs)
         elif event.type == "response.reasoning_text.delta":
             said.reasoning += event.delta
         elif event.type == "response.output_item.added" and event.item.type == "function_call":
@@ -211,7 +206,7 @@ def _response_streamed(served: Served, question: Question) -> Answer:
             said.add_call(len(said.calls) - 1, "", event.delta)
         last = event
     assert last is not None and last.type in ("response.completed", "response.incomplete")
-    answer = _response_answer(last.response, question.logprobs)
+    answer = _response_answer(last.response)
     said.reason = answer.choices[0].reason
     assert [said] == answer.choices
     return answer

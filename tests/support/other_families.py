@@ -27,7 +27,10 @@ def _message_fields(question: Question) -> Json:
             {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
             for tool in question.tools
         ]
-        fields["tool_choice"] = {"type": "any" if question.required else "auto"}
+        fields["tool_choice"] = {
+            "type": "any" if question.required else "auto",
+            "disable_parallel_tool_use": not question.parallel,
+        }
     if question.schema is not None:
         wanted = {"type": "json_schema", "schema": question.schema}
         fields["output_config"] = {"format": wanted}
@@ -58,13 +61,13 @@ def _message_answer(message: Any) -> Answer:
 
 
 def _message_whole(served: Served, question: Question) -> Answer:
-    return _message_answer(served.anthropic().messages.create(**_message_fields(question)))
+    return _message_answer(served.anthropic.messages.create(**_message_fields(question)))
 
 
 def _message_streamed(served: Served, question: Question) -> Answer:
     """From the deltas, which must be what the client makes of them."""
     said = Said()
-    with served.anthropic().messages.stream(**_message_fields(question)) as stream:
+    with served.anthropic.messages.stream(**_message_fields(question)) as stream:
         for event in stream:
             if event.type == "content_block_start" and event.content_block.type == "tool_use":
                 said.add_call(len(said.calls), event.content_block.name, "")
@@ -117,22 +120,20 @@ def _ollama_answer(lines: Iterable[Json]) -> Answer:
             function = call["function"]
             said.calls.append((function["name"], json.dumps(function["arguments"])))
         last = line if line["done"] else {}
-    said.reason = "tool_calls" if said.calls else last["done_reason"]
+    said.reason = last["done_reason"]
+    if said.calls and said.reason == "stop":
+        said.reason = "tool_calls"
     return Answer([said], last["prompt_eval_count"], last["eval_count"])
 
 
 def _ollama_whole(served: Served, question: Question) -> Answer:
-    with served.http() as client:
-        made = client.post("/api/chat", json={**_ollama_fields(question), "stream": False})
+    made = served.http.post("/api/chat", json={**_ollama_fields(question), "stream": False})
     made.raise_for_status()
     return _ollama_answer([made.json()])
 
 
 def _ollama_streamed(served: Served, question: Question) -> Answer:
-    with (
-        served.http() as client,
-        client.stream("POST", "/api/chat", json=_ollama_fields(question)) as answer,
-    ):
+    with served.http.stream("POST", "/api/chat", json=_ollama_fields(question)) as answer:
         answer.raise_for_status()
         return _ollama_answer(map(json.loads, answer.iter_lines()))
 

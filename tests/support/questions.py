@@ -5,7 +5,7 @@ clients that people use; and of the engine itself, which says the ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,7 @@ class Question:
     stop: tuple[str, ...] = ()
     tools: tuple[Tool, ...] = ()
     required: bool = False
+    parallel: bool = True
     schema: Mapping[str, Any] | None = None
     n: int = 1
     logprobs: bool = False
@@ -64,6 +65,7 @@ class Question:
             constraint=schema,
             tools=self.tools,
             tool_choice="required" if self.required else "auto",
+            parallel_tool_calls=self.parallel,
         )
 
 
@@ -76,8 +78,15 @@ class Said:
     calls: list[tuple[str, str]] = field(default_factory=list)
     """Names and arguments."""
     reason: str = ""
-    tokens: list[tuple[str, float]] | None = None
-    """With log probabilities, where they are asked for."""
+    tokens: list[str] = field(default_factory=list)
+    """Where log probabilities are asked for."""
+    logprobs: list[float] = field(default_factory=list, compare=False)
+    """Of the tokens; what is known already and not computed again moves them a little."""
+
+    def add_tokens(self, tokens: Iterable[tuple[str, float]]) -> None:
+        for text, logprob in tokens:
+            self.tokens.append(text)
+            self.logprobs.append(logprob)
 
     def add_call(self, position: int, name: str | None, arguments: str | None) -> None:
         if position == len(self.calls):
@@ -116,13 +125,15 @@ class Family:
     """Whole answers have the arguments of calls as they were written, not as objects."""
 
 
-async def from_engine(
-    served: Served, question: Question, *, chat: bool
-) -> tuple[Answer, list[list[int]], list[str]]:
-    """What the engine says, the ids of each choice, and their text, control tokens written out."""
+FromEngine = tuple[Answer, list[list[int]], list[str]]
+"""What it says, the ids of each choice, and their text, control tokens written out."""
+
+
+async def from_engine(served: Served, question: Question, *, chat: bool) -> FromEngine:
+    """What the engine of the model says."""
     async with HostClient.attach(served.place, start=False) as host:
         backend = host.backend(served.spec(question.model))
-        said = [Said(tokens=[] if question.logprobs else None) for _ in range(question.n)]
+        said = [Said() for _ in range(question.n)]
         ids: list[list[int]] = [[] for _ in said]
         usage = Usage()
         async for event in backend.generate(question.request(chat=chat)):
@@ -133,8 +144,7 @@ async def from_engine(
                     one.reasoning += event.text
                 else:
                     one.content += event.text
-                if one.tokens is not None:
-                    one.tokens += [(token.text, token.logprob) for token in event.logprobs or ()]
+                one.add_tokens((token.text, token.logprob) for token in event.logprobs or ())
                 ids[event.index] += event.ids
             elif isinstance(event, ToolCallPart):
                 said[event.index].add_call(event.position, event.name, event.arguments)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import anthropic
@@ -57,19 +58,17 @@ class Served:
     def port(self) -> int:
         return int(self.root.rpartition(":")[2])
 
+    @cached_property
     def openai(self) -> openai.OpenAI:
         return openai.OpenAI(base_url=self.url, api_key="none", max_retries=0, timeout=_TIMEOUT_S)
 
-    def async_openai(self) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(
-            base_url=self.url, api_key="none", max_retries=0, timeout=_TIMEOUT_S
-        )
-
+    @cached_property
     def anthropic(self) -> anthropic.Anthropic:
         return anthropic.Anthropic(
             base_url=self.root, api_key="none", max_retries=0, timeout=_TIMEOUT_S
         )
 
+    @cached_property
     def http(self) -> httpx.Client:
         return httpx.Client(base_url=self.root, timeout=_TIMEOUT_S)
 

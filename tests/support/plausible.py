@@ -1,0 +1,72 @@
+"""Plausible values for the types that clients declare for their parameters."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+)
+
+from typing_extensions import get_type_hints, is_typeddict
+
+_PLAIN: dict[Any, tuple[Any, ...]] = {
+    str: ("x",),
+    bool: (True, False),
+    int: (1, 2),
+    float: (0.5,),
+    object: ({},),
+    Any: ({},),
+    type(None): (None,),
+}
+
+
+def values(annotation: Any) -> Iterator[Any]:
+    """One value of each alternative of `annotation`: of a union every arm, of a `Literal` every
+    value, of a typed dictionary its required fields alone, and with each of the others. Files have
+    none: JSON lacks them.
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Required, NotRequired, Annotated):
+        yield from values(arguments[0])
+    elif origin in (Union, types.UnionType):
+        for arm in arguments:
+            yield from values(arm)
+    elif origin is Literal:
+        yield from arguments
+    elif is_typeddict(annotation):
+        yield from _dictionaries(annotation)
+    elif origin in (list, Iterable, Sequence):
+        yield from ([value] for value in values(arguments[0]))
+    elif origin in (dict, Mapping):
+        yield from ({"5": value} for value in values(arguments[1]))
+    else:
+        yield from _PLAIN.get(annotation, ())
+
+
+def _dictionaries(kind: Any) -> Iterator[dict[str, Any]]:
+    hints = get_type_hints(kind, include_extras=True)
+    # The class does not know which are required: its annotations are texts.
+    needed = {name for name, hint in hints.items() if _is_required(hint, kind.__total__)}
+    least = {name: next(values(hints[name])) for name in sorted(needed)}
+    yield least
+    for name in sorted(hints.keys() - needed):
+        yield {**least, name: next(values(hints[name]))}
+
+
+def _is_required(hint: Any, total: bool) -> bool:
+    origin = get_origin(hint)
+    return origin is Required or (total and origin is not NotRequired)
+
+
+def parameters(kind: Any) -> dict[str, list[Any]]:
+    """The fields of a typed dictionary, and values of each."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: list(values(hint)) for name, hint in hints.items()}
