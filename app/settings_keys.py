@@ -85,7 +85,7 @@ class Key:
         low = f"above {self.above:g}" if self.above is not None else ""
         if self.low is not None:
             low = f"from {_number(self.low)}"
-        if self.high is None:
+        if self.high is None or self.high == _INT32_MAX:  # As many as anybody may want.
             return f" {low}" if low else ""
         return f" {low} to {_number(self.high)}" if low else f" up to {_number(self.high)}"
 
@@ -342,7 +342,7 @@ def _key_of(field: Field) -> Key:
         field.help,
         low=None if field.above_minimum else field.minimum,
         above=field.minimum if field.above_minimum else None,
-        high=None if field.maximum == _INT32_MAX else field.maximum,
+        high=field.maximum,
         auto=field.optional,
     )
 

@@ -272,20 +272,24 @@ class Backend(Protocol):
         """What the model would get for `request`; nothing is generated."""
         ...
 
-    async def score(self, ids: Sequence[int], *, top: int = 0) -> Scores:
+    async def score(self, ids: Sequence[int], *, top: int = 0, session: str = "") -> Scores:
         """Log probability of each of `ids` (two or more) after those before it, and the `top`
-        likeliest in its place.
+        likeliest in its place. `session` as in `Request`.
         """
         ...
 
     async def embed(
-        self, texts: Sequence[str | tuple[int, ...]], *, pooling: Pooling = "model"
+        self,
+        texts: Sequence[str | tuple[int, ...]],
+        *,
+        pooling: Pooling = "model",
+        session: str = "",
     ) -> Embeddings:
         """One vector a text (or its token ids); `pooling` "model" is what the model was trained
         with, else mean.
         """
         ...
 
-    async def rank(self, query: str, texts: Sequence[str]) -> Ranks:
+    async def rank(self, query: str, texts: Sequence[str], *, session: str = "") -> Ranks:
         """How well each text answers `query`, by a model that was trained to say so."""
         ...

@@ -168,7 +168,7 @@ class Client:
     def _flush(self) -> None:
         data = b"".join(self._outgoing)
         self._outgoing.clear()
-        if not self._writer.is_closing():
+        if data and not self._writer.is_closing():
             self._writer.write(data)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.requests import build, session_of_user
+from hearth.app.server.requests import build, known_effort, session_of_user
 from hearth.backends.contract import Constraint, Message, Request, Tool, ToolCall, ToolChoice
 from hearth.backends.errors import ConflictingParameters
 
@@ -86,7 +86,7 @@ def _template_values(given: Json) -> dict[str, Any]:
         values["enable_thinking"] = kind == "enabled"
     effort = given.get("output_config", {}).get("effort")
     if effort is not None:
-        values["reasoning_effort"] = "xhigh" if effort == "max" else effort
+        values["reasoning_effort"] = known_effort(effort)
     return values
 
 

@@ -13,7 +13,7 @@ from hearth.app.server import answers, sse
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import Choice, Happenings, Tally
 from hearth.app.server.messages import read_messages, read_tools
-from hearth.app.server.requests import build, constraint_of, stream_options
+from hearth.app.server.requests import build, constraint_of, known_effort, stream_options
 from hearth.app.server.tables.chat import CHAT
 from hearth.backends.contract import (
     ChoiceFinished,
@@ -130,6 +130,7 @@ def template_values(given: Mapping[str, Any]) -> dict[str, Any]:
     effort = given.get("reasoning_effort")
     if effort is None:
         return values
+    effort = known_effort(effort)
     if values.get("reasoning_effort", effort) != effort:
         raise ConflictingParameters(
             "reasoning_effort", "reasoning_effort differs from that of chat_template_kwargs."

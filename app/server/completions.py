@@ -172,7 +172,7 @@ async def _echoes(backend: Backend, requests: Sequence[Request], top: int | None
         first = TokenLogprob(prompt.ids[0], await backend.detokenize(prompt.ids[:1]), 0.0)
         if len(prompt.ids) == 1:
             return _Echo(text, (first,))
-        scores = await backend.score(prompt.ids, top=top)
+        scores = await backend.score(prompt.ids, top=top, session=request.session)
         return _Echo(text, (first, *scores.tokens))
 
     return list(await asyncio.gather(*map(echo, requests)))

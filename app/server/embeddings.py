@@ -29,7 +29,8 @@ async def create_embedding(http: HttpRequest) -> Response:
     backend = await exchange.backend()
     pooling = given.get("pooling", "model")
     inputs = [text if isinstance(text, str) else tuple(text) for text in texts]
-    found = await exchange.attend(exchange.measured(backend.embed(inputs, pooling=pooling)))
+    asked = backend.embed(inputs, pooling=pooling, session=exchange.session)
+    found = await exchange.attend(exchange.measured(asked))
     vectors = [list(vector) for vector in found.vectors]
     if "dimensions" in given:
         vectors = [shortened(vector, given["dimensions"]) for vector in vectors]
@@ -80,7 +81,8 @@ async def rerank(http: HttpRequest) -> Response:
     given = exchange.given
     texts = [item if isinstance(item, str) else item["text"] for item in given["documents"]]
     backend = await exchange.backend()
-    found = await exchange.attend(exchange.measured(backend.rank(given["query"], texts)))
+    asked = backend.rank(given["query"], texts, session=exchange.session)
+    found = await exchange.attend(exchange.measured(asked))
     best = sorted(range(len(texts)), key=lambda index: -found.scores[index])
     results: list[dict[str, Any]] = []
     for index in best[: given.get("top_n")]:

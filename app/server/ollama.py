@@ -172,7 +172,8 @@ async def embed(http: HttpRequest) -> Response:
     texts = exchange.given["input"]
     backend = await exchange.backend()
     inputs = [texts] if isinstance(texts, str) else texts
-    found = await exchange.attend(exchange.measured(backend.embed(inputs)))
+    asked = backend.embed(inputs, session=exchange.session)
+    found = await exchange.attend(exchange.measured(asked))
     vectors = [list(vector) for vector in found.vectors]
     if "dimensions" in exchange.given:
         vectors = [shortened(vector, exchange.given["dimensions"]) for vector in vectors]

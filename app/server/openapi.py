@@ -56,9 +56,10 @@ CODES: Final = {
     "unknown_token": "a token id is not in the model's vocabulary",
     "context_length_exceeded": "the prompt and the asked tokens do not fit into the context",
     "no_chat_template": "the model has no chat template",
+    "malformed_request": "what came is no HTTP, or HTTP that others might read differently",
 }
-"""Every code of an error with status 400; the last five of them depend on more than one value, so
-that no schema can say when they come.
+"""Every code of an error with status 400. Those between the first and the last depend on several
+values, or on the model, so that no schema can say when they come.
 """
 
 

@@ -186,7 +186,7 @@ def _tune(client: socket.socket) -> None:
     client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     if client.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    # asyncio does so only for sockets that name their protocol, which accepted ones do not: then the
+    # asyncio does so only for sockets that name their protocol, which accepted ones do not: the
     # body of an answer would wait 40 ms for the client to acknowledge its head.
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 
 from hearth.app.chosen import Chosen
 from hearth.app.server.generation import Happenings
+from hearth.app.server.tables.chat import HIGHEST_EFFORT
 from hearth.app.settings import ModelUse
 from hearth.backends.contract import Constraint, Request, SamplingParams
 from hearth.backends.engine.validate import validate
@@ -100,6 +101,11 @@ def stream_options(given: Mapping[str, Any]) -> StreamOptions:
             "stream_options", "stream_options without stream.", "Set stream to true as well."
         )
     return StreamOptions(stream, (options or {}).get("include_usage", False))
+
+
+def known_effort(effort: str) -> str:
+    """How much to think, in the words that chat templates know."""
+    return HIGHEST_EFFORT if effort == "max" else effort
 
 
 def constraint_of(response_format: Mapping[str, Any] | None) -> Constraint | None:

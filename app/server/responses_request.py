@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.messages import Toolbox, read_tools
-from hearth.app.server.requests import build
+from hearth.app.server.requests import build, known_effort
 from hearth.backends.contract import Constraint, Message, Request, Role, ToolCall
 from hearth.backends.errors import ConflictingParameters
 
@@ -51,7 +51,7 @@ def read_request(exchange: Exchange) -> Request:
         forced_tool=toolbox.forced_tool,
         parallel_tool_calls=given.get("parallel_tool_calls", True),
         constraint=_constraint(given.get("text", {}).get("format")),
-        template_values={} if effort is None else {"reasoning_effort": effort},
+        template_values={} if effort is None else {"reasoning_effort": known_effort(effort)},
     )
 
 

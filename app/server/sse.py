@@ -181,9 +181,9 @@ class EventStream(Response):
                 await asyncio.wait((writing, watching), return_when=asyncio.FIRST_COMPLETED)
                 if whole and writing.done() and writing.exception() is None:
                     await send({"type": "http.response.body", "body": b""})
-            for task in (writing, watching):
-                if task.done():
-                    task.result()
+            for sending in (writing, watching):
+                if sending.done():
+                    sending.result()
         finally:
             for task in tasks:
                 task.cancel()

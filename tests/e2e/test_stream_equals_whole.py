@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from anthropic.types import Usage
 
 from gguf_builder import tiny_llama
 from hearth.backends.contract import Tool
@@ -267,3 +268,74 @@ def test_the_scripted_model_says_its_scripts(server) -> None:
     calls = chat.create(**ask, tools=tools).choices[0].message
     assert calls.content == "I look it up."
     assert [(c.function.name, c.function.arguments) for c in calls.tool_calls] == list(CALLS)
+
+
+def test_openais_helpers_make_the_whole_answer_of_a_stream(server) -> None:
+    client = server.openai
+    tool = {
+        "type": "function",
+        "function": {"name": "weather", "strict": True, "parameters": WEATHER.parameters},
+    }
+    shape = {"type": "json_schema", "json_schema": {"name": "answer", "schema": ANSWER}}
+    for fields in (
+        {"model": "exact", "max_tokens": 200, "response_format": shape},
+        {"model": "scripted", "max_tokens": WHOLE, "tools": [tool]},
+    ):
+        fields = {**fields, "messages": PLAIN.messages, "temperature": 0}
+        whole = client.chat.completions.create(**fields).choices[0]
+        with client.chat.completions.stream(**fields) as stream:
+            made = stream.get_final_completion().choices[0]
+        assert made.finish_reason == whole.finish_reason
+        assert made.message.content == (whole.message.content or None)
+        calls = [
+            [(call.id[:5], call.function.name, call.function.arguments) for call in calls or ()]
+            for calls in (made.message.tool_calls, whole.message.tool_calls)
+        ]
+        assert calls[0] == calls[1]
+    with client.responses.stream(model="scripted", input="Hi", temperature=0) as stream:
+        response = stream.get_final_response()
+    assert response.output_text == SAID.strip("\n")
+
+
+def test_anthropics_counts_are_those_of_the_answer(server) -> None:
+    client = server.anthropic
+    asked = {
+        "model": "exact",
+        "system": "You are brief.",
+        "messages": PLAIN.messages,
+        "tools": [{"name": "weather", "input_schema": WEATHER.parameters}],
+    }
+    counted = client.messages.count_tokens(**asked).input_tokens
+    answer = client.messages.create(**asked, max_tokens=8)
+    assert prompt_tokens(answer.usage) == counted
+    plain = client.messages.count_tokens(model="exact", messages=PLAIN.messages).input_tokens
+    assert plain < counted
+
+
+def test_a_marked_prefix_is_written_once_and_found_again(server) -> None:
+    client = server.anthropic
+    system = "Tokens are pieces of text, and models read them one by one. " * 12
+    kept = {"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}
+    usages = []
+    for question in ("What is a token?", "What is a model?", "And a prompt?"):
+        asked = {
+            "model": "exact",
+            "system": [kept],
+            "messages": [{"role": "user", "content": question}],
+        }
+        counted = client.messages.count_tokens(**asked).input_tokens
+        with client.messages.stream(**asked, max_tokens=8) as stream:
+            usage = stream.get_final_message().usage
+        assert prompt_tokens(usage) == counted
+        usages.append(usage)
+    first, *others = usages
+    assert first.cache_creation_input_tokens > 100
+    marked = first.cache_creation_input_tokens + first.cache_read_input_tokens
+    for usage in others:
+        assert usage.cache_creation_input_tokens == 0 < marked <= usage.cache_read_input_tokens
+
+
+def prompt_tokens(usage: Usage) -> int:
+    """All of them, known or not."""
+    known = usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+    return usage.input_tokens + known

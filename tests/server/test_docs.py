@@ -1,21 +1,28 @@
-"""The page about the endpoint names everything that there is."""
+"""The page about the API is what the tables say, and names everything that there is."""
 
 from __future__ import annotations
 
 import pytest
 
-from hearth.app.server import parameters
-from hearth.app.server.application import ENDPOINTS
-from source_tree import ROOT
+import api_docs
+from hearth.app.server.openapi import CODES
+from hearth.app.server.routes import ENDPOINTS
 
-PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("name", sorted({*parameters.CHAT, *parameters.COMPLETIONS}))
-def test_every_parameter_is_documented(name) -> None:
-    assert f"`{name}`" in PAGE
+PAGE = api_docs.PAGE.read_text(encoding="utf-8")
 
 
-def test_every_url_is_documented() -> None:
-    for method, path, _ in ENDPOINTS:
-        assert f"{method} {path.replace('{name:path}', '{id}')}`" in PAGE
+def test_the_page_is_what_the_tool_writes() -> None:
+    assert api_docs.page() == PAGE, "run python tools/api_docs.py"
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: f"{one.method} {one.path}")
+def test_every_url_and_its_parameters_are_documented(endpoint) -> None:
+    title = f"{endpoint.method} {endpoint.path.replace(':path', '')}"
+    assert f"`{title}`" in PAGE
+    part = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    for parameter in (*(endpoint.table or ()), *endpoint.query):
+        assert f"`{parameter.name}`" in part
+
+
+def test_every_code_is_documented() -> None:
+    assert all(f"| `{code}` |" in PAGE for code in CODES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
@@ -28,37 +29,38 @@ _PLAIN: dict[Any, tuple[Any, ...]] = {
 }
 
 
-def values(annotation: Any) -> Iterator[Any]:
+def values(annotation: Any, levels: int = 2) -> Iterator[Any]:
     """One value of each alternative of `annotation`: of a union every arm, of a `Literal` every
-    value, of a typed dictionary its required fields alone, and with each of the others. Files have
-    none: JSON lacks them.
+    value, of a typed dictionary its required fields alone, and with each of the others, which get
+    every value of theirs on the first `levels`, then one. Files have none: JSON lacks them.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Required, NotRequired, Annotated):
-        yield from values(arguments[0])
+        yield from values(arguments[0], levels)
     elif origin in (Union, types.UnionType):
         for arm in arguments:
-            yield from values(arm)
+            yield from values(arm, levels)
     elif origin is Literal:
         yield from arguments
     elif is_typeddict(annotation):
-        yield from _dictionaries(annotation)
+        yield from _dictionaries(annotation, levels)
     elif origin in (list, Iterable, Sequence):
-        yield from ([value] for value in values(arguments[0]))
+        yield from ([value] for value in values(arguments[0], levels))
     elif origin in (dict, Mapping):
-        yield from ({"5": value} for value in values(arguments[1]))
+        yield from ({"5": value} for value in values(arguments[1], levels))
     else:
         yield from _PLAIN.get(annotation, ())
 
 
-def _dictionaries(kind: Any) -> Iterator[dict[str, Any]]:
+def _dictionaries(kind: Any, levels: int) -> Iterator[dict[str, Any]]:
     hints = get_type_hints(kind, include_extras=True)
     # The class does not know which are required: its annotations are texts.
     needed = {name for name, hint in hints.items() if _is_required(hint, kind.__total__)}
     least = {name: next(values(hints[name])) for name in sorted(needed)}
     yield least
     for name in sorted(hints.keys() - needed):
-        yield {**least, name: next(values(hints[name]))}
+        some = itertools.islice(values(hints[name], levels - 1), None if levels > 0 else 1)
+        yield from ({**least, name: value} for value in some)
 
 
 def _is_required(hint: Any, total: bool) -> bool:

@@ -53,6 +53,7 @@ class _Backend(FakeBackend):
 
     async def embed(self, texts, *, pooling="model", session=""):
         validate_embed(texts, pooling, session, VOCAB)
+        self._host.note("session", session)
         return await super().embed(texts, pooling=pooling)
 
     async def rank(self, query, texts, *, session=""):

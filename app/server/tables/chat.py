@@ -23,6 +23,8 @@ MOST_PARTS: Final = 1024
 MOST_TOOLS: Final = 128
 NAME: Final = Text(1, 64, "^[A-Za-z0-9_-]{1,64}$")
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
+"""What chat templates know; the most of them is `HIGHEST_EFFORT`, which clients also call max."""
+HIGHEST_EFFORT: Final = EFFORTS[-1]
 
 _NO_MEDIA: Final = "models here read text alone for now"
 _TEXT_PART: Final = Table(
@@ -269,7 +271,9 @@ CHAT: Final = Table(
         honoured("tool_choice", TOOL_CHOICE, "whether it may, must, or which", "auto with tools"),
         honoured("parallel_tool_calls", Flag(), "more than one call in an answer", "true"),
         honoured(
-            "reasoning_effort", OneOf(EFFORTS), "how much to think, where the template can say so"
+            "reasoning_effort",
+            OneOf((*EFFORTS, "max")),
+            "how much to think, where the template can say so; max is xhigh",
         ),
         honoured("chat_template_kwargs", TEMPLATE_KWARGS, "variables of the chat template"),
         honoured(

@@ -77,7 +77,7 @@ def sampling() -> tuple[Parameter, ...]:
 
 def limits(*names: str) -> tuple[Parameter, ...]:
     """Those of the numbers of `Request`, by name."""
-    defaults = {"n": "1", "min_tokens": "0", "priority": "0"}
+    defaults = {"n": "1", "min_tokens": "0", "priority": "0", "max_tokens": "the settings'"}
     return tuple(
         honoured(field.name, Number.of(field), field.help, defaults.get(field.name, ""))
         for field in validate.REQUEST_FIELDS

@@ -205,7 +205,11 @@ _FORMAT: Final = Tagged(
 _REASONING: Final = Table(
     "Reasoning",
     (
-        honoured("effort", OneOf(EFFORTS), "how much to think, where the template can say so"),
+        honoured(
+            "effort",
+            OneOf((*EFFORTS, "max")),
+            "how much to think, where the template can say so; max is xhigh",
+        ),
         without_effect(
             "summary", OneOf(("auto", "concise", "detailed")), "thoughts are given as they are"
         ),
@@ -229,7 +233,7 @@ CREATE_RESPONSE: Final = Table(
         ),
         honoured("instructions", Text(), "how to answer", "the settings' system prompt"),
         common.STREAM,
-        honoured(
+        without_effect(
             "stream_options",
             Table(
                 "ResponseStreamOptions",
@@ -241,7 +245,7 @@ CREATE_RESPONSE: Final = Table(
                     ),
                 ),
             ),
-            "only with stream",
+            "there is nothing to choose",
         ),
         honoured(
             "max_output_tokens",
@@ -291,11 +295,10 @@ CREATE_RESPONSE: Final = Table(
             "what the answer must be",
         ),
         honoured("metadata", MapOf(Text(longest=512), 16), "given back with the answer"),
-        honoured(
+        refused(
             "truncation",
-            OneOf(("disabled",), {"auto": "a conversation that is too long is refused, never cut"}),
-            "what happens to a conversation that is too long",
-            "disabled",
+            "a conversation that is too long is refused, never cut",
+            OneOf(("disabled",)),
         ),
         common.KEEP_ALIVE,
         common.USER,

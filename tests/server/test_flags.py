@@ -1,0 +1,60 @@
+"""What bodies, flags and settings call alike has one range: all are made of the same fields."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from hearth.app.cli.options import KeyType, flag_of
+from hearth.app.cli.run import run
+from hearth.app.server.routes import ENDPOINTS
+from hearth.app.server.schema import Number
+from hearth.app.settings_keys import ALL, Key
+
+DIFFERENT = {
+    "seed": "bodies take signed seeds as well, as OpenAI's clients send them",
+    "logprobs": "chats have a flag of this name",
+}
+NOTHING_NEW = ("/v1/completions", "max_tokens")
+"""0 computes the prompt alone."""
+NUMBERS = sorted(
+    {
+        (endpoint.path, parameter.name, parameter.schema)
+        for endpoint in ENDPOINTS
+        for parameter in endpoint.table or ()
+        if isinstance(parameter.schema, Number)
+        and parameter.name in ALL
+        and parameter.name not in DIFFERENT
+    },
+    key=lambda found: found[:2],
+)
+
+
+def takes(key: Key, value: float) -> bool:
+    try:
+        KeyType(key).convert(str(value), None, None)
+    except click.BadParameter:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("path", "name", "number"), NUMBERS)
+def test_bodies_and_flags_have_one_range(path, name, number) -> None:
+    key = ALL[name]
+    step = 1 if number.whole else 0.001
+    low = number.low + ((path, name) == NOTHING_NEW)
+    assert takes(key, low) is not number.above_low
+    assert not takes(key, low - step)
+    assert takes(key, low + step)
+    assert takes(key, number.high)
+    assert not takes(key, number.high + step)
+    assert takes(key, 1.5) is not number.whole or number.high < 1.5
+
+
+def test_every_such_number_is_a_flag_of_run() -> None:
+    helped = CliRunner().invoke(run, ["--help"]).output
+    names = {name for _, name, _ in NUMBERS}
+    assert {"temperature", "top_p", "max_tokens"} <= names
+    for name in names:
+        assert flag_of(ALL[name]) in helped
