@@ -255,13 +255,13 @@ _ENCODER = msgspec.msgpack.Encoder()
 def encode(frame: Frame) -> bytes:
     """The frame's bytes, length first.
 
-    Raises `WireError` if it is larger than `MAX_FRAME_BYTES`, or holds what msgpack does not: text
-    with lone surrogates, whole numbers beyond 64 bits.
+    Raises `WireError` if it is larger than `MAX_FRAME_BYTES`, nested too deeply, or holds what
+    msgpack does not: text with lone surrogates, whole numbers beyond 64 bits.
     """
     kind = type(frame.body).__name__
     try:
         payload = _ENCODER.encode((frame.id, kind, frame.body, frame.model))
-    except (UnicodeEncodeError, OverflowError, TypeError) as error:
+    except (UnicodeEncodeError, OverflowError, TypeError, RecursionError) as error:
         raise WireError(f"a {kind} frame cannot be written: {error}") from error
     if len(payload) > MAX_FRAME_BYTES:
         raise WireError(f"a {kind} frame of {len(payload):,} bytes exceeds {MAX_FRAME_BYTES:,}")
@@ -272,14 +272,14 @@ def decode(payload: bytes) -> Frame:
     """The frame in `payload` (without its length). Raises `BodyError` or another `WireError`."""
     try:
         ident, kind, raw, model = _ENVELOPE.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"malformed frame: {error}") from error
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise WireError(f"unknown frame kind {kind!r}")
     try:
         return Frame(ident, decoder.decode(raw), model)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BodyError(ident, f"malformed {kind} frame: {error}") from error
 
 
@@ -329,11 +329,16 @@ class FrameReader:
             self._buffer += data
 
     def _take(self) -> list[bytes]:
-        """Whole frames out of the buffer."""
+        """Whole frames out of the buffer. What came before one that is too large is taken first."""
         buffer, start, payloads = self._buffer, 0, []
         while len(buffer) - start >= _LENGTH.size:
             body = start + _LENGTH.size
-            end = body + _checked_length(buffer[start:body])
+            try:
+                end = body + _checked_length(buffer[start:body])
+            except WireError:
+                if not payloads:
+                    raise
+                break
             if end > len(buffer):
                 break
             payloads.append(bytes(buffer[body:end]))

@@ -33,7 +33,7 @@ from hearth.backends.contract import Failed, Finished, ModelSpec, Prompt
 from hearth.backends.engine.engine import Engine, Work
 from hearth.backends.engine.grammars import Grammars
 from hearth.backends.engine.sequence import Clock
-from hearth.backends.errors import InternalError, to_info
+from hearth.backends.errors import InternalError, InvalidParameter, to_info
 from hearth.backends.preparer import Preparer
 from hearth.backends.runners import open_model
 from hearth.backends.text.renderer import Renderer
@@ -41,6 +41,7 @@ from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.wire import (
     Answer,
     Body,
+    BodyError,
     Cancel,
     ClearCache,
     Detokenize,
@@ -63,6 +64,9 @@ from hearth.backends.wire import (
 log = logging.getLogger(__name__)
 
 _PREPARERS = 4
+_FORM_PREPARERS = 2
+"""For requests whose answer must have a form: to try it out may take seconds, one after the other,
+and nobody else should wait for that."""
 
 
 class Outbox:
@@ -127,6 +131,7 @@ class Desk:
         self._tokenizer = tokenizer
         self._outbox = outbox
         self._pool = ThreadPoolExecutor(_PREPARERS, thread_name_prefix="prepare")
+        self._form_pool = ThreadPoolExecutor(_FORM_PREPARERS, thread_name_prefix="prepare form")
         self._preparing: set[int] = set()
         """Calls in preparation; a cancelled one leaves it and is over at once."""
         self._lock = threading.Lock()
@@ -147,7 +152,8 @@ class Desk:
         else:
             with self._lock:
                 self._preparing.add(ident)
-            self._pool.submit(self._answer, ident, body, Clock())
+            pool = self._form_pool if _has_form(body) else self._pool
+            pool.submit(self._answer, ident, body, Clock())
 
     def _answer(self, ident: int, body: Body, clock: Clock) -> None:
         with self._lock:
@@ -208,17 +214,39 @@ class Desk:
             return True
 
 
-def _read(stream: BinaryIO, opened: Future[Desk]) -> None:
+def _read(stream: BinaryIO, opened: Future[Desk], outbox: Outbox) -> None:
     """Feed the desk until the host closes the pipe; then this process is not needed any more, even
-    if it is still loading.
+    if it is still loading. A body that cannot be read fails alone.
     """
     try:
-        while (frame := read_frame_blocking(stream)) is not None:
-            opened.result().take(frame)
+        while (frame := _next_frame(stream)) is not None:
+            if isinstance(frame.body, Failed):
+                outbox.put(frame.id, frame.body)
+            else:
+                opened.result().take(frame)
     except Exception:
         log.exception("reading frames")
         os._exit(1)
     os._exit(0)
+
+
+def _has_form(body: Body) -> bool:
+    """Does `body` ask for an answer that follows a grammar?"""
+    if not isinstance(body, Generate):
+        return False
+    request = body.request
+    if request.constraint is not None or request.tool_choice == "required":
+        return True
+    return request.tool_choice == "auto" and any(tool.strict for tool in request.tools)
+
+
+def _next_frame(stream: BinaryIO) -> Frame | None:
+    """The next frame, or why its body cannot be read; None at the end."""
+    try:
+        return read_frame_blocking(stream)
+    except BodyError as error:
+        refusal = InvalidParameter("request", f"The request cannot be read: {error}.")
+        return Frame(error.ident, Failed(to_info(refusal)))
 
 
 def serve(
@@ -228,7 +256,7 @@ def serve(
     pipe.
     """
     opened: Future[Desk] = Future()
-    threading.Thread(target=_read, args=(requests, opened), name="reader", daemon=True).start()
+    threading.Thread(target=_read, args=(requests, opened, outbox), name="reader", daemon=True).start()
     renderer = Renderer()
     try:
         loaded = open_model(spec, cache_dir)

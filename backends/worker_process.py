@@ -203,7 +203,9 @@ class WorkerProcess:
     def call(
         self, call: Call, spec: ModelSpec | None = None, stream: Stream | None = None
     ) -> Stream:
-        """Send `call` and return the stream of its answers."""
+        """Send `call` and return the stream of its answers. Raises `WireError` if it cannot be
+        sent.
+        """
         stream = stream or Stream()
         ident = next(self._idents)
         self._streams[ident] = stream
@@ -211,7 +213,11 @@ class WorkerProcess:
         if self.died.is_set():
             self._fail_all()
         else:
-            self.send(Frame(ident, call, spec))
+            try:
+                self.send(Frame(ident, call, spec))
+            except WireError:
+                del self._streams[ident]  # The worker has not heard of it.
+                raise
         return stream
 
     def send(self, frame: Frame) -> None:

@@ -28,9 +28,11 @@ STATEMENTS = {
     "psutil": "import psutil",
     "starlette": "import starlette.applications",
     "uvicorn": "import uvicorn",
+    "anthropic": "import anthropic",
     "openai": "import openai",
     "jsonschema": "import jsonschema",
     "prometheus-client": "import prometheus_client.parser",
+    "schemathesis": "import schemathesis",
     "tokenizers": "import tokenizers",
 }
 ROUNDS = 5

@@ -266,7 +266,7 @@ class Engine:
     def _add(self, work: tuple[Work, ...]) -> None:
         for item in work:
             if self._closing:
-                item.finish("cancelled")
+                self._end_early(item)
             elif isinstance(item, TextJob):
                 self._text_jobs.append(item)
             else:
@@ -276,10 +276,19 @@ class Engine:
         for sequence in self._scheduler:
             if sequence.id == ident:
                 self._scheduler.remove(sequence, keep=True)
-                sequence.finish("cancelled")
+                self._end_early(sequence)
         for job in [job for job in self._text_jobs if job.id == ident]:
             self._drop(job)
-            job.finish("cancelled")
+            self._end_early(job)
+
+    @staticmethod
+    def _end_early(work: Work) -> None:
+        """End `work` as cancelled; should that fail, it fails alone."""
+        try:
+            work.finish("cancelled")
+        except Exception as error:
+            log.exception("%d could not be cancelled", work.id)
+            work.fail(error)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """End `sequence`, and the other choices of the same request with it."""
@@ -300,9 +309,9 @@ class Engine:
         self._closing = True
         for sequence in self._scheduler:
             self._scheduler.remove(sequence, keep=False)
-            sequence.finish("cancelled")
+            self._end_early(sequence)
         for job in self._text_jobs:
-            job.finish("cancelled")
+            self._end_early(job)
         self._text_jobs.clear()
 
     def _count(self) -> EngineStats:

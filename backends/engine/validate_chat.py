@@ -260,6 +260,27 @@ def _check_tool(param: str, tool: Tool) -> None:
     if not isinstance(tool.parameters, dict):
         raise wrong_type(f"{param}.parameters", "a JSON schema", tool.parameters)
     check_schema(tool.parameters, f"{param}.parameters")
+    _check_is_of_object(f"{param}.parameters", tool.parameters)
+
+
+def _check_is_of_object(param: str, schema: dict[str, Any]) -> None:
+    """Raises `InvalidParameter` unless `schema`, which was measured, is one of an object: families
+    that write arguments one by one read it themselves.
+    """
+    kind = schema.get("type", "object")
+    if kind != "object" and not (isinstance(kind, (list, tuple)) and "object" in kind):
+        raise InvalidParameter(
+            f"{param}.type",
+            f"{param}.type is {str(kind)[:80]!r}; the arguments of a tool are an object.",
+            'Set it to "object".',
+        )
+    properties, required = schema.get("properties"), schema.get("required")
+    if properties is not None and not isinstance(properties, dict):
+        raise wrong_type(f"{param}.properties", "a table of names and schemas", properties)
+    if required is None:  # as some libraries write that there are none
+        return
+    if not isinstance(required, (list, tuple)) or not all(isinstance(one, str) for one in required):
+        raise wrong_type(f"{param}.required", "a list of names", required)
 
 
 def _only_of(role: str, param: str, found: str) -> InvalidParameter:

@@ -7,12 +7,21 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from hearth.backends.errors import InternalError, InvalidParameter
+from hearth.backends.errors import InternalError, InvalidParameter, LimitExceeded
+from hearth.backends.llamacpp.deep_call import call_deeply
 from hearth.backends.llamacpp.model import LlamaModel
 
 _TOO_LARGE = -(2**31)
 """What llama_tokenize answers when the result would not fit an int32."""
 _PLACES = re.compile(r"(\{query\}|\{document\})")
+_RUN = re.compile(r"[ \t-\r]+|[^ \t-\r]+")
+"""Characters in a row without a change between white space and others."""
+_SHORT_RUN = 512
+"""Characters that any thread's stack has room for."""
+_STACK_BYTES_PER_CHAR = 512
+"""Many vocabularies cut text into words by `std::regex`, which recurses for each character of a
+word: 324 bytes with GCC's."""
+_LONGEST_RUN = 512 * 1024
 
 
 class LlamaTokenizer:
@@ -29,6 +38,7 @@ class LlamaTokenizer:
         self._plain: list[bytes | None] = [None] * self._vocab_size
         self._special: list[bytes | None] = [None] * self._vocab_size
         self._control_tokens: Mapping[str, int] | None = None
+        self._has_words = model.metadata("tokenizer.ggml.model") == "gpt2"
 
     @property
     def vocab_size(self) -> int:
@@ -69,6 +79,9 @@ class LlamaTokenizer:
         Raises:
             InvalidParameter: `text` holds a lone surrogate, which is no character, or is too long
                 for the library.
+            LimitExceeded: it has a run of more than 512 Ki characters without white space, or of
+                white space, which the library cannot cut into words.
+            Busy: there is no memory to cut a long run into words.
         """
         try:
             data = text.encode("utf-8")
@@ -86,7 +99,11 @@ class LlamaTokenizer:
         facts = self._model.facts
         begin = [facts.bos_id] if add_bos and facts.adds_bos and facts.bos_id is not None else []
         end = [facts.closing_id] if add_eos and facts.closing_id is not None else []
-        return begin + self._tokenize(data, special) + end
+        run = self._longest_run(text)
+        if run <= _SHORT_RUN:
+            return begin + self._tokenize(data, special) + end
+        stack_bytes = (run + _LONGEST_RUN // 16) * _STACK_BYTES_PER_CHAR
+        return begin + call_deeply(lambda: self._tokenize(data, special), stack_bytes) + end
 
     def encode_pair(self, query: str, text: str) -> list[int]:
         """Token ids of a question and a text (see the protocol): as the model's own template for
@@ -145,6 +162,22 @@ class LlamaTokenizer:
     def _written(self, token_id: int) -> str:
         """A special token as templates write it; "" for none (a negative id)."""
         return "" if token_id < 0 else self.decode([token_id])
+
+    def _longest_run(self, text: str) -> int:
+        """Characters of the longest run in `text` that the library takes in one piece; 0 where it
+        does not do that.
+        """
+        if len(text) <= _SHORT_RUN or not self._has_words:
+            return 0
+        longest = max(found.end() - found.start() for found in _RUN.finditer(text))
+        if longest > _LONGEST_RUN:
+            raise LimitExceeded(
+                "text",
+                f"The text has {longest:,} characters in a row without a change between white space"
+                f" and others; at most {_LONGEST_RUN:,} can be cut into words.",
+                "Break it into lines.",
+            )
+        return longest
 
     def _tokenize(self, data: bytes, special: bool) -> list[int]:
         capacity = len(data) + 16

@@ -157,3 +157,31 @@ def test_who_is_at_fault_fails_alone_whatever_the_memory(kind):
     assert isinstance(heard_bad.last, Failed)
     assert [listener.ids for listener in heard] == expected
     assert at_rest(engine, runner)
+
+
+class Fragile:
+    """A parser that fails at the end of the text."""
+
+    channel, calls, notices = "content", 0, ()
+
+    def push(self, text):
+        return []
+
+    def finish(self):
+        raise RuntimeError("no end")
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_an_answer_that_cannot_be_ended_well_fails_alone(slots):
+    runner = FakeRunner(slots=slots)
+    engine = Engine(runner)
+    [good] = ask(engine, runner, [[1, 2, 3]])
+    ended, heard = generation(1, [4, 5, 6], runner, tokens=3, parser=Fragile())
+    cancelled, also_heard = generation(2, [7, 8], runner, parser=Fragile())
+    engine.submit(ended, cancelled)
+    engine.turn()
+    engine.cancel(2)
+    drain(engine)
+    assert isinstance(good.last, Finished) and good.ids == runner.greedy([1, 2, 3], 10)
+    assert isinstance(heard.last, Failed) and isinstance(also_heard.last, Failed)
+    assert at_rest(engine, runner)

@@ -119,6 +119,11 @@ def test_only_an_answer_can_be_continued(last):
         (replace(LOOK, parameters=[]), ".parameters"),
         (replace(LOOK, parameters={"$ref": "http://x"}), ".parameters"),
         (replace(LOOK, parameters={"a": math.nan}), ".parameters"),
+        (replace(LOOK, parameters={"type": "string"}), ".parameters.type"),
+        (replace(LOOK, parameters={"type": None}), ".parameters.type"),
+        (replace(LOOK, parameters={"properties": ["a"]}), ".parameters.properties"),
+        (replace(LOOK, parameters={"required": 5}), ".parameters.required"),
+        (replace(LOOK, parameters={"required": [{}]}), ".parameters.required"),
     ],
 )
 def test_tools_that_are_refused(tool, field):
@@ -129,6 +134,8 @@ def test_tools_that_are_refused(tool, field):
 def test_tools_that_pass():
     validate(replace(CHAT, tools=tuple(Tool(f"Tool-{n}_x") for n in range(128))), 100)
     validate(replace(CHAT, tools=(replace(LOOK, parameters={}, strict=True),)), 100)
+    for schema in ({"type": ["object", "null"]}, {"properties": None, "required": None}):
+        validate(replace(CHAT, tools=(replace(LOOK, parameters=schema),)), 100)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from hearth.backends.errors import (
     InvalidParameter,
     NoChatTemplate,
     PromptTooLong,
+    UnknownToken,
     WorkerDied,
 )
 from hosts import attached, collect, family, gone, place_in, wait_until, worker_when
@@ -157,7 +158,7 @@ def test_cancelling_frees_the_worker_at_once(model, place):
             InvalidParameter,
             "",
         ),
-        (Request(token_ids=(10**6,)), InvalidParameter, ""),
+        (Request(token_ids=(10**6,)), UnknownToken, ""),
         (Request(), InvalidParameter, ""),
     ],
 )

@@ -170,7 +170,10 @@ class Notes:
         self.both = asyncio.Event()
 
     def write(self, data):
-        self.frames.append(decode(data[4:]))
+        while data:
+            end = 4 + int.from_bytes(data[:4], "big")
+            self.frames.append(decode(data[4:end]))
+            data = data[end:]
         if len(self.frames) == 2:
             self.both.set()
 

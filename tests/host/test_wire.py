@@ -32,6 +32,7 @@ from hearth.backends.wire import (
     ClearCache,
     Embed,
     Frame,
+    FrameReader,
     Generate,
     Ids,
     Score,
@@ -109,6 +110,18 @@ def test_malformed_payloads_are_refused(payload):
         decode(payload)
 
 
+def test_what_is_nested_too_deeply_is_refused_on_both_sides():
+    for depth in (700, 900, 950, 1_000, 100_000):
+        body = b"\x81\xa1a" * depth + b"\xc0"
+        with pytest.raises(WireError):
+            decode(b"\x94\x01\xa8Generate" + body + b"\xc0")
+    deep: dict = {}
+    for _ in range(5_000):
+        deep = {"a": deep}
+    with pytest.raises(WireError, match="recursion"):
+        encode(Frame(1, Generate(Request(text="x", template_values=deep))))
+
+
 @pytest.mark.parametrize(
     "answer", [Started(1), Progress(1, 2), Token("x"), ChoiceFinished(0, "stop")]
 )
@@ -143,6 +156,18 @@ def test_a_cut_frame_is_not_a_clean_end(cut):
 def test_an_absurd_length_is_refused_before_it_is_read():
     with pytest.raises(WireError, match="exceeds"):
         read_frame_blocking(io.BytesIO(struct.pack(">I", MAX_FRAME_BYTES + 1)))
+
+
+def test_what_came_before_a_frame_that_is_too_large_is_read():
+    async def read_all():
+        reader = asyncio.StreamReader()
+        reader.feed_data(encode(FRAMES[0]) + encode(FRAMES[3]) + struct.pack(">I", 1 << 31))
+        frames = FrameReader(reader)
+        assert list(map(decode, await frames.read())) == [FRAMES[0], FRAMES[3]]
+        with pytest.raises(WireError, match="exceeds"):
+            await frames.read()
+
+    asyncio.run(read_all())
 
 
 def test_errors_keep_their_type_and_data():

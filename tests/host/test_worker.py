@@ -1,14 +1,25 @@
 """Inside a worker: answers that cannot be sent, cancelling before a request runs, orphans."""
 
+import io
 import os
 import subprocess
 import sys
 import threading
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from hearth.backends.contract import EngineStats, Failed, Finished, Message, Prompt, Request
+from hearth.backends.contract import (
+    Constraint,
+    EngineStats,
+    Failed,
+    Finished,
+    Message,
+    Prompt,
+    Request,
+    Tool,
+)
 from hearth.backends.errors import TemplateError
 from hearth.backends.process import die_with_parent
 from hearth.backends.wire import (
@@ -25,9 +36,10 @@ from hearth.backends.wire import (
     Score,
     Text,
     Tokenize,
+    encode,
     read_frame_blocking,
 )
-from hearth.backends.worker import Desk, Outbox
+from hearth.backends.worker import Desk, Outbox, _next_frame
 
 
 def test_an_answer_that_cannot_be_sent_fails_and_the_next_one_is_sent():
@@ -208,3 +220,40 @@ def test_a_process_whose_parent_is_gone_leaves_at_its_first_instruction(parent, 
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == said
+
+
+@pytest.mark.parametrize(
+    "hard",
+    [
+        Request(text="x", constraint=Constraint("regex", "x+")),
+        Request(messages=(Message("user", "x"),), tools=(Tool("f"),), tool_choice="required"),
+        Request(messages=(Message("user", "x"),), tools=(Tool("f", strict=True),)),
+    ],
+)
+def test_nobody_waits_for_the_grammars_of_others(hard):
+    class Patient(SlowPreparer):
+        def generations(self, ident, request, emit, clock):
+            return super().generations(ident, request, emit, clock) if request is hard else [ident]
+
+    notes, preparer = Notes(), Patient()
+    desk = desk_of(notes, preparer)
+    for ident in range(9):
+        desk.take(Frame(ident, Generate(hard)))
+    desk.take(Frame(9, GENERATE))
+    desk._pool.shutdown()
+    assert notes.submitted == [(9,)]
+    preparer.let.set()
+    desk._form_pool.shutdown()
+    assert len(notes.submitted) == 10
+
+
+def test_a_body_that_cannot_be_read_fails_alone():
+    def frame(*values):
+        payload = msgspec.msgpack.encode(values)
+        return len(payload).to_bytes(4, "big") + payload
+
+    stream = io.BytesIO(frame(3, "Tokenize", {"text": 5}, None) + encode(Frame(4, RENDER)))
+    refused, good = _next_frame(stream), _next_frame(stream)
+    assert refused.id == 3 and refused.body.error.code == "invalid_parameter"
+    assert good == Frame(4, RENDER)
+    assert _next_frame(stream) is None

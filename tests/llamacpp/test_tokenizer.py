@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gguf_builder import tiny_llama
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import InvalidParameter, LimitExceeded
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.probe_model import write_pair
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
@@ -178,3 +178,14 @@ def test_threads_may_tokenize_together(tokenizer: LlamaTokenizer) -> None:
     for thread in threads:
         thread.join()
     assert len(found) == 4 and all(ids == found[0] for ids in found)
+
+
+@pytest.mark.parametrize("char", ["!", "x", " ", "7", "語"])
+def test_a_long_word_harms_nobody(char: str, tmp_path: Path) -> None:
+    """Where text is cut into words by expressions, each character of a word takes some stack."""
+    with LlamaModel.open(tiny_llama(tmp_path / "m.gguf", pre="deepseek-llm")) as model:
+        tokenizer = LlamaTokenizer(model)
+        text = f"so {char * 60_000} it is"
+        assert tokenizer.decode(tokenizer.encode(text, special=False, add_bos=False)) == text
+        with pytest.raises(LimitExceeded, match="in a row"):
+            tokenizer.encode(char * 600_000, special=True, add_bos=False)

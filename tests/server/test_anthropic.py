@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
@@ -187,3 +188,32 @@ def test_tokens_are_counted(endpoint) -> None:
     body = {key: value for key, value in HELLO.items() if key != "max_tokens"}
     reply = endpoint().post("/v1/messages/count_tokens", body)
     assert reply.status == 200 and reply.json["input_tokens"] > 0
+
+
+TEXT_AFTER_A_CALL = [START, {"text": "See:"}, CALL, MORE, {"text": "Done."}]
+TEXT_AFTER_A_CALL += [{"finish": "tool_calls"}]
+
+
+@pytest.mark.parametrize(
+    "steps", [THINKS_AND_CALLS, TEXT_AFTER_A_CALL, [START, {"finish": "stop"}]], ids=str
+)
+def test_a_stream_says_the_same_as_the_whole(endpoint, steps) -> None:
+    made = endpoint(steps, steps)
+    whole = ask(made, tools=[WEATHER]).json
+    message = None
+    bufs = {}
+    for event in events(ask(made, stream=True, tools=[WEATHER])):
+        message = accumulate_event(
+            event=EVENT.validate_python(event), current_snapshot=message, json_bufs=bufs
+        )
+    streamed = message.to_dict(exclude_none=True)
+    assert streamed["content"] == whole["content"] and whole["content"]
+    assert [streamed[key] for key in ("stop_reason", "usage")] == [
+        whole[key] for key in ("stop_reason", "usage")
+    ]
+
+
+def test_an_empty_system_prompt_is_none(endpoint) -> None:
+    made = endpoint(HI, flags={"system": "Be brief."})
+    ask(made, system="")
+    assert [message["role"] for message in made.asked["messages"]] == ["user"]

@@ -184,3 +184,12 @@ def test_prefill_keeps_the_connection_alive(endpoint) -> None:
     reply = endpoint([START, {"progress": [512, 1024]}, *HI[1:]]).chat(stream=True)
     assert ": prefill 512/1024" in reply.lines
     assert reply.events[-1] == "[DONE]"
+
+
+def test_what_the_end_notices_is_said_in_a_stream(endpoint) -> None:
+    steps = [START, {"text": "Hi", "index": 0}, {"finish": "stop", "index": 1}]
+    steps += [{"finish": "stop", "index": 0}, {"finish": "stop", "notices": ["A call was cut."]}]
+    events = endpoint(steps).chat(stream=True, n=2).events[:-1]
+    ends = [event for event in events if event["choices"][0]["finish_reason"]]
+    assert [event["choices"][0]["index"] for event in ends] == [1, 0]
+    assert "notices" not in ends[0] and ends[1]["notices"] == ["A call was cut."]

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import json
+
 import pytest
 from openai.types import Completion
+
+from asgi import JSON, exchange
+from endpoints import ONCE
+from fake_host import FakeBackend, FakeHost
+from hearth.app.server.answers import text_logprobs
+from hearth.backends.contract import Prompt, TokenLogprob
+from hearth.backends.errors import WorkerDied
 
 START = {"prompt_tokens": 7}
 
@@ -105,3 +116,95 @@ def test_one_prompt_that_fails_fails_the_request(endpoint) -> None:
     made = endpoint([START, {"wait": True}], failed)
     reply = made.complete(prompt=["p", "q"])
     assert reply.status == 503 and made.host.cancelled == 1
+
+
+def test_an_empty_answer_is_never_the_best_of_several(endpoint) -> None:
+    """It has no token whose probability could be compared."""
+    steps = [START, {"text": "a", "index": 0}]
+    ends = [{"finish": "stop", "index": 0}, {"finish": "stop", "index": 1}, {"finish": "stop"}]
+    reply = endpoint([*steps, *ends]).complete(best_of=2)
+    assert [choice["text"] for choice in reply.json["choices"]] == ["a"]
+
+
+def test_every_token_of_an_echo_has_a_log_probability(endpoint) -> None:
+    made = endpoint(says("!"), says("!"))
+    found = made.complete(echo=True, logprobs=0).json["choices"][0]["logprobs"]
+    assert found["tokens"] == ["O", "n", "c", "e", "!"]
+    assert found["token_logprobs"][0] is None and None not in found["token_logprobs"][1:]
+    assert found["top_logprobs"] == [None, {}, {}, {}, {}]
+    assert found["text_offset"] == [0, 1, 2, 3, 4]
+    events = made.complete(echo=True, logprobs=0, stream=True).events[:-1]
+    chunks = [event["choices"][0]["logprobs"] for event in events]
+    assert [chunk["text_offset"] for chunk in chunks if chunk] == [[0, 1, 2, 3], [4]]
+
+
+def test_a_token_that_stands_before_the_text_moves_no_offset(endpoint) -> None:
+    """Such as one that begins every prompt, and is no part of the text."""
+
+    class Beginning(FakeHost):
+        def backend(self, spec):
+            return BeginningBackend(self, spec)
+
+    class BeginningBackend(FakeBackend):
+        async def render(self, request):
+            prompt = await super().render(request)
+            return Prompt(prompt.text, (5, *prompt.ids))
+
+    made = endpoint(says("!"), says("!"), host_kind=Beginning)
+    found = made.complete(echo=True, logprobs=1).json["choices"][0]
+    assert found["logprobs"]["tokens"] == ["<5>", "O", "n", "c", "e", "!"]
+    assert found["logprobs"]["text_offset"] == [0, 0, 1, 2, 3, 4] and found["text"] == "Once!"
+
+
+def test_of_two_tokens_with_one_text_the_likelier_is_told() -> None:
+    token = TokenLogprob(1, "a", -0.5, ((1, "a", -0.5), (2, "\ufffd", -1.0), (3, "\ufffd", -2.0)))
+    assert text_logprobs([token], 0)["top_logprobs"] == [{"a": -0.5, "\ufffd": -1.0}]
+
+
+def test_several_prompts_never_need_more_room_than_the_model_has(endpoint) -> None:
+    """Each choice takes a place: all at once they would be refused for each other's sake."""
+    made = endpoint(*[[START, {"wait": True}]] * 4, flags={"max_sessions": 8})
+
+    async def leave_when_two_wait():
+        leave = asyncio.Event()
+        waiting = itertools.count(1)
+        made.host.on_wait = lambda: leave.set() if next(waiting) == 2 else None
+        body = json.dumps({**ONCE, "prompt": ["a", "b", "c", "d"], "n": 4}).encode()
+        await exchange(made.app, "POST", "/v1/completions", body, JSON, leave=leave)
+
+    asyncio.run(leave_when_two_wait())
+    assert len(made.host.requests) == 2 and made.host.cancelled == 2
+
+
+def test_an_echo_that_fails_ends_the_others(endpoint) -> None:
+    scored = []
+
+    class Scoring(FakeHost):
+        def backend(self, spec):
+            return ScoringBackend(self, spec)
+
+    class ScoringBackend(FakeBackend):
+        async def score(self, ids, *, top=0, session=""):
+            scored.append(len(ids))
+            if len(ids) == 2:
+                raise WorkerDied("It died.")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                scored.append(-len(ids))
+
+    made = endpoint(host_kind=Scoring)
+    body = json.dumps({**ONCE, "prompt": ["abc", "ab"], "echo": True, "logprobs": 1}).encode()
+
+    async def ask():
+        reply = await exchange(made.app, "POST", "/v1/completions", body, JSON)
+        return reply, list(scored)
+
+    reply, seen = asyncio.run(ask())
+    assert reply.status == 503 and seen == [3, 2, -3]
+
+
+def test_what_the_end_notices_is_said_in_a_stream(endpoint) -> None:
+    steps = [START, {"text": "a"}, {"finish": "stop", "notices": ["It was cut."]}]
+    *_, last, done = endpoint(steps).complete(stream=True).events
+    assert last["notices"] == ["It was cut."] and last["choices"][0]["finish_reason"] == "stop"

@@ -213,3 +213,52 @@ def test_every_family_is_named_once_and_histograms_are_cumulative() -> None:
 
 def test_a_family_without_samples_is_left_out() -> None:
     assert exposition([Family("hearth_x", "gauge", "Nothing.")]) == b""
+
+
+def test_several_prompts_are_one_request(endpoint) -> None:
+    steps = [{"prompt_tokens": 7}, {"text": "Hi"}, {"finish": "stop"}]
+    made = endpoint(steps, steps)
+    assert made.complete(prompt=["a", "b"]).status == 200
+    found = read(made.get("/metrics").body)
+    assert value(found, "requests_total", status="2xx") == 1
+    assert value(found, "request_duration_seconds_count") == 1
+    assert value(found, "time_to_first_token_seconds_count") == 1
+    assert value(found, "prompt_tokens_total") == 14
+    assert value(found, "generated_tokens_total") == 2
+    assert value(found, "requests_running") == 0
+
+
+def test_one_prompt_that_fails_is_one_failure_and_nobody_left(endpoint) -> None:
+    dead = {"error": {"code": "worker_died", "message": "dead"}}
+    made = endpoint([{"prompt_tokens": 7}, {"wait": True}], [{"prompt_tokens": 7}, dead])
+    assert made.complete(prompt=["a", "b"]).status == 503
+    found = read(made.get("/metrics").body)
+    assert value(found, "requests_total") == 1
+    assert value(found, "requests_failed_total") == 1
+    assert value(found, "requests_cancelled_total") == 0
+
+
+def test_tokens_of_vectors_are_counted(endpoint) -> None:
+    made = endpoint()
+    assert made.post("/v1/embeddings", {"model": "tiny", "input": "abc"}).status == 200
+    found = read(made.get("/metrics").body)
+    assert value(found, "prompt_tokens_total", route="/v1/embeddings", model="tiny") == 7
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"content": "a"}),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 0}),
+        ("/api/chat", {}),
+    ],
+)
+def test_what_generates_nothing_is_counted_whether_it_goes_well_or_not(
+    endpoint, path, body
+) -> None:
+    made = endpoint()
+    assert made.post(path, {"model": "tiny", **body}).status == 200
+    assert made.post(path, {"model": "tiny", **body, "wrong": 1}).status == 400
+    found = read(made.get("/metrics").body)
+    assert value(found, "requests_total", route=path, status="2xx") == 1
+    assert value(found, "requests_total", route=path, status="4xx") == 1

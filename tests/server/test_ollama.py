@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
+
+from hearth.app.server.requests import with_keep_alive
+from hearth.backends.errors import UnsupportedParameter
 
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 ONCE = {"model": "tiny", "prompt": "Once"}
@@ -159,3 +163,46 @@ def test_models_are_listed_and_shown(endpoint) -> None:
     [loaded] = made.get("/api/ps").json["models"]
     assert loaded["expires_at"].startswith("9999") and loaded["context_length"] == 512
     assert made.get("/api/version").json["version"]
+
+
+def test_no_character_of_a_text_ends_a_line(endpoint) -> None:
+    """Ollama's client reads lines as Python's splitlines does."""
+    text = "a\u2028b\u2029c\x85d"
+    reply = chat(endpoint([START, {"text": text}, {"finish": "stop"}]))
+    found = [json.loads(line) for line in reply.body.decode().splitlines()]
+    assert found[0]["message"]["content"] == text
+
+
+def test_a_schema_that_allows_everything_is_a_schema(endpoint) -> None:
+    made = endpoint(HI)
+    chat(made, format={})
+    assert made.asked["constraint"] == {"kind": "json_schema", "source": "{}"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_tokens_are_what_was_asked(endpoint, stream) -> None:
+    made = endpoint()
+    reply = chat(made, options={"num_predict": 0}, stream=stream)
+    [whole] = lines(reply)
+    assert whole["done"] and whole["done_reason"] == "length" and whole["message"]["content"] == ""
+    assert whole["eval_count"] == 0 and whole["prompt_eval_count"] > 0
+    assert not made.host.requests
+
+
+def test_a_model_that_others_use_is_not_unloaded_under_them(endpoint) -> None:
+    """The host unloads it when they are done."""
+    made = endpoint()
+    path = str(made.catalog.found()[0].path)
+    worker = {"name": "tiny", "path": path, "pid": 1, "running": 1, "waiting": 0, "restarts": 0}
+    made = endpoint(workers=[{**worker, "info": {"name": "tiny", "path": path}}])
+    reply = made.post("/api/chat", {"model": "tiny", "keep_alive": 0})
+    assert reply.json["done_reason"] == "unload" and not made.host.unloaded
+    assert made.host.specs[-1]["settings"]["keep_alive_s"] == 0
+
+
+def test_a_model_of_another_machine_is_not_ours_to_keep(endpoint) -> None:
+    chosen = endpoint().catalog.find("tiny")
+    remote = replace(chosen, spec=replace(chosen.spec, backend="remote"))
+    with pytest.raises(UnsupportedParameter, match="keep_alive"):
+        with_keep_alive(remote, {"keep_alive": "5m"})
+    assert with_keep_alive(remote, {}) == remote

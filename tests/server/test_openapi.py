@@ -7,6 +7,7 @@ several values together, or about the model, so that no schema can foretell them
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -118,6 +119,21 @@ def test_the_description_is_small_and_complete(endpoint) -> None:
         path = endpoint_.path.replace(":path", "")
         operation = written.json["paths"][path][endpoint_.method.lower()]
         assert set(operation["responses"]) == {"200", *STATUSES}
+
+
+def test_models_are_described_by_the_names_that_work(endpoint, tmp_path, tiny_model) -> None:
+    for folder in ("org a", "ürg"):
+        (tmp_path / "models" / folder).mkdir(parents=True)
+        shutil.copy(tiny_model, tmp_path / "models" / folder / "same.gguf")
+    made = endpoint(host_kind=SuitingHost, policy=Policy(frozenset({HOST})))
+    schema = description(made.app)
+    operation = schema["/v1/models/{name}"]["GET"]
+    names = next(iter(operation.path_parameters)).definition["schema"]["enum"]
+    assert {"tiny", "org a/same", "ürg/same"} <= set(names)
+    for name in names:
+        answer = operation.Case(path_parameters={"name": name}).call_and_validate()
+        assert answer.json()["id"] == name
+        assert made.chat(model=name).status == 200
 
 
 def test_the_key_stands_in_the_description() -> None:

@@ -171,3 +171,9 @@ def test_refusals_name_the_field(endpoint, given, param) -> None:
 def test_every_parameter_of_the_client_is_known() -> None:
     asked = response_create_params.ResponseCreateParamsBase.__annotations__
     assert set(asked) <= {parameter.name for parameter in CREATE_RESPONSE}
+
+
+def test_empty_instructions_are_none(endpoint) -> None:
+    made = endpoint(HI, flags={"system": "Be brief."})
+    ask(made, instructions="")
+    assert [message["role"] for message in made.asked["messages"]] == ["user"]

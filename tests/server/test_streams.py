@@ -165,3 +165,26 @@ def test_a_defect_is_500_and_says_nothing_of_the_inside(endpoint, caplog) -> Non
     assert reply.status == 500 and "secret" not in reply.body.decode()
     assert reply.headers["x-should-retry"] == "false"
     assert "Traceback" in caplog.text
+
+
+def test_a_stream_that_is_cancelled_before_it_begins_ends_its_request(endpoint) -> None:
+    """What the client was sent before may still wait to be read."""
+    made = endpoint([START, {"text": "Hi"}, {"wait": True}])
+
+    async def end_before_the_head():
+        begun = asyncio.Event()
+
+        async def stuck(message):
+            begun.set()
+            await asyncio.Event().wait()
+
+        async def behind(scope, receive, send):
+            await made.app(scope, receive, stuck)
+
+        task = asyncio.create_task(asking(behind, CHAT, {**HELLO, "stream": True}))
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        return made.host.cancelled
+
+    assert asyncio.run(end_before_the_head()) == 1

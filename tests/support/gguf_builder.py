@@ -75,6 +75,7 @@ def tiny_llama(
     context: int = 512,
     vocab: int | None = None,
     template: str | None = TEMPLATE,
+    pre: str = "qwen2",
     seed: int = 0,
     quant: Literal["Q8_0", "Q4_0"] | None = None,
     name: str = "tiny",
@@ -91,6 +92,7 @@ def tiny_llama(
         ffn: feed-forward length, by default twice `hidden`.
         vocab: number of tokens, by default 270 (see `tiny_vocabulary`).
         template: chat template, or None to leave it out.
+        pre: how text is cut into words before they are tokenized, as llama.cpp calls it.
         seed: of the weights; the same seed writes the same bytes.
         quant: quantize the matrices with gguf-py instead of storing `dtype`.
         extra: more metadata; bool, int (u32), float (f32) or str by value.
@@ -110,7 +112,7 @@ def tiny_llama(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_file_type(int(_FILE_TYPES[(quant or dtype).lower()]))
     words = tiny_vocabulary(vocab)
-    _add_tokenizer(writer, words, template)
+    _add_tokenizer(writer, words, template, pre)
     for key, value in (extra or {}).items():
         _add_extra(writer, key, value)
     _add_tensors(
@@ -126,9 +128,11 @@ def tiny_llama(
     return Path(path)
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, words: Vocabulary, template: str | None) -> None:
+def _add_tokenizer(
+    writer: gguf.GGUFWriter, words: Vocabulary, template: str | None, pre: str
+) -> None:
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
+    writer.add_tokenizer_pre(pre)
     writer.add_vocab_size(len(words.tokens))
     writer.add_token_list(words.tokens)
     writer.add_token_types(words.types)

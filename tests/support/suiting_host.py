@@ -49,6 +49,7 @@ class SuitingHost(FakeHost):
 class _Backend(FakeBackend):
     async def score(self, ids, *, top=0, session=""):
         validate_score(ids, session, VOCAB, top)
+        self._host.note("session", session)
         return await super().score(ids, top=top)
 
     async def embed(self, texts, *, pooling="model", session=""):
@@ -58,6 +59,7 @@ class _Backend(FakeBackend):
 
     async def rank(self, query, texts, *, session=""):
         validate_rank(query, texts, session)
+        self._host.note("session", session)
         return await super().rank(query, texts)
 
     async def render(self, request):

@@ -1,5 +1,7 @@
 """A template's own markers say which family it belongs to."""
 
+import json
+
 import pytest
 
 from hearth.backends.contract import Tool
@@ -134,3 +136,26 @@ def test_described_tools_are_read_as_generic_json() -> None:
     parts = [*parser.push('hm</think>\n{"name": "now", "arguments": {}}'), *parser.finish()]
     assert [type(part) for part in parts[1:]] == [CallPart, CallPart]
     assert parser.calls == 1
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": 5},
+        {"type": 5},
+        {"type": [["x"], None]},
+        {"oneOf": [7, {"type": {}}]},
+        {"type": "string", "enum": 5},
+        True,
+    ],
+    ids=repr,
+)
+def test_a_schema_that_is_odd_inside_is_read_as_far_as_it_goes(schema: object) -> None:
+    coder = format_of(EXCERPTS["Qwen 3 Coder"][0])
+    tools = (Tool("f", parameters={"properties": {"a": schema}, "required": None}, strict=True),)
+    assert coder.grammar("", content=None, tools=tools, required=True, parallel=True)
+    parser = coder.parser(tools, "")
+    call = "<tool_call>\n<function=f>\n<parameter=a>\n[1]\n</parameter>\n</function>\n</tool_call>"
+    parts = [*parser.push(call), *parser.finish()]
+    assert parser.calls == 1 and not parser.notices
+    assert json.loads("".join(part.arguments for part in parts))["a"] in ([1], "[1]")

@@ -107,25 +107,37 @@ class QwenCoderFormat(TaggedFormat):
         if not is_bound:
             value = lark.until(_PARAMETER_END)
             return lark.rule(f'"\\n" ("{_PARAMETER}" /[^>\\n]{{1,64}}/ ">\\n" {value} "\\n")*')
-        needed = tool.parameters.get("required", ())
+        needed = tool.parameters.get("required") or ()
         members = (
             _member(lark, key, schema) + ("" if key in needed else "?")
-            for key, schema in tool.parameters.get("properties", {}).items()
+            for key, schema in _properties(tool.parameters).items()
         )
         return lark.rule(" ".join(('"\\n"', *members)))
 
 
+def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schemas of the arguments by their names."""
+    return schema.get("properties") or {}
+
+
 def _is_plain(schema: Mapping[str, Any]) -> bool:
     """Can an object of this schema be written, value by value, so that it follows the schema?"""
-    properties = schema.get("properties", {})
+    properties = _properties(schema)
     return set(schema) <= _PLAIN_OBJECT and all(
         isinstance(value, dict)
         and isinstance(value.get("type"), str)
-        and (value["type"] != "string" or set(value) <= _PLAIN_STRING)
+        and (value["type"] != "string" or _is_plain_string(value))
         and "$ref" not in json.dumps(value)
         and not set(key) & set(">\n")
         for key, value in properties.items()
     )
+
+
+def _is_plain_string(schema: Mapping[str, Any]) -> bool:
+    """Can a text of this schema be written as it is?"""
+    choices = _listed(schema.get("enum"))
+    are_texts = bool(choices) and all(isinstance(one, str) for one in choices)
+    return set(schema) <= _PLAIN_STRING and (are_texts or "enum" not in schema)
 
 
 def _member(lark: Lark, key: str, schema: dict[str, Any]) -> str:
@@ -153,7 +165,7 @@ def _read(collector: Collector, schemas: Mapping[str, Mapping[str, Any]]) -> Rea
     name, _ = yield from word(">")
     name = name.strip()
     collector.open_call(name)
-    properties = schemas[name].get("properties", {})
+    properties = _properties(schemas[name])
     char = yield from visible()
     if char == "{":
         yield from arguments_from(char, collector)
@@ -211,12 +223,17 @@ def _kinds(schema: Any) -> frozenset[str] | None:
     """The JSON types that `schema` allows, none if it does not say; None: text and nothing else."""
     if not isinstance(schema, dict) or not schema:
         return None
-    branches = [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    branches = [schema, *_listed(schema.get("anyOf")), *_listed(schema.get("oneOf"))]
     kinds: set[str] = set()
     for branch in branches:
-        kind = branch.get("type", ()) if isinstance(branch, dict) else ()
-        kinds.update((kind,) if isinstance(kind, str) else kind)
+        kind = branch.get("type") if isinstance(branch, dict) else None
+        kinds.update(one for one in (kind, *_listed(kind)) if isinstance(one, str))
     return None if kinds == {"string"} else frozenset(kinds)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    """`value` if it is a list: nobody has checked what stands inside a schema."""
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def _value(text: str, kinds: frozenset[str]) -> str:

@@ -1,0 +1,108 @@
+"""What a body may say reaches the model whole, or is refused; nothing is dropped in silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from suiting_host import SuitingHost
+
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+THOUGHT = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "1"}
+USER = {"role": "user", "content": "hello"}
+
+
+def said(made):
+    return [(m["role"], m["reasoning"], m["content"]) for m in made.asked["messages"]]
+
+
+@pytest.mark.parametrize(
+    ("items", "turns"),
+    [
+        ([USER, THOUGHT], [("user", "", "hello"), ("assistant", "Hm.", "")]),
+        ([THOUGHT, USER], [("assistant", "Hm.", ""), ("user", "", "hello")]),
+        ([THOUGHT, THOUGHT, CALL], [("assistant", "Hm.Hm.", "")]),
+        (
+            [CALL, THOUGHT, OUTPUT],
+            [("assistant", "", ""), ("assistant", "Hm.", ""), ("tool", "", "1")],
+        ),
+        ([{"type": "reasoning"}], [("assistant", "", "")]),
+    ],
+)
+def test_thoughts_are_kept_wherever_they_stand(endpoint, items, turns) -> None:
+    made = endpoint()
+    assert made.post("/v1/responses", {"model": "tiny", "input": items}).status == 200
+    assert said(made) == turns
+
+
+def test_a_refusal_stands_beside_content(endpoint) -> None:
+    made = endpoint()
+    answer = {"role": "assistant", "content": "I ", "refusal": "cannot."}
+    made.chat(messages=[USER, answer, USER])
+    assert said(made)[1] == ("assistant", "", "I cannot.")
+
+
+def test_two_limits_are_a_conflict_unless_they_are_one(endpoint) -> None:
+    made = endpoint()
+    refused = made.chat(max_tokens=5, max_completion_tokens=6)
+    assert refused.error["code"] == "conflicting_parameters"
+    assert refused.error["param"] == "max_completion_tokens"
+    assert made.chat(max_tokens=5, max_completion_tokens=5).status == 200
+    assert made.asked["max_tokens"] == 5
+
+
+def test_a_token_has_one_name_in_logit_bias(endpoint) -> None:
+    reply = endpoint().chat(logit_bias={"1": 5, "01": -5})
+    assert (reply.status, reply.error["param"]) == (400, "logit_bias")
+
+
+def test_null_is_absent_also_for_the_kind_of_an_object(endpoint) -> None:
+    made = endpoint()
+    call = {"id": "c", "type": None, "function": {"name": "f", "arguments": "{}"}}
+    assert made.chat(messages=[USER, {"role": "assistant", "tool_calls": [call]}]).status == 200
+    items = [{"type": None, **USER}]
+    assert made.post("/v1/responses", {"model": "tiny", "input": items}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": "hello"}),
+        ("/v1/rerank", {"query": "a", "documents": ["a"]}),
+        ("/v1/completions", {"prompt": "Once", "echo": True, "logprobs": 1}),
+    ],
+)
+def test_requests_of_users_take_turns_everywhere(endpoint, path, body) -> None:
+    made = endpoint(host_kind=SuitingHost)
+    assert made.post(path, {"model": "tiny", **body, "user": "ann"}).status == 200
+    assert ("session", "http user ann") in made.host.calls
+
+
+@pytest.mark.parametrize("user", ["ü" * 256, "\U0001f600" * 256])
+def test_a_user_of_many_bytes_is_one_session(endpoint, user) -> None:
+    made = endpoint(host_kind=SuitingHost)
+    assert made.chat(user=user).status == 200
+    first = made.asked["session"]
+    assert made.chat(user=user[:-1]).status == 200
+    assert made.asked["session"] != first
+    assert made.chat(user=user).status == 200
+    assert made.asked["session"] == first
+
+
+def test_texts_are_counted_in_characters(endpoint) -> None:
+    made = endpoint(host_kind=SuitingHost)
+    tool = {"name": "f", "description": "ü" * 16_384}
+    reply = made.chat(stop=["ü" * 256], tools=[{"type": "function", "function": tool}])
+    assert reply.status == 200, reply.body
+
+
+def test_more_calls_than_a_turn_may_have_are_refused_by_name(endpoint) -> None:
+    made = endpoint(host_kind=SuitingHost)
+    reply = made.post("/v1/responses", {"model": "tiny", "input": [CALL] * 129})
+    assert (reply.status, reply.error["code"]) == (400, "limit_exceeded")
+    assert reply.error["param"].startswith("input")
+
+
+def test_a_dimension_that_vectors_lack_is_not_supported(endpoint) -> None:
+    reply = endpoint().post("/v1/embeddings", {"model": "tiny", "input": "a", "dimensions": 9})
+    assert (reply.error["code"], reply.error["param"]) == ("unsupported_parameter", "dimensions")
