@@ -5,6 +5,7 @@ step loop.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from hearth.backends.contract import Prompt, Request, Tool
 from hearth.backends.engine.choices import ChoiceGroup
@@ -26,13 +27,21 @@ from hearth.backends.engine.validate import (
     validate_rank,
     validate_score,
 )
-from hearth.backends.errors import InvalidParameter, PromptTooLong, UnsupportedParameter
+from hearth.backends.errors import (
+    InvalidParameter,
+    LimitExceeded,
+    PromptTooLong,
+    UnsupportedParameter,
+)
 from hearth.backends.prompts import PreparedPrompt, Prompts, shown_tools
 from hearth.backends.text.output.parts import OutputParser
 from hearth.backends.text.output.rules import content_rule
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
-from hearth.backends.wire import Embed, Rank, Score
+from hearth.backends.wire import MAX_FRAME_BYTES, Embed, Rank, Score
+
+_NUMBER_BYTES: Final = 9
+"""Of a number in an answer."""
 
 
 class Preparer:
@@ -140,6 +149,7 @@ class Preparer:
 
         Raises:
             InvalidParameter: there are no texts or too many, or one is empty.
+            LimitExceeded: their vectors would not fit into one answer.
             PromptTooLong: with both numbers.
             UnsupportedParameter: this model makes no vectors.
         """
@@ -150,6 +160,14 @@ class Preparer:
                 "Use an embedding model, or one whose vectors this backend can read.",
             )
         validate_embed(call.texts, call.pooling, call.session, self._info.vocab_size)
+        most = MAX_FRAME_BYTES // (_NUMBER_BYTES * (self._info.embedding_width + 1))
+        if len(call.texts) > most:
+            raise LimitExceeded(
+                "texts",
+                f"texts has {len(call.texts):,} items; {most:,} vectors of {self._name} are"
+                " the most that one answer can carry.",
+                "Send fewer at a time.",
+            )
         texts = []
         for index, text in enumerate(call.texts):
             ids = (
@@ -202,7 +220,7 @@ class Preparer:
         """Takes the answer apart; None: all of it is the answer."""
         if prompt.format is None:
             return None
-        return prompt.format.parser(shown_tools(request), prompt.text or "")
+        return prompt.format.parser(shown_tools(request), prompt.before_answer)
 
     def _grammar(self, request: Request, prompt: PreparedPrompt) -> str | None:
         """What the answer must follow; None: it is free."""
@@ -212,7 +230,7 @@ class Preparer:
         if prompt.format is None:
             return None if rule is None else f"start: {rule}"
         return prompt.format.grammar(
-            prompt.text or "",
+            prompt.before_answer,
             content=rule,
             tools=_callable_tools(request),
             required=request.tool_choice == "required",
@@ -262,6 +280,7 @@ class Preparer:
             ignore_eos=request.ignore_eos,
             end_ids=self._info.end_ids,
             shown_ids=self._shown_ids(prompt),
+            one_call=not request.parallel_tool_calls,
         )
 
     def _check_holds(self, param: str, tokens: int) -> None:

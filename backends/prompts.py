@@ -40,6 +40,9 @@ class PreparedPrompt:
     """Keep the first so many tokens so many seconds, longest part last."""
     format: OutputFormat | None = None
     """How the model writes its answer; None: all of it is the answer."""
+    before_answer: str = ""
+    """`text` without what the last message says, where the answer goes on from that: where the
+    answer as a whole begins."""
 
 
 class Prompts:
@@ -100,7 +103,9 @@ class Prompts:
         text = self._guarding.plain(rendered)
         is_described = len(adapted.tools) < len(shown_tools(request))
         output = self._format(described=is_described)
-        return PreparedPrompt(ids, text, (*adapted.notices, *notices), pins, output)
+        begun = messages[-1].content or messages[-1].reasoning if request.continue_last else ""
+        before = text.removesuffix(begun)
+        return PreparedPrompt(ids, text, (*adapted.notices, *notices), pins, output, before)
 
     def _format(self, *, described: bool) -> OutputFormat:
         """How the model writes reasoning and tool calls.

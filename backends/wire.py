@@ -330,7 +330,8 @@ class FrameReader:
 
     def _take(self) -> list[bytes]:
         """Whole frames out of the buffer. What came before one that is too large is taken first."""
-        buffer, start, payloads = self._buffer, 0, []
+        buffer, start = self._buffer, 0
+        payloads: list[bytes] = []
         while len(buffer) - start >= _LENGTH.size:
             body = start + _LENGTH.size
             try:

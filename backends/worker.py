@@ -161,10 +161,10 @@ class Desk:
                 return  # It was cancelled while it waited for a thread.
         try:
             prepared = self._prepare(ident, body, clock)
-        except Exception as error:
+        except BaseException as error:  # A library in Rust that panics raises no Exception.
             if not self._prepared(ident):
                 return  # It was cancelled, so it is over: what went wrong is of no interest.
-            info = to_info(error)
+            info = to_info(error if isinstance(error, Exception) else RuntimeError(str(error)))
             if info.code == InternalError.code:
                 log.exception("answering call %d", ident)
             self._outbox.put(ident, Failed(info))
@@ -256,7 +256,9 @@ def serve(
     pipe.
     """
     opened: Future[Desk] = Future()
-    threading.Thread(target=_read, args=(requests, opened, outbox), name="reader", daemon=True).start()
+    threading.Thread(
+        target=_read, args=(requests, opened, outbox), name="reader", daemon=True
+    ).start()
     renderer = Renderer()
     try:
         loaded = open_model(spec, cache_dir)
@@ -277,7 +279,7 @@ def serve(
     outbox.put(load_id, loaded.info)
     try:
         engine.run()
-    except Exception:
+    except BaseException:
         log.exception("the engine stopped")
         os._exit(1)  # At once: the threads that prepare requests need not be waited for.
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from hearth.app.server.body import DEEPEST, MOST_BYTES, MOST_VALUES
 from hearth.app.server.endpoint import Endpoint
-from hearth.app.server.openapi import CODES, STATUSES
+from hearth.app.server.openapi import BEYOND_SCHEMAS, CODES, STATUSES
 from hearth.app.server.parameters import Parameter, Table, Tagged
 from hearth.app.server.routes import ENDPOINTS
 from hearth.app.server.schema import AnyOf, ListOf, MapOf, Schema
@@ -42,8 +42,8 @@ well. A stream that fails sends such an error and is cut off, without its last e
 says when to try again, and `x-should-retry: false` that it would be in vain.
 """
 _CODES: Final = """\
-Codes of status 400. Those between the first and the last depend on several values, or on the model,
-so that no schema can say when they come:
+Codes of status 400. The last ones depend on several values or on the model, so that no schema can
+say when they come.
 """
 
 
@@ -173,7 +173,7 @@ def _errors() -> Iterator[str]:
         yield f"| {status} | {_cell(why)} |"
     yield f"\n{_CODES}"
     yield "| code | when |\n|---|---|"
-    for code, why in CODES.items():
+    for code, why in {**CODES, **BEYOND_SCHEMAS}.items():
         yield f"| `{code}` | {_cell(why)} |"
     yield ""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -53,15 +55,41 @@ def usage_and_timings(tally: Tally) -> dict[str, Any]:
     return found
 
 
-def notices(tally: Tally) -> dict[str, Any]:
+def notices(said: Collection[str]) -> dict[str, Any]:
     """What the user should know, if there is anything: a field of our own."""
-    return {"notices": list(tally.notices)} if tally.notices else {}
+    return {"notices": list(said)} if said else {}
 
 
 def tool_call(call: ToolCall) -> dict[str, Any]:
     """A call as a message has it."""
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
+
+
+def arguments(text: str) -> dict[str, Any]:
+    """The object that a call's arguments write; a call that was cut has none. What Python reads
+    and JSON or UTF-8 lack (infinite numbers, lone surrogates) is given as text that they have.
+    """
+    try:
+        value = _plain(json.loads(text or "{}", parse_constant=str, parse_float=_number))
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _number(text: str) -> float | str:
+    value = float(text)
+    return value if math.isfinite(value) else text
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {_plain(name): _plain(item) for name, item in value.items()}
+    return value
 
 
 def reasoning(text: str) -> dict[str, Any]:
@@ -94,16 +122,24 @@ def _chat_token(text: str, logprob: float) -> dict[str, Any]:
 
 
 def text_logprobs(tokens: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
-    """`logprobs` of a choice of `/v1/completions`; its first token is at character `offset`."""
+    """`logprobs` of a choice of `/v1/completions`; its first token is at character `offset`, which
+    is negative where it stands before the text.
+    """
     offsets = []
     for token in tokens:
-        offsets.append(offset)
+        offsets.append(max(0, offset))
         offset += len(token.text)
     return {
         "tokens": [token.text for token in tokens],
         "token_logprobs": [max(token.logprob, _LEAST_LOGPROB) for token in tokens],
-        "top_logprobs": [
-            {text: max(value, _LEAST_LOGPROB) for _, text, value in token.top} for token in tokens
-        ],
+        "top_logprobs": [_likeliest(token) for token in tokens],
         "text_offset": offsets,
     }
+
+
+def _likeliest(token: TokenLogprob) -> dict[str, float]:
+    """By text, the likeliest first; it is the one that is told where two have the same text."""
+    found: dict[str, float] = {}
+    for _, text, value in token.top:
+        found.setdefault(text, max(value, _LEAST_LOGPROB))
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -11,11 +10,11 @@ from typing import Any, Final
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.server import sse
+from hearth.app.server import answers, sse
 from hearth.app.server.anthropic_request import NAMES, read_request
 from hearth.app.server.errors import ANTHROPIC, error_body
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Choice, Happenings
+from hearth.app.server.generation import Happening, Happenings
 from hearth.app.server.tables.anthropic import COUNT_TOKENS, CREATE_MESSAGE
 from hearth.backends.contract import (
     ChoiceFinished,
@@ -26,6 +25,10 @@ from hearth.backends.contract import (
     ToolCallPart,
     Usage,
 )
+
+Json = dict[str, Any]
+Named = Iterator[tuple[str, Json]]
+"""Events: (name, fields)."""
 
 DIALECT: Final = sse.Dialect(
     lambda error: sse.named("error", error_body(error, ANTHROPIC)),
@@ -43,13 +46,12 @@ async def create_message(http: HttpRequest) -> Response:
     exchange = await Exchange.open(http, CREATE_MESSAGE, NAMES)
     with exchange.in_their_words():
         request = read_request(exchange)
+    answer = _Answer(exchange.model)
     events = await exchange.events([request])
     if exchange.given.get("stream", False):
-        return await exchange.stream(_Events(exchange.model).parts(events), DIALECT)
-    choice = Choice()
-    tally = await exchange.collect(events, [choice], 1)
-    message = _message(exchange.model, _blocks(choice), tally.usage)
-    return JSONResponse({**message, **_ending(choice.reason, choice.stop)})
+        return await exchange.stream(answer.parts(events), DIALECT)
+    await exchange.attend(answer.complete(events))
+    return JSONResponse(answer.message())
 
 
 async def count_tokens(http: HttpRequest) -> Response:
@@ -61,20 +63,7 @@ async def count_tokens(http: HttpRequest) -> Response:
     return JSONResponse({"input_tokens": len(prompt.ids)})
 
 
-def _message(model: str, content: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
-    return {
-        "id": f"msg_{secrets.token_hex(12)}",
-        "type": "message",
-        "role": "assistant",
-        "model": model,
-        "content": content,
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": _usage(usage),
-    }
-
-
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: Usage) -> Json:
     """Prompt tokens stand in one of three places: found, kept from now on, or neither."""
     written = min(usage.kept_tokens, usage.prompt_tokens - usage.cached_tokens)
     return {
@@ -85,97 +74,110 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _ending(reason: str, stop: str | None) -> dict[str, Any]:
+def _ending(reason: str, stop: str | None) -> Json:
     if reason == "stop" and stop is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": stop}
     return {"stop_reason": _REASONS[reason], "stop_sequence": None}
 
 
-def _blocks(choice: Choice) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = []
-    if choice.reasoning:
-        blocks.append({"type": "thinking", "thinking": choice.reasoning, "signature": ""})
-    if choice.text or not (choice.calls or blocks):
-        blocks.append({"type": "text", "text": choice.text})
-    for call in choice.calls:
-        given = _arguments(call.arguments)
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
-    return blocks
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    """The object that a call's arguments write; a call that was cut has none."""
-    try:
-        value = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-class _Events:
-    """Makes the events of a stream: a message of blocks, each begun, continued and ended."""
+class _Answer:
+    """One message as it comes to be: blocks, each begun, continued and ended. Whole ones and
+    streams are made by the same steps.
+    """
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self._block = -1
-        self._kind = ""
-        """Of the block that is open: "text", "thinking", or the position of a call."""
+        self._ident = f"msg_{secrets.token_hex(12)}"
+        self._usage = Usage()
+        self._ending: Json = {"stop_reason": None, "stop_sequence": None}
+        self._blocks: list[Json] = []
+        self._is_open = False
+        """The last block."""
+        self._pieces: list[str] = []
+        """Of the text of the last block."""
+
+    def message(self) -> Json:
+        """The message as it stands."""
+        return {
+            "id": self._ident,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": self._blocks,
+            **self._ending,
+            "usage": _usage(self._usage),
+        }
+
+    async def complete(self, events: Happenings) -> None:
+        """Take in all events."""
+        async with aclosing(events):
+            async for _, event in events:
+                for _ in self._take(event):
+                    pass
 
     async def parts(self, events: Happenings) -> sse.Parts:
         """The bytes of the stream."""
-        ending: dict[str, Any] = {}
         async with aclosing(events):
             async for _, event in events:
-                if isinstance(event, Token):
-                    if event.text:
-                        for part in self._token(event):
-                            yield part
-                elif isinstance(event, ToolCallPart):
-                    for part in self._call(event):
-                        yield part
-                elif isinstance(event, Started):
-                    usage = Usage(event.prompt_tokens, event.cached_tokens)
-                    message = _message(self._model, [], usage)
-                    yield self._event("message_start", message=message)
-                elif isinstance(event, Progress):
+                if isinstance(event, Progress):
                     yield DIALECT.ping
-                elif isinstance(event, ChoiceFinished):
-                    ending = _ending(event.reason, event.stop)
-                elif isinstance(event, Finished):
-                    for part in self._close():
-                        yield part
-                    yield self._event("message_delta", delta=ending, usage=_usage(event.usage))
-                    yield self._event("message_stop")
+                for name, fields in self._take(event):
+                    yield sse.named(name, {"type": name, **fields})
 
-    def _token(self, event: Token) -> Iterator[bytes]:
+    def _take(self, event: Happening) -> Named:
+        if isinstance(event, Token):
+            if event.text:
+                yield from self._token(event)
+        elif isinstance(event, ToolCallPart):
+            yield from self._call(event)
+        elif isinstance(event, Started):
+            self._usage = Usage(event.prompt_tokens, event.cached_tokens)
+            yield "message_start", {"message": self.message()}
+        elif isinstance(event, ChoiceFinished):
+            self._ending = _ending(event.reason, event.stop)
+        elif isinstance(event, Finished):
+            if not self._blocks:
+                yield from self._open({"type": "text", "text": ""})
+            yield from self._close()
+            self._usage = event.usage
+            yield "message_delta", {"delta": self._ending, "usage": _usage(event.usage)}
+            yield "message_stop", {}
+
+    def _token(self, event: Token) -> Named:
         thinks = event.channel == "reasoning"
         kind = "thinking" if thinks else "text"
-        if self._kind != kind:
-            empty = {"thinking": "", "signature": ""} if thinks else {"text": ""}
-            yield from self._open(kind, {"type": kind, **empty})
-        yield self._delta({"type": f"{kind}_delta", kind: event.text})
+        if not (self._is_open and self._blocks[-1]["type"] == kind):
+            signature = {"signature": ""} if thinks else {}
+            yield from self._open({"type": kind, kind: "", **signature})
+        yield self._delta(f"{kind}_delta", kind, event.text)
 
-    def _call(self, event: ToolCallPart) -> Iterator[bytes]:
+    def _call(self, event: ToolCallPart) -> Named:
         if event.name:
             call = {"type": "tool_use", "id": event.id, "name": event.name, "input": {}}
-            yield from self._open(f"call {event.position}", call)
+            yield from self._open(call)
         if event.arguments:
-            yield self._delta({"type": "input_json_delta", "partial_json": event.arguments})
+            yield self._delta("input_json_delta", "partial_json", event.arguments)
 
-    def _open(self, kind: str, block: dict[str, Any]) -> Iterator[bytes]:
+    def _open(self, block: Json) -> Named:
         yield from self._close()
-        self._block += 1
-        self._kind = kind
-        yield self._event("content_block_start", index=self._block, content_block=block)
+        self._blocks.append(block)
+        self._is_open = True
+        yield "content_block_start", {"index": len(self._blocks) - 1, "content_block": block}
 
-    def _close(self) -> Iterator[bytes]:
-        if self._kind:
-            self._kind = ""
-            yield self._event("content_block_stop", index=self._block)
+    def _delta(self, kind: str, field: str, text: str) -> tuple[str, Json]:
+        self._pieces.append(text)
+        delta = {"type": kind, field: text}
+        return "content_block_delta", {"index": len(self._blocks) - 1, "delta": delta}
 
-    def _delta(self, delta: dict[str, Any]) -> bytes:
-        return self._event("content_block_delta", index=self._block, delta=delta)
-
-    @staticmethod
-    def _event(name: str, **rest: Any) -> bytes:
-        return sse.named(name, {"type": name, **rest})
+    def _close(self) -> Named:
+        """The block that is open, if any, has all that was said of it."""
+        if not self._is_open:
+            return
+        block, text = self._blocks[-1], "".join(self._pieces)
+        if block["type"] == "tool_use":
+            block["input"] = answers.arguments(text)
+        else:
+            block[block["type"]] = text
+        self._is_open = False
+        self._pieces.clear()
+        yield "content_block_stop", {"index": len(self._blocks) - 1}

@@ -102,8 +102,8 @@ def _messages(given: Json, default_system: str) -> tuple[Message, ...]:
     """
     system = given.get("system")
     messages = []
-    if system is not None or default_system:
-        text = default_system if system is None else _text(system)
+    text = default_system if system is None else _text(system)
+    if text:
         messages.append(Message("system", text, keep_s=_keep_s(system)))
     for index, item in enumerate(given["messages"]):
         messages += _message(item, f"messages[{index}]")

@@ -36,22 +36,30 @@ def build(services: Services, policy: Policy) -> Starlette:
 
 def _answering(endpoint: Endpoint) -> Handler:
     """The handler of `endpoint`, answering with what it raises; it is cancelled only when the
-    server ends. What fails before anything of it is measured is counted here.
+    server ends. What fails before anything of it is measured is counted here, and so is what goes
+    well of what models are asked, and has nothing to be measured.
     """
 
     async def answer(http: Request) -> Response:
         path = http.url.path
         try:
-            return await endpoint.handler(http)
+            response = await endpoint.handler(http)
         except asyncio.CancelledError:
             return error_response(server_ended(), path)
         except Exception as error:  # noqa: BLE001 - the last door of a request
             found = as_hearth_error(error)
-            if not getattr(http.state, "measured", False):
-                services_of(http).metrics.refuse(endpoint.path, found.http_status)
+            if not _is_measured(http):
+                services_of(http).metrics.answered(endpoint.path, found.http_status)
             return error_response(found, path)
+        if endpoint.table is not None and not _is_measured(http):
+            services_of(http).metrics.answered(endpoint.path, response.status_code)
+        return response
 
     return answer
+
+
+def _is_measured(http: Request) -> bool:
+    return getattr(http.state, "measured", False)
 
 
 async def _no_such_route(http: Request, error: Exception) -> Response:

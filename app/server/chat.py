@@ -153,7 +153,7 @@ def _whole(
             for index, choice in enumerate(choices)
         ],
         **answers.usage_and_timings(tally),
-        **answers.notices(tally),
+        **answers.notices(tally.notices),
     )
 
 
@@ -185,6 +185,7 @@ class _Chunks:
     async def parts(self, events: Happenings) -> sse.Parts:
         """The bytes of the stream."""
         tally = Tally()
+        ended: list[ChoiceFinished] = []
         async with aclosing(events):
             async for _, event in events:
                 tally.add(event)
@@ -196,14 +197,18 @@ class _Chunks:
                 elif isinstance(event, Started):
                     first = {"role": "assistant", "content": ""}
                     for index in range(self._choices):
-                        yield self._chunk(index, first, **answers.notices(tally))
+                        yield self._chunk(index, first, **answers.notices(event.notices))
                 elif isinstance(event, Progress):
                     yield self._prefill(event)
                 elif isinstance(event, ChoiceFinished):
-                    yield self._chunk(event.index, {}, event.reason)
-                elif isinstance(event, Finished) and self._include_usage:
-                    usage = answers.usage_and_timings(tally) | answers.notices(tally)
-                    yield sse.event(self._head.body(choices=[], **usage))
+                    ended.append(event)
+                    if len(ended) < self._choices:
+                        yield self._end(event)
+                elif isinstance(event, Finished):
+                    yield self._end(ended[-1], **answers.notices(event.notices))
+                    if self._include_usage:
+                        usage = answers.usage_and_timings(tally) | answers.notices(tally.notices)
+                        yield sse.event(self._head.body(choices=[], **usage))
         yield sse.DONE
 
     def _chunk(
@@ -216,6 +221,10 @@ class _Chunks:
     ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return sse.event(self._head.body(choices=[choice], **self._rest, **more))
+
+    def _end(self, event: ChoiceFinished, **more: Any) -> bytes:
+        """The last chunk of a choice; that of the last one says what was noticed meanwhile."""
+        return self._chunk(event.index, {}, event.reason, **more)
 
     def _text_chunk(self, index: int, channel: str) -> dict[str, Any]:
         """The chunk of a piece of text, without the text."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -14,11 +15,13 @@ from starlette.responses import JSONResponse, Response
 from hearth.app.server import answers, sse
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import Choice, Happenings, Tally
+from hearth.app.server.leaving import all_of
 from hearth.app.server.requests import build, constraint_of, stream_options
 from hearth.app.server.tables.completions import COMPLETIONS
 from hearth.backends.contract import (
     Backend,
     ChoiceFinished,
+    Finished,
     Progress,
     Request,
     Started,
@@ -76,14 +79,14 @@ async def create_completion(http: HttpRequest) -> Response:
     echoes = [_Echo() for _ in requests]
     if given.get("echo"):
         top = given.get("logprobs")
-        echoes = await exchange.attend(_echoes(backend, requests, top))
+        echoes = await exchange.attend(_echoes(backend, requests, top, exchange.at_once))
     logprobs = given.get("logprobs") is not None
     asked = _Asked(
         requests, echoes, given.get("n", 1), logprobs, given.get("return_progress", False)
     )
     head = answers.Head(_KIND, "cmpl", exchange.model)
     if given.get("max_tokens") == 0:
-        return JSONResponse(await exchange.attend(_prompts_alone(head, asked, backend)))
+        return JSONResponse(await exchange.attend(_prompts_alone(head, asked, exchange)))
     events = await exchange.events(requests)
     if options.stream:
         return await exchange.stream(_chunks(head, asked, events, options.include_usage))
@@ -161,7 +164,9 @@ def _prompts(given: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-async def _echoes(backend: Backend, requests: Sequence[Request], top: int | None) -> list[_Echo]:
+async def _echoes(
+    backend: Backend, requests: Sequence[Request], top: int | None, at_once: int
+) -> list[_Echo]:
     async def echo(request: Request) -> _Echo:
         if top is None and request.text is not None:
             return _Echo(request.text)
@@ -172,15 +177,18 @@ async def _echoes(backend: Backend, requests: Sequence[Request], top: int | None
         first = TokenLogprob(prompt.ids[0], await backend.detokenize(prompt.ids[:1]), 0.0)
         if len(prompt.ids) == 1:
             return _Echo(text, (first,))
-        scores = await backend.score(prompt.ids, top=top, session=request.session)
-        return _Echo(text, (first, *scores.tokens))
+        # Tokens are named only where others are asked for as well.
+        scores = await backend.score(prompt.ids, top=max(1, top), session=request.session)
+        tokens = (replace(token, top=token.top[:top]) for token in scores.tokens)
+        return _Echo(text, (first, *tokens))
 
-    return list(await asyncio.gather(*map(echo, requests)))
+    return await all_of(echo, requests, at_once)
 
 
-async def _prompts_alone(head: answers.Head, asked: _Asked, backend: Backend) -> dict[str, Any]:
+async def _prompts_alone(head: answers.Head, asked: _Asked, exchange: Exchange) -> dict[str, Any]:
     """The answer where no token is asked for."""
-    prompts = await asyncio.gather(*map(backend.render, asked.requests))
+    backend = await exchange.backend()
+    prompts = await all_of(backend.render, asked.requests, exchange.at_once)
     tally = Tally(Usage(prompt_tokens=sum(len(prompt.ids) for prompt in prompts)))
     choices = [Choice(reason="length") for _ in range(len(asked.requests) * asked.each)]
     return _whole(head, asked, choices, tally)
@@ -206,18 +214,22 @@ def _whole(
             for index, (echo, choice) in enumerate(found)
         ],
         **answers.usage_and_timings(tally),
-        **answers.notices(tally),
+        **answers.notices(tally.notices),
     )
 
 
 def _mean_logprob(choice: Choice) -> float:
-    """How likely the model finds it, a token: OpenAI's measure of what is best."""
+    """How likely the model finds it, a token: OpenAI's measure of what is best. The end of a text
+    has none, so that an empty answer cannot be compared and is the last that is given.
+    """
     values = [token.logprob for token in choice.logprobs]
-    return sum(values) / len(values) if values else 0.0
+    return sum(values) / len(values) if values else -math.inf
 
 
 def _logprobs(echo: _Echo, choice: Choice) -> dict[str, Any]:
-    found = answers.text_logprobs([*echo.tokens, *choice.logprobs], 0)
+    # The tokens of a prompt may say more than its text: one more begins the prompt of many models.
+    begins = len(echo.text) - sum(len(token.text) for token in echo.tokens) if echo.tokens else 0
+    found = answers.text_logprobs([*echo.tokens, *choice.logprobs], begins)
     if echo.tokens:
         found["token_logprobs"][0] = found["top_logprobs"][0] = None
     return found
@@ -226,8 +238,11 @@ def _logprobs(echo: _Echo, choice: Choice) -> dict[str, Any]:
 async def _chunks(
     head: answers.Head, asked: _Asked, events: Happenings, include_usage: bool
 ) -> sse.Parts:
-    """The beginning of every choice, its text as it comes, its end; then the usage, if wanted."""
+    """The beginning of every choice, its text as it comes, its end; then the usage, if wanted. The
+    last end of a prompt's choices says what was noticed meanwhile.
+    """
     tally = Tally()
+    ended: defaultdict[int, list[ChoiceFinished]] = defaultdict(list)
     offsets = [0] * (len(asked.requests) * asked.each)
     rest: dict[str, Any] = {"usage": None} if include_usage else {}
 
@@ -243,8 +258,9 @@ async def _chunks(
                 echo = asked.echoes[position]
                 logprobs = _logprobs(echo, Choice()) if echo.tokens else None
                 for index in range(first, first + asked.each):
-                    offsets[index] = sum(len(token.text) for token in echo.tokens)
-                    yield chunk(index, echo.text, None, logprobs, **answers.notices(tally))
+                    offsets[index] = len(echo.text)
+                    said = answers.notices(event.notices)
+                    yield chunk(index, echo.text, None, logprobs, **said)
             elif isinstance(event, Progress):
                 if asked.progress:
                     progress = {"processed": event.done, "total": event.total}
@@ -259,7 +275,13 @@ async def _chunks(
                 if event.text or logprobs:
                     yield chunk(index, event.text, None, logprobs)
             elif isinstance(event, ChoiceFinished):
-                yield chunk(first + event.index, "", event.reason, None)
+                ended[position].append(event)
+                if len(ended[position]) < asked.each:
+                    yield chunk(first + event.index, "", event.reason, None)
+            elif isinstance(event, Finished):
+                last, said = ended[position][-1], answers.notices(event.notices)
+                yield chunk(first + last.index, "", last.reason, None, **said)
     if include_usage:
-        yield sse.event(head.body(choices=[], **answers.usage_and_timings(tally)))
+        usage = answers.usage_and_timings(tally) | answers.notices(tally.notices)
+        yield sse.event(head.body(choices=[], **usage))
     yield sse.DONE

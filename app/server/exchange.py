@@ -13,15 +13,24 @@ from starlette.responses import Response
 from hearth.app.chosen import Chosen
 from hearth.app.server import sse
 from hearth.app.server.body import read_object
-from hearth.app.server.generation import Choice, Happenings, Recorder, Tally, collect, happenings
+from hearth.app.server.generation import (
+    Choice,
+    Happenings,
+    Recorder,
+    Tally,
+    collect,
+    counted,
+    happenings,
+)
 from hearth.app.server.leaving import until_gone
 from hearth.app.server.parameters import Table
 from hearth.app.server.requests import renamed, renaming, session_of, with_keep_alive
 from hearth.app.server.services import Services, services_of
-from hearth.backends.contract import Backend, Request
-from hearth.backends.errors import HearthError, InvalidParameter
+from hearth.backends.contract import Backend, Embeddings, Ranks, Request, Usage
+from hearth.backends.errors import InvalidParameter
 
 T = TypeVar("T")
+P = TypeVar("P", Embeddings, Ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +89,16 @@ class Exchange:
         """The model."""
         return await self.services.hosts.backend(self.chosen.spec)
 
+    @property
+    def at_once(self) -> int:
+        """How many sequences the model runs at the same time."""
+        return self.chosen.use.load.max_sessions
+
     async def events(self, requests: Sequence[Request], at_once: int = 0) -> Happenings:
         """The events of `requests`, `at_once` of them at the same time; 0: as many as the model
-        runs.
+        runs with all their choices.
         """
-        at_once = at_once or self.chosen.use.load.max_sessions
+        at_once = at_once or max(1, self.at_once // requests[0].n)
         events = happenings(await self.backend(), requests, at_once, self._begin)
         return renaming(events, self.names)
 
@@ -92,19 +106,13 @@ class Exchange:
         self.http.state.measured = True
         return self.services.metrics.begin(self.http.url.path, self.model)
 
-    async def measured(self, work: Coroutine[Any, Any, T]) -> T:
+    async def measured(self, work: Coroutine[Any, Any, P]) -> P:
         """The result of `work`, which has no events of its own, counted as a request."""
         recorder = self._begin()
-        status = 499
-        try:
+        with counted(recorder):
             result = await work
-            status = 200
+            recorder.used(Usage(result.prompt_tokens))
             return result
-        except Exception as error:
-            status = error.http_status if isinstance(error, HearthError) else 500
-            raise
-        finally:
-            recorder.end(status)
 
     async def collect(self, events: Happenings, choices: Sequence[Choice], each: int) -> Tally:
         """Fill `choices` to the end, unless the client leaves; see `generation.collect`."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
@@ -37,8 +37,12 @@ _MOST_WAITING_EVENTS: Final = 256
 class Recorder(Protocol):
     """Measures one request (`app.server.metrics`)."""
 
-    def event(self, event: Event) -> None:
-        """One came."""
+    def event(self, event: Event, part: int = 0) -> None:
+        """One came, of one of the parts that are generated for the request."""
+        ...
+
+    def used(self, usage: Usage, part: int = 0) -> None:
+        """What a part has used by now."""
         ...
 
     def end(self, status: int) -> None:
@@ -46,39 +50,44 @@ class Recorder(Protocol):
         ...
 
 
-async def generate(
-    backend: Backend, request: Request, begin: Callable[[], Recorder]
-) -> AsyncGenerator[Happening, None]:
-    """The events of `request`; every choice gets its `ChoiceFinished`, also where there is one.
-
-    Raises:
-        HearthError: what a `Failed` says.
-        Interrupted: somebody else ended the generation.
-    """
-    recorder = begin()
+@contextmanager
+def counted(recorder: Recorder) -> Iterator[None]:
+    """The request is over with the block: 499 where it is left, unless its end was told before."""
     status = 499
     try:
-        generated = cast(AsyncGenerator[Event, None], backend.generate(request))
-        async with aclosing(generated) as events:
-            async for event in events:
-                recorder.event(event)
-                if isinstance(event, Failed):
-                    raise from_info(event.error)
-                if isinstance(event, ChoiceFinished | Finished) and event.reason == "cancelled":
-                    raise Interrupted("The generation was interrupted.", "Ask again.")
-                if isinstance(event, Finished):
-                    status = 200
-                    if request.n == 1:
-                        yield ChoiceFinished(0, event.reason, event.stop)
-                yield event
-                if isinstance(event, Finished):
-                    return
-        raise InternalError("A stream ended without a last event.")
+        yield
+        status = 200
     except Exception as error:
         status = error.http_status if isinstance(error, HearthError) else 500
         raise
     finally:
         recorder.end(status)
+
+
+async def generate(
+    backend: Backend, request: Request, recorder: Recorder, part: int = 0
+) -> Happenings:
+    """(`part`, event) of `request`; every choice gets its `ChoiceFinished`, also where there is
+    one.
+
+    Raises:
+        HearthError: what a `Failed` says.
+        Interrupted: somebody else ended the generation.
+    """
+    generated = cast(AsyncGenerator[Event, None], backend.generate(request))
+    async with aclosing(generated) as events:
+        async for event in events:
+            recorder.event(event, part)
+            if isinstance(event, Failed):
+                raise from_info(event.error)
+            if isinstance(event, ChoiceFinished | Finished) and event.reason == "cancelled":
+                raise Interrupted("The generation was interrupted.", "Ask again.")
+            if isinstance(event, Finished) and request.n == 1:
+                yield part, ChoiceFinished(0, event.reason, event.stop)
+            yield part, event
+            if isinstance(event, Finished):
+                return
+    raise InternalError("A stream ended without a last event.")
 
 
 async def happenings(
@@ -87,25 +96,39 @@ async def happenings(
     """(position of the request, event) of all `requests`, `at_once` of them at the same time.
 
     Args:
-        begin: begins to measure one of them.
+        begin: begins to measure them, as one.
 
     Raises:
         HearthError: what the first one that fails raises; the others are cancelled.
     """
-    if len(requests) == 1:
-        async with aclosing(generate(backend, requests[0], begin)) as events:
-            async for event in events:
-                yield 0, event
-        return
+    recorder = begin()
+    with counted(recorder):
+        if len(requests) == 1:
+            found = generate(backend, requests[0], recorder)
+        else:
+            found = _several(backend, requests, at_once, recorder)
+        left = len(requests)
+        async with aclosing(found) as happened:
+            async for position, event in happened:
+                if isinstance(event, Finished):
+                    left -= 1
+                    if not left:
+                        recorder.end(200)
+                yield position, event
+
+
+async def _several(
+    backend: Backend, requests: Sequence[Request], at_once: int, recorder: Recorder
+) -> Happenings:
     arrived: asyncio.Queue[tuple[int, Happening | Exception | None]]
     arrived = asyncio.Queue(_MOST_WAITING_EVENTS)
     turn = asyncio.Semaphore(at_once)
 
     async def pump(position: int, request: Request) -> None:
         try:
-            async with turn, aclosing(generate(backend, request, begin)) as events:
-                async for event in events:
-                    await arrived.put((position, event))
+            async with turn, aclosing(generate(backend, request, recorder, position)) as events:
+                async for happening in events:
+                    await arrived.put(happening)
         except Exception as error:  # noqa: BLE001 - raised again where the events are read
             await arrived.put((position, error))
         else:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from starlette.types import Receive
 
 from hearth.app.server.errors import ClientGone
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -33,6 +34,27 @@ async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         working.cancel()
         watching.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def all_of(
+    do: Callable[[S], Coroutine[Any, Any, T]], items: Iterable[S], at_once: int
+) -> list[T]:
+    """What `do` returns for each of `items`, of which `at_once` are under way; when one fails, the
+    others are cancelled.
+    """
+    turn = asyncio.Semaphore(at_once)
+
+    async def one(item: S) -> T:
+        async with turn:
+            return await do(item)
+
+    tasks = [asyncio.create_task(one(item)) for item in items]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _gone(receive: Receive) -> None:

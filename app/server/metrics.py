@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -70,25 +70,26 @@ class Recorder:
         self._metrics = metrics
         self._series = series
         self._began_s = began_s
-        self._last_s: dict[int, float] = {}
-        """When each choice said its last token."""
-        self._said = 0
-        """Tokens that events have brought."""
-        self._used = Usage()
-        """What is counted already."""
+        self._last_s: dict[tuple[int, int], float] = {}
+        """When each choice of each part said its last token."""
+        self._said: defaultdict[int, int] = defaultdict(int)
+        """Tokens that the events of each part have brought."""
+        self._used: dict[int, Usage] = {}
+        """What is counted already of each part."""
         self._over = False
 
-    def event(self, event: Event) -> None:
-        """Count what `event` brings."""
+    def event(self, event: Event, part: int = 0) -> None:
+        """Count what `event` brings; of a request of several prompts, each is a part."""
         if isinstance(event, _SAYS):
             if event.ids:
-                self._tokens(len(event.ids), event.index)
+                self._tokens(len(event.ids), part, event.index)
         elif isinstance(event, Started):
-            self.used(Usage(event.prompt_tokens, event.cached_tokens, self._said))
+            self.used(Usage(event.prompt_tokens, event.cached_tokens, self._said[part]), part)
         elif isinstance(event, Finished):
-            self.used(event.usage)
+            self.used(event.usage, part)
 
-    def _tokens(self, count: int, choice: int) -> None:
+    def _tokens(self, count: int, part: int, index: int) -> None:
+        choice = part, index
         now_s = self._metrics.clock()
         before_s = self._last_s.get(choice)
         if before_s is not None:
@@ -96,21 +97,21 @@ class Recorder:
         elif not self._last_s:
             self._series.ttft.observe(now_s - self._began_s)
         self._last_s[choice] = now_s
-        self._said += count
+        self._said[part] += count
         self._series.generated_tokens += count
         self._metrics.generated.add(now_s, count)
 
-    def used(self, usage: Usage) -> None:
-        """The request has used `usage` by now. The last one, for calls that are no streams."""
-        series, counted = self._series, self._used
+    def used(self, usage: Usage, part: int = 0) -> None:
+        """A part has used `usage` by now. The last one, for calls that are no streams."""
+        series, counted = self._series, self._used.get(part, Usage())
         series.prompt_tokens += usage.prompt_tokens - counted.prompt_tokens
         series.cached_tokens += usage.cached_tokens - counted.cached_tokens
-        unseen = usage.completion_tokens - self._said  # Such as the token that ends an answer.
+        unseen = usage.completion_tokens - self._said[part]  # Such as those of a cut call.
         if unseen > 0:
-            self._said += unseen
+            self._said[part] += unseen
             series.generated_tokens += unseen
             self._metrics.generated.add(self._metrics.clock(), unseen)
-        self._used = usage
+        self._used[part] = usage
 
     def end(self, status: int) -> None:
         """Ended with this HTTP status; 499: whoever asked has left. Only the first call counts."""
@@ -153,8 +154,10 @@ class Metrics:
         self.running += 1
         return Recorder(self, self._of(route, model), self.clock())
 
-    def refuse(self, route: str, status: int, model: str = "") -> None:
-        """Count a request that was answered with an error before it began."""
+    def answered(self, route: str, status: int, model: str = "") -> None:
+        """Count a request that was answered and had nothing to be measured, or was refused before
+        it began.
+        """
         self.count(self._of(route, model), status)
 
     def count(self, series: Series, status: int) -> float:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.server import sse
+from hearth.app.server import answers, sse
 from hearth.app.server.embeddings import shortened
 from hearth.app.server.errors import OLLAMA, error_body
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import Choice, Happenings, Tally
+from hearth.app.server.loaded import host_stats, worker_of
 from hearth.app.server.ollama_request import NAMES, read_chat, read_generate
 from hearth.app.server.tables.ollama import CHAT, EMBED, GENERATE
-from hearth.backends.contract import ChoiceFinished, Request, Token, ToolCallPart
+from hearth.backends.contract import (
+    ChoiceFinished,
+    Request,
+    Timings,
+    Token,
+    ToolCallPart,
+    Usage,
+)
 from hearth.backends.errors import PromptTooLong
 
 Json = dict[str, Any]
@@ -54,7 +60,7 @@ def _message(choice: Choice) -> Json:
         message["tool_calls"] = [
             {
                 "id": call.id,
-                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+                "function": {"name": call.name, "arguments": answers.arguments(call.arguments)},
             }
             for call in choice.calls
         ]
@@ -66,21 +72,14 @@ def _response(choice: Choice) -> Json:
     return found | ({"thinking": choice.reasoning} if choice.reasoning else {})
 
 
-def _arguments(text: str) -> Json:
-    """The object that a call's arguments write; a call that was cut has none."""
-    try:
-        value = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 async def _answer(
     exchange: Exchange, read: Callable[[Exchange], Request], shape: Shape
 ) -> Response:
     with exchange.in_their_words():
         request = read(exchange)
     await _check_context(exchange)
+    if exchange.given.get("options", {}).get("num_predict") == 0:
+        return await _prompt_alone(exchange, request, shape)
     events = await exchange.events([request])
     if exchange.given.get("stream", True):
         dialect = sse.Dialect(
@@ -92,6 +91,17 @@ async def _answer(
     choice = Choice()
     tally = await exchange.collect(events, [choice], 1)
     return JSONResponse(_head(exchange) | shape(choice) | _ending(choice, tally))
+
+
+async def _prompt_alone(exchange: Exchange, request: Request, shape: Shape) -> Response:
+    """The answer where no token is asked for: one line, streamed or not."""
+    prompt = await exchange.attend((await exchange.backend()).render(request))
+    nothing = Choice(reason="length")
+    tally = Tally(Usage(len(prompt.ids)), [Timings()])
+    return Response(
+        _line(_head(exchange) | shape(nothing) | _ending(nothing, tally)),
+        media_type=NDJSON if exchange.given.get("stream", True) else "application/json",
+    )
 
 
 async def _check_context(exchange: Exchange) -> None:
@@ -128,7 +138,7 @@ async def _lines(exchange: Exchange, events: Happenings, shape: Shape) -> sse.Pa
 
 
 def _line(value: Json) -> bytes:
-    return msgspec.json.encode(value) + b"\n"
+    return sse.one_line(value) + b"\n"
 
 
 def _head(exchange: Exchange) -> Json:
@@ -158,12 +168,21 @@ async def _load(exchange: Exchange, empty: Json) -> Response:
     """Nothing is asked: the model is loaded, or unloaded where it is to be kept for no time."""
     reason = "load"
     if exchange.chosen.spec.settings.keep_alive_s == 0 and "keep_alive" in exchange.given:
-        host = await exchange.services.hosts.host()
-        await exchange.attend(host.unload(exchange.chosen.spec.path))
+        await exchange.attend(_unload(exchange))
         reason = "unload"
     else:
         await exchange.attend((await exchange.backend()).info())
     return JSONResponse(_head(exchange) | empty | {"done": True, "done_reason": reason})
+
+
+async def _unload(exchange: Exchange) -> None:
+    """Now if nobody uses the model, else as soon as that is so."""
+    hosts = exchange.services.hosts
+    worker = worker_of(await host_stats(hosts), exchange.chosen.found)
+    if worker is not None and worker.running + worker.waiting:
+        await (await exchange.backend()).info()  # The host learns how long to keep it.
+    else:
+        await (await hosts.host()).unload(exchange.chosen.spec.path)
 
 
 async def embed(http: HttpRequest) -> Response:

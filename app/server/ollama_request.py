@@ -75,10 +75,8 @@ def _drawing(given: Json) -> dict[str, Any]:
         if theirs in options:
             options[ours] = options.pop(theirs)
     most = options.pop("num_predict", None)
-    if most is not None and most > 0:
-        options["max_tokens"] = most
-    elif most is not None:
-        options["max_tokens"] = None if most < 0 else 1
+    if most is not None:
+        options["max_tokens"] = None if most < 0 else max(1, most)  # 0 is never run.
     options.pop("num_ctx", None)
     return options
 
@@ -89,7 +87,7 @@ def _shape(given: Json) -> dict[str, Any]:
     wanted = given.get("format", "")
     if wanted == "json":
         shape["constraint"] = Constraint("json")
-    elif wanted:
+    elif wanted != "":
         shape["constraint"] = Constraint("json_schema", json.dumps(wanted))
     think = given.get("think")
     if isinstance(think, bool):

@@ -45,21 +45,24 @@ STATUSES: Final = {
 }
 """Every status of an error and when it comes."""
 
-
 CODES: Final = {
-    "invalid_parameter": "a field is unknown or missing, or has a value of a wrong type or range",
+    "invalid_parameter": "a field is unknown or missing, or has a value of a wrong type or range; "
+    "the body is no JSON object",
+    "malformed_request": "what came is no HTTP, or HTTP that others might read differently",
+}
+"""Codes of status 400 that follow from the description."""
+BEYOND_SCHEMAS: Final = {
     "unsupported_parameter": "a field or value is known elsewhere and cannot be honoured, here or "
     "by this model",
     "conflicting_parameters": "two fields cannot stand together, each right by itself",
     "limit_exceeded": "right in all its parts, too much as a whole: bytes of a schema or of a list "
-    "of choices, levels, values, messages that are to be kept",
+    "of choices, levels, values, calls of one turn, messages that are to be kept",
     "unknown_token": "a token id is not in the model's vocabulary",
     "context_length_exceeded": "the prompt and the asked tokens do not fit into the context",
     "no_chat_template": "the model has no chat template",
-    "malformed_request": "what came is no HTTP, or HTTP that others might read differently",
 }
-"""Every code of an error with status 400. Those between the first and the last depend on several
-values, or on the model, so that no schema can say when they come.
+"""Codes of status 400 that depend on several values or on the model, so that no schema can say when
+they come.
 """
 
 

@@ -18,7 +18,11 @@ from hearth.app.server.tables.chat import HIGHEST_EFFORT
 from hearth.app.settings import ModelUse
 from hearth.backends.contract import Constraint, Request, SamplingParams
 from hearth.backends.engine.validate import validate
-from hearth.backends.errors import ConflictingParameters, InvalidParameter
+from hearth.backends.errors import (
+    ConflictingParameters,
+    InvalidParameter,
+    UnsupportedParameter,
+)
 
 _SAMPLING: Final = {field.name for field in fields(SamplingParams)} - {"logprobs"}
 _LIMITS: Final = ("max_tokens", "min_tokens", "ignore_eos", "n", "priority")
@@ -77,10 +81,18 @@ def session_of_user(user: str) -> str:
 
 
 def with_keep_alive(chosen: Chosen, given: Mapping[str, Any]) -> Chosen:
-    """`chosen`, unloaded when `keep_alive` says so, if it does. Raises `InvalidParameter`."""
+    """`chosen`, unloaded when `keep_alive` says so, if it does. Raises `UnsupportedParameter` for
+    a model of another machine, which is not loaded here.
+    """
     value = given.get("keep_alive")
     if value is None:
         return chosen
+    if chosen.spec.backend == "remote":
+        raise UnsupportedParameter(
+            "keep_alive",
+            f"keep_alive: {chosen.found.name} is a remote model, which its own server loads.",
+            "Leave it out.",
+        )
     settings = replace(chosen.spec.settings, keep_alive_s=_seconds(value))
     return replace(chosen, spec=replace(chosen.spec, settings=settings))
 

@@ -101,10 +101,10 @@ def _messages(given: Json, default_system: str) -> tuple[Message, ...]:
         items = [{"role": "user", "content": items}]
     messages = _turns(items)
     instructions = given.get("instructions")
-    if instructions is not None:
+    if instructions is None and all(message.role != "system" for message in messages):
+        instructions = default_system
+    if instructions:
         messages.insert(0, Message("system", instructions))
-    elif default_system and all(message.role != "system" for message in messages):
-        messages.insert(0, Message("system", default_system))
     return tuple(messages)
 
 

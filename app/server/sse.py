@@ -35,11 +35,11 @@ Parts = AsyncGenerator[bytes, None]
 
 def event(value: dict[str, Any]) -> bytes:
     """One event."""
-    return b"data: " + _json(value) + b"\n\n"
+    return b"data: " + one_line(value) + b"\n\n"
 
 
-def _json(value: Any) -> bytes:
-    """`value` in one line; the characters that some clients end lines at are escaped."""
+def one_line(value: Any) -> bytes:
+    """`value` as JSON; the characters that some clients end lines at are escaped."""
     data = msgspec.json.encode(value)
     if b"\xe2\x80" in data or b"\xc2\x85" in data:
         for character in "\u2028\u2029\u0085":
@@ -57,11 +57,11 @@ class Repeated:
     HOLE: Final = "\N{OBJECT REPLACEMENT CHARACTER} the text goes here"
 
     def __init__(self, value: dict[str, Any]) -> None:
-        self._parts = event(value).split(_json(self.HOLE))
+        self._parts = event(value).split(one_line(self.HOLE))
 
     def event(self, text: str) -> bytes:
         """The event with `text` in it."""
-        return _json(text).join(self._parts)
+        return one_line(text).join(self._parts)
 
 
 def comment(text: str) -> bytes:
@@ -159,8 +159,11 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the whole stream; it is only cancelled when the server ends."""
         try:
-            with contextlib.suppress(ClientGone):
-                await until_gone(receive, self._write(send))
+            try:
+                with contextlib.suppress(ClientGone):
+                    await until_gone(receive, self._write(send))
+            finally:
+                await _end(self._first, self._parts)
         except asyncio.CancelledError:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FAREWELL_S):
@@ -188,7 +191,6 @@ class EventStream(Response):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await _end(self._first, self._parts)
 
     async def _produce(self, line: _Line) -> bool:
         """Put every part on the line; False if the last one says that the stream failed."""
@@ -262,5 +264,5 @@ class _Line:
             since = self._sending_since
             if since is not None and time.monotonic() - since >= self._stall_s:
                 raise ClientGone("The client has stopped reading.")
-            if since is None and sends == self._sends:
+            if since is None and sends == self._sends and not self._waiting:
                 await self.put(ping)

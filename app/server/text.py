@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from hearth.app.server.exchange import Exchange
+from hearth.app.server.leaving import all_of
 from hearth.app.server.messages import read_messages, read_tools
 from hearth.app.server.requests import build
 from hearth.app.server.tables.text import APPLY_TEMPLATE, DETOKENIZE, TOKENIZE
@@ -36,7 +36,7 @@ async def _pieces(detokenize: Any, ids: list[int]) -> list[str]:
     known: dict[int, str] = {}
     for start in range(0, len(unique), 16):
         few = unique[start : start + 16]
-        texts = await asyncio.gather(*(detokenize([ident]) for ident in few))
+        texts = await all_of(lambda ident: detokenize([ident]), few, len(few))
         known.update(zip(few, texts, strict=True))
     return [known[ident] for ident in ids]
 

@@ -41,6 +41,8 @@ class Limits:
     """Every end-of-generation token of the model."""
     shown_ids: frozenset[int] = frozenset()
     """Special tokens whose text the parser of the output must see."""
+    one_call: bool = False
+    """It ends with its first tool call, too."""
 
     def banned(self, new_tokens: int) -> frozenset[int]:
         """What may not be drawn after `new_tokens` tokens: the end, before `min_tokens` or with
@@ -164,8 +166,11 @@ class Generation(Sequence):
             return "stop"
         if self.new_tokens >= self.limits.max_tokens:
             self._say(text, flush=True)
-            return "stop" if self.stop_string is not None else "length"
+            return "stop" if self.stop_string is not None or self._has_its_call else "length"
         self._say(text)
+        if self._has_its_call:
+            self._say("", flush=True)
+            return "stop"
         return None
 
     def finish(self, reason: FinishReason) -> None:
@@ -191,6 +196,10 @@ class Generation(Sequence):
 
     def fail(self, error: Exception) -> None:
         self._end(Failed(to_info(error)))
+
+    @property
+    def _has_its_call(self) -> bool:
+        return self.limits.one_call and self._parser is not None and self._parser.calls > 0
 
     def _end(self, event: Event) -> None:
         if not self.done:

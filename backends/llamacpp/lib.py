@@ -9,6 +9,7 @@ import functools
 import importlib
 import importlib.metadata
 import logging
+import os
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,13 @@ INSTALL = (
     "`hearth doctor` checks the compiler first."
 )
 """What to do where the library is missing."""
+
+SPINS = "3000"
+"""How often a thread looks whether the others have come to a barrier before it sleeps, where
+libgomp joins them: about a tenth of a millisecond. By default it looks 300,000 times. A step has
+hundreds of barriers, and where others want the cores too, such as the endpoint itself, everybody
+waits at each of them for a thread that has no core.
+"""
 
 _DEBUG, _WARNING, _CONTINUATION = 1, 3, 5
 _LEVELS = {2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
@@ -92,12 +100,14 @@ class Library:
 
 @functools.cache
 def load_library() -> Library:
-    """Import llama_cpp and initialise it; the same object every time.
+    """Import llama_cpp and initialise it; the same object every time. `GOMP_SPINCOUNT` is set to
+    `SPINS` unless it is set already: libgomp reads it when it is loaded, and at no other time.
 
     Raises:
         BackendUnavailable: it is not installed, its shared library does not load, or symbols are
             missing.
     """
+    os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     try:
         api = importlib.import_module(MODULE)
     except ModuleNotFoundError as error:

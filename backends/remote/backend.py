@@ -27,7 +27,7 @@ from hearth.backends.engine.validate import validate
 from hearth.backends.errors import HearthError, ModelNotFound, UnsupportedParameter, to_info
 from hearth.backends.remote import texts
 from hearth.backends.remote.body import notices, write_body
-from hearth.backends.remote.chunks import ChunkReader
+from hearth.backends.remote.chunks import ChunkReader, finite
 from hearth.backends.remote.connection import Connection
 from hearth.backends.remote.errors import (
     RemoteError,
@@ -136,7 +136,7 @@ class RemoteBackend:
             vectors = tuple(_unit(entry["embedding"]) for entry in entries)
             if len(vectors) != len(inputs):
                 raise ValueError(f"{len(vectors)} vectors for {len(inputs)} texts")
-            return Embeddings(vectors, int(answer["usage"]["prompt_tokens"]))
+            return Embeddings(vectors, int(finite(answer["usage"]["prompt_tokens"])))
         except (KeyError, TypeError, ValueError) as error:
             raise self._malformed("embeddings", error) from error
 
@@ -146,10 +146,10 @@ class RemoteBackend:
         body = {"model": model.name, "query": query, "documents": list(texts)}
         answer = await self._connection.post(f"{self._server.url}/rerank", body)
         try:
-            found = {entry["index"]: float(entry["relevance_score"]) for entry in answer["results"]}
+            found = {e["index"]: finite(e["relevance_score"]) for e in answer["results"]}
             usage = answer.get("usage") or {}
             tokens = usage.get("prompt_tokens", usage.get("total_tokens", 0))
-            return Ranks(tuple(found[index] for index in range(len(texts))), int(tokens))
+            return Ranks(tuple(found[index] for index in range(len(texts))), int(finite(tokens)))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._malformed("rerank", error) from error
 
@@ -259,7 +259,7 @@ class RemoteBackends:
 
 def _unit(vector: Sequence[float]) -> tuple[float, ...]:
     """`vector` at length 1. Raises ValueError if it has none, TypeError if it is no numbers."""
-    length = math.hypot(*vector)
+    length = math.hypot(*map(finite, vector))
     if not length or not math.isfinite(length):
         raise ValueError("a vector without a length")
     return tuple(value / length for value in vector)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Iterator
@@ -39,6 +40,8 @@ _REASONS: Final[dict[str, FinishReason]] = {
     "function_call": "tool_calls",
     "content_filter": "stop",
 }
+_IMPOSSIBLE: Final = -9999.0
+"""The log probability of what is impossible, as OpenAI writes it."""
 _FILTERED: Final = "The other end's content filter ended the answer."
 _UNCOUNTED: Final = "The other end does not say how many tokens it used."
 
@@ -278,7 +281,7 @@ def text_logprobs(value: dict[str, Any]) -> tuple[TokenLogprob, ...]:
     tokens, found = value["tokens"], value["token_logprobs"]
     tops = value.get("top_logprobs") or [None] * len(tokens)
     return tuple(
-        TokenLogprob(UNKNOWN_ID, text(token), float(logprob), _top((top or {}).items()))
+        TokenLogprob(UNKNOWN_ID, text(token), _logprob(logprob), _top((top or {}).items()))
         for token, logprob, top in zip(tokens, found, tops, strict=True)
         if logprob is not None
     )
@@ -289,13 +292,13 @@ def _chat_logprob(item: dict[str, Any]) -> TokenLogprob:
     return TokenLogprob(
         UNKNOWN_ID,
         text(item["token"]),
-        float(item["logprob"]),
+        _logprob(item["logprob"]),
         _top((other["token"], other["logprob"]) for other in others),
     )
 
 
 def _top(pairs: Any) -> tuple[tuple[int, str, float], ...]:
-    found = [(UNKNOWN_ID, text(token), float(logprob)) for token, logprob in pairs]
+    found = [(UNKNOWN_ID, text(token), _logprob(logprob)) for token, logprob in pairs]
     return tuple(sorted(found, key=lambda one: -one[2]))
 
 
@@ -308,5 +311,26 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
 
 
+def _logprob(value: Any) -> float:
+    """A log probability; some write that of what is impossible as minus infinity."""
+    return _IMPOSSIBLE if value == -math.inf else finite(value)
+
+
+def finite(value: Any) -> float:
+    """`value` as a number. Raises ValueError if it is none or too large, TypeError if it is nothing
+    that could be one.
+    """
+    try:
+        found = float(value)
+    except OverflowError as error:
+        raise ValueError("a number beyond all bounds") from error
+    if not math.isfinite(found):
+        raise ValueError(f"the number {found}")
+    return found
+
+
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    try:
+        return 0.0 if isinstance(value, bool | str) else finite(value)
+    except (TypeError, ValueError):
+        return 0.0

@@ -8,6 +8,7 @@ from chat_templates import CHATML, HERMES, PlainRenderer
 from hearth.backends.contract import (
     ChoiceFinished,
     Constraint,
+    Embeddings,
     Finished,
     Message,
     Prompt,
@@ -19,9 +20,14 @@ from hearth.backends.contract import (
 from hearth.backends.engine.random_stream import choice_seed
 from hearth.backends.engine.runner import RunnerInfo
 from hearth.backends.engine.sequence import Clock
-from hearth.backends.errors import InvalidParameter, PromptTooLong, UnsupportedParameter
+from hearth.backends.errors import (
+    InvalidParameter,
+    LimitExceeded,
+    PromptTooLong,
+    UnsupportedParameter,
+)
 from hearth.backends.preparer import Preparer
-from hearth.backends.wire import Embed, Rank, Score
+from hearth.backends.wire import Embed, Frame, Rank, Score, encode
 from letters import LetterTokenizer
 
 INFO = RunnerInfo(
@@ -223,6 +229,15 @@ def test_texts_that_are_refused(preparer, texts, error, words):
         preparer.embedding(4, Embed(texts, "mean"), print)
 
 
+def test_vectors_that_no_answer_could_carry_are_refused_before_they_are_computed():
+    wide = with_info(embedding_width=4096)
+    made = wide.embedding(4, Embed(("a",) * 1_800, "mean"), print)
+    vectors = ((0.015625,) * 4096,) * len(made._texts)
+    assert encode(Frame(4, Embeddings(vectors, 1_800)))
+    with pytest.raises(LimitExceeded, match="2,048 items; 1,8"):
+        wide.embedding(4, Embed(("a",) * 2_048, "mean"), print)
+
+
 def test_a_model_without_vectors_says_so():
     with pytest.raises(UnsupportedParameter, match="vectors"):
         with_info(embedding_width=0).embedding(4, Embed(("a",), "mean"), print)
@@ -277,6 +292,31 @@ def test_what_is_asked_of_a_chat_becomes_a_grammar(grammars, fields, param, word
     [(lark, named)] = grammars.asked
     assert named == param and all(word in lark for word in words)
     assert ("look" in lark) == ("look" in words)
+
+
+def test_reasoning_that_is_continued_is_told_from_the_answer(grammars):
+    thought = Message("assistant", "", "So far")
+    request = Request(messages=(USER, thought), continue_last=True)
+    [made] = chatting(grammars).generations(1, request, print, Clock())
+    parts = [*made._parser.push(" and on</think>\n\nDone"), *made._parser.finish()]
+    assert [(part.channel, part.text) for part in parts] == [
+        ("reasoning", " and on"),
+        ("content", "Done"),
+    ]
+
+
+def test_an_answer_that_is_continued_is_no_reasoning(grammars):
+    request = Request(messages=(USER, Message("assistant", "It is <think>")), continue_last=True)
+    [made] = chatting(grammars).generations(1, request, print, Clock())
+    parts = [*made._parser.push(" a tag"), *made._parser.finish()]
+    assert [(part.channel, part.text) for part in parts] == [("content", " a tag")]
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_one_call_at_most_is_a_limit_without_a_grammar_too(grammars, parallel):
+    request = Request(messages=(USER,), tools=(FIND,), parallel_tool_calls=parallel)
+    [made] = chatting(grammars).generations(1, request, print, Clock())
+    assert made.limits.one_call is not parallel and grammars.asked == []
 
 
 def test_tools_that_may_not_be_called_ask_for_nothing(grammars):

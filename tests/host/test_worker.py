@@ -200,6 +200,19 @@ def test_a_call_that_is_refused_is_not_the_engine_s(call):
     assert notes.submitted == []
 
 
+def test_a_library_that_panics_is_answered_for():
+    class Panic(BaseException):
+        pass
+
+    notes, preparer = Notes(), SlowPreparer(Panic("index out of bounds"))
+    preparer.let.set()
+    desk = desk_of(notes, preparer)
+    desk.take(Frame(7, GENERATE))
+    desk._pool.shutdown()
+    [(ident, failed)] = notes.said
+    assert ident == 7 and failed.error.code == "internal_error"
+
+
 def test_stats_are_answered_at_once_and_count_what_is_prepared():
     notes, preparer = Notes(), SlowPreparer()
     desk = desk_of(notes, preparer)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from hearth.backends.llamacpp import memory, threads
+from hearth.backends.llamacpp.lib import SPINS
 from hearth.backends.llamacpp.threads import candidates, measure_threads
 
 
@@ -68,3 +72,15 @@ def test_a_group_limit_bounds_the_memory(tmp_path: Path) -> None:
     assert memory.available_bytes(tmp_path) == 600000 < free
     (tmp_path / "memory.max").write_text("max\n")
     assert memory.available_bytes(tmp_path) > 600000
+
+
+def test_threads_that_wait_for_others_soon_sleep() -> None:
+    """libgomp says what it has read when it is loaded; other libraries of threads say nothing."""
+    load = "from hearth.backends.llamacpp.lib import load_library; load_library()"
+    for given, expected in (({}, SPINS), ({"GOMP_SPINCOUNT": "77"}, "77")):
+        environ = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"}
+        environ |= {"OMP_DISPLAY_ENV": "VERBOSE", **given}
+        done = subprocess.run(
+            [sys.executable, "-c", load], env=environ, capture_output=True, text=True, check=True
+        )
+        assert f"GOMP_SPINCOUNT = '{expected}'" in done.stderr or "GOMP_" not in done.stderr

@@ -20,6 +20,7 @@ from fake_remote import (
 )
 from hearth.backends.contract import (
     ChoiceFinished,
+    Failed,
     Finished,
     Message,
     Progress,
@@ -288,3 +289,23 @@ def test_leaving_before_the_first_byte_closes_the_connection_too() -> None:
             assert fake.left.wait(10)
 
         using(remote(fake.url), leave)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999", "1" * 400, '"x"'])
+def test_log_probabilities_are_numbers(value) -> None:
+    choice = '{"delta": {"content": "a"}, "logprobs": {"content": [{"token": "a", "logprob": %s}]}}'
+    request = Request(messages=ASK.messages, sampling=SamplingParams(logprobs=0))
+    last = events((f'data: {{"choices": [{choice % value}]}}\n\n'.encode(), DONE), request)[-1]
+    assert isinstance(last, Failed) and last.error.code == "remote_malformed"
+
+
+def test_what_is_impossible_has_a_log_probability_that_can_be_written() -> None:
+    choice = (
+        '{"delta": {"content": "a"}, "finish_reason": "stop",'
+        ' "logprobs": {"content": [{"token": "a", "logprob": -Infinity}]}}'
+    )
+    request = Request(messages=ASK.messages, sampling=SamplingParams(logprobs=0))
+    body = (f'data: {{"choices": [{choice}], "timings": {{"ttft_s": 1e999}}}}\n\n'.encode(), DONE)
+    found = events(body, request)
+    assert [e.logprobs[0].logprob for e in found if isinstance(e, Token)] == [-9999.0]
+    assert isinstance(found[-1], Finished) and found[-1].timings.ttft_s == 0

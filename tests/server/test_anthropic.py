@@ -217,3 +217,19 @@ def test_an_empty_system_prompt_is_none(endpoint) -> None:
     made = endpoint(HI, flags={"system": "Be brief."})
     ask(made, system="")
     assert [message["role"] for message in made.asked["messages"]] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('{"a": 1e999, "b": NaN}', {"a": "1e999", "b": "NaN"}),
+        (r'{"a": ["\ud800"]}', {"a": ["\ufffd"]}),
+        ('{"a": ' * 900 + "1" + "}" * 900, {}),
+        ('{"a": "cu', {}),
+    ],
+    ids=["no numbers", "no text", "too deep", "cut"],
+)
+def test_arguments_that_json_lacks_break_no_answer(endpoint, written, read) -> None:
+    call = {"call": {"position": 0, "id": "call_1", "name": "weather", "arguments": written}}
+    reply = ask(endpoint([START, call, {"finish": "tool_calls"}]), tools=[WEATHER])
+    assert reply.json["content"][0]["input"] == read

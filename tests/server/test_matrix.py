@@ -13,8 +13,8 @@ import pytest
 from jsonschema import Draft202012Validator, FormatChecker
 
 import asgi
-from described import BEYOND_SCHEMAS
 from endpoints import HELLO
+from hearth.app.server.openapi import BEYOND_SCHEMAS
 from hearth.app.server.routes import ENDPOINTS
 from hearth.app.server.schema import AnyOf, Number, Schema
 from places import Place, places

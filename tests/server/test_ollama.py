@@ -194,7 +194,8 @@ def test_a_model_that_others_use_is_not_unloaded_under_them(endpoint) -> None:
     made = endpoint()
     path = str(made.catalog.found()[0].path)
     worker = {"name": "tiny", "path": path, "pid": 1, "running": 1, "waiting": 0, "restarts": 0}
-    made = endpoint(workers=[{**worker, "info": {"name": "tiny", "path": path}}])
+    info = {"name": "tiny", "path": path}
+    made = endpoint(workers=[{**worker, "idle_s": 0.0, "info": info}])
     reply = made.post("/api/chat", {"model": "tiny", "keep_alive": 0})
     assert reply.json["done_reason"] == "unload" and not made.host.unloaded
     assert made.host.specs[-1]["settings"]["keep_alive_s"] == 0
@@ -206,3 +207,19 @@ def test_a_model_of_another_machine_is_not_ours_to_keep(endpoint) -> None:
     with pytest.raises(UnsupportedParameter, match="keep_alive"):
         with_keep_alive(remote, {"keep_alive": "5m"})
     assert with_keep_alive(remote, {}) == remote
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('{"a": 1e999, "b": NaN}', {"a": "1e999", "b": "NaN"}),
+        (r'{"a": ["\ud800"]}', {"a": ["\ufffd"]}),
+        ('{"a": ' * 900 + "1" + "}" * 900, {}),
+        ('{"a": "cu', {}),
+    ],
+    ids=["no numbers", "no text", "too deep", "cut"],
+)
+def test_arguments_that_json_lacks_break_no_answer(endpoint, written, read) -> None:
+    call = {"call": {"position": 0, "id": "call_1", "name": "weather", "arguments": written}}
+    reply = chat(endpoint([START, call, {"finish": "tool_calls"}]), stream=False, tools=[WEATHER])
+    assert reply.json["message"]["tool_calls"][0]["function"]["arguments"] == read

@@ -1,7 +1,7 @@
 """The endpoint does what its own description says, whatever schemathesis makes of that.
 
 Every answer has a documented status, type and form; what is wrong is refused, what is right is
-accepted, unless the refusal has one of the codes of `described.BEYOND_SCHEMAS`: they are about
+accepted, unless the refusal has one of the codes of `BEYOND_SCHEMAS`: they are about
 several values together, or about the model, so that no schema can foretell them.
 """
 
