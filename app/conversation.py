@@ -30,9 +30,9 @@ class Conversation:
         """Add what the user says."""
         self._turns.append(Message("user", text))
 
-    def answer(self, text: str) -> None:
-        """Add what the model said."""
-        self._turns.append(Message("assistant", text))
+    def answer(self, text: str, reasoning: str = "") -> None:
+        """Add what the model said, and thought before."""
+        self._turns.append(Message("assistant", text, reasoning))
 
     def take_back(self) -> None:
         """Remove the last question, which got no answer."""

@@ -31,7 +31,8 @@ _UNSAFE = (
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # shorthand and music format controls
     "\U000e0000-\U000e0fff"  # tags, further variation selectors
 )
-_PICTOGRAPH = "\u203c-\u3299\U0001f000-\U0001faff"
+# Without the invisible ones among them: what becomes U+FFFD has no variants and joins nothing.
+_PICTOGRAPH = "\u203c-\u205f\u2070-\u3163\u3165-\u3299\U0001f000-\U0001faff"
 _JOINED_SCRIPT = (
     "\u0600-\u0605\u0610-\u061b\u061d-\u08ff"  # Arabic, Syriac, Thaana, N'Ko, Mandaic
     "\u0900-\u0dff\u0f00-\u109f\u1780-\u17b3\u17b6-\u17ff"  # Indic, Tibetan, Myanmar, Khmer

@@ -21,6 +21,7 @@ from hearth.backends.contract import (
     Timings,
     Token,
     TokenLogprob,
+    ToolCallPart,
     Usage,
 )
 
@@ -30,6 +31,8 @@ class Answer:
     """What came back for one request, also when it failed or was stopped."""
 
     text: str = ""
+    reasoning: str = ""
+    """What the model thought before it."""
     reason: str = ""
     """Why it ended: "stop", "length", "cancelled" (Ctrl+C) or "error"."""
     stop: str | None = None
@@ -44,8 +47,10 @@ def ask(
     model: LinkedModel,
     request: Request,
     show: Callable[[str], None],
+    think: Callable[[str], None],
 ) -> Answer:
-    """Run `request` and hand its text to `show` as it comes.
+    """Run `request` and hand its text to `show`, and what is thought before it to `think`, as it
+    comes.
 
     Ctrl+C cancels the request and keeps the text; it raises nothing.
 
@@ -53,9 +58,11 @@ def ask(
         model: who answers.
         request: what is asked.
         show: gets each piece of text.
+        think: gets each piece of the reasoning.
     """
     answer = Answer()
     pieces: list[str] = []
+    thoughts: list[str] = []
     completed = 0
     with model.stream(request) as events, _on_interrupt(events.interrupt):
         for event in events:
@@ -66,16 +73,21 @@ def ask(
                 case Token():
                     completed += len(event.ids)
                     answer.logprobs += event.logprobs or ()
-                    pieces.append(event.text)
-                    show(event.text)
+                    if event.channel == "reasoning":
+                        thoughts.append(event.text)
+                        think(event.text)
+                    else:
+                        pieces.append(event.text)
+                        show(event.text)
                 case Finished():
                     answer.reason, answer.stop = event.reason, event.stop
                     answer.usage, answer.timings = event.usage, event.timings
+                    answer.notices += event.notices
                 case Failed():
                     answer.reason, answer.error = "error", event.error
-                case Progress() | ChoiceFinished():
+                case Progress() | ChoiceFinished() | ToolCallPart():
                     continue
-    answer.text = "".join(pieces)
+    answer.text, answer.reasoning = "".join(pieces), "".join(thoughts)
     if answer.reason in ("", "error"):
         answer.usage = Usage(answer.usage.prompt_tokens, answer.usage.cached_tokens, completed)
     answer.reason = answer.reason or "cancelled"

@@ -49,6 +49,10 @@ class Output:
         """A writer to stdout for text that comes in pieces."""
         return StreamWriter(sys.stdout, safe=self.to_terminal)
 
+    def thoughts(self) -> StreamWriter:
+        """A writer to stderr for what a model thinks before it answers, which is no data."""
+        return StreamWriter(sys.stderr, safe=self.narrates_to_terminal)
+
     def note(self, text: str) -> None:
         """A line of narration on stderr."""
         self._narrate(text, _DIM)

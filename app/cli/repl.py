@@ -126,7 +126,7 @@ class Repl:
             if not isinstance(error, PromptTooLong) or answer.text or not self._make_room(error):
                 break
         if answer.text or answer.reason not in ("cancelled", "error"):
-            self.conversation.answer(answer.text)
+            self.conversation.answer(answer.text, answer.reasoning)
         else:
             self.conversation.take_back()
         narrate_end(self.state, answer, self.info, request, stats=self.stats and error is None)
@@ -134,10 +134,16 @@ class Repl:
             raise error
 
     def _answer(self, request: Request) -> Answer:
-        writer = self.output.stream()
+        writer, thoughts = self.output.stream(), self.output.thoughts()
+
+        def show(piece: str) -> None:
+            thoughts.end()
+            writer.write(piece)
+
         try:
-            return ask(self._linked, request, writer.write)
+            return ask(self._linked, request, show, thoughts.write)
         finally:
+            thoughts.end()
             writer.end()
 
     def _make_room(self, error: PromptTooLong) -> bool:

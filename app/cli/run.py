@@ -90,18 +90,24 @@ def run_once(
             require_template(info)
         if not as_json:
             announce(state, info, stats=stats)
-        writer = state.output.stream()
+        writer, thoughts = state.output.stream(), state.output.thoughts()
 
         def show(piece: str) -> None:
             if not as_json:
+                thoughts.end()
                 writer.write(piece)
 
-        answer = ask(linked, request, show)
+        def think(piece: str) -> None:
+            if not as_json:
+                thoughts.write(piece)
+
+        answer = ask(linked, request, show, think)
     if as_json:
         if stats:
             state.output.note(statistics(answer, request.sampling.seed))
         state.output.json(answer_json(answer, info, request.sampling.seed))
         return exit_code(answer)
+    thoughts.end()
     writer.end()
     narrate_end(state, answer, info, request, stats=stats)
     if answer.error is not None:

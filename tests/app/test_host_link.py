@@ -109,7 +109,9 @@ def test_a_signal_that_wakes_nobody_ends_the_wait_all_the_same(
     """`interrupt_main` does what a Ctrl+C does that comes just before the main thread waits."""
     signal_after_a = threading.Timer(0.1, _thread.interrupt_main)
     with HostLink(place, 1.0) as link:
-        answer = ask(link.model(SPEC), Request(text="hi"), lambda text: signal_after_a.start())
+        answer = ask(
+            link.model(SPEC), Request(text="hi"), lambda text: signal_after_a.start(), print
+        )
     assert (answer.text, answer.reason) == ("a", "cancelled")
 
 

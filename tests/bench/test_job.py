@@ -31,7 +31,8 @@ from hearth.backends.contract import ErrorInfo, ModelInfo
 INFO = ModelInfo(
     **dict.fromkeys(ModelInfo.__slots__, 0) | dict.fromkeys(("name", "path", "kv_type"), "x")
     | dict.fromkeys(("backend", "backend_version", "architecture", "quantization"), "x")
-    | {"has_chat_template": False, "template_sha256": "", "notices": (), "load_s": 0.5}
+    | {"has_chat_template": False, "template_sha256": "", "notices": (), "load_s": 0.5,
+       "capabilities": ()}
 )  # fmt: skip
 SETUP = Setup(INFO, 512, 512, 1024, "auto", 100, mixture=False, read_bytes_per_s=1000.0)
 CHOICE = Choice(1, 2, 512, "f16", 4, 100.0, 20.0, 1.5, 30.0)

@@ -15,23 +15,35 @@ ANSWER = [
 DIED = {"error": {"code": "worker_died", "message": "The process died.", "hint": "Ask again."}}
 
 
+def said(result):
+    """(role, content) of the messages of the first request."""
+    messages = result.host.requests[0]["messages"]
+    return [(message["role"], message["content"]) for message in messages]
+
+
 def test_the_answer_is_all_that_stdout_gets(hearth) -> None:
     result = hearth("run", "tiny", "hi", answers=[ANSWER])
     assert (result.code, result.out, result.err) == (0, "Hello.\n", "")
 
 
+def test_thoughts_are_told_on_stderr_and_are_no_part_of_the_answer(hearth) -> None:
+    thinks = [{"reasoning": "Hm."}, {"reasoning": " Yes."}, *ANSWER]
+    result = hearth("run", "tiny", "hi", answers=[thinks])
+    assert (result.code, result.out, result.err) == (0, "Hello.\n", "Hm. Yes.\n")
+    result = hearth("run", "tiny", "hi", "--json", answers=[thinks])
+    assert (result.json["text"], result.json["reasoning"]) == ("Hello.", "Hm. Yes.")
+
+
 def test_words_are_joined_and_piped_text_comes_first(hearth) -> None:
     result = hearth("run", "tiny", "sum", "it", "up", stdin="a long text\n", answers=[ANSWER])
-    assert result.host.requests[0]["messages"] == (
-        {"role": "user", "content": "a long text\n\nsum it up"},
-    )
+    assert said(result) == [("user", "a long text\n\nsum it up")]
 
 
 @pytest.mark.parametrize("args", [(), ("run", "tiny")], ids=["bare", "run"])
 def test_piped_text_alone_is_a_prompt(hearth, args) -> None:
     result = hearth(*args, stdin="why?\n", answers=[ANSWER])
     assert (result.code, result.out) == (0, "Hello.\n")
-    assert result.host.requests[0]["messages"] == ({"role": "user", "content": "why?"},)
+    assert said(result) == [("user", "why?")]
 
 
 def test_a_byte_order_mark_is_no_text(hearth) -> None:
@@ -72,7 +84,7 @@ def test_settings_and_flags_reach_the_request(hearth, home) -> None:
     assert (sampling["top_k"], sampling["min_p"], sampling["temperature"]) == (5, 0.25, 0.0)
     assert (sampling["seed"], request["max_tokens"], request["stop"]) == (42, 9, ("A", "B"))
     assert sampling["logit_bias"] == {5: -100.0, 6: 1.0}
-    assert request["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert said(result)[0] == ("system", "Be brief.")
     load = spec["settings"]
     assert (load["context"], load["kv_type"], load["gpu_layers"], load["threads"]) == (
         128,
@@ -154,10 +166,17 @@ def test_json_is_one_object_with_stable_keys(hearth) -> None:
         "context": 512,
         "kv_type": "f16",
         "text": "Hello.",
+        "reasoning": None,
         "finish_reason": "stop",
         "stop": None,
         "seed": 3,
-        "usage": {"prompt_tokens": 7, "cached_tokens": 0, "completion_tokens": 2},
+        "usage": {
+            "prompt_tokens": 7,
+            "cached_tokens": 0,
+            "completion_tokens": 2,
+            "reasoning_tokens": 0,
+            "kept_tokens": 0,
+        },
         "timings": {
             "queued_s": 0.0,
             "ttft_s": 0.25,
@@ -230,7 +249,8 @@ def test_a_failure_in_json_stands_beside_the_text(hearth) -> None:
     result = hearth("run", "tiny", "hi", "--json", answers=[[*ANSWER[:2], DIED]])
     assert result.code == 1
     assert (result.json["text"], result.json["finish_reason"]) == ("Hel", "error")
-    assert result.json["usage"] == {"prompt_tokens": 7, "cached_tokens": 0, "completion_tokens": 1}
+    usage = result.json["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (7, 1)
     assert result.json["error"] == {
         "code": "worker_died",
         "message": "The process died.",
