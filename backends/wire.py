@@ -236,7 +236,7 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Body]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
 class Frame:
     """One message. `id` ties an answer to its call; `model` says which model a front end's call is
     for.

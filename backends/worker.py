@@ -19,6 +19,7 @@ if __name__ == "__main__":
     _PIPES = take_private_pipes()
 
 import argparse
+import gc
 import logging
 import os
 import threading
@@ -100,10 +101,12 @@ class Outbox:
         try:
             while self._frames or not self._closed:
                 self._came.wait()
-                self._came.clear()
                 while self._frames:
                     self._stream.write(_sendable(self._frames.popleft()))
                 self._stream.flush()
+                self._came.clear()
+                if self._frames or self._closed:  # It came after the last look, before the clear.
+                    self._came.set()
         except OSError:
             os._exit(0)  # The host is gone.
         except BaseException:
@@ -275,6 +278,7 @@ def serve(
     preparer = Preparer(
         loaded.info.name, info, loaded.tokenizer, loaded.template, renderer, grammars
     )
+    gc.freeze()  # What is loaded stays, so that no collection need look through it.
     opened.set_result(Desk(engine, preparer, loaded.tokenizer, outbox))
     outbox.put(load_id, loaded.info)
     try:

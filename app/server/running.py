@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import sys
@@ -77,6 +78,7 @@ class Server(uvicorn.Server):
 
         Raises what `beside` does, which ends the server at once.
         """
+        gc.freeze()  # What is imported stays, so that no collection need look through it.
         doing = asyncio.create_task(beside)
         doing.add_done_callback(self._end_if_failed)
         try:

@@ -47,7 +47,7 @@ class RunnerInfo:
     """Whether `rank` works: the model was trained to say how well a text answers a query."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
 class Row:
     """Some tokens of one sequence in one step: `tokens` go to positions `start`, `start + 1`,
     ...

@@ -41,7 +41,7 @@ _SMALL_POOL: Final = 4096
 """Pools up to this size are computed in float64, larger ones in float32: several times faster."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
 class Drawn:
     """A token, and what the model itself thought of it where log probabilities were asked for."""
 

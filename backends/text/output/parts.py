@@ -9,7 +9,7 @@ from typing import Protocol
 from hearth.backends.contract import Channel, Tool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
 class TextPart:
     """More of the answer, or of the reasoning before it."""
 
