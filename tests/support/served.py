@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 import anthropic
-import httpx
+import httpx2
 import openai
 import psutil
 
@@ -69,8 +69,8 @@ class Served:
         )
 
     @cached_property
-    def http(self) -> httpx.Client:
-        return httpx.Client(base_url=self.root, timeout=_TIMEOUT_S)
+    def http(self) -> httpx2.Client:
+        return httpx2.Client(base_url=self.root, timeout=_TIMEOUT_S)
 
     def spec(self, model: str) -> ModelSpec:
         """As the server asks for it."""
