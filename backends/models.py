@@ -124,6 +124,10 @@ class EngineStats:
     preemptions: int = 0
     pinned_tokens: int = 0
     """Of those kept: those that must stay for a while (`Message.keep_s`)."""
+    shelved_tokens: int = 0
+    """Of prefixes that are kept outside the key-value memory, where those who run do not pay for
+    them; a shared one counts each time."""
+    shelved_prefixes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from hearth.backends.contract import EngineStats, ModelSpec, WorkerStats
 from hearth.backends.errors import Busy, ModelNotFound
 
 _MB: Final = 1_000_000
-_TIERS: Final = ("live", "kept", "pinned")
+_TIERS: Final = ("live", "kept", "pinned", "shelved")
 _PATIENCE_S: Final = 30.0
 """A step of the engine may be a long one, and comes first."""
 
@@ -90,8 +90,8 @@ async def _loaded(http: Request) -> Sequence[WorkerStats]:
 
 def _counted(engines: Sequence[EngineStats]) -> dict[str, Any]:
     return {
-        "total_entries": sum(engine.kept_prefixes for engine in engines),
-        "total_size_mb": sum(_size_mb(engine, engine.kept_tokens) for engine in engines),
+        "total_entries": sum(map(_entries, engines)),
+        "total_size_mb": sum(_size_mb(engine, _kept_tokens(engine)) for engine in engines),
         "hit_rate": hit_rate(engines),
         "tiers": {tier: _tier(tier, engines) for tier in _TIERS},
     }
@@ -105,16 +105,25 @@ def _tier(tier: str, engines: Sequence[EngineStats]) -> dict[str, Any]:
     }
 
 
+def _entries(engine: EngineStats) -> int:
+    return engine.kept_prefixes + engine.shelved_prefixes
+
+
+def _kept_tokens(engine: EngineStats) -> int:
+    """In the key-value memory and outside of it."""
+    return engine.kept_tokens + engine.shelved_tokens
+
+
 def _size_mb(engine: EngineStats, tokens: int) -> float:
     return tokens * engine.kv_bytes_per_token / _MB
 
 
 def _freed(name: str, before: EngineStats, after: EngineStats) -> dict[str, Any]:
     """What was kept `before` and is not `after`; who ends meanwhile leaves something new."""
-    tokens = max(0, before.kept_tokens - after.kept_tokens)
+    tokens = max(0, _kept_tokens(before) - _kept_tokens(after))
     return {
         "model": name,
-        "freed_entries": max(0, before.kept_prefixes - after.kept_prefixes),
+        "freed_entries": max(0, _entries(before) - _entries(after)),
         "freed_tokens": tokens,
         "freed_size_mb": _size_mb(after, tokens),
     }

@@ -9,13 +9,15 @@ from hearth.backends.contract import EngineStats, WorkerStats
 
 def tokens_by_state(engine: EngineStats) -> dict[str, int]:
     """Tokens of memory: of "live" (running sequences), "kept" (prefixes, as long as nobody needs
-    the room) and "pinned" (prefixes that must stay for a while), which share none; "allocated",
-    for which there is memory now, and "pool", for which there may be.
+    the room) and "pinned" (prefixes that must stay for a while), which share none; "shelved",
+    of prefixes that are kept outside of it; "allocated", for which there is memory now, and "pool",
+    for which there may be.
     """
     return {
         "live": engine.live_tokens,
         "kept": engine.kept_tokens - engine.pinned_tokens,
         "pinned": engine.pinned_tokens,
+        "shelved": engine.shelved_tokens,
         "allocated": engine.allocated_tokens,
         "pool": engine.pool_tokens,
     }

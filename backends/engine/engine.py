@@ -333,6 +333,8 @@ class Engine:
             rows=self._rows,
             preemptions=self._scheduler.preemptions,
             pinned_tokens=cache.pinned_tokens,
+            shelved_tokens=cache.shelved_tokens,
+            shelved_prefixes=cache.shelved_prefixes,
         )
 
 

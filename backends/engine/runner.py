@@ -45,6 +45,8 @@ class RunnerInfo:
     """Length of the vectors of `embed`; 0: it cannot."""
     can_rank: bool = False
     """Whether `rank` works: the model was trained to say how well a text answers a query."""
+    tile: int = 1
+    """Steps of a multiple of so many tokens are the cheapest for what they do."""
 
 
 @dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
@@ -100,6 +102,9 @@ class CacheStats:
     kept_prefixes: int
     pinned_tokens: int = 0
     """Held by pinned prefixes, whoever else holds them."""
+    shelved_tokens: int = 0
+    """Of kept prefixes outside that memory; a shared one counts each time."""
+    shelved_prefixes: int = 0
 
 
 class RunnerCache(Protocol):

@@ -16,8 +16,6 @@ from hearth.backends.engine.waiting import Waiting
 HEADROOM_TOKENS: Final = 32
 """Room to grow that is left to each running sequence when another is admitted, so that the new one
 is not put aside again at once."""
-LEAST_SLICE: Final = 16
-"""Sequences that share a step's prefill get at least so many tokens each, or wait a step."""
 WORTH_SAVING: Final = 64
 """Fewer tokens are computed again rather than copied."""
 
@@ -279,29 +277,49 @@ class Scheduler:
 
     def _prefill_rows(self, decoding: list[Row]) -> list[Row]:
         """Slices of what is missing of the others, as much as the pace allows."""
-        tokens = self._info.max_batch_tokens - len(decoding)
-        tokens = min(tokens, self._pacer.allowance(len(decoding)))
+        behind = [sequence for sequence in self._running.values() if sequence.pending > 1]
+        behind.sort(key=self._rank, reverse=True)
+        if decoding:
+            self._lane.offer(behind, self._pacer.lasting(len(decoding)))
+        behind = [sequence for sequence in behind if not self._lane.holds(sequence)]
         outputs = self._info.max_outputs - len(decoding)
         rows = []
-        behind = [sequence for sequence in self._running.values() if sequence.pending > 1]
-        if decoding:
-            self._lane.offer(sorted(behind, key=self._rank, reverse=True), tokens)
-        behind = [sequence for sequence in behind if not self._lane.holds(sequence)]
+        shares = {who: count for who, count in self._shares(behind, len(decoding)).items() if count}
+        for left, (sequence, share) in zip(range(len(shares), 0, -1), shares.items(), strict=True):
+            count = self._within(-(-outputs // left), sequence, share)
+            if count > 0:
+                rows.append(self._row(sequence, count))
+                outputs -= rows[-1].outputs
+        return rows
+
+    def _shares(self, behind: list[Sequence], decoding: int) -> dict[Sequence, int]:
+        """Who of `behind`, the first in rank first, gets how many tokens of prefill: half of them
+        who is first of all, so that nobody starves, and the rest who needs least, so that as few as
+        possible wait. A higher priority comes before both.
+        """
+        tokens = self._info.max_batch_tokens - decoding
+        allowed = self._pacer.allowance(decoding)
+        if allowed < tokens:
+            tokens = self._whole_tiles(allowed, decoding)
+        shares: dict[Sequence, int] = {}
         for priority in sorted({sequence.priority for sequence in behind}, reverse=True):
             group = [sequence for sequence in behind if sequence.priority == priority]
-            group = group[: max(1, tokens // LEAST_SLICE)]
-            # The one that needs least first: what it leaves of its share goes to the others.
-            group.sort(key=self._wanted)
-            for left, sequence in zip(range(len(group), 0, -1), group, strict=True):
-                count = min(self._wanted(sequence), -(-tokens // left))
-                count = self._within(-(-outputs // left), sequence, count)
-                if count > 0:
-                    row = self._row(sequence, count)
-                    rows.append(row)
-                    tokens -= count
-                    outputs -= row.outputs
-                    self._to_the_end(sequence)
-        return rows
+            first = group[0]
+            shares[first] = min(self._wanted(first), -(-tokens // 2))
+            tokens -= shares[first]
+            for sequence in sorted(group, key=self._wanted):
+                held = shares.get(sequence, 0)
+                more = min(self._wanted(sequence) - held, tokens)
+                shares[sequence] = held + more
+                tokens -= more
+        return shares
+
+    def _whole_tiles(self, tokens: int, decoding: int) -> int:
+        """At most `tokens` that fill tiles of the runner together with `decoding` others; all of
+        them where that would leave none.
+        """
+        whole = tokens - (tokens + decoding) % self._info.tile
+        return whole if whole > 0 else tokens
 
     def _wanted(self, sequence: Sequence) -> int:
         """How far the next step may bring `sequence`: memories that keep no past stop before the

@@ -13,6 +13,7 @@ from hearth.backends.engine.kept import KeptPrefixes
 from hearth.backends.engine.radix import RadixIndex
 from hearth.backends.engine.runner import CacheStats, SavedState
 from hearth.backends.engine.sequence_store import SequenceStore
+from hearth.backends.engine.shelving import WORTH_MOVING, Shelving
 from hearth.backends.errors import InternalError
 
 
@@ -22,6 +23,10 @@ class SequenceCache:
     An id of the store is live (it belongs to a slot), kept (it holds a prefix, the least recently
     used going first) or free. A released sequence is kept under the id that it has, so keeping
     copies nothing and shares nothing anew. A pinned prefix is a kept one with an id of its own.
+
+    Where those who run would pay for every cell in use (`beside`), kept prefixes go to a shelf
+    outside the pool, as long as pool and shelf together stay within `pool_tokens`, and are brought
+    back when they are asked for.
 
     `open` before `reserve`: what a sequence has found needs no room of its own, and is not evicted
     to make room for it.
@@ -33,6 +38,8 @@ class SequenceCache:
         pool_tokens: most cells that may be in use or promised.
         context: most tokens of one sequence.
         kept_tokens: most cells that kept prefixes alone may hold.
+        beside: most of these cells while sequences run, as far as there is room on the shelf; None:
+            all of them. Only for stores that keep their past.
         clock: seconds, for pins.
 
     Raises:
@@ -47,6 +54,7 @@ class SequenceCache:
         pool_tokens: int,
         context: int,
         kept_tokens: int,
+        beside: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if store.sequences < slots:
@@ -61,18 +69,25 @@ class SequenceCache:
         self._free = list(reversed(range(store.sequences)))
         self._kept = KeptPrefixes(self._pool, self._index, clock, most_pins=store.sequences - slots)
         self._pins = self._kept.pins
+        self._shelving = Shelving(store, self._pool, self._index, beside)
 
     # ---- for the engine: see the protocol
 
     def match(self, tokens: Seq[int]) -> int:
         """See the protocol."""
-        return self._find(tokens)[0]
+        return self._shelved(tokens) or self._find(tokens)[0]
 
     def open(self, slot: int, tokens: Seq[int]) -> int:
         """See the protocol."""
         self._must_be_empty(slot)
         self._pins.expire()
         self._kept.use_pins(tokens)
+        found = self._bring_back(slot, tokens) or self._open(slot, tokens)
+        self._shelve()
+        return found
+
+    def _open(self, slot: int, tokens: Seq[int]) -> int:
+        """Begin with what the pool has."""
         length, donor = self._find(tokens)
         if donor is None:
             self._begin(slot)
@@ -177,6 +192,7 @@ class SequenceCache:
         else:
             self._drop(sequence)
         self._evict_excess()
+        self._shelve()
 
     def save(self, slot: int) -> SavedState | None:
         """See the protocol."""
@@ -204,13 +220,22 @@ class SequenceCache:
         """See the protocol."""
         while self._kept:
             self._evict()
+        self._shelving.shelf.shrink(0)
 
     def stats(self) -> CacheStats:
         """See the protocol."""
         self._pins.expire()
         live, pinned = self._live_cells(), self._pins.cells
         kept = self._pool.cells - live
-        return CacheStats(self._store.allocated_tokens, live, kept, len(self._kept), pinned)
+        return CacheStats(
+            self._store.allocated_tokens,
+            live,
+            kept,
+            len(self._kept),
+            pinned,
+            self._shelving.shelf.tokens,
+            len(self._shelving.shelf),
+        )
 
     # ---- for the runner
 
@@ -241,6 +266,7 @@ class SequenceCache:
         sequence = self.sequence(slot)
         self._pool.append(sequence, len(tokens))
         self._index.extend(sequence, tokens)
+        self._shelving.shelf.shrink(self._shelf_room)  # The pool may have grown for them.
 
     def lost(self, slot: int) -> None:
         """Note that a failed step has emptied `slot`: it holds nothing, and nothing is reserved."""
@@ -279,6 +305,7 @@ class SequenceCache:
         assert not self._kept or self._pool.cells <= self._pool_tokens
         assert self._pool.cells - self._live_cells() <= self._most_kept_tokens
         self._kept.check_integrity(self._most_pinned_tokens)
+        self._shelving.shelf.check_integrity()
 
     # ---- ids
 
@@ -368,6 +395,33 @@ class SequenceCache:
         if self._store.keeps_past:
             for other in self._kept.covered(sequence):
                 self._drop_kept(other)
+
+    # ---- the shelf
+
+    def _shelve(self) -> None:
+        """Move kept prefixes, the least recently used first, out of the way of those who run."""
+        room = self._shelf_room
+        for sequence in self._shelving.out_of_the_way(self._live(), self._kept, room):
+            self._drop_kept(sequence)
+
+    @property
+    def _shelf_room(self) -> int:
+        return max(0, self._pool_tokens - self._store.allocated_tokens)
+
+    def _bring_back(self, slot: int, tokens: Seq[int]) -> int:
+        """Begin with what is on the shelf, if that is clearly more than the pool has; returns how
+        many tokens that gives, 0 if it is not used.
+        """
+        shelved = self._shelving.shelf.find(tokens[:-1]) if self._shelved(tokens) else None
+        if shelved is None or not self.restore(slot, shelved.state, shelved.tokens):
+            return 0
+        self.trim(slot, shelved.common)
+        return self.length(slot)
+
+    def _shelved(self, tokens: Seq[int]) -> int:
+        """How much of `tokens` the shelf has; 0 unless it is clearly more than the pool has."""
+        length = self._shelving.shelf.match(tokens[:-1])
+        return length if length and length >= self._find(tokens)[0] + WORTH_MOVING else 0
 
     # ---- forgetting
 

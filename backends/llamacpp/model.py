@@ -47,9 +47,11 @@ class ModelFacts:
 class LlamaModel:
     """Owns one `llama_model`. Make it with `open`; `close` frees it."""
 
-    def __init__(self, library: Library, handle: Any, path: Path) -> None:
+    def __init__(self, library: Library, handle: Any, path: Path, *, on_gpu: bool = False) -> None:
         self.library = library
         self.path = path
+        self.on_gpu = on_gpu
+        """Some of its layers were offloaded."""
         self._handle: Any = handle
         self.vocab: Any = library.api.llama_model_get_vocab(handle)
         self.facts = self._read_facts()
@@ -109,7 +111,7 @@ class LlamaModel:
         model = None
         try:
             _refuse_what_does_not_generate(api, handle, path)
-            model = cls(library, handle, path)
+            model = cls(library, handle, path, on_gpu=gpu_layers != 0)
         finally:
             if model is None:
                 api.llama_model_free(handle)

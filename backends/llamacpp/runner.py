@@ -28,6 +28,12 @@ from hearth.backends.llamacpp.side_prefill import LlamaSidePrefill
 from hearth.backends.llamacpp.store import LlamaStore
 from hearth.backends.llamacpp.threads import ThreadChoice, measure_threads
 
+_KEPT_BESIDE = 0
+"""Cells of kept prefixes that stay in the pool while sequences run: on a processor each row of a
+step pays for all cells up to the last one that is in use."""
+_TILE = 4
+"""ggml's matrix products over repacked weights take four tokens at a time, and what is left one by
+one, each for the price of nearly four (`forward_mul_mat_one_chunk` in ggml-cpu/repack.cpp)."""
 _PROBE_TOKENS = 16
 """Size of the batch that prefill threads are measured with."""
 
@@ -73,6 +79,7 @@ class LlamaRunner:
             pool_tokens=plan.pool_tokens,
             context=plan.context,
             kept_tokens=plan.kept_tokens,
+            beside=None if model.on_gpu else _KEPT_BESIDE,
         )
         is_reranker = embedder.own_pooling(model) == embedder.RANK
         self._info = RunnerInfo(
@@ -87,6 +94,7 @@ class LlamaRunner:
             keeps_past=self._store.keeps_past,
             embedding_width=0 if is_reranker else embedder.vector_width(model),
             can_rank=has_rank_head and embedder.names_rank(model),
+            tile=1 if model.on_gpu else _TILE,
         )
         try:
             self._warm_up(measure_decode=threads is None, measure_batch=batch_threads is None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hearth.backends.engine.pacer import FIRST_LOOK, LEAST, Pacer
+from hearth.backends.engine.pacer import FIRST_LOOK, LEAST, LOAN_S, LOAN_STEP_S, Pacer
 
 
 def machine(decode_s, token_s):
@@ -14,8 +14,10 @@ def machine(decode_s, token_s):
     return step
 
 
-def settle(pacer, step, decoding, rounds=30):
-    """Let the pacer see `rounds` mixed steps; the last one's seconds."""
+def settle(pacer, step, decoding, rounds=60):
+    """Let the pacer see `rounds` mixed steps, so that nothing is lent any more; the last one's
+    seconds.
+    """
     took = 0.0
     for _ in range(rounds):
         tokens = pacer.allowance(decoding)
@@ -71,11 +73,13 @@ def test_a_machine_that_becomes_slower_is_noticed_in_a_few_steps():
 def test_one_lucky_timing_at_most_doubles_the_next_step():
     pacer = Pacer(0.05, 4096)
     pacer.observe(1, 0, 0.01)
-    settle(pacer, machine(0.01, 0.0005), 1)
-    usual = pacer.allowance(1)
+    largest = 0
+    for _ in range(60):
+        largest = max(largest, pacer.allowance(1))
+        pacer.observe(1, pacer.allowance(1), machine(0.01, 0.0005)(1, pacer.allowance(1)))
     for _ in range(3):
-        pacer.observe(1, usual, 0.0101)
-    assert pacer.allowance(1) <= 2 * usual
+        pacer.observe(1, 80, 0.0101)
+    assert largest < pacer.allowance(1) <= 2 * largest
 
 
 def test_a_short_prefill_does_not_make_the_next_one_begin_anew():
@@ -83,9 +87,9 @@ def test_a_short_prefill_does_not_make_the_next_one_begin_anew():
     step = machine(0.01, 0.0005)
     pacer.observe(1, 0, step(1, 0))
     settle(pacer, step, 1)
-    usual = pacer.allowance(1)
+    usual = pacer.lasting(1)
     pacer.observe(1, 3, step(1, 3))
-    assert pacer.allowance(1) == usual
+    assert pacer.lasting(1) == usual
 
 
 def test_it_learns_where_no_step_without_prefill_was_ever_seen():
@@ -119,4 +123,36 @@ def test_one_slow_step_without_prefill_allows_no_long_one():
     settle(pacer, step, 1)
     usual = pacer.allowance(1)
     pacer.observe(1, 0, 3.0)
-    assert pacer.allowance(1) <= 1.1 * usual
+    assert pacer.lasting(1) <= 1.1 * usual
+
+
+def test_a_short_prompt_is_not_cut_small():
+    pacer = Pacer(0.05, 4096)
+    step = machine(0.05, 0.005)
+    pacer.observe(1, 0, step(1, 0))
+    pacer.observe(1, 32, step(1, 32))
+    took = step(1, pacer.allowance(1))
+    assert 0.9 * LOAN_STEP_S < took < 1.01 * LOAN_STEP_S
+    assert 9 <= pacer.lasting(1) <= 10
+
+
+def test_what_prefill_borrows_has_an_end_and_is_paid_back():
+    pacer = Pacer(0.05, 4096)
+    step = machine(0.05, 0.005)
+    pacer.observe(1, 0, step(1, 0))
+    pacer.observe(1, 20, step(1, 20))
+    lent, steps = 0.0, 0
+    while pacer.allowance(1) > pacer.lasting(1) + 1:
+        tokens = pacer.allowance(1)
+        lent += step(1, tokens) - 2 * step(1, 0)
+        steps += 1
+        pacer.observe(1, tokens, step(1, tokens))
+    assert 0.9 * LOAN_S < lent < 1.1 * LOAN_S
+    for _ in range(round(LOAN_S / 0.05)):
+        pacer.observe(1, 0, step(1, 0))
+    again = 0
+    while pacer.allowance(1) > pacer.lasting(1) + 1:
+        tokens = pacer.allowance(1)
+        again += 1
+        pacer.observe(1, tokens, step(1, tokens))
+    assert abs(again - steps) <= 3

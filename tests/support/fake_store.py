@@ -51,6 +51,7 @@ class FakeStore:
         window: of "sliding".
         overwrites: a sliding window overwrites what it has passed, as soon as it can.
         can_save: whether `save` gives anything.
+        allocated: cells that there is memory for at first; None: all.
     """
 
     def __init__(
@@ -62,9 +63,11 @@ class FakeStore:
         window: int = 8,
         overwrites: bool = True,
         can_save: bool = True,
+        allocated: int | None = None,
     ) -> None:
         self.sequences = sequences
-        self.allocated_tokens = cells
+        self.allocated_tokens = cells if allocated is None else allocated
+        self._cells = cells
         self.kind = kind
         self.keeps_past = kind == "full"
         self.can_save = can_save
@@ -92,7 +95,8 @@ class FakeStore:
         """A step adds `tokens` to the end of `sequence`."""
         held = self._held[sequence]
         held.cells += [Cell(next(self._numbers), token) for token in tokens]
-        assert self.cells <= self.allocated_tokens, "the pool is full"
+        assert self.cells <= self._cells, "the pool is full"
+        self.allocated_tokens = max(self.allocated_tokens, self.cells)
         if self._overwrites:
             held.oldest = max(held.oldest, len(held.cells) - self._window)
 
@@ -128,7 +132,7 @@ class FakeStore:
 
     def restore(self, sequence: int, state: FakeState) -> bool:
         assert not self._held[sequence].cells, "the target must be empty"
-        if self.refuses_restore or self.cells + len(state.tokens) > self.allocated_tokens:
+        if self.refuses_restore or self.cells + len(state.tokens) > self._cells:
             return False
         self.compute(sequence, state.tokens)
         self._held[sequence].oldest = state.oldest

@@ -9,7 +9,9 @@ from hearth.backends.engine.sequence_cache import SequenceCache
 class Memory:
     """A cache and its store, and what a runner and a scheduler do with them."""
 
-    def __init__(self, *, slots=2, kept=4, pool=200, context=200, kept_tokens=100, **store):
+    def __init__(
+        self, *, slots=2, kept=4, pool=200, context=200, kept_tokens=100, beside=None, **store
+    ):
         self.now = 0.0
         """Seconds, for pins."""
         self.store = FakeStore(slots + kept, pool, **store)
@@ -19,6 +21,7 @@ class Memory:
             pool_tokens=pool,
             context=context,
             kept_tokens=kept_tokens,
+            beside=beside,
             clock=lambda: self.now,
         )
 

@@ -68,7 +68,7 @@ _HELD: Final[Json] = {
     "total_entries": COUNT,
     "total_size_mb": AMOUNT,
     "hit_rate": or_null(SHARE),
-    "tiers": exactly(dict.fromkeys(("live", "kept", "pinned"), _TIER)),
+    "tiers": exactly(dict.fromkeys(("live", "kept", "pinned", "shelved"), _TIER)),
 }
 CACHE_STATS: Final = exactly({**_HELD, "models": many(exactly({"model": TEXT, **_HELD}))})
 _FREED: Final[Json] = {"freed_entries": COUNT, "freed_size_mb": AMOUNT}
