@@ -8,10 +8,10 @@ FIRST_LOOK: Final = 32
 """Prefill tokens of the first mixed step, before anything is known."""
 LEAST: Final = 4
 """Prefill tokens that a step takes at least."""
-LOAN_S: Final = 4.0
+LOAN_S: Final = 2.0
 """Seconds that those who stream lend to prompts, beyond the share that prefill has anyway,"""
 LOAN_STEP_S: Final = 0.5
-"""in steps of at most so many, decoding included."""
+"""and at most so many in a step."""
 _FASTER_LEARNING: Final = 0.5
 _SLOWER_LEARNING: Final = 0.2
 _LEAST_TOKEN_S: Final = 1e-9
@@ -23,8 +23,8 @@ class Pacer:
     stream, and never starves either.
 
     Short prompts need not wait for that. Cutting them small takes from those who stream as much in
-    all, and keeps the next reader waiting. So prefill may borrow: steps of up to `LOAN_STEP_S`, up
-    to `LOAN_S` in all, which steps that are shorter than they might be pay back.
+    all, and keeps the next reader waiting. So prefill may borrow: up to `LOAN_STEP_S` in a step and
+    up to `LOAN_S` in all, which steps that are shorter than they might be pay back.
 
     It learns two things from the steps that it is shown: how long one takes that only decodes, by
     the number of sequences, and what a prefill token adds.
@@ -48,9 +48,8 @@ class Pacer:
         """Prefill tokens for a step in which `decoding` sequences stream."""
         if decoding == 0:
             return self._most
-        alone_s = self._alone_s(decoding) or 0.0
-        share_s = self._share_s(alone_s)
-        return self._fitting(max(share_s, min(share_s + self._loan_s, LOAN_STEP_S - alone_s)))
+        share_s = self._share_s(self._alone_s(decoding) or 0.0)
+        return self._fitting(max(share_s, min(share_s + self._loan_s, LOAN_STEP_S)))
 
     def lasting(self, decoding: int) -> int:
         """The same for each of many steps: without what may be borrowed."""
@@ -94,11 +93,16 @@ class Pacer:
         self._loan_s = min(max(self._loan_s - seconds, 0.0), LOAN_S)
 
     def _alone_s(self, decoding: int) -> float | None:
-        """Seconds of a step without prefill, from the nearest number of sequences seen."""
-        if not self._decode_s:
-            return None
-        nearest = min(self._decode_s, key=lambda count: abs(count - decoding))
-        return self._decode_s[nearest]
+        """Seconds of a step without prefill: between the numbers of sequences that were seen, and
+        beyond them, on the straight line through the nearest two.
+        """
+        known = sorted(self._decode_s, key=lambda count: abs(count - decoding))[:2]
+        if not known or known[0] == decoding or len(known) == 1:
+            return self._decode_s[known[0]] if known else None
+        near, far = known
+        near_s = self._decode_s[near]
+        slope = max(0.0, (self._decode_s[far] - near_s) / (far - near))
+        return max(near_s + slope * (decoding - near), near_s * min(1.0, decoding / near))
 
 
 def _towards(known: float, seen: float) -> float:

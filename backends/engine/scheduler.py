@@ -315,11 +315,12 @@ class Scheduler:
         return shares
 
     def _whole_tiles(self, tokens: int, decoding: int) -> int:
-        """At most `tokens` that fill tiles of the runner together with `decoding` others; all of
-        them where that would leave none.
+        """About `tokens`, as many as fill tiles of the runner together with `decoding` others: the
+        last tile is left out, unless it is the only one.
         """
-        whole = tokens - (tokens + decoding) % self._info.tile
-        return whole if whole > 0 else tokens
+        tile = self._info.tile
+        whole = tokens - (tokens + decoding) % tile
+        return whole if whole >= tile else whole + tile
 
     def _wanted(self, sequence: Sequence) -> int:
         """How far the next step may bring `sequence`: memories that keep no past stop before the

@@ -25,8 +25,7 @@ class SequenceCache:
     copies nothing and shares nothing anew. A pinned prefix is a kept one with an id of its own.
 
     Where those who run would pay for every cell in use (`beside`), kept prefixes go to a shelf
-    outside the pool, as long as pool and shelf together stay within `pool_tokens`, and are brought
-    back when they are asked for.
+    outside the pool, while both together stay within `pool_tokens`, and come back when asked for.
 
     `open` before `reserve`: what a sequence has found needs no room of its own, and is not evicted
     to make room for it.
@@ -266,7 +265,7 @@ class SequenceCache:
         sequence = self.sequence(slot)
         self._pool.append(sequence, len(tokens))
         self._index.extend(sequence, tokens)
-        self._shelving.shelf.shrink(self._shelf_room)  # The pool may have grown for them.
+        self._shelving.shrink(self._pool_tokens)  # The pool may have grown for them.
 
     def lost(self, slot: int) -> None:
         """Note that a failed step has emptied `slot`: it holds nothing, and nothing is reserved."""
@@ -400,13 +399,9 @@ class SequenceCache:
 
     def _shelve(self) -> None:
         """Move kept prefixes, the least recently used first, out of the way of those who run."""
-        room = self._shelf_room
-        for sequence in self._shelving.out_of_the_way(self._live(), self._kept, room):
+        moved = self._shelving.out_of_the_way(self._live(), self._kept, self._pool_tokens)
+        for sequence in moved:
             self._drop_kept(sequence)
-
-    @property
-    def _shelf_room(self) -> int:
-        return max(0, self._pool_tokens - self._store.allocated_tokens)
 
     def _bring_back(self, slot: int, tokens: Seq[int]) -> int:
         """Begin with what is on the shelf, if that is clearly more than the pool has; returns how

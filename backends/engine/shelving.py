@@ -36,17 +36,25 @@ class Shelving:
         self._most_beside = beside if store.keeps_past else None
         self.shelf = Shelf()
 
-    def out_of_the_way(self, live: Seq[int], kept: KeptPrefixes, room: int) -> Iterator[int]:
+    def shrink(self, pool_tokens: int) -> int:
+        """Let the shelf have no more than `pool_tokens` leave beside the pool as it is now; returns
+        how many tokens that is.
+        """
+        room = max(0, pool_tokens - self._store.allocated_tokens)
+        self.shelf.shrink(room)
+        return room
+
+    def out_of_the_way(self, live: Seq[int], kept: KeptPrefixes, pool_tokens: int) -> Iterator[int]:
         """Save kept prefixes, the least recently used first; each is on the shelf when it is given
         out, and then has to be dropped from the pool. Pinned ones stay.
 
         Args:
             live: the sequences that run.
-            room: most tokens on the shelf.
+            pool_tokens: most tokens in pool and shelf together.
         """
         if self._most_beside is None:
             return
-        self.shelf.shrink(room)
+        room = self.shrink(pool_tokens)
         for sequence in kept.loose() if live else ():
             if self._pool.cells - self._pool.cells_of(live) <= self._most_beside:
                 return

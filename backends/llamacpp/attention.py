@@ -1,4 +1,4 @@
-"""Whether flash attention pays on this processor: measured once for each shape of heads.
+"""What both kinds of attention cost on this processor: measured once for each shape of heads.
 
 llama.cpp's flash attention for processors goes through keys and values cell by cell where a step
 has few rows, as decoding has. Without half-precision arithmetic that can take more than twice the
@@ -11,7 +11,7 @@ import json
 import logging
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import HearthError
 from hearth.backends.json_file import write_json
 from hearth.backends.llamacpp import selftest
+from hearth.backends.llamacpp.attention_choice import Attention
 from hearth.backends.llamacpp.facts import GgufFacts
 from hearth.backends.llamacpp.memory import available_bytes
 from hearth.backends.llamacpp.model import LlamaModel
@@ -37,22 +38,8 @@ LEAST_TOKENS: Final = 2560
 """Pools below this many tokens gain little either way,"""
 LEAST_TOKEN_BYTES: Final = 16 << 10
 """and so do models whose keys and values take less than this for a token."""
-CLEARLY_FASTER: Final = 0.8
-"""Without flash attention a step must take at most this share of the time with it."""
 _STEPS: Final = 6
 _FILE: Final = "attention.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """Seconds of one layer's decode step behind `DEPTH` tokens."""
-
-    flash_s: float
-    plain_s: float
-
-    @property
-    def flash_pays(self) -> bool:
-        return self.plain_s > CLEARLY_FASTER * self.flash_s
 
 
 def heads_of(facts: GgufFacts) -> Heads | None:
@@ -87,21 +74,21 @@ def measured(heads: Heads, kv_type: KvType, threads: int, cache_dir: Path | None
     return known[key]
 
 
-def flash_pays(
+def costs(
     facts: GgufFacts, plan: ContextPlan, threads: int | None, cache_dir: Path | None
-) -> bool:
-    """Whether a model that was planned so should have flash attention on the CPU; yes, where that
-    cannot be measured or hardly matters.
+) -> Attention | None:
+    """What attention costs a model that was planned so, on the CPU; None where that cannot be
+    measured or hardly matters.
     """
     heads = heads_of(facts)
     is_small = plan.pool_tokens < LEAST_TOKENS or plan.kv_bytes_per_token < LEAST_TOKEN_BYTES
     if heads is None or is_small or plan.kv_type not in ("f16", "f32"):
-        return True
+        return None
     try:
-        return measured(heads, plan.kv_type, threads or usable_cores(), cache_dir).flash_pays
+        return measured(heads, plan.kv_type, threads or usable_cores(), cache_dir)
     except HearthError as error:
         log.warning("attention was not measured: %s", error.message)
-        return True
+        return None
 
 
 def _measure(heads: Heads, kv_type: KvType, threads: int) -> Attention:
@@ -109,7 +96,7 @@ def _measure(heads: Heads, kv_type: KvType, threads: int) -> Attention:
         path = write_attention(Path(folder) / "attention.gguf", heads, 2 * DEPTH)
         flash_s = _step_s(path, kv_type, threads, flash=True)
         plain_s = _step_s(path, kv_type, threads, flash=False)
-    return Attention(flash_s, plain_s)
+    return Attention(flash_s, plain_s, DEPTH)
 
 
 def _step_s(path: Path, kv_type: KvType, threads: int, *, flash: bool) -> float:

@@ -57,7 +57,10 @@ def open_model(
     plan = _plan(settings, header)
     # On a GPU llama.cpp's own choice is a good one.
     is_open = settings.flash_attention is None and layers == 0
-    if is_open and not attention.flash_pays(header, plan, settings.threads, cache_dir):
+    costs = attention.costs(header, plan, settings.threads, cache_dir) if is_open else None
+    if costs is not None and costs.flash_pays:
+        costs = None
+    if costs is not None:
         plan = _plan(replace(settings, flash_attention=False), header)
     extra_buffers, notice = _extra_buffers(settings.extra_buffers, header, cache_dir)
     model = LlamaModel.open(path, gpu_layers=layers, extra_buffers=extra_buffers, progress=progress)
@@ -68,6 +71,7 @@ def open_model(
             threads=settings.threads,
             batch_threads=settings.batch_threads,
             has_rank_head=has_rank_head({one.name: one.shape for one in header.all_tensors}),
+            attention=costs,
         )
     except HearthError:
         model.close()

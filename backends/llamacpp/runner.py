@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from hearth.backends.errors import (
 )
 from hearth.backends.llamacpp import embedder
 from hearth.backends.llamacpp import threads as thread_counts
+from hearth.backends.llamacpp.attention_choice import Attention, choice_of, with_flash
 from hearth.backends.llamacpp.context import Batch, LlamaContext
 from hearth.backends.llamacpp.embedder import Embedder
 from hearth.backends.llamacpp.memory import available_bytes
@@ -27,6 +29,8 @@ from hearth.backends.llamacpp.params import COMPUTE_BYTES, ContextPlan
 from hearth.backends.llamacpp.side_prefill import LlamaSidePrefill
 from hearth.backends.llamacpp.store import LlamaStore
 from hearth.backends.llamacpp.threads import ThreadChoice, measure_threads
+
+log = logging.getLogger(__name__)
 
 _KEPT_BESIDE = 0
 """Cells of kept prefixes that stay in the pool while sequences run: on a processor each row of a
@@ -49,6 +53,8 @@ class LlamaRunner:
         threads: for one-token steps; None: measured now.
         batch_threads: for prefill; None: measured now.
         has_rank_head: whether the file has the tensors that `rank` needs (`facts.has_rank_head`).
+        attention: what both kinds cost here, to have the better one at any time; `plan` is for the
+            one without flash then, which needs more memory. None: as planned.
 
     Raises:
         DoesNotFit: the first context could not be made.
@@ -63,16 +69,19 @@ class LlamaRunner:
         threads: int | None = None,
         batch_threads: int | None = None,
         has_rank_head: bool = False,
+        attention: Attention | None = None,
     ) -> None:
         self._model = model
         self._plan = plan
+        self._choice = choice_of(attention, plan, model.facts)
         self._embedder: Embedder | None = None
         self._side: LlamaSidePrefill | None = None
         cores = thread_counts.usable_cores()
         self.threads = threads or cores
         self.batch_threads = batch_threads or cores
         self._batch = Batch(model.library.api, plan.batch)
-        self._store = LlamaStore(self._make_context, plan, model.facts)
+        by_channel = self.plan.flash_attention == 0
+        self._store = LlamaStore(self._make_context, plan, model.facts, by_channel=by_channel)
         self._cache = SequenceCache(
             self._store,
             slots=plan.slots,
@@ -117,8 +126,9 @@ class LlamaRunner:
 
     @property
     def plan(self) -> ContextPlan:
-        """What its contexts are made with."""
-        return self._plan
+        """What its context is made with now."""
+        flash = self._choice is not None and self._choice.flash
+        return with_flash(self._plan) if flash else self._plan
 
     @property
     def store(self) -> LlamaStore:
@@ -142,6 +152,7 @@ class LlamaRunner:
         cache = self._cache
         sequences = self._checked(rows)
         self._make_room(cache.cells + plan.tokens)
+        self._change_attention()
         count = self._fill(rows, sequences)
         context = self._store.context
         self._share_cores()
@@ -151,6 +162,8 @@ class LlamaRunner:
             raise self._repaired(code, rows)
         for row in rows:
             cache.computed(row.slot, row.tokens)
+        if self._choice is not None:
+            self._choice.note(rows, cache.cells)
         if not count:
             return StepResult({})
         outputs = context.logits(count)
@@ -210,7 +223,7 @@ class LlamaRunner:
         except Busy:
             return None
         self._side = LlamaSidePrefill(
-            self._model, self._plan, tokens, side_threads, self.batch_threads, done
+            self._model, self.plan, tokens, side_threads, self.batch_threads, done
         )
         return self._side
 
@@ -327,8 +340,25 @@ class LlamaRunner:
             lost_slots=lost,
         )
 
-    def _make_context(self, cells: int) -> LlamaContext:
-        return LlamaContext(self._model, self._plan, cells, self.threads, self.batch_threads)
+    def _change_attention(self) -> None:
+        """Have the other kind from now on, if that would have been clearly better for a while. Not
+        while a prompt is computed beside the steps: it is brought back as it is.
+        """
+        choice = self._choice
+        if choice is None or self._side is not None or not choice.should_change(self._cache.cells):
+            return
+        try:
+            self._store.turn()
+        except Busy as error:
+            log.warning("attention stays as it is: %s", error.message)
+            choice.give_up()
+        else:
+            choice.changed()
+
+    def _make_context(self, cells: int, by_channel: bool) -> LlamaContext:
+        is_other = self._choice is not None and not by_channel
+        plan = with_flash(self._plan) if is_other else self._plan
+        return LlamaContext(self._model, plan, cells, self.threads, self.batch_threads)
 
     def _warm_up(self, *, measure_decode: bool, measure_batch: bool) -> None:
         """Touch every weight once, so that the first token is not the one that waits, and choose

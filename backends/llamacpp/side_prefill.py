@@ -114,6 +114,8 @@ class LlamaSidePrefill:
                     log.warning("llama_decode gave %d in a side prefill", code)
                     return None
                 self._computed = min(start + CHUNK, count)
-            return LlamaState(context.export_sequence(0)) if self._is_wanted else None
+            if not self._is_wanted:
+                return None
+            return LlamaState(context.export_sequence(0), self._plan.flash_attention == 0)
         finally:
             context.close()

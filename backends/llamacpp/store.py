@@ -11,6 +11,7 @@ from hearth.backends.llamacpp.context import LlamaContext, State
 from hearth.backends.llamacpp.memory import available_bytes
 from hearth.backends.llamacpp.model import ModelFacts
 from hearth.backends.llamacpp.params import ContextPlan
+from hearth.backends.llamacpp.state_layout import UnknownLayout, turned
 
 SAVE_MARGIN_BYTES = 256 << 20
 """What must be free beside a saved state: states are a convenience, memory for a step is not."""
@@ -21,6 +22,8 @@ class LlamaState:
     """A saved sequence. Only a store of the same model and settings can take it."""
 
     data: State
+    by_channel: bool
+    """How its values lie: see `state_layout`."""
 
     @property
     def nbytes(self) -> int:
@@ -40,9 +43,11 @@ class LlamaStore:
     a sequence's first and last position is complete (`apply_ubatch` in llama-kv-cache.cpp).
 
     Args:
-        make_context: makes a context whose pool has at least so many cells.
+        make_context: makes a context whose pool has at least so many cells, with values by channel
+            (attention without flash) or not.
         plan: sizes.
         facts: what the model's memory can do.
+        by_channel: how values lie at first.
 
     Raises:
         DoesNotFit: the first context could not be made.
@@ -50,14 +55,20 @@ class LlamaStore:
     """
 
     def __init__(
-        self, make_context: Callable[[int], LlamaContext], plan: ContextPlan, facts: ModelFacts
+        self,
+        make_context: Callable[[int, bool], LlamaContext],
+        plan: ContextPlan,
+        facts: ModelFacts,
+        *,
+        by_channel: bool,
     ) -> None:
         self._make_context = make_context
+        self.by_channel = by_channel
         self._plan = plan
         self._only_whole = not facts.can_roll_back
         self._window = facts.sliding_window
         self._torn: set[int] = set()
-        self._context: LlamaContext | None = make_context(plan.first_tokens)
+        self._context: LlamaContext | None = make_context(plan.first_tokens, by_channel)
 
     @property
     def context(self) -> LlamaContext:
@@ -134,7 +145,7 @@ class LlamaStore:
         if size + SAVE_MARGIN_BYTES > available_bytes():
             return None
         try:
-            return LlamaState(context.export_sequence(sequence))
+            return LlamaState(context.export_sequence(sequence), self.by_channel)
         except (MemoryError, InternalError):  # llama.cpp says that it had no memory by writing less
             return None
 
@@ -144,7 +155,13 @@ class LlamaStore:
         """
         if not isinstance(state, LlamaState):
             return False
-        while not self.context.restore_sequence(self._checked(sequence), state.data):
+        data = state.data
+        if state.by_channel != self.by_channel:
+            try:
+                data = turned(data, by_channel=self.by_channel)
+            except (UnknownLayout, MemoryError):
+                return False
+        while not self.context.restore_sequence(self._checked(sequence), data):
             # Nothing says how many cells are free: ask for more until it fits.
             try:
                 self.make_room(self.context.cells + 1)
@@ -177,6 +194,16 @@ class LlamaStore:
         if cells > self.context.cells:
             self._grow(min(most, max(cells, 2 * self.context.cells)))
 
+    def turn(self) -> None:
+        """Move everything to a context with the other kind of attention.
+
+        Raises:
+            Busy: there is no memory for that, or llama.cpp's states are not as they were; what it
+                holds is unchanged.
+            RunnerLost: as `make_room`.
+        """
+        self._move(self.context.cells, by_channel=not self.by_channel)
+
     def close(self) -> None:
         """Free the context. May be called twice."""
         context, self._context = self._context, None
@@ -184,41 +211,50 @@ class LlamaStore:
             context.close()
 
     def _grow(self, cells: int) -> None:
-        """Move everything to a context of `cells` cells.
+        """Move everything to a context of `cells` cells."""
+        self._move(cells, by_channel=self.by_channel)
 
-        Copy out, free, make, copy in: so that the two pools are never there together.
-        """
+    def _move(self, cells: int, *, by_channel: bool) -> None:
+        """Copy out, free, make, copy in: so that the two pools are never there together."""
         old = self.context
         old_cells = old.cells
-        more_bytes = (cells - old_cells) * self._plan.kv_bytes_per_token + old.state_bytes()
+        copies = 1 if by_channel == self.by_channel else 2
+        more_bytes = (cells - old_cells) * self._plan.kv_bytes_per_token
+        more_bytes += copies * old.state_bytes()
         free_bytes = available_bytes()
         if more_bytes > free_bytes:
-            raise _cannot_grow(
+            raise _cannot_move(
                 old_cells, cells, f"{more_bytes / 1e9:.2f} GB of {free_bytes / 1e9:.2f} GB free"
             )
         try:
-            state = old.export()
+            state = kept = old.export()
+            if by_channel != self.by_channel:
+                state = turned(state, by_channel=by_channel)
         except (MemoryError, InternalError) as error:
-            raise _cannot_grow(old_cells, cells, "no memory for a copy of the old one") from error
+            raise _cannot_move(old_cells, cells, "no memory for a copy of the old one") from error
+        except UnknownLayout as error:
+            raise _cannot_move(old_cells, cells, str(error)) from error
         self.close()
         refused: DoesNotFit | None = None
         try:
-            context = self._make_context(cells)
+            context = self._make_context(cells, by_channel)
         except DoesNotFit as error:
             refused = error
-            context = self._back_to(old_cells)
+            context, state = self._back_to(old_cells, self.by_channel), kept
+        else:
+            self.by_channel = by_channel
         self._context = context
         try:
             context.restore(state)
         except InternalError as error:
             raise RunnerLost(f"the sequences could not be moved: {error.message}") from error
         if refused is not None:
-            raise _cannot_grow(old_cells, cells, refused.message) from refused
+            raise _cannot_move(old_cells, cells, refused.message) from refused
 
-    def _back_to(self, cells: int) -> LlamaContext:
-        """A context of the size that there was before. Raises `RunnerLost` if even that is gone."""
+    def _back_to(self, cells: int, by_channel: bool) -> LlamaContext:
+        """A context like the one before. Raises `RunnerLost` if even that is gone."""
         try:
-            return self._make_context(cells)
+            return self._make_context(cells, by_channel)
         except DoesNotFit as error:
             raise RunnerLost(f"no memory for the {cells:,} cells that were there before") from error
 
@@ -231,9 +267,9 @@ class LlamaStore:
         return sequence
 
 
-def _cannot_grow(old_cells: int, cells: int, why: str) -> Busy:
+def _cannot_move(old_cells: int, cells: int, why: str) -> Busy:
     return Busy(
-        f"The KV pool cannot grow from {old_cells:,} to {cells:,} tokens: {why}.",
+        f"The KV pool cannot be moved from {old_cells:,} to {cells:,} tokens: {why}.",
         "Try again when another request is done, close other programs, or use a smaller --ctx.",
         retry_after_s=1.0,
     )

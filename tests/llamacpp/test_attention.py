@@ -8,7 +8,8 @@ import pytest
 from hearth.backends.contract import ModelSettings
 from hearth.backends.errors import BackendUnavailable
 from hearth.backends.llamacpp import attention
-from hearth.backends.llamacpp.attention import Attention, flash_pays, heads_of, measured
+from hearth.backends.llamacpp.attention import costs, heads_of, measured
+from hearth.backends.llamacpp.attention_choice import Attention
 from hearth.backends.llamacpp.params import plan_context
 from hearth.backends.llamacpp.probe_model import Heads
 from hearth.quant.gguf.reader import read_header
@@ -79,19 +80,18 @@ def plan(f32_model):
     return replace(made, pool_tokens=LONG, kv_bytes_per_token=32 << 10)
 
 
-def test_the_slower_one_is_left(f32_model, plan, slow_flash):
-    header = read_header(f32_model)
-    assert not flash_pays(header, plan, 1, None)
-    slow_flash.found = Attention(flash_s=0.001, plain_s=0.0009)
-    assert flash_pays(header, plan, 1, None), "a little is noise"
+def test_a_little_is_noise():
+    assert not Attention(flash_s=0.003, plain_s=0.001).flash_pays
+    assert Attention(flash_s=0.001, plain_s=0.0009).flash_pays
 
 
 def test_it_is_not_measured_where_it_cannot_matter(f32_model, plan, slow_flash):
     header = read_header(f32_model)
-    assert flash_pays(header, replace(plan, pool_tokens=2048), None, None)
-    assert flash_pays(header, replace(plan, kv_bytes_per_token=4096), None, None)
-    assert flash_pays(header, replace(plan, kv_type="q8_0"), None, None)
+    assert costs(header, replace(plan, pool_tokens=2048), None, None) is None
+    assert costs(header, replace(plan, kv_bytes_per_token=4096), None, None) is None
+    assert costs(header, replace(plan, kv_type="q8_0"), None, None) is None
     assert slow_flash.asked == []
+    assert costs(header, plan, None, None) == slow_flash.found
 
 
 def test_a_measurement_that_fails_leaves_the_choice_to_the_library(f32_model, plan, monkeypatch):
@@ -99,7 +99,7 @@ def test_a_measurement_that_fails_leaves_the_choice_to_the_library(f32_model, pl
         raise BackendUnavailable("gone")
 
     monkeypatch.setattr(attention, "_measure", fail)
-    assert flash_pays(read_header(f32_model), plan, None, None)
+    assert costs(read_header(f32_model), plan, None, None) is None
 
 
 def test_heads_are_read_from_the_header(f32_model):
@@ -111,7 +111,9 @@ def test_heads_are_read_from_the_header(f32_model):
 def test_a_model_is_loaded_with_the_choice(long_model, load, slow_flash, monkeypatch):
     monkeypatch.setattr(attention, "LEAST_TOKEN_BYTES", 1)
     settings = {"flash_attention": None, "kv_type": "f16"}
-    assert load(long_model, **settings).runner.plan.flash_attention == 0
+    runner = load(long_model, **settings).runner
+    assert runner.plan.flash_attention == 1 and runner.store.by_channel is False
     slow_flash.found = Attention(flash_s=0.001, plain_s=0.002)
     assert load(long_model, **settings).runner.plan.flash_attention == -1
     assert load(long_model, flash_attention=True, kv_type="f16").runner.plan.flash_attention == 1
+    assert load(long_model, flash_attention=False, kv_type="f16").runner.plan.flash_attention == 0
