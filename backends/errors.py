@@ -6,6 +6,8 @@ translate.
 
 from __future__ import annotations
 
+import functools
+
 from hearth.backends.contract import ErrorInfo
 from hearth.quant.errors import CorruptFile, HearthError, UnsupportedModel
 
@@ -164,14 +166,18 @@ class InternalError(HearthError):
         super().__init__(message, hint or "This is a defect in Hearth: please report it.", **data)
 
 
-def _by_code() -> dict[str, type[HearthError]]:
+@functools.cache
+def _of_code(code: str) -> type[HearthError]:
+    """The class of errors with `code`. Raises `KeyError` if there is none; that is not remembered:
+    the module that declares it may be imported later.
+    """
     found: dict[str, type[HearthError]] = {}
     pending: list[type[HearthError]] = [HearthError]
     while pending:
         cls = pending.pop()
         found[cls.code] = cls
         pending.extend(cls.__subclasses__())
-    return found
+    return found[code]
 
 
 def to_info(error: BaseException) -> ErrorInfo:
@@ -183,7 +189,10 @@ def to_info(error: BaseException) -> ErrorInfo:
 
 def from_info(info: ErrorInfo) -> HearthError:
     """The typed error for `info`; an unknown code (a newer peer) gives a plain `HearthError`."""
-    cls = _by_code().get(info.code, HearthError)
+    try:
+        cls = _of_code(info.code)
+    except KeyError:
+        cls = HearthError
     error = cls.__new__(cls)
     HearthError.__init__(error, info.message, info.hint, **info.data)
     if isinstance(error, InvalidParameter):

@@ -62,6 +62,8 @@ class Helper:
         self._keeper: threading.Thread | None = None
         self._process: _Process | None = None
         self._next_process: _Process | None = None
+        self._wakes_at: float | None = None
+        """When the keeper looks by itself; None: it must be told."""
         self._suspicious_at: float | None = None
         self._deadline: float | None = None
         self._overdue = False
@@ -121,7 +123,9 @@ class Helper:
             now = time.monotonic()
             self._deadline = now + timeout_s
             self._suspicious_at = now + _SUSPICION * timeout_s
-            self._changed.notify_all()
+            # Most answers come long before: the keeper need not wake up for each.
+            if self._wakes_at is None or self._wakes_at > self._suspicious_at:
+                self._changed.notify_all()
         try:
             answer = helper.ask(question)
         except (EOFError, OSError, ValueError) as error:
@@ -144,10 +148,12 @@ class Helper:
             self._retire(idle)
         with self._changed:
             self._start_failed = False
-            self._changed.notify_all()
-            self._changed.wait_for(
-                lambda: self._process is not None or self._start_failed or self._closed, _START_S
-            )
+            if self._process is None:
+                self._changed.notify_all()
+                self._changed.wait_for(
+                    lambda: self._process is not None or self._start_failed or self._closed,
+                    _START_S,
+                )
             if self._process is None or self._closed:
                 why = "is closed" if self._closed else "could not start its helper process"
                 raise InternalError(f"{self._owner} {why}.")
@@ -198,8 +204,9 @@ class Helper:
                         self._suspicious_at = None
                         if self._next_process is None:
                             return True
-                alarm = self._suspicious_at or self._deadline
+                alarm = self._wakes_at = self._suspicious_at or self._deadline
                 self._changed.wait(None if alarm is None else max(0.0, alarm - now))
+                self._wakes_at = None
             return False
 
     def _spawned(self) -> _Process | None:

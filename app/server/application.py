@@ -10,8 +10,9 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from hearth.app.server.endpoint import Endpoint, Handler
+from hearth.app.server.endpoint import Endpoint
 from hearth.app.server.errors import as_hearth_error, error_response, server_ended
 from hearth.app.server.routes import ENDPOINTS
 from hearth.app.server.security import Guard, Policy
@@ -22,7 +23,7 @@ def build(services: Services, policy: Policy) -> Starlette:
     """The ASGI application over `services`, for those whom `policy` lets in."""
     application = Starlette(
         routes=[
-            Route(endpoint.path, _answering(endpoint), methods=[endpoint.method])
+            Route(endpoint.path, _Answering(endpoint), methods=[endpoint.method])
             for endpoint in ENDPOINTS
         ],
         middleware=[Middleware(Guard, policy=policy)],
@@ -34,14 +35,22 @@ def build(services: Services, policy: Policy) -> Starlette:
     return application
 
 
-def _answering(endpoint: Endpoint) -> Handler:
-    """The handler of `endpoint`, answering with what it raises; it is cancelled only when the
-    server ends. What fails before anything of it is measured is counted here, and so is what goes
-    well of what models are asked, and has nothing to be measured.
+class _Answering:
+    """ASGI application of `endpoint`, answering with what its handler raises; that is cancelled
+    only when the server ends. What fails before anything of it is measured is counted here, and so
+    is what goes well of what models are asked, and has nothing to be measured.
     """
 
-    async def answer(http: Request) -> Response:
-        path = http.url.path
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        response = await self._answer(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    async def _answer(self, http: Request) -> Response:
+        endpoint, path = self._endpoint, http.scope["path"]
         try:
             response = await endpoint.handler(http)
         except asyncio.CancelledError:
@@ -55,12 +64,10 @@ def _answering(endpoint: Endpoint) -> Handler:
             services_of(http).metrics.answered(endpoint.path, response.status_code)
         return response
 
-    return answer
-
 
 def _is_measured(http: Request) -> bool:
     return getattr(http.state, "measured", False)
 
 
 async def _no_such_route(http: Request, error: Exception) -> Response:
-    return error_response(as_hearth_error(error), http.url.path)
+    return error_response(as_hearth_error(error), http.scope["path"])

@@ -104,7 +104,7 @@ class Exchange:
 
     def _begin(self) -> Recorder:
         self.http.state.measured = True
-        return self.services.metrics.begin(self.http.url.path, self.model)
+        return self.services.metrics.begin(self.http.scope["path"], self.model)
 
     async def measured(self, work: Coroutine[Any, Any, P]) -> P:
         """The result of `work`, which has no events of its own, counted as a request."""

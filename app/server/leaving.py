@@ -23,17 +23,31 @@ async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     Raises:
         ClientGone: the client left first.
     """
-    working = asyncio.create_task(work)
+    working = asyncio.current_task()
+    assert working is not None
+    cancelled_before = working.cancelling()
+    is_over = has_left = False
+
+    def leave(_: asyncio.Task[None]) -> None:
+        nonlocal has_left
+        if not is_over:
+            has_left = True
+            working.cancel()
+
     watching = asyncio.create_task(_gone(receive))
+    watching.add_done_callback(leave)
     try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise ClientGone("The client left.")
+        return await work
+    except asyncio.CancelledError as error:
+        # Somebody else may cancel as well, and must not be kept from it.
+        if has_left and working.cancelling() == cancelled_before + 1:
+            raise ClientGone("The client left.") from error
+        raise
     finally:
-        working.cancel()
+        is_over = True
+        if has_left:
+            working.uncancel()
         watching.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
 
 
 async def all_of(

@@ -8,6 +8,7 @@ import sys
 from typing import Any, Final, Literal
 
 import h11
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
@@ -20,6 +21,7 @@ from hearth.app.server.limits import (
     TooManyConnections,
     headers_too_large,
 )
+from hearth.app.server.outgoing import Outgoing
 from hearth.backends.errors import HearthError
 
 SEND_BUFFER_BYTES: Final = 256 << 10
@@ -73,6 +75,7 @@ class Connection(H11Protocol):
     - One request at a time: what follows a request before its answer is not read, and the
       connection is closed after the answer. So no request hides in another.
     - What cannot be read as HTTP is answered with an error such as any other.
+    - Head and body of an answer go out together, unless the body comes later.
     """
 
     def __init__(
@@ -84,13 +87,17 @@ class Connection(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.conn = Reader()
+        self._application = self.app
+        self.app = self._answer
+        self._outgoing: Outgoing
         self._awaited: Awaited | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._read_ahead = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
-        super().connection_made(transport)
+        self._outgoing = Outgoing(transport)
+        super().connection_made(self._outgoing)
         _tune(transport.get_extra_info("socket"))
         most = limits.most_connections()
         if len(self.connections) > most:
@@ -101,6 +108,24 @@ class Connection(H11Protocol):
             )
             return
         self._watch()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application's answer to one request, in as few writes as it can be."""
+        outgoing = self._outgoing
+
+        async def joined(message: Message) -> None:
+            outgoing.hold()
+            try:
+                await send(message)
+            finally:
+                if message["type"] == "http.response.start":
+                    # A body that is there already is sent in this turn of the loop, and joins the
+                    # head; no client waits for the head of one that is not.
+                    self.loop.call_soon(outgoing.release)
+                else:
+                    outgoing.release()
+
+        await self._application(scope, receive, joined)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""

@@ -93,10 +93,12 @@ class Policy:
         if found is None or (found[2] is not None and not 0 < int(found[2]) < 65536):
             return False
         name = found[1].lower()
+        if name == "localhost" or name in self.names:
+            return True
         try:
             address = ipaddress.ip_address(name.strip("[]"))
         except ValueError:
-            return name == "localhost" or name in self.names
+            return False
         return address.is_loopback or self.addresses
 
 

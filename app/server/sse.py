@@ -172,18 +172,18 @@ class EventStream(Response):
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         line = _Line(send, self._services.stall_s)
+        begun = self._first.done() and self._first.exception() is None
+        if begun:
+            await line.send(self._first.result())  # Now, so that it goes out with the head.
         writing = asyncio.create_task(line.write())
         watching = asyncio.create_task(line.watch(self._services.ping_s, self._dialect.ping))
-        producing = asyncio.create_task(self._produce(line))
+        producing = asyncio.create_task(self._produce(line, begun))
         tasks = (writing, watching, producing)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if producing.done():
-                whole = producing.result()
-                line.close()
+                producing.result()
                 await asyncio.wait((writing, watching), return_when=asyncio.FIRST_COMPLETED)
-                if whole and writing.done() and writing.exception() is None:
-                    await send({"type": "http.response.body", "body": b""})
             for sending in (writing, watching):
                 if sending.done():
                     sending.result()
@@ -192,16 +192,20 @@ class EventStream(Response):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _produce(self, line: _Line) -> bool:
-        """Put every part on the line; False if the last one says that the stream failed."""
+    async def _produce(self, line: _Line, begun: bool) -> None:
+        """Put every part on the line, but for the first if that was sent when the stream was
+        `begun`, and close it; where the stream fails, the last one says so.
+        """
         try:
-            await line.put(await self._first)
+            if not begun:
+                await line.put(await self._first)
             async for part in self._parts:
                 await line.put(part)
         except Exception as error:  # noqa: BLE001 - the client gets it as an event
             await line.put(self._dialect.failure(as_hearth_error(error)))
-            return False
-        return True
+            line.close(whole=False)
+        else:
+            line.close(whole=True)
 
 
 class _Line:
@@ -214,7 +218,7 @@ class _Line:
         self._held_bytes = 0
         self._came = asyncio.Event()
         self._room = asyncio.Event()
-        self._closed = False
+        self._closed = self._whole = False
         self._sends = 0
         self._sending_since: float | None = None
 
@@ -227,27 +231,30 @@ class _Line:
             self._room.clear()
             await self._room.wait()
 
-    def close(self) -> None:
-        """`write` returns when all is sent."""
+    def close(self, *, whole: bool) -> None:
+        """`write` returns when all is sent; only a body that is `whole` gets its end."""
         self._closed = True
+        self._whole = whole
         self._came.set()
 
     async def write(self) -> None:
         """Send what is put, until `close`."""
-        while self._waiting or not self._closed:
+        ended = False
+        while not ended:
             await self._came.wait()
             self._came.clear()
-            if self._waiting:
-                data = b"".join(self._waiting)
-                self._waiting.clear()
-                self._held_bytes = 0
-                await self.send(data)
+            ended = self._closed
+            data = b"".join(self._waiting)
+            self._waiting.clear()
+            self._held_bytes = 0
+            if data or (ended and self._whole):
+                await self.send(data, last=ended and self._whole)
                 self._room.set()
 
-    async def send(self, data: bytes) -> None:
-        """Send `data` at once."""
+    async def send(self, data: bytes, *, last: bool = False) -> None:
+        """Send `data` at once; with the `last`, the body is over."""
         self._sending_since = time.monotonic()
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
         self._sending_since = None
         self._sends += 1
 

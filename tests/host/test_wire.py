@@ -25,7 +25,13 @@ from hearth.backends.contract import (
     Token,
     TokenLogprob,
 )
-from hearth.backends.errors import InvalidParameter, PromptTooLong, from_info, to_info
+from hearth.backends.errors import (
+    HearthError,
+    InvalidParameter,
+    PromptTooLong,
+    from_info,
+    to_info,
+)
 from hearth.backends.wire import (
     MAX_FRAME_BYTES,
     Cancel,
@@ -178,4 +184,13 @@ def test_errors_keep_their_type_and_data():
     named = from_info(to_info(InvalidParameter("top_p", "must be in (0, 1]")))
     assert isinstance(named, InvalidParameter) and named.param == "top_p"
     assert from_info(ErrorInfo("from_the_future", "m")).message == "m"
+
+
+def test_an_error_that_is_declared_late_is_known_then():
+    assert type(from_info(ErrorInfo("declared_late", "m"))) is HearthError
+
+    class DeclaredLate(HearthError):
+        code = "declared_late"
+
+    assert type(from_info(ErrorInfo("declared_late", "m"))) is DeclaredLate
     assert to_info(KeyError("x")).code == "internal_error"

@@ -84,6 +84,17 @@ def test_a_timeout_is_kept_and_named(renderer):
     assert renderer.render(GOOD, HELLO) == "helloTrue"
 
 
+@pytest.mark.parametrize(("before_s", "timeout_s"), [(0.5, 0.6), (20, 0.3)])
+def test_a_timeout_holds_whatever_was_asked_before(renderer, before_s, timeout_s):
+    """The keeper may sleep until the alarm of an earlier question."""
+    renderer.render(GOOD, HELLO)
+    for _ in range(3):
+        renderer.render(GOOD, HELLO, timeout_s=before_s)
+    with pytest.raises(TemplateError) as caught:
+        renderer.render(ENDLESS, HELLO, timeout_s=timeout_s)
+    assert caught.value.data["reason"] == "timeout"
+
+
 def test_too_much_output_is_named(renderer):
     with pytest.raises(TemplateError, match="more than 1 MiB"):
         renderer.render("{{ 'x' * 1100000 }}", HELLO)

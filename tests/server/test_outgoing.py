@@ -1,0 +1,182 @@
+"""What leaves together: every write is a packet, and a turn of the client's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import contextmanager
+
+import pytest
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from endpoints import HELLO
+from hearth.app.server.outgoing import Outgoing
+from hearth.app.server.protocol import Connection
+
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HEAD = GET.replace(b"GET", b"HEAD")
+START = {"type": "http.response.start", "status": 200, "headers": [(b"x-a", b"b")]}
+SIZED = {**START, "headers": [(b"content-length", b"5")]}
+BODY = {"type": "http.response.body", "body": b"hello"}
+END = b"0\r\n\r\n"
+
+
+class Client(asyncio.Transport):
+    """Notes what is written to it."""
+
+    def __init__(self, end: socket.socket) -> None:
+        super().__init__({"socket": end})
+        self.writes: list[bytes] = []
+        self.closed = False
+        self.wrote = asyncio.Event()
+
+    def write(self, data) -> None:
+        assert not self.closed
+        if data:
+            self.writes.append(bytes(data))
+            self.wrote.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self.wrote.set()
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+@contextmanager
+def connected(app):
+    """A client of `app`, and its connection; within a running event loop."""
+    one, other = socket.socketpair()
+    with one, other:
+        config = Config(app, lifespan="off", log_config=None)
+        connection = Connection(config, ServerState(), {})
+        client = Client(one)
+        connection.connection_made(client)
+        yield client, connection
+        connection.connection_lost(None)
+
+
+def written(app, question=GET) -> list[bytes]:
+    """The writes of the answer that `app` gives."""
+
+    async def ask():
+        with connected(app) as (client, connection):
+            connection.data_received(question)
+            await asyncio.gather(*connection.tasks)
+            await asyncio.sleep(0)
+            return client.writes
+
+    return asyncio.run(ask())
+
+
+def answering(*messages):
+    async def app(scope, receive, send) -> None:
+        for message in messages:
+            await send(message)
+
+    return app
+
+
+def test_head_and_body_leave_together() -> None:
+    [data] = written(answering(SIZED, BODY))
+    assert data.startswith(b"HTTP/1.1 200 OK\r\n") and data.endswith(b"\r\n\r\nhello")
+
+
+def test_so_does_a_body_in_chunks_with_its_end() -> None:
+    [data] = written(answering(START, BODY))
+    assert data.endswith(b"5\r\nhello\r\n" + END)
+
+
+def test_of_a_longer_stream_the_first_chunk_leaves_with_the_head() -> None:
+    more = {**BODY, "more_body": True}
+    first, *others = written(answering(START, more, more, {**BODY, "body": b""}))
+    assert first.startswith(b"HTTP/1.1 200 OK\r\n") and first.endswith(b"5\r\nhello\r\n")
+    assert others == [b"5\r\nhello\r\n", END]
+
+
+def test_a_head_alone_is_one_write() -> None:
+    [data] = written(answering(SIZED, BODY), HEAD)
+    assert data.endswith(b"content-length: 5\r\n\r\n")
+
+
+def test_a_head_waits_for_no_body_that_comes_later() -> None:
+    async def ask():
+        goes_on = asyncio.Event()
+
+        async def app(scope, receive, send) -> None:
+            await send(START)
+            await goes_on.wait()
+            await send(BODY)
+
+        with connected(app) as (client, connection):
+            connection.data_received(GET)
+            await client.wrote.wait()
+            [head] = client.writes
+            goes_on.set()
+            await asyncio.gather(*connection.tasks)
+            return head, client.writes[1:]
+
+    head, body = asyncio.run(ask())
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n") and head.endswith(b"\r\n\r\n")
+    assert body == [b"5\r\nhello\r\n" + END]
+
+
+def test_what_fails_behind_its_head_is_cut_behind_it() -> None:
+    async def app(scope, receive, send) -> None:
+        await send(START)
+        raise ValueError
+
+    [head] = written(app)
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n") and head.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("question", [GET, HEAD])
+def test_requests_of_one_connection_get_their_own_answers(question) -> None:
+    async def ask():
+        with connected(answering(SIZED, BODY)) as (client, connection):
+            for _ in range(2):
+                connection.data_received(question)
+                await asyncio.gather(*connection.tasks)
+            return client.writes
+
+    one, other = asyncio.run(ask())
+    assert one == other
+
+
+def test_the_first_event_of_a_stream_leaves_with_its_head(endpoint) -> None:
+    made = endpoint([{"prompt_tokens": 7}, {"text": "Hi"}, {"finish": "stop"}])
+    body = json.dumps({**HELLO, "stream": True}).encode()
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )
+    first, *others = written(made.app, head + body)
+    assert first.startswith(b"HTTP/1.1 200 OK\r\n") and b"data: " in first
+    assert b"[DONE]" not in first
+    assert b"[DONE]" in others[-1] and others[-1].endswith(END)
+
+
+def test_what_is_held_back_goes_out_before_the_end() -> None:
+    async def close():
+        one, other = socket.socketpair()
+        with one, other:
+            client = Client(one)
+            outgoing = Outgoing(client)
+            outgoing.hold()
+            outgoing.write(b"a")
+            outgoing.write(bytearray(b"b"))
+            held = list(client.writes)
+            outgoing.close()
+            outgoing.release()
+            return held, client.writes, client.closed
+
+    assert asyncio.run(close()) == ([], [b"ab"], True)
