@@ -31,6 +31,7 @@ from hearth.backends.contract import (
     ToolCallPart,
 )
 from hearth.backends.errors import InternalError, WorkerDied, from_info, to_info
+from hearth.backends.huge_pages import with_huge_pages
 from hearth.backends.local_socket import HostPlace
 from hearth.backends.logs import open_log
 from hearth.backends.wire import (
@@ -198,6 +199,7 @@ class WorkerProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log_file,
+                env=with_huge_pages(os.environ),
             )
 
     def call(

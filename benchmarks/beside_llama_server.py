@@ -62,7 +62,7 @@ def middle(served: list[Served], name: str) -> float:
 
 def cases(clients: list[int]) -> list[Case]:
     plain = [
-        Case(f"{count} clients", count, Load(2 * count, 90, 48, ignore_eos=True))
+        Case(f"{count} clients", count, Load(4 * count, 90, 48, ignore_eos=True))
         for count in clients
     ]
     words = SHARED_WORDS + 20

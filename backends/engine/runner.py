@@ -47,6 +47,8 @@ class RunnerInfo:
     """Whether `rank` works: the model was trained to say how well a text answers a query."""
     tile: int = 1
     """Steps of a multiple of so many tokens are the cheapest for what they do."""
+    mixed_tokens: int | None = None
+    """Prefill beside decoding costs more than it should in steps of more tokens; None: in none."""
 
 
 @dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.

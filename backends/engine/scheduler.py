@@ -299,6 +299,9 @@ class Scheduler:
         """
         tokens = self._info.max_batch_tokens - decoding
         allowed = self._pacer.allowance(decoding)
+        mixed = self._info.mixed_tokens
+        if mixed is not None and 0 < decoding < mixed:
+            allowed = min(allowed, mixed - decoding)
         if allowed < tokens:
             tokens = self._whole_tiles(allowed, decoding)
         shares: dict[Sequence, int] = {}
@@ -315,12 +318,10 @@ class Scheduler:
         return shares
 
     def _whole_tiles(self, tokens: int, decoding: int) -> int:
-        """About `tokens`, as many as fill tiles of the runner together with `decoding` others: the
-        last tile is left out, unless it is the only one.
-        """
+        """About `tokens`: as many as fill tiles of the runner together with `decoding` others."""
         tile = self._info.tile
-        whole = tokens - (tokens + decoding) % tile
-        return whole if whole >= tile else whole + tile
+        whole = (tokens + decoding + tile // 2) // tile * tile - decoding
+        return whole if whole > 0 else whole + tile
 
     def _wanted(self, sequence: Sequence) -> int:
         """How far the next step may bring `sequence`: memories that keep no past stop before the

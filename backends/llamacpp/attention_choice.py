@@ -18,7 +18,7 @@ from hearth.backends.llamacpp.params import CELL_ALIGNMENT, UBATCH, ContextPlan
 TILED_TOKENS: Final = 64
 """From so many tokens in a step on, flash attention works in tiles and costs as much for a cell as
 the other (`ggml_fa_tile_config` in ggml-cpu)."""
-WORTH_MOVES: Final = 2.0
+WORTH_MOVES: Final = 4.0
 """Change when that would have saved so many times what it costs."""
 MOVE_BYTES_S: Final = 0.5e9
 """Bytes of keys and values that are moved in a second: copied out, turned, copied in."""

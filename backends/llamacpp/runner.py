@@ -35,9 +35,13 @@ log = logging.getLogger(__name__)
 _KEPT_BESIDE = 0
 """Cells of kept prefixes that stay in the pool while sequences run: on a processor each row of a
 step pays for all cells up to the last one that is in use."""
-_TILE = 4
-"""ggml's matrix products over repacked weights take four tokens at a time, and what is left one by
-one, each for the price of nearly four (`forward_mul_mat_one_chunk` in ggml-cpu/repack.cpp)."""
+_TILE = 16
+"""ggml's matrix products over repacked weights take sixteen tokens at a time where the processor
+has AVX-512, then four, and what is left one by one, each for the price of nearly four
+(ggml-cpu/arch/x86/repack.cpp)."""
+_MIXED_TOKENS = 48
+"""Flash attention on processors works in tiles from 64 tokens on, and a tile with rows of several
+sequences goes through the cells of all of them."""
 _PROBE_TOKENS = 16
 """Size of the batch that prefill threads are measured with."""
 
@@ -104,6 +108,7 @@ class LlamaRunner:
             embedding_width=0 if is_reranker else embedder.vector_width(model),
             can_rank=has_rank_head and embedder.names_rank(model),
             tile=1 if model.on_gpu else _TILE,
+            mixed_tokens=None if model.on_gpu else _MIXED_TOKENS,
         )
         try:
             self._warm_up(measure_decode=threads is None, measure_batch=batch_threads is None)
