@@ -1,5 +1,5 @@
-"""Large memory in large pages: weights are read once for each token, and finding a page of 4 KiB for
-every line of them takes two to three hundredths of a step.
+"""Large memory in large pages: weights are read once for each token, and looking up a page for
+every 4 KiB of them takes two to three hundredths of a step.
 """
 
 from __future__ import annotations

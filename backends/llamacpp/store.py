@@ -268,8 +268,11 @@ class LlamaStore:
 
 
 def _cannot_move(old_cells: int, cells: int, why: str) -> Busy:
+    to = (
+        f"grow from {old_cells:,} to {cells:,} tokens" if cells > old_cells else "change its layout"
+    )
     return Busy(
-        f"The KV pool cannot be moved from {old_cells:,} to {cells:,} tokens: {why}.",
+        f"The KV pool cannot {to}: {why}.",
         "Try again when another request is done, close other programs, or use a smaller --ctx.",
         retry_after_s=1.0,
     )
