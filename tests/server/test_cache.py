@@ -13,6 +13,8 @@ KEPT = {
     "kept_tokens": 3000,
     "pinned_tokens": 1000,
     "kept_prefixes": 4,
+    "shelved_tokens": 500,
+    "shelved_prefixes": 2,
     "kv_bytes_per_token": 1000,
     "cached_tokens": 600,
     "computed_tokens": 500,
@@ -43,6 +45,7 @@ def delete(made, path="/v1/cache"):
 def two(endpoint, tiny_model):
     """Two loaded models, and one that is loading."""
     other = {**KEPT, "kept_prefixes": 1, "cached_tokens": 0, "pinned_tokens": 0}
+    other |= {"shelved_tokens": 0, "shelved_prefixes": 0}
     return endpoint(
         workers=[
             worker(tiny_model),
@@ -54,15 +57,16 @@ def two(endpoint, tiny_model):
 
 def test_what_is_kept_by_tier_and_model(two) -> None:
     found = two.get("/v1/cache/stats").json
-    assert (found["total_entries"], found["total_size_mb"]) == (5, 6.0)
+    assert (found["total_entries"], found["total_size_mb"]) == (7, 6.5)
     assert found["hit_rate"] == 600 / (600 + 400 + 400)
     assert found["tiers"] == {
         "live": {"tokens": 200, "size_mb": 0.2},
         "kept": {"tokens": 5000, "size_mb": 5.0},
         "pinned": {"tokens": 1000, "size_mb": 1.0},
+        "shelved": {"tokens": 500, "size_mb": 0.5},
     }
     first, second = found["models"]
-    assert (first["model"], first["total_entries"], first["hit_rate"]) == ("tiny", 4, 0.6)
+    assert (first["model"], first["total_entries"], first["hit_rate"]) == ("tiny", 6, 0.6)
     assert (second["model"], second["hit_rate"], second["tiers"]["pinned"]["tokens"]) == (
         *("other", 0.0),
         0,
@@ -72,7 +76,7 @@ def test_what_is_kept_by_tier_and_model(two) -> None:
 def test_one_model_by_name(two) -> None:
     found = two.get("/v1/cache/stats?model=TINY").json
     assert [model["model"] for model in found["models"]] == ["tiny"]
-    assert found["total_entries"] == 4
+    assert found["total_entries"] == 6
 
 
 def test_nothing_loaded_is_nothing_kept(endpoint) -> None:
@@ -83,9 +87,9 @@ def test_nothing_loaded_is_nothing_kept(endpoint) -> None:
 
 def test_clearing_says_what_it_freed(two) -> None:
     found = delete(two).json
-    assert (found["freed_entries"], found["freed_size_mb"]) == (5, 6.0)
+    assert (found["freed_entries"], found["freed_size_mb"]) == (7, 6.5)
     assert [model["model"] for model in found["models"]] == ["tiny", "other"]
-    assert found["models"][0]["freed_tokens"] == 3000
+    assert found["models"][0]["freed_tokens"] == 3500
     left = two.get("/v1/cache/stats").json
     assert (left["total_entries"], left["total_size_mb"]) == (0, 0)
     assert left["tiers"]["live"]["tokens"] == 200
