@@ -1,13 +1,14 @@
 """Hearth's endpoint beside llama-server, in turns, with the same model and the same requests.
 
     python benchmarks/beside_llama_server.py --server build/bin/llama-server --model MODEL.gguf
-        [--rounds 5] [--clients 1 4 8] [--json RESULT.json]
+        [--rounds 5] [--clients 1 4 8] [--long] [--json RESULT.json]
 
 Both servers are started once and stay; in every round each case goes to one and then to the other,
 who is first changes from round to round, and no prompt comes twice. Both get the same context, as
 many sessions as there are clients at most, and as many threads as there are processors. Cases: 1, 4
-and 8 clients with prompts of about 100 tokens and 48 generated ones; and 8 clients whose prompts
-begin with the same 340 tokens. Ratios are Hearth's median by llama-server's; docs/bench.md says how
+and 8 clients with prompts of about 100 tokens and 48 generated ones, four times each; 8 clients
+whose prompts begin with the same 340 tokens, once each; and with --long one client with two prompts
+of about 2,200 tokens and 192 generated ones. Ratios are Hearth's median by llama-server's; docs/bench.md says how
 to build that from llama-cpp-python's own source package.
 """
 
@@ -60,14 +61,17 @@ def middle(served: list[Served], name: str) -> float:
     return statistics.median(getattr(one, name) for one in served)
 
 
-def cases(clients: list[int]) -> list[Case]:
+def cases(clients: list[int], *, long: bool = False) -> list[Case]:
     plain = [
         Case(f"{count} clients", count, Load(4 * count, 90, 48, ignore_eos=True))
         for count in clients
     ]
     words = SHARED_WORDS + 20
     shared = Load(8, words, 48, shared_words=SHARED_WORDS, ignore_eos=True)
-    return [*plain, Case("8 clients, 340 tokens shared", 8, shared)]
+    found = [*plain, Case("8 clients, 340 tokens shared", 8, shared)]
+    if long:
+        found.append(Case("1 client, 2,200 tokens", 1, Load(2, 2000, 192, ignore_eos=True)))
+    return found
 
 
 class Running:
@@ -141,7 +145,7 @@ async def measure(
         targets[name] = Target(server.base, "chat", await first_model(server.base, ""))
         await drive(targets[name], Load(2, 50, 8, ignore_eos=True), 2, salt=1)
     found = []
-    for case in cases(args.clients):
+    for case in cases(args.clients, long=args.long):
         results = Results(case.name)
         found.append(results)
         for turn in range(args.rounds):
@@ -158,7 +162,11 @@ async def measure(
 
 def line(results: Results) -> str:
     parts = [f"{results.case:30}"]
-    for title, name in (("tok/s", "tok_per_s"), ("TTFT p50", "ttft_p50_s")):
+    for title, name in (
+        ("tok/s", "tok_per_s"),
+        ("TTFT p50", "ttft_p50_s"),
+        ("ITL p50", "itl_p50_s"),
+    ):
         ours, theirs = middle(results.hearth, name), middle(results.llama_server, name)
         parts.append(f"{title} {ours:7.2f} {theirs:7.2f} = {results.ratio(name):5.2f}")
     return "  ".join(parts)
@@ -170,6 +178,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--long", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     print(

@@ -13,7 +13,7 @@ from hearth.backends.engine.kept import KeptPrefixes
 from hearth.backends.engine.radix import RadixIndex
 from hearth.backends.engine.runner import CacheStats, SavedState
 from hearth.backends.engine.sequence_store import SequenceStore
-from hearth.backends.engine.shelving import WORTH_MOVING, Shelving
+from hearth.backends.engine.shelving import Shelving
 from hearth.backends.errors import InternalError
 
 
@@ -399,8 +399,8 @@ class SequenceCache:
 
     def _shelve(self) -> None:
         """Move kept prefixes, the least recently used first, out of the way of those who run."""
-        moved = self._shelving.out_of_the_way(self._live(), self._kept, self._pool_tokens)
-        for sequence in moved:
+        move = self._shelving.out_of_the_way
+        for sequence in move(self._live(), self._kept, self._pool_tokens):
             self._drop_kept(sequence)
 
     def _bring_back(self, slot: int, tokens: Seq[int]) -> int:
@@ -408,15 +408,15 @@ class SequenceCache:
         many tokens that gives, 0 if it is not used.
         """
         shelved = self._shelving.shelf.find(tokens[:-1]) if self._shelved(tokens) else None
-        if shelved is None or not self.restore(slot, shelved.state, shelved.tokens):
-            return 0
-        self.trim(slot, shelved.common)
+        if shelved is not None and self.restore(slot, shelved.state, shelved.tokens):
+            self.trim(slot, shelved.common)
         return self.length(slot)
 
     def _shelved(self, tokens: Seq[int]) -> int:
         """How much of `tokens` the shelf has; 0 unless it is clearly more than the pool has."""
         length = self._shelving.shelf.match(tokens[:-1])
-        return length if length and length >= self._find(tokens)[0] + WORTH_MOVING else 0
+        least = self._find(tokens)[0] + self._shelving.worth_moving
+        return length if length >= least else 0
 
     # ---- forgetting
 

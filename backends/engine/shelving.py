@@ -34,6 +34,7 @@ class Shelving:
         self._pool = pool
         self._index = index
         self._most_beside = beside if store.keeps_past else None
+        self.worth_moving = WORTH_MOVING
         self.shelf = Shelf()
 
     def shrink(self, pool_tokens: int) -> int:
@@ -61,7 +62,7 @@ class Shelving:
             others = [other for other in (*live, *kept) if other != sequence]
             own = self._pool.cells - self._pool.cells_of(others)
             length = self._index.length(sequence)
-            if own < WORTH_MOVING or length > room:
+            if own < self.worth_moving or length > room:
                 continue
             if (state := self._store.save(sequence)) is None:
                 return

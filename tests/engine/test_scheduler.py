@@ -135,6 +135,48 @@ def test_prefill_is_shared_out_and_the_short_one_is_not_held_up_by_the_long():
     assert heard_long.ids == runner.greedy([k % 97 for k in range(1500)], 10)
 
 
+def test_of_equal_prompts_one_is_done_after_the_other():
+    runner = FakeRunner(context=200, pool=800, slots=4, chunk=32)
+    engine = Engine(runner)
+    heard = []
+    for ident in range(4):
+        made, listener = generation(ident, [ident] * 64, runner, tokens=8)
+        engine.submit(made)
+        heard.append(listener)
+    for _ in range(3):
+        engine.turn()
+    assert [len(listener.ids) > 0 for listener in heard] == [True, False, False, False]
+    drain(engine)
+
+
+def test_the_first_is_not_starved_by_shorter_ones_that_keep_coming():
+    runner = FakeRunner(context=600, pool=2400, slots=4, chunk=16)
+    engine = Engine(runner)
+    first, heard = generation(0, [k % 97 for k in range(400)], runner, tokens=4)
+    engine.submit(first)
+    for turn in range(60):
+        engine.submit(generation(1 + turn, [turn % 97] * 40, runner, tokens=1)[0])
+        engine.turn()
+    assert heard.ids, "half of each step is its own"
+    drain(engine, 10_000)
+
+
+def test_mixed_steps_are_whole_tiles_and_not_too_large():
+    runner = FakeRunner(context=600, pool=1800, slots=3, chunk=256, tile=16, mixed_tokens=48)
+    engine = Engine(runner)
+    for ident in range(2):
+        engine.submit(generation(ident, [ident] * 20, runner, tokens=40)[0])
+        engine.turn()
+    long, heard = generation(7, [k % 97 for k in range(300)], runner, tokens=4)
+    engine.submit(long)
+    while not heard.ids:
+        engine.turn()
+    mixed = [plan.tokens for plan in runner.tape if len(plan.rows) == 3 and plan.tokens > 3]
+    assert mixed and all(tokens % 16 == 0 and tokens <= 48 for tokens in mixed[:-1])
+    drain(engine)
+    assert heard.ids == runner.greedy([k % 97 for k in range(300)], 4)
+
+
 @pytest.mark.parametrize("kind", ["full", "sliding"])
 def test_eight_that_share_a_prefix_compute_it_once(kind):
     runner = FakeRunner(context=2048, pool=8192, slots=8, chunk=128, kind=kind)

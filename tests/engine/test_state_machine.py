@@ -97,12 +97,16 @@ class EngineMachine(RuleBasedStateMachine):
         kept=st.integers(0, 4),
         beside=st.sampled_from([None, 0, 1, 3]),
         beside_fails=st.booleans(),
+        tile=st.sampled_from([1, 4]),
+        mixed_tokens=st.sampled_from([None, 3, 8]),
+        kept_beside=st.sampled_from([None, 0, 4]),
+        allocated=st.sampled_from([None, CONTEXT // 2]),
     )
     @precondition(lambda self: self.engine is None)
-    def load(self, kind, pool, slots, chunk, can_save, kept, beside, beside_fails):
+    def load(self, kind, pool, slots, chunk, can_save, kept, beside, beside_fails, **hints):
         self.made = {"kind": kind, "pool": pool, "slots": slots, "chunk": chunk}
         self.made |= {"can_save": can_save, "kept_sequences": kept}
-        self.made |= {"beside": beside, "beside_fails": beside_fails}
+        self.made |= {"beside": beside, "beside_fails": beside_fails, "worth_moving": 2, **hints}
         self.start()
 
     def start(self):

@@ -15,6 +15,7 @@ from fake_store import FakeState, FakeStore, Kind
 from hearth.backends.contract import Pooling
 from hearth.backends.engine.runner import RunnerInfo, RunnerLost, StepPlan, StepResult
 from hearth.backends.engine.sequence_cache import SequenceCache
+from hearth.backends.engine.shelving import WORTH_MOVING
 from hearth.backends.errors import Busy, InternalError, PromptTooLong
 
 
@@ -65,17 +66,26 @@ class FakeRunner:
         max_outputs: int | None = None,
         beside: int | None = None,
         beside_fails: bool = False,
+        tile: int = 1,
+        mixed_tokens: int | None = None,
+        kept_beside: int | None = None,
+        worth_moving: int = WORTH_MOVING,
+        allocated: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.store = FakeStore(slots + kept_sequences, pool, kind=kind, can_save=can_save)
+        self.store = FakeStore(
+            slots + kept_sequences, pool, kind=kind, can_save=can_save, allocated=allocated
+        )
         self.cache = SequenceCache(
             self.store,
             slots=slots,
             pool_tokens=pool,
             context=context,
             kept_tokens=pool // 2 if kept_tokens is None else kept_tokens,
+            beside=kept_beside,
             clock=clock,
         )
+        self.cache._shelving.worth_moving = worth_moving
         self.info = RunnerInfo(
             vocab_size=vocab,
             context=context,
@@ -88,6 +98,8 @@ class FakeRunner:
             keeps_past=self.store.keeps_past,
             embedding_width=16,
             can_rank=True,
+            tile=tile,
+            mixed_tokens=mixed_tokens,
         )
         self.tape: list[StepPlan] = []
         self.computed_tokens = 0
