@@ -8,8 +8,8 @@ who is first changes from round to round, and no prompt comes twice. Both get th
 many sessions as there are clients at most, and as many threads as there are processors. Cases: 1, 4
 and 8 clients with prompts of about 100 tokens and 48 generated ones, four times each; 8 clients
 whose prompts begin with the same 340 tokens, once each; and with --long one client with two prompts
-of about 2,200 tokens and 192 generated ones. Ratios are Hearth's median by llama-server's; docs/bench.md says how
-to build that from llama-cpp-python's own source package.
+of about 2,200 tokens and 192 generated ones. Ratios are Hearth's median by llama-server's;
+docs/bench.md says how to build that from llama-cpp-python's own source package.
 """
 
 from __future__ import annotations
