@@ -8,7 +8,7 @@ refused: sooner than `Retry-After` says. How many more requests came than could 
 printed. A refusal is timed from its request's first byte to its answer's last.
 
 The bars: refusals p99 under 50 ms, every one with `Retry-After`; every accepted request answered to
-its end; no process grows by 5 % in the second half; within 5 s of the end a request takes what
+its end; no process grows by 5 % after the first quarter; within 5 s of the end a request takes what
 it took before. Exit code 1 where one is missed.
 """
 
@@ -80,8 +80,8 @@ class Report:
 
     @property
     def growth(self) -> dict[str, float]:
-        """Of each process, in the second half: in the first, kept prefixes fill their room."""
-        return {name: rss[-1] / rss[1] - 1 for name, rss in self.rss_mib.items()}
+        """Of each process, after the first quarter."""
+        return {name: rss[-1] / rss[0] - 1 for name, rss in self.rss_mib.items()}
 
     def missed(self) -> Iterator[str]:
         """The bars that are missed."""
