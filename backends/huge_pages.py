@@ -1,5 +1,5 @@
 """Large memory in large pages: weights are read once for each token, and looking up a page for
-every 4 KiB of them takes two to three hundredths of a step.
+every 4 KiB of them takes its time.
 """
 
 from __future__ import annotations

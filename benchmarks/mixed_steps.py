@@ -1,0 +1,75 @@
+"""What a step costs in which some sequences decode and another's prompt is computed beside them.
+
+    python benchmarks/mixed_steps.py --model MODEL.gguf [--threads 2]
+
+Milliseconds, the quickest of three, with flash attention: by sequences that decode behind 110
+tokens each, and by tokens of the step in all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.engine.runner import Row, Runner, StepPlan
+from hearth.backends.llamacpp.threads import usable_threads
+from hearth.backends.runners import open_model
+
+DEPTH: Final = 110
+DECODING: Final = (0, 1, 3, 7)
+TOKENS: Final = (13, 16, 32, 48, 64)
+TOKEN: Final = 1000
+
+
+def step_ms(runner: Runner, decoding: int, tokens: int) -> float:
+    """A step of `tokens` in all, of which the sequences 0 to `decoding` - 1 have one each."""
+    times = []
+    for attempt in range(3):
+        rows = [Row(slot, DEPTH + attempt, [TOKEN], 1) for slot in range(decoding)]
+        runner.cache.open(7, [])
+        runner.cache.reserve(7, tokens)
+        rows.append(Row(7, 0, [TOKEN] * (tokens - decoding), 0))
+        before = time.perf_counter()
+        runner.step(StepPlan(tuple(rows)))
+        times.append(1000 * (time.perf_counter() - before))
+        runner.cache.release(7, keep=False)
+    for slot in range(decoding):
+        runner.cache.trim(slot, DEPTH)
+    return min(times)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=usable_threads())
+    args = parser.parse_args()
+    settings = ModelSettings(
+        context=1024,
+        max_sessions=8,
+        threads=args.threads,
+        batch_threads=args.threads,
+        flash_attention=True,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        runner = open_model(ModelSpec(str(args.model), settings=settings), Path(folder)).runner
+    try:
+        for slot in range(7):
+            runner.cache.open(slot, [])
+            runner.cache.reserve(slot, 2 * DEPTH)
+            runner.step(StepPlan((Row(slot, 0, [TOKEN + slot] * DEPTH, 0),)))
+        print("| decoding | " + " | ".join(f"{tokens} tokens" for tokens in TOKENS) + " |")
+        print("|---" * (len(TOKENS) + 1) + "|")
+        for decoding in DECODING:
+            took = [f"{step_ms(runner, decoding, tokens):.0f}" for tokens in TOKENS]
+            print(f"| {decoding} | " + " | ".join(took) + " |", flush=True)
+    finally:
+        runner.close()
+
+
+if __name__ == "__main__":
+    main()
