@@ -63,14 +63,17 @@ class LlamaModel:
         *,
         gpu_layers: int = 0,
         extra_buffers: bool = True,
+        map_file: bool = True,
         progress: Progress | None = None,
     ) -> LlamaModel:
-        """Map the file and load the model.
+        """Load the model.
 
         Args:
             path: a GGUF file, the first of its parts if split.
             gpu_layers: layers to offload, -1 all.
             extra_buffers: let llama.cpp repack weights (AMX, interleaved quants).
+            map_file: map the file where llama.cpp thinks it of use, so that the system can drop
+                weights and read them again; otherwise they are read into memory of our own.
             progress: told how far loading is; what it raises ends the load and is raised here.
 
         Raises:
@@ -98,6 +101,7 @@ class LlamaModel:
             params,
             n_gpu_layers=gpu_layers,
             use_extra_bufts=extra_buffers,
+            load_mode=api.LLAMA_LOAD_MODE_AUTO if map_file else api.LLAMA_LOAD_MODE_NONE,
             progress_callback=api.llama_progress_callback(on_progress),
         )
         library.log.clear()
