@@ -11,6 +11,7 @@ import pytest
 from gguf_builder import tiny_llama
 from hearth.backends.contract import ModelSettings, ModelSpec
 from hearth.backends.errors import CorruptFile, ModelNotFound, UnsupportedModel
+from hearth.backends.llamacpp import load
 from hearth.backends.llamacpp.lib import LibraryLog, load_library
 from hearth.backends.llamacpp.load import open_model
 from hearth.backends.llamacpp.model import LlamaModel
@@ -130,3 +131,20 @@ def test_importing_the_room_does_not_import_the_library() -> None:
         "sys.exit('llama_cpp' in sys.modules or 'gguf' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/maps")
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_weights_that_fit_easily_are_read_and_others_mapped(
+    f32_model: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count(str(f32_model.resolve()))
+
+    before = mapped()
+    monkeypatch.setattr(load, "_READ_SHARE", share)
+    loaded = open_model(ModelSpec(str(f32_model)))
+    try:
+        assert (mapped() > before) == (share == 0.0)
+    finally:
+        loaded.runner.close()
