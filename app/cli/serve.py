@@ -141,10 +141,10 @@ async def _serve(state: State, chosen: Chosen, flags: Layer, door: _Door, *, loa
     import asyncio
 
     from hearth.app.chosen import with_settings
+    from hearth.app.host_connection import HostConnection
     from hearth.app.paths import private_folder
     from hearth.app.server.application import build
     from hearth.app.server.catalog import Catalog
-    from hearth.app.server.connection import HostConnection
     from hearth.app.server.running import DRAIN_S, Server, on_signals
     from hearth.app.server.server_log import logging_to
     from hearth.app.server.services import Services

@@ -6,8 +6,8 @@ import asyncio
 import os
 from typing import Final
 
+from hearth.app.host_connection import HostConnection
 from hearth.app.library.local import FoundModel
-from hearth.app.server.connection import HostConnection
 from hearth.backends.contract import HostStats, WorkerStats
 from hearth.backends.errors import HostUnreachable
 

@@ -9,8 +9,8 @@ from typing import cast
 
 from starlette.requests import HTTPConnection
 
+from hearth.app.host_connection import HostConnection
 from hearth.app.server.catalog import Catalog
-from hearth.app.server.connection import HostConnection
 from hearth.app.server.facts import Facts
 from hearth.app.server.life import Life
 from hearth.app.server.metrics import Metrics

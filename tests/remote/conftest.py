@@ -14,11 +14,11 @@ from endpoints import Endpoint
 from fake_host import FakeHost
 from gguf_builder import tiny_llama
 from hearth.app.chosen import with_settings
+from hearth.app.host_connection import HostConnection
 from hearth.app.library.local import FoundModel, Library
 from hearth.app.server import connection
 from hearth.app.server.application import build
 from hearth.app.server.catalog import Catalog
-from hearth.app.server.connection import HostConnection
 from hearth.app.server.security import Policy
 from hearth.app.server.services import Services
 from hearth.app.settings import Setting, Settings

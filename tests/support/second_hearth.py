@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hearth.app.server.connection import HostConnection
+from hearth.app.host_connection import HostConnection
 from hearth.app.server.running import Server
 from hearth.backends.remote.backend import RemoteBackends
 from hearth.backends.remote.server import RemoteServer

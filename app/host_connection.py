@@ -1,4 +1,4 @@
-"""The endpoint's one attachment to the host, made anew when it was lost, and its remote models."""
+"""A front end's one attachment to the host, made anew when it was lost, and its remote models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Host(Protocol):
-    """What the endpoint needs of `HostClient`."""
+    """What front ends need of `HostClient`."""
 
     @property
     def lost(self) -> bool:

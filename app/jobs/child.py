@@ -1,0 +1,127 @@
+"""The side of a job that works: a question comes in on stdin, progress and the answer go out.
+
+What travels are lines of JSON: in, the question, then perhaps `"stop"`; out, `{"progress": …}` as
+often as there is any, then exactly one `{"done": …}` or `{"failed": …}`. When stdin ends, whoever
+wanted the job is gone, and it stops as if it were told to.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, BinaryIO, Final
+
+from hearth.backends.errors import HearthError, InternalError, to_info
+from hearth.backends.process import take_private_pipes
+
+log = logging.getLogger(__name__)
+
+_REPORT_EVERY_S: Final = 0.1
+_STOP_GRACE_S: Final = 20.0
+"""How long work that was told to stop may take to notice."""
+
+Values = dict[str, Any]
+
+
+class Stopped(HearthError):
+    """The job was stopped before it was done; what it has finished by then stays."""
+
+    code = "job_stopped"
+    exit_code = 130
+
+
+class Reporter:
+    """What the work says while it goes on, and whether it should. Thread-safe."""
+
+    def __init__(self, output: BinaryIO) -> None:
+        self._output = output
+        self._lock = threading.Lock()
+        self._told_at = 0.0
+        self._untold: Values | None = None
+        self._stop = threading.Event()
+
+    @property
+    def stopped(self) -> bool:
+        """The work should end soon: nobody wants it any more."""
+        return self._stop.is_set()
+
+    def check(self) -> None:
+        """Raises `Stopped` when the work should end."""
+        if self.stopped:
+            raise Stopped("The job was stopped.", "Start it again: it goes on from where it was.")
+
+    def progress(self, **values: Any) -> None:
+        """Tell how far it is, in JSON values; what comes faster than ten times a second is told
+        with the next, or with the end.
+        """
+        with self._lock:
+            self._untold = values
+            if time.monotonic() - self._told_at >= _REPORT_EVERY_S:
+                self._tell()
+
+    def stop(self) -> None:
+        """Ask the work to end."""
+        self._stop.set()
+
+    def end(self, **outcome: Any) -> None:
+        """Tell the last progress, and the outcome."""
+        with self._lock:
+            self._tell()
+            self._write(outcome)
+
+    def _tell(self) -> None:
+        if self._untold is not None:
+            values, self._untold = self._untold, None
+            self._told_at = time.monotonic()
+            self._write({"progress": values})
+
+    def _write(self, message: Values) -> None:
+        try:
+            self._output.write(json.dumps(message).encode() + b"\n")
+            self._output.flush()
+        except BrokenPipeError:
+            self._stop.set()
+
+
+def serve(work: Callable[[Values, Reporter], Values]) -> None:
+    """Do `work` with the question on stdin and tell how it went; the body of a job's process.
+
+    Args:
+        work: gets the question and a `Reporter`; returns JSON values. It should look at
+            `Reporter.stopped` at least once a second, and leave nothing half done under a final
+            name. A `HearthError` that it raises reaches whoever waits.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    input_fd, output_fd = take_private_pipes()
+    questions, answers = os.fdopen(input_fd, "rb"), os.fdopen(output_fd, "wb")
+    line = questions.readline()
+    if not line:
+        return
+    reporter = Reporter(answers)
+    threading.Thread(
+        target=_listen, args=(questions, reporter), name="job control", daemon=True
+    ).start()
+    try:
+        reporter.end(done=work(json.loads(line), reporter))
+    except HearthError as error:
+        reporter.end(failed=asdict(to_info(error)))
+    except Exception as error:
+        log.exception("a job failed")
+        failure = InternalError(f"The job failed: {type(error).__name__}: {error}")
+        reporter.end(failed=asdict(to_info(failure)))
+
+
+def _listen(questions: BinaryIO, reporter: Reporter) -> None:
+    """Stop the work when it is told so, or when nobody is there any more."""
+    questions.readline()
+    reporter.stop()
+    time.sleep(_STOP_GRACE_S)
+    log.error("a job that was told to stop did not")
+    sys.stderr.flush()
+    os._exit(1)

@@ -1,0 +1,115 @@
+"""The side of a job that waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+from hearth.backends.contract import ErrorInfo
+from hearth.backends.errors import HearthError, InternalError, from_info
+from hearth.backends.logs import open_log
+
+Values = dict[str, Any]
+
+_MOST_LINE_BYTES: Final = 16 << 20
+
+
+class Job:
+    """One job in a child process. Make it with `start`; take its `updates` to their end, then its
+    `result`. Leaving it behind ends it: `close`.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, module: str) -> None:
+        self._process = process
+        self._module = module
+        self._outcome: asyncio.Future[Values] = asyncio.get_running_loop().create_future()
+        self._updates: asyncio.Queue[Values | None] = asyncio.Queue()
+        self._reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, module: str, question: Values, log_dir: Path | None = None) -> Job:
+        """Start `python -m module` and ask it `question`.
+
+        Args:
+            module: one whose main part calls `child.serve`.
+            question: JSON values.
+            log_dir: where `jobs.log` takes what it prints; None: it goes nowhere.
+        """
+        log = open_log(log_dir / "jobs.log") if log_dir is not None else None
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", module),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log if log is not None else asyncio.subprocess.DEVNULL,
+                limit=_MOST_LINE_BYTES,
+                env=dict(os.environ),
+                start_new_session=True,  # Ctrl+C in the terminal is for whoever waits.
+            )
+        finally:
+            if log is not None:
+                log.close()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(question).encode() + b"\n")
+        return cls(process, module)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def updates(self) -> AsyncIterator[Values]:
+        """What it tells of its progress, until it ends."""
+        while (values := await self._updates.get()) is not None:
+            yield values
+
+    async def result(self) -> Values:
+        """What came out. Raises the `HearthError` that it ended with."""
+        return await asyncio.shield(self._outcome)
+
+    def stop(self) -> None:
+        """Ask it to end; it answers with `child.Stopped`."""
+        stdin = self._process.stdin
+        if stdin is not None and not stdin.is_closing():
+            stdin.close()
+
+    async def close(self) -> None:
+        """End it at once, if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._reading
+        if self._outcome.done() and not self._outcome.cancelled():
+            self._outcome.exception()  # It was told, whether or not anybody asked.
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        outcome: Values | HearthError | None = None
+        try:
+            async for line in self._process.stdout:
+                message = json.loads(line)
+                if "progress" in message:
+                    self._updates.put_nowait(message["progress"])
+                elif "done" in message:
+                    outcome = message["done"]
+                else:
+                    outcome = from_info(ErrorInfo(**message["failed"]))
+        except ValueError as error:
+            outcome = InternalError(f"{self._module} said something unreadable: {error}.")
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        code = await self._process.wait()
+        if outcome is None:
+            outcome = InternalError(
+                f"The process of {self._module} ended without an answer (exit code {code}).",
+                "Try again; `hearth doctor` shows where its log is.",
+            )
+        self._updates.put_nowait(None)
+        if isinstance(outcome, HearthError):
+            self._outcome.set_exception(outcome)
+        else:
+            self._outcome.set_result(outcome)

@@ -1,0 +1,319 @@
+"""Models that other programs keep on this machine: used in place, never written to.
+
+Where they lie is looked up anew each time, since those programs come and go. No model file is
+opened here, and what cannot be read is left out: a foreign store's trouble is not ours.
+
+Layouts: the Hugging Face cache (huggingface.co/docs/huggingface_hub/guides/manage-cache), LM Studio
+(`<publisher>/<repository>/<file>.gguf`), Ollama (`manifests/<host>/<namespace>/<name>/<tag>`, an OCI
+manifest whose layers lie under `blobs/`), llama.cpp (`<org>_<repository>_<file>.gguf`, all in one
+folder, beside `manifest=<org>=<repository>=<tag>.json`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Store = Literal["huggingface", "lmstudio", "ollama", "llama.cpp", "folder"]
+
+SUFFIX = ".gguf"
+SHARD = re.compile(r"-(\d{5})-of-\d{5}(?=\.gguf$)", re.IGNORECASE)
+MAX_DEPTH = 8
+MAX_ENTRIES = 100_000
+_NO_MODELS = ("mmproj", "imatrix")  # projectors and importance matrices, which no one can chat with
+_HUB_PREFIX = "models--"
+_OLLAMA_HOST = "registry.ollama.ai"
+_OLLAMA_NAMESPACE = "library"
+_OLLAMA_LAYER = "application/vnd.ollama.image.model"
+_MANIFEST_BYTES = 1 << 20
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A folder that a program keeps models in; it need not exist."""
+
+    store: Store
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A model file in a source.
+
+    Attributes:
+        path: the file; of a split model its first.
+        name: short, and not unique.
+        store: whose it is.
+        repo: the repository on the Hub that it came from, `org/name`; empty if that is not known.
+        revision: the commit of that repository, in the Hugging Face cache.
+        also: further names that it answers to.
+    """
+
+    path: Path
+    name: str
+    store: Store
+    repo: str = ""
+    revision: str = ""
+    also: tuple[str, ...] = ()
+
+
+def find_sources(
+    environ: Mapping[str, str] | None = None, folders: Iterable[str | Path] = ()
+) -> tuple[Source, ...]:
+    """Where the models of other programs lie for this user, then `folders` that a person named.
+
+    Args:
+        environ: variables that move those places; by default the process's own.
+        folders: from the setting `library_folders`.
+    """
+    environ = os.environ if environ is None else environ
+    home = _home(environ)
+    ollama = environ.get("OLLAMA_MODELS")
+    return (
+        Source("huggingface", hub_cache(environ)),
+        Source("lmstudio", home / ".lmstudio" / "models"),
+        Source("lmstudio", home / ".cache" / "lm-studio" / "models"),
+        Source("ollama", Path(ollama) if ollama else home / ".ollama" / "models"),
+        Source("llama.cpp", _llama_cache(environ)),
+        *(Source("folder", Path(folder).expanduser().absolute()) for folder in folders),
+    )
+
+
+def hub_cache(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder of the Hugging Face cache, found as `huggingface_hub.constants` finds it."""
+    environ = os.environ if environ is None else environ
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if environ.get(variable):
+            return Path(os.path.expandvars(environ[variable])).expanduser()
+    if environ.get("HF_HOME"):
+        return Path(os.path.expandvars(environ["HF_HOME"])).expanduser() / "hub"
+    cache = environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else _home(environ) / ".cache") / "huggingface" / "hub"
+
+
+def stored_models(sources: Iterable[Source]) -> Iterator[StoredModel]:
+    """The models in `sources`, in their order; each file once, also where links lead to it twice.
+
+    Raises nothing: what is unreadable or gone is left out.
+    """
+    seen: set[tuple[int, int]] = set()
+    for source in sources:
+        for model in _READERS[source.store](source.folder):
+            file = identity(model.path)
+            if file is not None and file not in seen:
+                seen.add(file)
+                yield model
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of the file behind `path`; None if there is none."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def stem(path: Path) -> str:
+    """The name of a model file without suffix and part number."""
+    name = SHARD.sub("", path.name)
+    return name[: -len(SUFFIX)] if name.lower().endswith(SUFFIX) else name
+
+
+def has_quant(path: Path, quant: str) -> bool:
+    """The name of the model file says that it is of type `quant`, such as Q4_K_M."""
+    return bool(re.search(rf"(?:^|[-._]){re.escape(quant)}$", stem(path), re.IGNORECASE))
+
+
+def gguf_files(root: Path) -> list[Path]:
+    """The GGUF files below `root`, of a split model the first, sorted.
+
+    Looks `MAX_DEPTH` levels deep and at `MAX_ENTRIES` entries at most, into no hidden folder, and
+    into no folder twice, so that links in a circle end.
+    """
+    found: list[Path] = []
+    pending = [(root, 0)]
+    visited: set[tuple[int, int] | None] = {None}
+    entries = 0
+    while pending:
+        folder, depth = pending.pop()
+        place = identity(folder)
+        if place in visited:
+            continue
+        visited.add(place)
+        for entry in _entries(folder):
+            entries += 1
+            if entries > MAX_ENTRIES:
+                return sorted(found)
+            if entry.name.lower().endswith(SUFFIX):
+                part = SHARD.search(entry.name)
+                if part is None or int(part[1]) == 1:
+                    found.append(Path(entry.path))
+            elif depth < MAX_DEPTH and not entry.name.startswith(".") and _is_folder(entry):
+                pending.append((Path(entry.path), depth + 1))
+    return sorted(found)
+
+
+def _entries(folder: Path) -> Sequence[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except (OSError, ValueError):
+        return ()
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _model_files(root: Path) -> list[Path]:
+    return [path for path in gguf_files(root) if not path.name.lower().startswith(_NO_MODELS)]
+
+
+def _hugging_face(folder: Path) -> Iterator[StoredModel]:
+    """Files of the commits that a branch points to come before those of others, which bear the
+    beginning of their commit in their name.
+    """
+    for repo_entry in _entries(folder):
+        if not repo_entry.name.startswith(_HUB_PREFIX):
+            continue
+        repo = repo_entry.name.removeprefix(_HUB_PREFIX).replace("--", "/")
+        current = _branch_commits(Path(repo_entry.path, "refs"))
+        snapshots = _entries(Path(repo_entry.path, "snapshots"))
+        names: set[str] = set()
+        for snapshot in sorted(snapshots, key=lambda entry: entry.name not in current):
+            for path in _model_files(Path(snapshot.path)):
+                name = stem(path)
+                inside = path.relative_to(snapshot.path).as_posix()
+                if inside in names:
+                    name = f"{name}@{snapshot.name[:7]}"
+                names.add(inside)
+                yield StoredModel(path, name, "huggingface", repo, snapshot.name)
+
+
+def _branch_commits(refs: Path) -> set[str]:
+    found = set()
+    for entry in _entries(refs):
+        try:
+            if entry.is_file():
+                found.add(Path(entry.path).read_bytes()[:64].decode("ascii", "replace").strip())
+        except OSError:
+            continue
+    return found
+
+
+def _lm_studio(folder: Path) -> Iterator[StoredModel]:
+    for path in _model_files(folder):
+        inside = path.relative_to(folder).parts
+        repo = "/".join(inside[:2]) if len(inside) == 3 else ""
+        yield StoredModel(path, stem(path), "lmstudio", repo)
+
+
+def _ollama(folder: Path) -> Iterator[StoredModel]:
+    """`latest` is a further name where another tag of the model is the same file."""
+    manifests = folder / "manifests"
+    tags: dict[str, list[tuple[str, str, Path]]] = {}
+    for parts in _tags(manifests):
+        path = _ollama_blob(folder, manifests.joinpath(*parts))
+        if path is not None:
+            host, namespace, name, tag = parts
+            if host != _OLLAMA_HOST:
+                name = f"{host}/{namespace}/{name}"
+            elif namespace != _OLLAMA_NAMESPACE:
+                name = f"{namespace}/{name}"
+            repo = f"{namespace}/{parts[2]}" if host in ("hf.co", "huggingface.co") else ""
+            tags.setdefault(name, []).append((tag, repo, path))
+    for name, tagged in tags.items():
+        latest = next((path for tag, _, path in tagged if tag == "latest"), None)
+        named = {path for tag, _, path in tagged if tag != "latest"}
+        for tag, repo, path in tagged:
+            if tag == "latest" and path in named:
+                continue
+            also = (name, f"{name}:latest") if path == latest else ()
+            yield StoredModel(path, f"{name}:{tag}", "ollama", repo, also=also)
+
+
+def _tags(manifests: Path) -> Iterator[tuple[str, str, str, str]]:
+    for host in _entries(manifests):
+        for namespace in _entries(Path(host.path)):
+            for name in _entries(Path(namespace.path)):
+                for tag in _entries(Path(name.path)):
+                    yield host.name, namespace.name, name.name, tag.name
+
+
+def _ollama_blob(folder: Path, manifest: Path) -> Path | None:
+    """The model's file of a manifest; None where it is not complete, or the manifest odd."""
+    try:
+        if manifest.stat().st_size > _MANIFEST_BYTES:
+            return None
+        layers = json.loads(manifest.read_bytes())["layers"]
+        digests = [layer["digest"] for layer in layers if layer["mediaType"] == _OLLAMA_LAYER]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    if len(digests) != 1 or not isinstance(digests[0], str):
+        return None
+    digest = _DIGEST.fullmatch(digests[0])
+    return folder / "blobs" / f"sha256-{digest[1]}" if digest else None
+
+
+def _llama_cpp(folder: Path) -> Iterator[StoredModel]:
+    entries = _entries(folder)
+    repos = {
+        f"{parts[1]}_{parts[2]}_": f"{parts[1]}/{parts[2]}"
+        for entry in entries
+        if len(parts := entry.name.removesuffix(".json").split("=")) == 4 and parts[0] == "manifest"
+    }
+    for entry in entries:
+        path = Path(entry.path)
+        part = SHARD.search(entry.name)
+        if not entry.name.lower().endswith(SUFFIX) or (part is not None and int(part[1]) != 1):
+            continue
+        prefix = max((p for p in repos if entry.name.startswith(p)), key=len, default="")
+        name = stem(path).removeprefix(prefix)
+        if not name.lower().startswith(_NO_MODELS):
+            yield StoredModel(path, name, "llama.cpp", repos.get(prefix, ""))
+
+
+def _any_folder(folder: Path) -> Iterator[StoredModel]:
+    for path in _model_files(folder):
+        yield StoredModel(path, stem(path), "folder")
+
+
+_READERS = {
+    "huggingface": _hugging_face,
+    "lmstudio": _lm_studio,
+    "ollama": _ollama,
+    "llama.cpp": _llama_cpp,
+    "folder": _any_folder,
+}
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    """The user's folder by its variable, so that it can be another one; then by the system."""
+    named = environ.get("USERPROFILE" if sys.platform == "win32" else "HOME")
+    try:
+        return Path(named) if named else Path.home()
+    except RuntimeError:  # no such user: nothing lies there either
+        return Path(os.devnull)
+
+
+def _llama_cache(environ: Mapping[str, str]) -> Path:
+    """As `fs_get_cache_directory` of llama.cpp's common.cpp finds it."""
+    if environ.get("LLAMA_CACHE"):
+        return Path(environ["LLAMA_CACHE"])
+    if sys.platform == "darwin":
+        return _home(environ) / "Library" / "Caches" / "llama.cpp"
+    if sys.platform == "win32":
+        return Path(environ.get("LOCALAPPDATA", _home(environ)), "llama.cpp")
+    cache = environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else _home(environ) / ".cache") / "llama.cpp"

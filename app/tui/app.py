@@ -1,0 +1,92 @@
+"""The terminal app: wires services, screens and keys together."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from hearth.app.tui.services import Services
+from hearth.app.tui.session import Sessions
+from hearth.app.tui.widgets.top_bar import SCREENS, TopBar
+
+_CLASSES: Final = {
+    "chat": ("chat", "ChatScreen"),
+    "library": ("library", "LibraryScreen"),
+    "quantize": ("quantize", "QuantizeScreen"),
+    "engine": ("engine", "EngineScreen"),
+    "endpoint": ("endpoint", "EndpointScreen"),
+    "settings": ("settings", "SettingsScreen"),
+    "doctor": ("doctor", "DoctorScreen"),
+}
+"""Module and class of each screen; a module is imported when its screen is first shown."""
+
+
+def _made_late(module: str, name: str) -> Callable[[], Screen[None]]:
+    def make() -> Screen[None]:
+        found = importlib.import_module(f"hearth.app.tui.screens.{module}")
+        screen: Screen[None] = getattr(found, name)()
+        return screen
+
+    return make
+
+
+class HearthApp(App[int]):
+    """Hearth in a terminal.
+
+    Args:
+        services: what it works with.
+        thread: the chat to open; empty: a new one.
+
+    Attributes:
+        sessions: the chats that are open, whether or not they are shown.
+    """
+
+    TITLE = "hearth"
+    CSS_PATH = "hearth.tcss"
+    PAUSE_GC_ON_SCROLL = True
+    MODES: ClassVar = {name: _made_late(*place) for name, place in _CLASSES.items()}
+    DEFAULT_MODE = "chat"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "help", "help", id="app.help"),
+        *(
+            Binding(f"f{2 + index}", f"go('{name}')", name, id=f"app.{name}", show=False)
+            for index, name in enumerate(SCREENS)
+        ),
+        Binding("ctrl+o", "jump", "jump", id="app.jump", show=False),
+        Binding("ctrl+q", "leave", "quit", id="app.quit", priority=True),
+    ]
+
+    def __init__(self, services: Services, thread: str = "") -> None:
+        super().__init__()
+        self.services = services
+        self.sessions = Sessions(services)
+        self.first_thread = thread
+
+    def action_go(self, name: str) -> None:
+        """Show another screen."""
+        self.switch_mode(name)
+
+    def on_top_bar_wanted(self, message: TopBar.Wanted) -> None:
+        self.switch_mode(message.name)
+
+    def action_help(self) -> None:
+        """Show the keys of this screen."""
+        from hearth.app.tui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen())
+
+    def action_jump(self) -> None:
+        """Show a letter on everything that can have the focus."""
+        from hearth.app.tui.screens.jump import JumpScreen
+
+        self.push_screen(JumpScreen())
+
+    async def action_leave(self) -> None:
+        """End the answers under way, keep what came, and leave."""
+        await self.sessions.close()
+        self.exit(0)

@@ -1,0 +1,76 @@
+"""What all full screens share: the bar on top, the keys below, and errors as notices."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.screen import Screen
+from textual.widgets import Footer
+
+from hearth.app.terminal import safe_text
+from hearth.app.tui.widgets.top_bar import TopBar
+from hearth.backends.errors import HearthError
+
+if TYPE_CHECKING:
+    from hearth.app.tui.app import HearthApp
+    from hearth.app.tui.services import Services
+    from hearth.app.tui.session import Sessions
+
+
+class HearthScreen(Screen[None]):
+    """A full screen of the app.
+
+    Subclasses set `NAME`, their name in the bar, and implement `body`.
+    """
+
+    NAME: ClassVar[str] = ""
+    BINDINGS: ClassVar[list[BindingType]] = []
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
+        (0, "-narrow"),
+        (80, "-medium"),
+        (120, "-wide"),
+        (200, "-very-wide"),
+    ]
+
+    @property
+    def hearth(self) -> HearthApp:
+        """The app."""
+        return cast("HearthApp", self.app)
+
+    @property
+    def services(self) -> Services:
+        return self.hearth.services
+
+    @property
+    def sessions(self) -> Sessions:
+        return self.hearth.sessions
+
+    def compose(self) -> ComposeResult:
+        yield TopBar(self.NAME)
+        yield from self.body()
+        yield Footer(show_command_palette=False, compact=True)
+
+    def body(self) -> ComposeResult:
+        """What stands between the bar and the keys."""
+        raise NotImplementedError
+
+    async def told(self, work: Awaitable[object]) -> bool:
+        """Do `work`; an error becomes a notice. True if it went well."""
+        try:
+            await work
+        except HearthError as error:
+            self.tell_error(error)
+            return False
+        return True
+
+    def tell_error(self, error: HearthError) -> None:
+        """Show what went wrong and what to do next."""
+        text = f"{error.message} {error.hint}".strip()
+        self.tell(text, severity="error")
+
+    def tell(self, text: str, *, severity: str = "information") -> None:
+        """Show a notice; foreign text in it is made safe."""
+        self.app.notify(safe_text(text), severity=severity, markup=False)  # type: ignore[arg-type]

@@ -1,0 +1,79 @@
+"""What the terminal app works with; tests give it others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from hearth.app.chats.store import ChatStore
+from hearth.app.chosen import Chosen, with_settings
+from hearth.app.library.local import Library
+from hearth.app.paths import Paths
+from hearth.app.settings import Layer, Setting, Settings
+from hearth.app.settings_keys import ALL
+from hearth.backends.contract import Backend, HostStats, ModelSpec
+
+T = TypeVar("T")
+
+
+class Runs(Protocol):
+    """Who runs models: `app.host_connection.HostConnection`, or a scripted one."""
+
+    async def backend(self, spec: ModelSpec) -> Backend:
+        """The model of `spec`, loaded when first used."""
+        ...
+
+    async def stats(self) -> HostStats | None:
+        """What the host and its workers do; None where there is no host."""
+        ...
+
+    async def unload(self, model: str) -> int:
+        """Unload the model with this name or path; returns how many were loaded."""
+        ...
+
+
+@dataclass(slots=True)
+class Services:
+    """Everything behind the screens.
+
+    Attributes:
+        settings: file, environment and flags; read anew by `reload`.
+        reload: reads the settings again. Raises `SettingsError`.
+    """
+
+    paths: Paths
+    settings: Settings
+    library: Library
+    chats: ChatStore
+    host: Runs
+    reload: Callable[[], Settings]
+
+    def choose(self, model: str, changes: Mapping[str, Any]) -> Chosen:
+        """The model called `model` (the default one if empty) with the settings that hold for it.
+
+        Args:
+            changes: values of settings by name, which a chat has of its own.
+
+        Raises:
+            ModelNotFound, UnsupportedModel, CorruptFile: as `Library.resolve`.
+            SettingsError: a change is out of range, or the settings cannot be used.
+        """
+        found = self.library.resolve(model or self.settings.text("model"))
+        return with_settings(found, self.settings.with_flags(layer_of(changes)))
+
+
+def layer_of(changes: Mapping[str, Any]) -> Layer:
+    """`changes` as a layer of settings. Raises `SettingsError` for a name or value that is none."""
+    from hearth.backends.errors import SettingsError
+
+    layer: Layer = {}
+    for name, value in changes.items():
+        key = ALL.get(name)
+        if key is None:
+            raise SettingsError(f"This chat sets {name}, which is no setting.", "Remove it.")
+        try:
+            layer[name] = Setting(key.check(value), "this chat")
+        except ValueError as error:
+            raise SettingsError(f"This chat's {name}: {error}.", "Change it.") from error
+    return layer

@@ -1,0 +1,181 @@
+"""The door to libggml's quantizer: ctypes over the `ggml-base` library of llama-cpp-python.
+
+llama_cpp itself is not imported. What would make ggml abort the process (a row that blocks do not
+divide, a missing importance matrix, weights that are not finite) is checked here before the call.
+Source: `ggml_quantize_chunk` and `ggml_validate_row_data` in ggml's `ggml.c`, `ggml-quants.c`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hearth.quant.gguf.errors import CannotQuantize, GgmlUnavailable, NeedsImportanceMatrix
+from hearth.quant.gguf.mixes import NEEDS_MATRIX
+from hearth.quant.gguf.types import NOT_WEIGHTS, TensorType
+
+Floats = NDArray[np.float32]
+
+_REINSTALL = "Install it as docs/install.md says, or run `hearth doctor`."
+_Pointer = ctypes.c_void_p
+
+
+class Ggml:
+    """The quantizer, loaded. All methods may be called from several threads, and let go of the
+    interpreter's lock while ggml works.
+
+    Raises:
+        GgmlUnavailable: there is no llama-cpp-python, or its library does not load.
+    """
+
+    def __init__(self) -> None:
+        self.path = library_path()
+        try:
+            self._library = ctypes.CDLL(str(self.path))
+            self._quantize = self._function(
+                "ggml_quantize_chunk",
+                ctypes.c_size_t,
+                (ctypes.c_int, _Pointer, _Pointer)
+                + (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, _Pointer),
+            )
+            self._initialize = self._function("ggml_quantize_init", None, (ctypes.c_int,))
+            self._is_valid = self._function(
+                "ggml_validate_row_data",
+                ctypes.c_bool,
+                (ctypes.c_int, _Pointer, ctypes.c_size_t),
+            )
+            version = self._function("ggml_version", ctypes.c_char_p, ())
+        except (OSError, AttributeError) as error:
+            raise GgmlUnavailable(f"{self.path.name} cannot be used: {error}.", _REINSTALL) from None
+        self.version = version().decode()
+        """Of ggml, such as "0.9.4"."""
+
+    def prepare(self, kind: TensorType) -> None:
+        """Make the tables that `kind` needs, once, before threads ask for them."""
+        self._initialize(int(kind))
+
+    def quantize_chunk(
+        self, kind: TensorType, rows: Floats, importance: Floats | None = None
+    ) -> NDArray[np.uint8]:
+        """`rows` in blocks of `kind`.
+
+        Args:
+            rows: [n, k] float32, contiguous and finite; k a multiple of the type's block.
+            importance: [k] float32, not negative: how much the error of each column matters.
+
+        Returns:
+            [n * k / block elements * block bytes] uint8.
+
+        Raises:
+            CannotQuantize: `rows` do not fit the type, or hold what is no finite number.
+            NeedsImportanceMatrix: the type cannot be made without `importance`.
+        """
+        count, length = rows.shape
+        _check_type(kind, length)
+        if kind in NEEDS_MATRIX and importance is None:
+            raise NeedsImportanceMatrix(f"{kind.name} cannot be made without an importance matrix.")
+        if importance is not None and importance.shape != (length,):
+            raise CannotQuantize(
+                f"The importance of {importance.size:,} columns is given for rows of {length:,}."
+            )
+        source = np.ascontiguousarray(rows, dtype=np.float32)
+        if not np.isfinite(source).all():
+            raise CannotQuantize(
+                "The weights hold what is no finite number.",
+                "The source is damaged, or was converted badly: convert or download it again.",
+            )
+        weights = None if importance is None else np.ascontiguousarray(importance, dtype=np.float32)
+        size = count * row_bytes(kind, length)
+        packed = np.empty(size, dtype=np.uint8)
+        written = self._quantize(
+            int(kind),
+            source.ctypes.data,
+            packed.ctypes.data,
+            0,
+            count,
+            length,
+            None if weights is None else weights.ctypes.data,
+        )
+        if written != size or not self.is_valid(kind, packed):
+            raise CannotQuantize(
+                f"ggml packed {count:,} rows of {length:,} weights into {kind.name} wrongly.",
+                "Choose another type.",
+            )
+        return packed
+
+    def is_valid(self, kind: TensorType, data: NDArray[np.uint8]) -> bool:
+        """No scale or plain number in `data`, whole blocks of `kind`, is NaN or infinite."""
+        if data.size % kind.block_bytes:
+            return False
+        return bool(self._is_valid(int(kind), data.ctypes.data, data.size))
+
+    def to_float(self, kind: TensorType, data: NDArray[np.uint8], length: int) -> Floats:
+        """[n, length] float32: the weights in `data`, n rows of `length` elements of `kind`.
+
+        Raises:
+            CannotQuantize: `kind` is not made for weights.
+        """
+        if kind is TensorType.F32:
+            return data.view("<f4").astype(np.float32, copy=False).reshape(-1, length)
+        if kind is TensorType.F16:
+            return data.view("<f2").astype(np.float32).reshape(-1, length)
+        if kind is TensorType.BF16:
+            wide = data.view("<u2").astype(np.uint32) << np.uint32(16)
+            return wide.view(np.float32).reshape(-1, length)
+        if kind in NOT_WEIGHTS:
+            raise CannotQuantize(f"Elements of type {kind.name} are no weights.")
+        name = kind.name.lower()
+        if name.endswith("_k"):
+            name = name[:-1] + "K"
+        unpack = self._function(
+            f"dequantize_row_{name}", None, (_Pointer, _Pointer, ctypes.c_int64)
+        )
+        elements = data.size // kind.block_bytes * kind.block_elements
+        out = np.empty(elements, dtype=np.float32)
+        unpack(data.ctypes.data, out.ctypes.data, elements)
+        return out.reshape(-1, length)
+
+    def _function(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
+        # A fresh object a name and call: `CDLL.__getattr__` would share one, whose types another
+        # thread might be setting.
+        function = self._library[name]
+        function.restype, function.argtypes = result, arguments
+        return function
+
+
+def library_path() -> Path:
+    """Where llama-cpp-python keeps `ggml-base`. Raises `GgmlUnavailable` where it does not."""
+    found = importlib.util.find_spec("llama_cpp")
+    if found is None or not found.submodule_search_locations:
+        raise GgmlUnavailable("llama-cpp-python is not installed; it packs the weights.", _REINSTALL)
+    name = {"win32": "ggml-base.dll", "darwin": "libggml-base.dylib"}.get(
+        sys.platform, "libggml-base.so"
+    )
+    for folder in found.submodule_search_locations:
+        path = Path(folder, "lib", name)
+        if path.is_file():
+            return path
+    raise GgmlUnavailable(
+        f"llama-cpp-python is installed without {name}, which packs the weights.", _REINSTALL
+    )
+
+
+def row_bytes(kind: TensorType, length: int) -> int:
+    """Bytes of one row of `length` elements; `length` is a multiple of the type's block."""
+    return length // kind.block_elements * kind.block_bytes
+
+
+def _check_type(kind: TensorType, length: int) -> None:
+    if kind in NOT_WEIGHTS:
+        raise CannotQuantize(f"{kind.name} is no type for weights.")
+    if length < 1 or length % kind.block_elements:
+        raise CannotQuantize(
+            f"Rows of {length:,} weights cannot be packed into {kind.name}: it needs a multiple of "
+            f"{kind.block_elements}."
+        )

@@ -1,0 +1,128 @@
+"""Jobs in child processes: what they tell, how they end, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hearth.app.jobs.child import Stopped
+from hearth.app.jobs.job import Job
+from hearth.app.jobs.run import run_job
+from hearth.backends.errors import DoesNotFit, InternalError
+
+_WORK = """
+import os, sys, time
+from hearth.app.jobs.child import serve
+from hearth.backends.errors import DoesNotFit
+
+def work(question, reporter):
+    print("printed by native code")
+    if question["kind"] == "count":
+        for number in range(question["to"]):
+            reporter.progress(number=number)
+        return {"counted": question["to"]}
+    if question["kind"] == "fail":
+        raise DoesNotFit("It needs 2 bytes.", "Buy one.", needed=2)
+    if question["kind"] == "break":
+        raise ZeroDivisionError("nobody expected this")
+    if question["kind"] == "die":
+        os.kill(os.getpid(), 9)
+    if question["kind"] == "babble":
+        os.write(reporter._output.fileno(), b"not json\\n")
+        time.sleep(60)
+    reporter.progress(ready=True)
+    while True:
+        reporter.check()
+        time.sleep(0.01)
+
+if __name__ == "__main__":
+    serve(work)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "some_work.py").write_text(_WORK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return "some_work"
+
+
+def test_progress_and_result(module: str) -> None:
+    told: list[int] = []
+    question = {"kind": "count", "to": 1000}
+    answer = run_job(module, question, lambda values: told.append(values["number"]))
+    assert answer == {"counted": 1000}
+    assert told == sorted(told) and told[-1] == 999
+    assert len(told) < 1000, "what comes too fast is told together"
+
+
+def test_a_typed_error_arrives_as_it_was(module: str) -> None:
+    with pytest.raises(DoesNotFit, match="2 bytes") as caught:
+        run_job(module, {"kind": "fail"}, lambda values: None)
+    assert caught.value.hint == "Buy one." and caught.value.data["needed"] == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("break", "nobody expected this"), ("die", "without an answer"), ("babble", "unreadable")],
+)
+def test_whatever_goes_wrong_is_told(module: str, kind: str, said: str) -> None:
+    with pytest.raises(InternalError, match=said):
+        run_job(module, {"kind": kind}, lambda values: None)
+
+
+def test_stop_ends_it_well(module: str) -> None:
+    async def go() -> None:
+        job = await Job.start(module, {"kind": "wait"})
+        async for values in job.updates():
+            assert values == {"ready": True}
+            job.stop()
+        with pytest.raises(Stopped):
+            await job.result()
+        await job.close()
+
+    asyncio.run(go())
+
+
+def test_a_job_that_is_left_behind_ends(module: str) -> None:
+    async def go() -> int:
+        job = await Job.start(module, {"kind": "wait"})
+        async for _ in job.updates():
+            break
+        await job.close()
+        return job.pid
+
+    assert not psutil.pid_exists(asyncio.run(go()))
+
+
+def test_a_job_ends_with_whoever_wanted_it(module: str) -> None:
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import asyncio, sys\n"
+            "from hearth.app.jobs.job import Job\n"
+            "async def go():\n"
+            f"    job = await Job.start({module!r}, {{'kind': 'wait'}})\n"
+            "    async for _ in job.updates():\n"
+            "        print(job.pid, flush=True)\n"
+            "asyncio.run(go())\n",
+        ],
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    child.wait(timeout=30)
+
+
+def test_what_it_prints_goes_to_the_log(module: str, tmp_path: Path) -> None:
+    run_job(module, {"kind": "count", "to": 1}, lambda values: None, log_dir=tmp_path)
+    assert "printed by native code" in (tmp_path / "jobs.log").read_text()
