@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from hearth.backends.client import HostClient, HostPlace
 from hearth.backends.contract import Backend, EngineStats, HostLimits, HostStats, ModelSpec
+from hearth.backends.errors import NoHost
 
 if TYPE_CHECKING:
     from hearth.backends.remote.backend import RemoteBackends
@@ -34,6 +35,10 @@ class Host(Protocol):
 
     async def unload(self, model: str | None = None) -> int:
         """Unload the model with this path or name, or all; returns how many were loaded."""
+        ...
+
+    async def end_request(self, pid: int, request: int) -> bool:
+        """End a call of the worker with this process id; False if it is over."""
         ...
 
     async def clear_cache(self, model: ModelSpec, *, load: bool = True) -> EngineStats:
@@ -82,22 +87,56 @@ class HostConnection:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of the host and of the remote models; both are there again when needed."""
+        self._host = None
         await self._attached.aclose()
         if self._remotes is not None:
             await self._remotes.close()
 
-    async def host(self) -> Host:
-        """The host, attached to again if the connection was lost."""
+    async def host(self, *, start: bool = True) -> Host:
+        """The host, attached to again if the connection was lost.
+
+        Args:
+            start: start one where none runs; otherwise `NoHost` is raised.
+        """
         async with self._attaching:
             if self._host is None or self._host.lost:
                 self._host = None
                 await self._attached.aclose()
                 self._host = await self._attached.enter_async_context(
                     HostClient.attach(
-                        self._place, host_idle_s=self._host_idle_s, limits=self._limits
+                        self._place,
+                        start=start,
+                        host_idle_s=self._host_idle_s,
+                        limits=self._limits,
                     )
                 )
             return self._host
+
+    async def stats(self) -> HostStats | None:
+        """What the host that runs does; None where none runs, and none is started."""
+        host = await self._running()
+        return None if host is None else await host.stats()
+
+    async def unload(self, model: str) -> int:
+        """Unload the model with this path or name; returns how many were loaded."""
+        host = await self._running()
+        return 0 if host is None else await host.unload(model)
+
+    async def end_request(self, pid: int, request: int) -> bool:
+        """End a call of the worker with this process id, whoever made it: see `EndRequest`; False
+        if it is over.
+        """
+        host = await self._running()
+        return False if host is None else await host.end_request(pid, request)
+
+    async def _running(self) -> Host | None:
+        with suppress(NoHost):
+            return await self.host(start=False)
+        return None
 
     async def backend(self, spec: ModelSpec) -> Backend:
         """The model of `spec`, loaded when first used. Raises `HostUnreachable`; a remote model

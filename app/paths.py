@@ -36,6 +36,21 @@ class Paths:
         return self.data / "models"
 
     @property
+    def chats_file(self) -> Path:
+        """The history of chats."""
+        return self.data / "chats.db"
+
+    @property
+    def downloads_file(self) -> Path:
+        """The queue of downloads."""
+        return self.state / "downloads.json"
+
+    @property
+    def presets_file(self) -> Path:
+        """What `hearth` keeps as presets."""
+        return self.config / "presets.json"
+
+    @property
     def tuned_file(self) -> Path:
         """What `hearth bench --tune` found."""
         return self.state / "tuned.json"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Literal, get_args
 
 from hearth.app.sizes import format_size, parse_size
@@ -13,7 +15,7 @@ from hearth.backends.contract import BackendName, KvPool, KvType, ModelSettings,
 from hearth.backends.engine.validate import REQUEST_FIELDS, SAMPLING_FIELDS, Field
 
 Value = bool | int | float | str | tuple[str, ...] | dict[int, float] | None
-Kind = Literal["bool", "int", "float", "size", "text", "texts", "biases"]
+Kind = Literal["bool", "int", "float", "size", "text", "texts", "paths", "biases"]
 
 AUTO = "auto"
 _INT32_MAX = 2**31 - 1
@@ -28,7 +30,8 @@ class Key:
     Attributes:
         name: as written in the file and after `/set`; `HEARTH_` + upper case in the environment.
         kind: type of its value; "size" is a number of bytes, written with a unit or without,
-            "texts" a list of texts, "biases" a table from token id to number.
+            "texts" a list of texts, "paths" one of folders, "biases" a table from token id to
+            number.
         help: what it does, in one line without a full stop.
         low, high: inclusive range of a number.
         above: exclusive lower bound of a number, in place of `low`.
@@ -156,6 +159,14 @@ def _check_texts(value: object) -> tuple[str, ...] | None:
     return None
 
 
+def _check_paths(value: object) -> tuple[str, ...] | None:
+    """Where a relative one begins would depend on where the command is typed."""
+    paths = _check_texts(value)
+    if paths is None or not all(path[:1] == "~" or Path(path).is_absolute() for path in paths):
+        return None
+    return paths
+
+
 def _is_utf8(text: str) -> bool:
     """False for the lone surrogates that undecodable bytes of arguments and variables become."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
@@ -204,6 +215,10 @@ def _parse_texts(text: str) -> object:
     return (text,) if text else ()
 
 
+def _parse_paths(text: str) -> object:
+    return tuple(path for path in text.split(os.pathsep) if path)
+
+
 def _parse_biases(text: str) -> object:
     pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
     return {token.strip(): _parse_float(bias) for token, _, bias in pairs}
@@ -214,6 +229,7 @@ _KIND_WORDS = {
     "size": "a size such as 512MiB, 2GB, 1.5G (GiB) or a number of bytes, up to 1024TiB",
     "text": "a text in UTF-8",
     "texts": "a list of texts in UTF-8",
+    "paths": "a list of absolute paths, or of such that begin with ~",
     "biases": "token ids with a number from -100 to 100 each, such as 42=-100",
 }
 _CHECKS: dict[Kind, Callable[[object], Value]] = {
@@ -223,6 +239,7 @@ _CHECKS: dict[Kind, Callable[[object], Value]] = {
     "size": _check_size,
     "text": _check_text,
     "texts": _check_texts,
+    "paths": _check_paths,
     "biases": _check_biases,
 }
 _PARSERS: dict[Kind, Callable[[str], object]] = {
@@ -232,6 +249,7 @@ _PARSERS: dict[Kind, Callable[[str], object]] = {
     "size": str,
     "text": str,
     "texts": _parse_texts,
+    "paths": _parse_paths,
     "biases": _parse_biases,
 }
 
@@ -244,6 +262,12 @@ GENERAL = (
         "bool",
         "open no network connection; HF_HUB_OFFLINE=1 means the same",
         default=False,
+    ),
+    Key(
+        "library_folders",
+        "paths",
+        "further folders whose GGUF files are listed and used in place, 8 levels deep",
+        default=(),
     ),
     Key(
         "host_idle_s",

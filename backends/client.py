@@ -49,6 +49,7 @@ from hearth.backends.wire import (
     ClearCache,
     Detokenize,
     Embed,
+    EndRequest,
     Frame,
     FrameReader,
     Generate,
@@ -150,6 +151,14 @@ class HostClient:
         answer = await self.ask(Unload(model))
         assert isinstance(answer, Text)
         return int(answer.text)
+
+    async def end_request(self, pid: int, request: int) -> bool:
+        """End the call `RequestStats.id` of the worker with this process id as cancelled, whoever
+        made it; False if it is over.
+        """
+        answer = await self.ask(EndRequest(pid, request))
+        assert isinstance(answer, Text)
+        return answer.text != "0"
 
     async def clear_cache(self, model: ModelSpec, *, load: bool = True) -> EngineStats:
         """Forget the kept prefixes of `model`, loaded if need be; returns what is left.

@@ -44,6 +44,8 @@ from hearth.backends.models import (
     ModelInfo,
     ModelSettings,
     ModelSpec,
+    RequestState,
+    RequestStats,
     WorkerStats,
 )
 
@@ -75,6 +77,8 @@ __all__ = [
     "Prompt",
     "Ranks",
     "Request",
+    "RequestState",
+    "RequestStats",
     "Role",
     "SamplingParams",
     "Scores",

@@ -33,6 +33,7 @@ from hearth.backends.wire import (
     ClearCache,
     Detokenize,
     Embed,
+    EndRequest,
     Frame,
     Generate,
     GetStats,
@@ -129,6 +130,9 @@ class Client:
             body = frame.body
             if isinstance(body, Unload):
                 count = await self._host.supervisor.unload(body.model)
+                self._send(frame.id, Text(str(count)))
+            elif isinstance(body, EndRequest):
+                count = self._host.supervisor.end_request(body.pid, body.request)
                 self._send(frame.id, Text(str(count)))
             elif isinstance(body, GetStats):
                 self._send(frame.id, await self._host.stats())

@@ -8,6 +8,7 @@ from typing import Literal
 KvType = Literal["f32", "f16", "q8_0", "q4_0"]
 KvPool = Literal["grow", "static"]
 BackendName = Literal["llamacpp", "remote"]
+RequestState = Literal["queued", "prefill", "decoding"]
 Capability = Literal["chat", "tools", "thinking", "infill", "embed", "rank"]
 
 
@@ -96,6 +97,25 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestStats:
+    """One request that an engine runs, or that waits for it; several choices count together."""
+
+    id: int
+    """What the host calls it in the worker that runs it; see `wire.EndRequest`."""
+    session: str
+    state: RequestState
+    prompt_tokens: int = 0
+    """0: it is not prepared yet."""
+    computed_tokens: int = 0
+    """Tokens of it that are in the key-value memory."""
+    cached_tokens: int = 0
+    """Prompt tokens that were found and not computed."""
+    generated_tokens: int = 0
+    tok_per_s: float = 0.0
+    """Since its first token; 0 before the second."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStats:
     """What an engine does now, and has done since it was loaded. Tokens of memory count once,
     however many sequences share them.
@@ -128,6 +148,8 @@ class EngineStats:
     """Of prefixes that are kept outside the key-value memory, where those who run do not pay for
     them; a shared one counts each time."""
     shelved_prefixes: int = 0
+    requests: tuple[RequestStats, ...] = ()
+    """Those that run, then those that wait; the first 256."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,13 @@ class Supervisor:
                 stopped += 1
         return stopped
 
+    def end_request(self, pid: int, request: int) -> int:
+        """Let a call of the worker with this process id end as cancelled; returns how many: none
+        where it is over.
+        """
+        workers = (_alive(model) for model in self._models.values())
+        return sum(worker.end(request) for worker in workers if worker and worker.pid == pid)
+
     async def unload_idle(self) -> None:
         """Stop the workers that were idle for longer than their keep-alive."""
         now = time.monotonic()

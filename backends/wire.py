@@ -174,6 +174,16 @@ class Unload:
 
 
 @dataclass(frozen=True, slots=True)
+class EndRequest:
+    """End somebody's call as if they had cancelled it; answered by `Text`: how many were ended."""
+
+    pid: int
+    """Of the worker that runs it."""
+    request: int
+    """`RequestStats.id`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ids:
     ids: tuple[int, ...]
 
@@ -196,6 +206,7 @@ Call = (
     | GetEngineStats
     | GetStats
     | Unload
+    | EndRequest
     | Leave
 )
 Answer = (
@@ -229,7 +240,7 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Body]] = {
     for kind in (
         *(Hello, Welcome, Cancel),
         *(Load, Generate, Tokenize, Detokenize, Render, Score, Embed, Rank, ClearCache),
-        *(GetEngineStats, GetStats, Unload, Leave),
+        *(GetEngineStats, GetStats, Unload, EndRequest, Leave),
         *(ModelInfo, Ids, Text, Prompt, Scores, Embeddings, Ranks, EngineStats, HostStats),
         *(Started, Progress, Token, ToolCallPart, ChoiceFinished, Finished, Failed),
     )

@@ -30,8 +30,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from hearth.backends.contract import Failed, Finished, ModelSpec, Prompt
-from hearth.backends.engine.engine import Engine, Work
+from hearth.backends.contract import (
+    EngineStats,
+    Failed,
+    Finished,
+    ModelSpec,
+    Prompt,
+    RequestStats,
+)
+from hearth.backends.engine.engine import MOST_REQUESTS, Engine, Work
 from hearth.backends.engine.grammars import Grammars
 from hearth.backends.engine.sequence import Clock
 from hearth.backends.errors import InternalError, InvalidParameter, to_info
@@ -135,8 +142,10 @@ class Desk:
         self._outbox = outbox
         self._pool = ThreadPoolExecutor(_PREPARERS, thread_name_prefix="prepare")
         self._form_pool = ThreadPoolExecutor(_FORM_PREPARERS, thread_name_prefix="prepare form")
-        self._preparing: set[int] = set()
-        """Calls in preparation; a cancelled one leaves it and is over at once."""
+        self._preparing: dict[int, str] = {}
+        """Calls in preparation, with their sessions; a cancelled one leaves it and is over at
+        once.
+        """
         self._lock = threading.Lock()
 
     def take(self, frame: Frame) -> None:
@@ -148,15 +157,22 @@ class Desk:
             else:
                 self._engine.cancel(ident)
         elif isinstance(body, GetEngineStats):
-            stats = self._engine.stats()
-            self._outbox.put(ident, replace(stats, waiting=stats.waiting + len(self._preparing)))
+            self._outbox.put(ident, self._stats())
         elif isinstance(body, ClearCache):
             self._engine.clear_cache(lambda stats: self._outbox.put(ident, stats))
         else:
             with self._lock:
-                self._preparing.add(ident)
+                self._preparing[ident] = _session(body)
             pool = self._form_pool if _has_form(body) else self._pool
             pool.submit(self._answer, ident, body, Clock())
+
+    def _stats(self) -> EngineStats:
+        """What the engine does, and what is on its way to it."""
+        stats = self._engine.stats()
+        with self._lock:
+            coming = [RequestStats(*call, "queued") for call in self._preparing.items()]
+        requests = (*stats.requests, *coming)[:MOST_REQUESTS]
+        return replace(stats, waiting=stats.waiting + len(coming), requests=requests)
 
     def _answer(self, ident: int, body: Body, clock: Clock) -> None:
         with self._lock:
@@ -175,7 +191,7 @@ class Desk:
         with self._lock:  # A cancel comes before this or finds the work in the engine.
             if ident not in self._preparing:
                 return
-            self._preparing.remove(ident)
+            del self._preparing[ident]
             if isinstance(prepared, (Ids, Text, Prompt)):
                 self._outbox.put(ident, prepared)
             else:
@@ -213,7 +229,7 @@ class Desk:
         with self._lock:
             if ident not in self._preparing:
                 return False
-            self._preparing.remove(ident)
+            del self._preparing[ident]
             return True
 
 
@@ -231,6 +247,13 @@ def _read(stream: BinaryIO, opened: Future[Desk], outbox: Outbox) -> None:
         log.exception("reading frames")
         os._exit(1)
     os._exit(0)
+
+
+def _session(body: Body) -> str:
+    """Whom the call is for; empty where it does not say."""
+    if isinstance(body, Generate):
+        return body.request.session
+    return body.session if isinstance(body, (Score, Embed, Rank)) else ""
 
 
 def _has_form(body: Body) -> bool:

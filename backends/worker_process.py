@@ -232,6 +232,16 @@ class WorkerProcess:
             return
         self._process.stdin.write(encode(frame))
 
+    def end(self, request: int) -> bool:
+        """Let the call that the worker knows by this number end as cancelled; False if it is over,
+        or about to be.
+        """
+        stream = self._streams.get(request)
+        if stream is None or stream.cancelled:
+            return False
+        stream.cancel()
+        return True
+
     async def engine_stats(self) -> EngineStats | None:
         """What its engine does; None while it is loading or leaving, or if it does not say so
         quickly.

@@ -41,8 +41,7 @@ class Ggml:
             self._quantize = self._function(
                 "ggml_quantize_chunk",
                 ctypes.c_size_t,
-                (ctypes.c_int, _Pointer, _Pointer)
-                + (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, _Pointer),
+                (ctypes.c_int, _Pointer, _Pointer, *[ctypes.c_int64] * 3, _Pointer),
             )
             self._initialize = self._function("ggml_quantize_init", None, (ctypes.c_int,))
             self._is_valid = self._function(
@@ -52,7 +51,9 @@ class Ggml:
             )
             version = self._function("ggml_version", ctypes.c_char_p, ())
         except (OSError, AttributeError) as error:
-            raise GgmlUnavailable(f"{self.path.name} cannot be used: {error}.", _REINSTALL) from None
+            raise GgmlUnavailable(
+                f"{self.path.name} cannot be used: {error}.", _REINSTALL
+            ) from None
         self.version = version().decode()
         """Of ggml, such as "0.9.4"."""
 
@@ -153,7 +154,9 @@ def library_path() -> Path:
     """Where llama-cpp-python keeps `ggml-base`. Raises `GgmlUnavailable` where it does not."""
     found = importlib.util.find_spec("llama_cpp")
     if found is None or not found.submodule_search_locations:
-        raise GgmlUnavailable("llama-cpp-python is not installed; it packs the weights.", _REINSTALL)
+        raise GgmlUnavailable(
+            "llama-cpp-python is not installed; it packs the weights.", _REINSTALL
+        )
     name = {"win32": "ggml-base.dll", "darwin": "libggml-base.dylib"}.get(
         sys.platform, "libggml-base.so"
     )

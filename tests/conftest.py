@@ -13,6 +13,19 @@ import pytest
 DEVICE_MARKERS = ("cuda", "mps")
 
 
+def others_homes(home: Path) -> dict[str, str]:
+    """Variables that move what other programs keep of models, so that nobody's own are seen."""
+    return {
+        "HOME": str(home / "user"),
+        "USERPROFILE": str(home / "user"),
+        "LOCALAPPDATA": str(home / "user" / "local"),
+        "XDG_CACHE_HOME": str(home / "user" / ".cache"),
+        "HF_HUB_CACHE": str(home / "user" / "hub"),
+        "OLLAMA_MODELS": str(home / "user" / "ollama"),
+        "LLAMA_CACHE": str(home / "user" / "llama.cpp"),
+    }
+
+
 @pytest.fixture(scope="session", autouse=True)
 def hearth_home() -> Iterator[Path]:
     """Settings, models, sockets and logs of the whole run lie here, never in the user's own
@@ -25,6 +38,8 @@ def hearth_home() -> Iterator[Path]:
         for name in [name for name in os.environ if name.startswith("HEARTH_")]:
             patch.delenv(name)
         patch.setenv("HEARTH_HOME", str(home))
+        for name, value in others_homes(home).items():
+            patch.setenv(name, value)
         patch.setenv("HF_HUB_OFFLINE", "1")
         yield home
     shutil.rmtree(home, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""`hearth chat`: a conversation, line by line."""
+"""`hearth chat`: the terminal app, or a conversation line by line."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hearth.app.cli.lines import LineReader
 from hearth.app.cli.options import complete_model, model_options, typed_settings
 from hearth.app.cli.repl import Repl
 from hearth.app.cli.state import State
+from hearth.app.cli.streams import can_draw
 from hearth.app.settings import Layer
 
 
@@ -18,7 +19,7 @@ from hearth.app.settings import Layer
 @click.option(
     "--plain",
     is_flag=True,
-    help="Line mode. This version has no other, so it is the same without this flag.",
+    help="Line by line, for screen readers and pipes; without a terminal it is always so.",
 )
 @click.option(
     "--stats", is_flag=True, help="Print token counts and speeds to stderr after each answer."
@@ -28,16 +29,25 @@ from hearth.app.settings import Layer
 def chat(ctx: click.Context, /, model: str, plain: bool, stats: bool, **_: Any) -> int:
     """Chat with MODEL, by default the one in the settings (guide).
 
-    Type /help for the commands. Ctrl+C stops an answer and keeps its text; Ctrl+D leaves. A line
-    that ends in a backslash goes on in the next; triple quotes begin and end a longer text.
+    At a terminal the app opens; F1 shows its keys. Line by line, /help shows the commands, Ctrl+C
+    stops an answer and keeps its text, Ctrl+D leaves. A line that ends in a backslash goes on in
+    the next; triple quotes begin and end a longer text.
     """
     flags = typed_settings(ctx)
     if "logprobs" in flags:
         raise click.UsageError("A chat shows no log probabilities: hearth run --json prints them.")
-    return open_chat(ctx.obj, model, flags, stats=stats)
+    return open_chat(ctx.obj, model, flags, plain=plain, stats=stats)
 
 
-def open_chat(state: State, model: str, flags: Layer, *, stats: bool = False) -> int:
-    """Chat until the user leaves; returns the exit code."""
+def open_chat(
+    state: State, model: str, flags: Layer, *, plain: bool = False, stats: bool = False
+) -> int:
+    """Chat until the user leaves: in the terminal app, or line by line where there is no terminal
+    or it is asked for. Returns the exit code.
+    """
+    if not (plain or stats) and can_draw():
+        from hearth.app.tui.open import open_app
+
+        return open_app(state, model, flags)
     with state.link() as link:
         return Repl(state, link, LineReader(), model, flags, stats=stats).run()

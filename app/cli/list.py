@@ -16,7 +16,9 @@ from hearth.app.library.local import LocalModel
 @json_option
 @pass_state
 def list_models(state: State, as_json: bool) -> None:
-    """List the bundled models, those in the library folder, and the remote ones."""
+    """List the bundled models, the remote ones, those in the library folder, and those of other
+    programs on this machine, which are used in place.
+    """
     models = state.library.list()
     if as_json:
         state.output.json(
@@ -24,7 +26,7 @@ def list_models(state: State, as_json: bool) -> None:
         )
         return
     rows: list[tuple[str, ...]] = [
-        ("NAME", "SIZE", "FORMAT", "PARAMETERS", "CONTEXT", "ARCHITECTURE")
+        ("NAME", "SIZE", "FORMAT", "PARAMETERS", "CONTEXT", "ARCHITECTURE", "FROM")
     ]
     rows += [_row(model) for model in models]
     state.output.table(rows, right=(1, 3, 4))
@@ -32,23 +34,27 @@ def list_models(state: State, as_json: bool) -> None:
         if model.error:
             state.output.problem(f"{model.name}: {model.error}")
     if all(model.origin in ("bundled", "remote") for model in models):
-        state.output.note(f"Put GGUF files into {state.library.folder} to see them here.")
+        state.output.note(
+            f"`hearth pull` shows what can be downloaded. GGUF files in {state.library.folder} are "
+            "listed here, too."
+        )
 
 
 def _row(model: LocalModel) -> tuple[str, ...]:
+    source = f"{model.origin} {model.repo}".strip()
     if model.origin == "remote":
-        return (model.name, "", "remote", "", "", model.url)
+        return (model.name, "", "remote", "", "", model.url, source)
     size = words.size(model.size_bytes)
     if model.error:
-        return (model.name, size, "unusable", "", "", "")
-    context = f"{model.context:,}"
+        return (model.name, size, "unusable", "", "", "", source)
     return (
         model.name,
         size,
         model.file_type,
         words.count(model.parameters),
-        context,
+        f"{model.context:,}",
         model.architecture,
+        source,
     )
 
 
@@ -63,5 +69,6 @@ def as_dict(model: LocalModel) -> dict[str, Any]:
         "architecture": model.architecture,
         "parameters": model.parameters,
         "context": model.context,
+        "repo": model.repo or None,
         "error": model.error or None,
     }

@@ -20,6 +20,11 @@ COMMANDS = {
     "chat": ("chat", "chat", "Chat with a model, line by line."),
     "list": ("list", "list_models", "List the models on this machine."),
     "show": ("show", "show", "Show what is known about a model."),
+    "pull": ("pull", "pull", "Download a model from the Hugging Face Hub."),
+    "import": ("import_model", "import_model", "Take a GGUF file into the library."),
+    "rm": ("rm", "rm", "Delete models, after saying what that frees."),
+    "fit": ("fit", "fit", "Say whether a model fits this machine, and how fast it will be."),
+    "quantize": ("quantize", "quantize", "Make a smaller file of a model."),
     "bench": ("bench", "bench", "Measure the speed of a model, or of a server."),
     "serve": ("serve", "serve", "Serve models to programs that speak to OpenAI."),
     "ps": ("ps", "ps", "List the loaded models and what they do."),
@@ -29,15 +34,6 @@ COMMANDS = {
     "completion": ("completion", "completion", "Print the completion script of a shell."),
 }
 ALIASES = {"ls": "list"}
-
-# Commands of later versions, and what does their work until then.
-LATER = {
-    "pull": "put a GGUF file into {models}, or give its path: hearth run ./model.gguf",
-    "import": "put the GGUF file into {models}, or give its path: hearth run ./model.gguf",
-    "rm": "delete the file in {models}",
-    "quantize": "use a file that is quantized already; its name says how, such as Q4_K_M",
-    "fit": "run the model: Hearth says both numbers when it does not fit",
-}
 
 
 class Commands(click.Group):
@@ -61,8 +57,6 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that `args` begin with. Raises UsageError with the nearest name."""
         name = args[0]
-        if name in LATER:
-            raise click.UsageError(_not_yet(name))
         if name not in COMMANDS and name not in ALIASES and not name.startswith("-"):
             raise click.UsageError(_unknown(name))
         return super().resolve_command(ctx, args)
@@ -75,17 +69,10 @@ class Commands(click.Group):
             formatter.write_dl([(str(int(code)), code.meaning) for code in ExitCode])
 
 
-def _not_yet(name: str) -> str:
-    from hearth.app.paths import find_paths
-
-    instead = LATER[name].format(models=find_paths().models)
-    return f"hearth {name} is not in this version yet. For now {instead}."
-
-
 def _unknown(name: str) -> str:
     from hearth.app.nearest import did_you_mean
 
-    guess = did_you_mean(name, [*COMMANDS, *ALIASES, *LATER])
+    guess = did_you_mean(name, [*COMMANDS, *ALIASES])
     return f'There is no command "{name}".{guess} To ask a model: hearth run MODEL PROMPT.'
 
 

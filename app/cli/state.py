@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -14,7 +14,7 @@ from hearth.app.cli.output import Output
 if TYPE_CHECKING:
     from hearth.app.chosen import Chosen
     from hearth.app.host_link import HostLink
-    from hearth.app.library.local import Library
+    from hearth.app.library.local import FoundModel, Library
     from hearth.app.paths import Paths
     from hearth.app.settings import Layer, Settings
 
@@ -53,14 +53,20 @@ class State:
     def library(self) -> Library:
         """The models on this machine, and those of others that the settings name."""
         from hearth.app.library.local import Library
+        from hearth.app.library.sources import find_sources
         from hearth.backends.errors import SettingsError
 
         try:
             settings = self.settings
         except SettingsError:  # What needs the settings says what is wrong with them.
-            return Library(self.paths.models)
-        remotes = settings.remotes.values()
-        return Library(self.paths.models, remotes=remotes, aliases=settings.aliases)
+            return Library(self.paths.models, sources=find_sources())
+        folders = cast("tuple[str, ...]", settings.all()["library_folders"].value)
+        return Library(
+            self.paths.models,
+            remotes=settings.remotes.values(),
+            aliases=settings.aliases,
+            sources=find_sources(folders=folders),
+        )
 
     def choose(self, model: str, flags: Layer) -> Chosen:
         """The model called `model` (the default one if empty) with its settings.
@@ -71,8 +77,27 @@ class State:
         """
         from hearth.app.chosen import with_settings
 
-        found = self.library.resolve(model or self.settings.text("model"))
-        return with_settings(found, self.settings.with_flags(flags))
+        return with_settings(self._find(model), self.settings.with_flags(flags))
+
+    def _find(self, model: str) -> FoundModel:
+        """The model of `choose`; what is missing and can be downloaded is offered to the person at
+        the terminal.
+        """
+        from hearth.app.cli.confirm import somebody_is_there
+        from hearth.backends.errors import ModelNotFound
+
+        name = model or self.settings.text("model")
+        try:
+            return self.library.resolve(name)
+        except ModelNotFound as error:
+            if "pull" not in error.data or self.settings.offline or not somebody_is_there(self):
+                raise
+            from hearth.app.cli.pull import offer_to_pull
+
+            self.output.note(error.message)
+            if not offer_to_pull(self, name):
+                raise
+        return self.library.resolve(name)
 
     def link(self) -> HostLink:
         """A link to the host, which is started if need be; use it in a `with` block."""

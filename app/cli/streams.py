@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TextIO
 
@@ -12,6 +13,12 @@ def is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
         return False
+
+
+def can_draw() -> bool:
+    """A person sits at a terminal that can show more than lines."""
+    drawn = is_terminal(sys.stdin) and is_terminal(sys.stdout)
+    return drawn and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def use_utf8() -> None:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from hearth.app.library.formats import PICKLE_SUFFIXES, require_gguf
+from hearth.app.library.sources import (
+    SUFFIX,
+    Source,
+    Store,
+    StoredModel,
+    gguf_files,
+    has_quant,
+    identity,
+    stem,
+    stored_models,
+)
 from hearth.app.nearest import nearest
 from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.backends.remote.server import RemoteServer
 
 BUNDLED = ("guide", "guide-draft")
-Origin = Literal["bundled", "library", "path", "remote"]
-_SUFFIX = ".gguf"
-MODEL_SUFFIXES = (_SUFFIX, ".safetensors", *PICKLE_SUFFIXES)
-_PART = re.compile(r"-(\d{5})-of-\d{5}(?=\.gguf$)", re.IGNORECASE)
+Origin = Literal["bundled", "library", "path", "remote"] | Store
+MODEL_SUFFIXES = (SUFFIX, ".safetensors", *PICKLE_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,8 @@ class LocalModel:
     error: str = ""
     url: str = ""
     """Of a remote model."""
+    repo: str = ""
+    """The repository on the Hub that it came from, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +59,22 @@ class FoundModel:
     """Of a remote model its URL, which is no file."""
     origin: Origin
     remote: RemoteServer | None = None
+    repo: str = ""
+    """The repository on the Hub that it came from, if that is known."""
+    also: tuple[str, ...] = ()
+    """Further names that it answers to."""
 
 
 class Library:
-    """The bundled models, the remote ones, and the GGUF files in one folder and its subfolders.
+    """The bundled models, the remote ones, the GGUF files in one folder and its subfolders, and
+    what other programs keep on this machine.
 
     Args:
         folder: the library folder; need not exist.
         bundled: folder of the bundled models; by default the installed one.
         remotes: models of other machines.
         aliases: names of models by further names for them, in lower case.
+        sources: where other programs keep models, which are used in place.
     """
 
     def __init__(
@@ -68,18 +83,22 @@ class Library:
         bundled: Path | None = None,
         remotes: Iterable[RemoteServer] = (),
         aliases: Mapping[str, str] | None = None,
+        sources: Iterable[Source] = (),
     ) -> None:
         self.folder = folder
         self._bundled = bundled or bundled_folder()
         self._remotes = tuple(remotes)
         self._aliases = aliases or {}
+        self.sources = tuple(sources)
 
     def found(self) -> list[FoundModel]:
-        """Every model by name, bundled ones first, then remote ones, without opening a file or a
-        connection.
+        """Every model by name, without opening a model file or a connection: bundled ones, remote
+        ones, those of the library folder, and those of other programs that are not there too.
 
         A name is that of the file without suffix; where two would have the same, it begins with the
-        folder, and where that is not enough, it is the file's own with its suffix.
+        folder, and where that is not enough, it is the file's own with its suffix. A model of
+        another program never takes the name of one before it: then its own begins with its
+        repository, or with whose it is.
         """
         models = [
             FoundModel(name, path, "bundled")
@@ -90,38 +109,45 @@ class Library:
             FoundModel(remote.name, Path(remote.url, "models", remote.name), "remote", remote)
             for remote in self._remotes
         ]
-        paths = sorted(self._files(), key=lambda path: (_stem(path).lower(), path))
-        stems = Counter(_stem(path).lower() for path in paths)
+        paths = sorted(gguf_files(self.folder), key=lambda path: (stem(path).lower(), path))
+        stems = Counter(stem(path).lower() for path in paths)
         stems.update((*BUNDLED, *(remote.name.lower() for remote in self._remotes)))
+        taken = {model.name.lower() for model in models}
+        ambiguous = {name for name, times in stems.items() if times > 1}
         for path in paths:
-            name = _stem(path)
-            if stems[name.lower()] > 1:
+            name = stem(path)
+            if name.lower() in ambiguous:
                 name = (path.parent.relative_to(self.folder) / name).as_posix()
-            if any(model.name.lower() == name.lower() for model in models):
+            if name.lower() in taken:
                 name = path.relative_to(self.folder).as_posix()
+            taken.add(name.lower())
             models.append(FoundModel(name, path, "library"))
-        return models
+        return [*models, *self._elsewhere(taken | ambiguous, {identity(path) for path in paths})]
 
-    def _files(self) -> list[Path]:
-        """The GGUF files; of a split model its first."""
-        found = []
-        for folder, _, names in os.walk(self.folder):
-            for name in names:
-                part = _PART.search(name)
-                if name.lower().endswith(_SUFFIX) and (part is None or int(part[1]) == 1):
-                    found.append(Path(folder, name))
-        return found
+    def _elsewhere(
+        self, taken: set[str], here: set[tuple[int, int] | None]
+    ) -> Iterator[FoundModel]:
+        """The models of other programs, under names that are not `taken`; none that is `here`."""
+        for stored in stored_models(self.sources):
+            if identity(stored.path) in here:
+                continue
+            name = next(name for name in _names(stored) if name.lower() not in taken)
+            taken.add(name.lower())
+            yield FoundModel(
+                name, stored.path, stored.store, repo=stored.repo, also=(stored.name, *stored.also)
+            )
 
     def list(self) -> Sequence[LocalModel]:
         """Every model with the facts of its header; one whose header is bad carries its error."""
         return [describe(model) for model in self.found()]
 
     def resolve(self, name_or_path: str) -> FoundModel:
-        """The model behind `name_or_path`: a bundled or remote name, a name in the library, an
-        alias, or a path.
+        """The model behind `name_or_path`: a bundled or remote name, a name in the library or of
+        another program's model, an alias, a repository on the Hub that it came from (`org/name` or
+        `org/name:QUANT`), or a path.
 
-        Names are compared without regard to case. A bundled or remote name wins over a library
-        name, that over an alias, that over a path without a folder or suffix in it.
+        Names are compared without regard to case. They win in this order; a path without a folder
+        or suffix in it comes last.
 
         Raises:
             ModelNotFound: with the nearest names and how to add one; also when two models go by
@@ -132,21 +158,25 @@ class Library:
             return _at(Path(name_or_path).expanduser())
         models = self.found()
         typed = name_or_path.lower()
-        wanted = typed.removesuffix(_SUFFIX)
+        wanted = typed.removesuffix(SUFFIX)
         for name in (typed, wanted, self._aliases.get(typed, "").lower()):
             for model in models:
                 if model.name.lower() == name:
-                    if model.remote is None:
-                        require_gguf(model.path)
-                    return model
+                    return _usable(model)
         files = [model for model in models if model.remote is None]
-        same = [model.name for model in files if _stem(model.path).lower() == wanted]
-        if same:
-            raise ModelNotFound(
-                f"{len(same)} models go by the name {name_or_path}.",
-                f"Say which: {', '.join(same)}.",
-                names=same,
-            )
+        for same in (
+            [m for m in files if wanted in (stem(m.path).lower(), *map(str.lower, m.also))],
+            _of_repository(files, typed),
+        ):
+            if len(same) == 1:
+                return _usable(same[0])
+            if same:
+                names = [model.name for model in same]
+                raise ModelNotFound(
+                    f"{len(same)} models go by the name {name_or_path}.",
+                    f"Say which: {', '.join(names)}.",
+                    names=names,
+                )
         path = Path(name_or_path).expanduser()
         if path.exists():
             return _at(path)
@@ -158,16 +188,52 @@ class Library:
                 f"The bundled model {name} is missing from {self._bundled}.",
                 "The installation is incomplete: install Hearth again.",
             )
+        from hearth.app.library.catalogue import pull_command
+
         near = nearest(name, names, most=3)
         guess = f"Did you mean {' or '.join(near)}? " if near else ""
+        command = pull_command(name)
+        way = (
+            f"`{command}` downloads it, if the Hub has it."
+            if command
+            else "`hearth pull` shows what can be downloaded."
+        )
         return ModelNotFound(
             f'There is no model "{name}".',
-            f"{guess}`hearth list` shows the models that are here. To add one, put its .gguf file "
-            "into "
-            f"{self.folder}, or give its path: hearth run ./model.gguf.",
+            f"{guess}`hearth list` shows the models that are here. {way} A .gguf file can also be "
+            f"put into {self.folder}, or run by its path: hearth run ./model.gguf.",
             name=name,
             nearest=near,
+            **({"pull": command} if command else {}),
         )
+
+
+def _names(stored: StoredModel) -> Iterator[str]:
+    """Names for a model of another program, the shortest first, the last one nobody else's."""
+    yield stored.name
+    if stored.repo:
+        yield f"{stored.repo}/{stored.name}"
+    yield f"{stored.store}/{stored.repo or stored.path.parent.name}/{stored.name}"
+    yield str(stored.path)
+
+
+def _usable(model: FoundModel) -> FoundModel:
+    if model.remote is None:
+        require_gguf(model.path)
+    return model
+
+
+def _of_repository(models: Sequence[FoundModel], typed: str) -> Sequence[FoundModel]:
+    """Those of the repository that `typed`, in lower case, names by its own name or by that of the
+    catalogue, and of its type if it says one.
+    """
+    from hearth.app.library.catalogue import load_catalogue
+
+    repo, _, quant = typed.partition(":")
+    entry = load_catalogue().get(repo)
+    repo = entry.repo.lower() if entry is not None else repo
+    found = [model for model in models if repo and model.repo.lower() == repo]
+    return [model for model in found if has_quant(model.path, quant)] if quant else found
 
 
 def bundled_folder() -> Path:
@@ -183,20 +249,17 @@ def describe(model: FoundModel) -> LocalModel:
 
     if model.remote is not None:
         return LocalModel(model.name, model.path, model.origin, 0, url=model.remote.url)
+    known = LocalModel(model.name, model.path, model.origin, 0, repo=model.repo)
     try:
-        size_bytes = model.path.stat().st_size
+        known = replace(known, size_bytes=model.path.stat().st_size)
         header = preflight.check(model.path)
     except OSError as error:
-        return LocalModel(
-            model.name, model.path, model.origin, 0, error=error.strerror or str(error)
-        )
+        return replace(known, size_bytes=0, error=error.strerror or str(error))
     except HearthError as error:
-        return LocalModel(model.name, model.path, model.origin, size_bytes, error=error.message)
-    return LocalModel(
-        model.name,
-        model.path,
-        model.origin,
-        sum(part.size_bytes for part in (header, *header.shards)),
+        return replace(known, error=error.message)
+    return replace(
+        known,
+        size_bytes=sum(part.size_bytes for part in (header, *header.shards)),
         file_type=header.file_type_name,
         architecture=header.architecture,
         parameters=header.parameter_count,
@@ -212,12 +275,6 @@ def _looks_like_path(text: str) -> bool:
     return path.suffix.lower() in MODEL_SUFFIXES and (len(path.parts) > 1 or path.exists())
 
 
-def _stem(path: Path) -> str:
-    """The name of a model file without suffix and part number."""
-    return _PART.sub("", path.name)[: -len(_SUFFIX)]
-
-
 def _at(path: Path) -> FoundModel:
     require_gguf(path)
-    name = _PART.sub("", path.name)
-    return FoundModel(name.removesuffix(Path(name).suffix), path.absolute(), "path")
+    return FoundModel(stem(path), path.absolute(), "path")

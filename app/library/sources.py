@@ -3,10 +3,10 @@
 Where they lie is looked up anew each time, since those programs come and go. No model file is
 opened here, and what cannot be read is left out: a foreign store's trouble is not ours.
 
-Layouts: the Hugging Face cache (huggingface.co/docs/huggingface_hub/guides/manage-cache), LM Studio
-(`<publisher>/<repository>/<file>.gguf`), Ollama (`manifests/<host>/<namespace>/<name>/<tag>`, an OCI
-manifest whose layers lie under `blobs/`), llama.cpp (`<org>_<repository>_<file>.gguf`, all in one
-folder, beside `manifest=<org>=<repository>=<tag>.json`).
+Layouts: the Hugging Face cache as in `cache_layout`; LM Studio
+(`<publisher>/<repository>/<file>.gguf`); Ollama (`manifests/<host>/<namespace>/<name>/<tag>`, an
+OCI manifest whose layers lie under `blobs/`); llama.cpp (`<org>_<repository>_<file>.gguf`, all in
+one folder, beside `manifest=<org>=<repository>=<tag>.json`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from hearth.app.library.cache_layout import hub_cache
 
 Store = Literal["huggingface", "lmstudio", "ollama", "llama.cpp", "folder"]
 
@@ -84,18 +86,6 @@ def find_sources(
         Source("llama.cpp", _llama_cache(environ)),
         *(Source("folder", Path(folder).expanduser().absolute()) for folder in folders),
     )
-
-
-def hub_cache(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder of the Hugging Face cache, found as `huggingface_hub.constants` finds it."""
-    environ = os.environ if environ is None else environ
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if environ.get(variable):
-            return Path(os.path.expandvars(environ[variable])).expanduser()
-    if environ.get("HF_HOME"):
-        return Path(os.path.expandvars(environ["HF_HOME"])).expanduser() / "hub"
-    cache = environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else _home(environ) / ".cache") / "huggingface" / "hub"
 
 
 def stored_models(sources: Iterable[Source]) -> Iterator[StoredModel]:
@@ -187,7 +177,7 @@ def _hugging_face(folder: Path) -> Iterator[StoredModel]:
     for repo_entry in _entries(folder):
         if not repo_entry.name.startswith(_HUB_PREFIX):
             continue
-        repo = repo_entry.name.removeprefix(_HUB_PREFIX).replace("--", "/")
+        repo = repo_entry.name.removeprefix(_HUB_PREFIX).replace("--", "/", 1)
         current = _branch_commits(Path(repo_entry.path, "refs"))
         snapshots = _entries(Path(repo_entry.path, "snapshots"))
         names: set[str] = set()

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import ClassVar, Final
 
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from hearth.app.library.errors import QueueHeld
+from hearth.app.presets import Presets
+from hearth.app.terminal import safe_text
+from hearth.app.tui.commands import ChatCommands
 from hearth.app.tui.services import Services
 from hearth.app.tui.session import Sessions
 from hearth.app.tui.widgets.top_bar import SCREENS, TopBar
+from hearth.backends.errors import HearthError
 
 _CLASSES: Final = {
     "chat": ("chat", "ChatScreen"),
@@ -41,6 +48,7 @@ class HearthApp(App[int]):
     Args:
         services: what it works with.
         thread: the chat to open; empty: a new one.
+        model: what new chats are with; empty: the default of the settings.
 
     Attributes:
         sessions: the chats that are open, whether or not they are shown.
@@ -51,6 +59,7 @@ class HearthApp(App[int]):
     PAUSE_GC_ON_SCROLL = True
     MODES: ClassVar = {name: _made_late(*place) for name, place in _CLASSES.items()}
     DEFAULT_MODE = "chat"
+    COMMANDS = App.COMMANDS | {ChatCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "help", id="app.help"),
         *(
@@ -61,11 +70,40 @@ class HearthApp(App[int]):
         Binding("ctrl+q", "leave", "quit", id="app.quit", priority=True),
     ]
 
-    def __init__(self, services: Services, thread: str = "") -> None:
+    def __init__(self, services: Services, thread: str = "", model: str = "") -> None:
         super().__init__()
         self.services = services
         self.sessions = Sessions(services)
         self.first_thread = thread
+        self.first_model = model
+        self.wanted_thread = ""
+        """The chat that another screen wants to be shown."""
+        self.wanted_source: Path | None = None
+        """The model that another screen wants to be quantized."""
+        self.presets = Presets(services.paths.presets_file)
+
+    def on_mount(self) -> None:
+        """Go on with the downloads that were left."""
+        self.run_worker(self._download(), group="downloads", exit_on_error=False)
+
+    async def _download(self) -> None:
+        try:
+            await self.services.downloads.run()
+        except QueueHeld:
+            pass  # Another Hearth looks after them, and says so where they are shown.
+        except HearthError as error:
+            self.notify(safe_text(f"{error.message} {error.hint}"), severity="error", markup=False)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """What the palette offers everywhere."""
+        yield from super().get_system_commands(screen)
+        for name in SCREENS:
+            yield SystemCommand(
+                f"Go to {name}", f"Show the screen {name}", partial(self.action_go, name)
+            )
+        yield SystemCommand(
+            "Jump", "Put a letter on everything that can have the focus", self.action_jump
+        )
 
     def action_go(self, name: str) -> None:
         """Show another screen."""

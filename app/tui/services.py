@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.chosen import Chosen, with_settings
+from hearth.app.library.downloads import Downloads
+from hearth.app.library.hub import Hub
 from hearth.app.library.local import Library
 from hearth.app.paths import Paths
 from hearth.app.settings import Layer, Setting, Settings
@@ -32,6 +34,10 @@ class Runs(Protocol):
         """Unload the model with this name or path; returns how many were loaded."""
         ...
 
+    async def end_request(self, pid: int, request: int) -> bool:
+        """End a call of the worker with this process id, whoever made it; False if it is over."""
+        ...
+
 
 @dataclass(slots=True)
 class Services:
@@ -39,6 +45,8 @@ class Services:
 
     Attributes:
         settings: file, environment and flags; read anew by `reload`.
+        hub: where models are found.
+        downloads: what is being downloaded.
         reload: reads the settings again. Raises `SettingsError`.
     """
 
@@ -47,6 +55,8 @@ class Services:
     library: Library
     chats: ChatStore
     host: Runs
+    hub: Hub
+    downloads: Downloads
     reload: Callable[[], Settings]
 
     def choose(self, model: str, changes: Mapping[str, Any]) -> Chosen:

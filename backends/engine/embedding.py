@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.backends.contract import Embeddings, Failed, Finished, FinishReason, Pooling, Ranks
+from hearth.backends.contract import (
+    Embeddings,
+    Failed,
+    Finished,
+    FinishReason,
+    Pooling,
+    Ranks,
+    RequestState,
+    RequestStats,
+)
 from hearth.backends.engine.runner import Runner
 from hearth.backends.errors import to_info
 
@@ -39,6 +48,8 @@ class TextJob(ABC):
         self.session = session
         self.done = False
         self._texts = texts
+        self._tokens = sum(map(len, texts))
+        self._computed_tokens = 0
         self._emit = emit
 
     def next_texts(self, tokens: int) -> list[list[int]]:
@@ -57,10 +68,16 @@ class TextJob(ABC):
         is answered.
         """
         self._take(runner, texts)
+        self._computed_tokens += sum(map(len, texts))
         if self._computed() < len(self._texts):
             return False
-        self._end(self._answer(sum(map(len, self._texts))))
+        self._end(self._answer(self._tokens))
         return True
+
+    def stats(self) -> RequestStats:
+        """How far it is."""
+        state: RequestState = "prefill" if self._computed_tokens else "queued"
+        return RequestStats(self.id, self.session, state, self._tokens, self._computed_tokens)
 
     def finish(self, reason: FinishReason) -> None:
         """End it before it is complete."""

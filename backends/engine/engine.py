@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from hearth.backends.contract import EngineStats
+from hearth.backends.contract import EngineStats, RequestStats
 from hearth.backends.engine.embedding import TextJob
 from hearth.backends.engine.pacer import Pacer
 from hearth.backends.engine.runner import Row, Runner, RunnerLost, StepPlan, StepResult
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 Work = Sequence | TextJob
 
+MOST_REQUESTS: Final = 256
+"""`EngineStats.requests` has no more rows."""
 _STATS_EVERY_S: Final = 0.1
 _PINS_EVERY_S: Final = 1.0
 """While nothing is done, pins that have ended are noticed within such a time."""
@@ -335,7 +337,13 @@ class Engine:
             pinned_tokens=cache.pinned_tokens,
             shelved_tokens=cache.shelved_tokens,
             shelved_prefixes=cache.shelved_prefixes,
+            requests=self._requests(),
         )
+
+    def _requests(self) -> tuple[RequestStats, ...]:
+        rows = self._scheduler.requests(MOST_REQUESTS)
+        rows += (job.stats() for job in self._text_jobs[: MOST_REQUESTS - len(rows)])
+        return tuple(rows)
 
 
 def _decoding(plan: StepPlan) -> int:

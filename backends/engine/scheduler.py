@@ -4,9 +4,13 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
+from hearth.backends.contract import RequestState, RequestStats
 from hearth.backends.engine.pacer import Pacer
 from hearth.backends.engine.runner import Row, Runner, StepPlan
 from hearth.backends.engine.sequence import Saved, Sequence
@@ -58,6 +62,18 @@ class Scheduler:
     def __iter__(self) -> Iterator[Sequence]:
         """Every sequence that runs or waits."""
         return iter([*self._running.values(), *self._waiting])
+
+    def requests(self, most: int) -> list[RequestStats]:
+        """How far those are that run, then those that wait: a row a request, so many at most."""
+        now_s = time.monotonic()
+        rows: dict[int, RequestStats] = {}
+        for sequence in itertools.chain(self._running.values(), self._waiting):
+            row = sequence.stats(self._lane.computed(sequence), now_s)
+            other = rows.get(row.id)
+            if other is None and len(rows) == most:
+                continue
+            rows[row.id] = row if other is None else _together(other, row)
+        return list(rows.values())
 
     def add(self, sequence: Sequence) -> None:
         """Let `sequence` wait for its turn."""
@@ -349,3 +365,15 @@ class Scheduler:
         """Others come before `sequence` in the next step, where not all have room."""
         assert sequence.slot is not None
         self._running[sequence.slot] = self._running.pop(sequence.slot)
+
+
+def _together(first: RequestStats, other: RequestStats) -> RequestStats:
+    """Two choices of one request."""
+    states: tuple[RequestState, ...] = ("decoding", "prefill", "queued")
+    return replace(
+        first,
+        state=next(state for state in states if state in (first.state, other.state)),
+        computed_tokens=max(first.computed_tokens, other.computed_tokens),
+        generated_tokens=first.generated_tokens + other.generated_tokens,
+        tok_per_s=first.tok_per_s + other.tok_per_s,
+    )

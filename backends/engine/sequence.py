@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.backends.contract import Event, FinishReason
+from hearth.backends.contract import Event, FinishReason, RequestState, RequestStats
 from hearth.backends.engine.runner import SavedState
 
 Emit = Callable[[Event], None]
@@ -103,6 +103,29 @@ class Sequence(ABC):
         due = [pin for pin in self.pins if pin[0] <= self.computed]
         del self.pins[: len(due)]
         return due
+
+    def stats(self, beside: int, now_s: float) -> RequestStats:
+        """How far it is.
+
+        Args:
+            beside: tokens of it that are computed, and not in its slot yet.
+            now_s: what `time.monotonic` says.
+        """
+        made = self.total - self.prompt_tokens
+        state: RequestState = "queued"
+        if self.slot is not None:
+            state = "decoding" if made and self.pending <= 1 else "prefill"
+        lasted_s = now_s - self.clock.first_token if self.clock.first_token else 0.0
+        return RequestStats(
+            self.id,
+            self.session,
+            state,
+            self.prompt_tokens,
+            max(self.computed, beside),
+            self.cached,
+            made,
+            (made - 1) / lasted_s if made > 1 and lasted_s > 0 else 0.0,
+        )
 
     def stop(self, saved: Saved | None) -> None:
         """The scheduler put it aside; nothing of it is in the runner's memory now."""

@@ -38,6 +38,10 @@ class SideLane:
         """Whether `sequence` is being computed here, so that steps go on without it."""
         return self._sequence is sequence
 
+    def computed(self, sequence: Sequence) -> int:
+        """Tokens of `sequence` that are computed here and not in its slot yet."""
+        return self._job.computed if self.holds(sequence) and self._job is not None else 0
+
     def offer(self, sequences: Iterable[Sequence], allowance: int) -> None:
         """Begin with the first of `sequences` that is worth it.
 

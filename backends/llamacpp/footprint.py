@@ -1,29 +1,42 @@
-"""How much memory a GGUF model needs to be of use, by the figures that it is loaded with."""
+"""How much memory a GGUF model takes when llama.cpp runs it, by the plan that it is loaded with."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from pathlib import Path
+from typing import Final
 
 from hearth.backends.contract import ModelSettings
+from hearth.backends.llamacpp.facts import GgufFacts
 from hearth.backends.llamacpp.params import (
+    CELL_ALIGNMENT,
     COMPUTE_BYTES,
     GROWTH_FACTOR,
     MAX_SEQUENCES,
+    ContextPlan,
     check_settings,
     head_count,
     plan_context,
 )
 from hearth.backends.llamacpp.recurrent import state_bytes
 from hearth.quant.gguf import preflight
+from hearth.quant.gguf.file import GgufFile
+from hearth.quant.memory import MemoryUse, Pool, memory_use
+from hearth.quant.memory_shape import shape_of
+from hearth.quant.memory_weights import repacked_types, weights_of
 
-_NO_LIMIT = 1 << 62
+NO_LIMIT: Final = 1 << 62
 """Bytes: what the model needs does not depend on what there is."""
+READ_SHARE: Final = 0.5
+"""Weights that take at most so much of the free memory are read into memory of their own, others
+are mapped (`load.open_model`)."""
 
 
 def needed_bytes(path: Path, settings: ModelSettings) -> int:
-    """Weights, recurrent states, buffers, and keys and values for one full context
-    (`ModelSettings.context`, or what the model was trained for, or what the KV budget allows), with
-    the copy that a growing pool makes; for the whole pool where that is static.
+    """Memory to set aside for a model: what it takes with one full context
+    (`ModelSettings.context`, or what the model was trained for, or what the KV budget allows), or
+    with the whole pool where that is static; and no less than it is planned with.
 
     Raises:
         CorruptFile, UnsupportedModel: the file cannot be run.
@@ -32,11 +45,94 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
     """
     header = preflight.check(path)
     check_settings(settings, MAX_SEQUENCES)
+    plan = plan_for(header, settings)
+    return max(_planned_bytes(header, settings, plan), memory_of(header, plan).needed)
+
+
+def plan_for(
+    header: GgufFile, settings: ModelSettings, available_bytes: int = NO_LIMIT
+) -> ContextPlan:
+    """The plan that a model is loaded with where so much memory is free.
+
+    Raises:
+        InvalidParameter, DoesNotFit, UnsupportedModel: as `plan_context`.
+    """
     weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
-    plan = plan_context(settings, header, weight_bytes=weight_bytes, available_bytes=_NO_LIMIT)
+    return plan_context(
+        settings, header, weight_bytes=weight_bytes, available_bytes=available_bytes
+    )
+
+
+def memory_of(
+    header: GgufFile,
+    plan: ContextPlan,
+    *,
+    tokens: int | None = None,
+    cpu_flags: Collection[str] = (),
+    available_bytes: int = NO_LIMIT,
+) -> MemoryUse:
+    """What a worker takes whose pool holds `tokens`, with nothing on a GPU.
+
+    Counted is what cannot be done without. A prompt that is computed beside the streams of others
+    (`side_prefill`), a change of attention (`store.turn`), kept prefixes on the shelf and a context
+    for embeddings take more, and happen only where that is free.
+
+    Args:
+        header: of the model.
+        plan: that it is loaded with.
+        tokens: in the pool, of all sequences; None: one full context, or all where the pool is
+            static.
+        cpu_flags: of /proc/cpuinfo: what is repacked depends on them.
+        available_bytes: free before the model is loaded; whether it is mapped depends on that.
+    """
+    weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
+    mapped = is_mapped(weight_bytes, available_bytes)
+    weights = weights_of(header, repacked_types(cpu_flags), mapped=mapped)
+    pool = pool_of(header, plan, _filled(plan) if tokens is None else tokens)
+    return memory_use(shape_of(header), weights, pool)
+
+
+def is_mapped(weight_bytes: int, available_bytes: int) -> bool:
+    """Whether weights on the processor are mapped rather than read where so much memory is free."""
+    return weight_bytes > READ_SHARE * available_bytes
+
+
+def pool_of(facts: GgufFacts, plan: ContextPlan, tokens: int) -> Pool:
+    """The pool of `plan` when it has come to hold `tokens`, as the memory calculator wants it."""
+    cells, copied = pool_cells(plan, tokens)
+    return Pool(
+        cells=cells,
+        copied_cells=copied,
+        used_cells=math.ceil(min(tokens, cells) / CELL_ALIGNMENT) * CELL_ALIGNMENT,
+        kv_type=plan.kv_type,
+        sequences=plan.sequences,
+        tokens=plan.ubatch,
+        flash=plan.flash_attention != 0,
+        state_bytes=state_bytes(facts) * plan.sequences,
+    )
+
+
+def pool_cells(plan: ContextPlan, tokens: int) -> tuple[int, int]:
+    """Size of a pool that has come to hold `tokens`, and how many of them were copied when it last
+    grew (`store.LlamaStore`); both in cells.
+    """
+    cells, copied = plan.first_tokens, 0
+    while cells < min(tokens, plan.pool_tokens):
+        cells, copied = min(plan.pool_tokens, 2 * cells), cells
+    return math.ceil(cells / CELL_ALIGNMENT) * CELL_ALIGNMENT, copied
+
+
+def _filled(plan: ContextPlan) -> int:
+    """Tokens of one full context; all where the pool is there from the start."""
+    return max(plan.context, plan.first_tokens if plan.first_tokens == plan.pool_tokens else 0)
+
+
+def _planned_bytes(header: GgufFile, settings: ModelSettings, plan: ContextPlan) -> int:
+    """What `plan_context` counts, so that a model for which this is set aside is not cut."""
     cells = plan.pool_tokens if settings.kv_pool == "static" else plan.context
     per_cell = plan.kv_bytes_per_token * GROWTH_FACTOR[settings.kv_pool]
     if settings.flash_attention is False:
         per_cell += 4 * plan.ubatch * head_count(header)
+    weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
     states = state_bytes(header) * plan.sequences
     return weight_bytes + states + COMPUTE_BYTES + int(cells * per_cell)

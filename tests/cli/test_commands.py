@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.app.cli.main import COMMANDS, LATER
+from hearth.app.cli.main import COMMANDS
 from hearth.app.exit_codes import ExitCode
 from hearth.backends import errors
 
@@ -21,6 +21,7 @@ MODEL_KEYS = {
     "architecture",
     "parameters",
     "context",
+    "repo",
     "error",
 }
 
@@ -30,9 +31,11 @@ def test_list_shows_good_and_bad_models(hearth, home) -> None:
     result = hearth("ls")
     assert result.code == 0
     lines = result.out.splitlines()
-    assert lines[0].split() == ["NAME", "SIZE", "FORMAT", "PARAMETERS", "CONTEXT", "ARCHITECTURE"]
+    assert lines[0].split() == [
+        *("NAME", "SIZE", "FORMAT", "PARAMETERS", "CONTEXT", "ARCHITECTURE", "FROM")
+    ]
     tiny = next(line for line in lines if line.startswith("tiny"))
-    assert tiny.split()[3:] == ["F32", "108.6", "k", "512", "llama"]
+    assert tiny.split()[3:] == ["F32", "108.6", "k", "512", "llama", "library"]
     assert any(line.startswith("bad") and "unusable" in line for line in lines)
     assert "bad:" in result.err
 
@@ -173,14 +176,6 @@ def test_an_unknown_command_gets_the_nearest(hearth, typed, meant) -> None:
     result = hearth(typed)
     assert result.code == 2
     assert f'"{typed}"' in result.err and f"Did you mean {meant}?" in result.err
-
-
-@pytest.mark.parametrize("name", LATER)
-def test_commands_of_later_versions_say_so(hearth, name) -> None:
-    result = hearth(name, "anything")
-    assert (result.code, result.out) == (2, "")
-    assert f"hearth {name} is not in this version yet. For now " in result.err
-    assert hearth(name, "--json").json["error"]["code"] == "usage"
 
 
 def test_an_unknown_model_has_exit_code_3_in_words_and_json(hearth, home) -> None:

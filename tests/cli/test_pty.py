@@ -63,7 +63,7 @@ def test_a_chat_in_a_terminal(terminal, requests) -> None:
 
 
 def test_ctrl_c_stops_an_answer_keeps_its_text_and_the_chat(terminal, requests) -> None:
-    chat = terminal("chat", answers=[[{"text": "Half"}, {"wait": True}]])
+    chat = terminal("chat", "--plain", answers=[[{"text": "Half"}, {"wait": True}]])
     chat.expect("> ")
     chat.send("hello")
     chat.expect("Half")
@@ -106,7 +106,9 @@ def test_run_without_a_prompt_opens_the_chat(terminal) -> None:
     assert chat.finish() == 0
 
 
-@pytest.mark.parametrize("command", [("run", "tiny", "x"), ("chat",)], ids=["run", "chat"])
+@pytest.mark.parametrize(
+    "command", [("run", "tiny", "x"), ("chat", "--plain")], ids=["run", "chat"]
+)
 def test_hostile_text_steers_no_terminal(terminal, command) -> None:
     def session(pieces: list[str], message: str) -> bytes:
         failed = {"error": {"code": "worker_died", "message": message, "hint": message}}
@@ -115,7 +117,7 @@ def test_hostile_text_steers_no_terminal(terminal, command) -> None:
         ]
         info = {"name": message, "notices": [message], "quantization": message}
         opened = terminal(*command, answers=answers, info=info)
-        if command == ("chat",):
+        if command == ("chat", "--plain"):
             opened.expect("> ")
             opened.send("x")
             opened.expect("error: ")

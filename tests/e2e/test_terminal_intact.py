@@ -25,7 +25,7 @@ def worker_of(home):
 def test_a_killed_worker_leaves_chat_and_terminal_intact(tmp_path):
     home = tmp_path / "home"
     model = tiny_llama(tmp_path / "endless.gguf", context=32768)
-    command = [sys.executable, "-m", "hearth.app.cli.main", "chat", str(model)]
+    command = [sys.executable, "-m", "hearth.app.cli.main", "chat", "--plain", str(model)]
     env = {"HEARTH_HOME": str(home), "HEARTH_KEEP_ALIVE_S": "1", "HEARTH_MIN_P": "0"}
     chat = open_terminal(command, env)
     try:

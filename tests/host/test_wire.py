@@ -19,6 +19,7 @@ from hearth.backends.contract import (
     ModelSpec,
     Progress,
     Request,
+    RequestStats,
     SamplingParams,
     Scores,
     Started,
@@ -37,6 +38,7 @@ from hearth.backends.wire import (
     Cancel,
     ClearCache,
     Embed,
+    EndRequest,
     Frame,
     FrameReader,
     Generate,
@@ -74,6 +76,13 @@ FRAMES = [
     Frame(10, Embeddings(((0.6, 0.8),), 3)),
     Frame(11, ChoiceFinished(2, "stop", "END")),
     Frame(12, EngineStats(1, 2, 3, 4, 5, 6, 7, 8)),
+    Frame(
+        13,
+        EngineStats(
+            *(1, 2, 3, 4, 5, 6, 7, 8), requests=(RequestStats(9, "me", "prefill", 100, 20),)
+        ),
+    ),
+    Frame(14, EndRequest(4711, 9)),
 ]
 
 

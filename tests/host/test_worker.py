@@ -18,6 +18,7 @@ from hearth.backends.contract import (
     Message,
     Prompt,
     Request,
+    RequestStats,
     Tool,
 )
 from hearth.backends.errors import TemplateError
@@ -213,13 +214,14 @@ def test_a_library_that_panics_is_answered_for():
     assert ident == 7 and failed.error.code == "internal_error"
 
 
-def test_stats_are_answered_at_once_and_count_what_is_prepared():
+def test_stats_are_answered_at_once_and_name_what_is_prepared():
     notes, preparer = Notes(), SlowPreparer()
     desk = desk_of(notes, preparer)
-    desk.take(Frame(7, GENERATE))
+    desk.take(Frame(7, Generate(Request(text="x", session="me"))))
     desk.take(Frame(8, SCORE))
     desk.take(Frame(9, GetEngineStats()))
-    assert notes.said == [(9, replace(STATS, waiting=STATS.waiting + 2))]
+    coming = (RequestStats(7, "me", "queued"), RequestStats(8, SCORE.session, "queued"))
+    assert notes.said == [(9, replace(STATS, waiting=STATS.waiting + 2, requests=coming))]
     preparer.let.set()
     desk._pool.shutdown()
 

@@ -135,6 +135,7 @@ class ScriptedHost:
     models: dict[str, ScriptedModel] = field(default_factory=dict)
     told: HostStats | None = None
     unloaded: list[str] = field(default_factory=list)
+    ended: list[tuple[int, int]] = field(default_factory=list)
 
     async def backend(self, spec: ModelSpec) -> ScriptedModel:
         script = self.scripts.get(spec.name, Script())
@@ -151,6 +152,10 @@ class ScriptedHost:
             left = [worker for worker in self.told.workers if worker.name != model]
             self.told = replace(self.told, workers=tuple(left))
         return 1
+
+    async def end_request(self, pid: int, request: int) -> bool:
+        self.ended.append((pid, request))
+        return True
 
 
 def _words(text: str) -> list[str]:

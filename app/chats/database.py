@@ -1,0 +1,252 @@
+"""`Database`: the one connection of a store to its SQLite file.
+
+Source of what is said of SQLite here: https://www.sqlite.org/wal.html, pragma.html, rescode.html.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from hearth.app.chats.errors import (
+    ChatsCorrupt,
+    ChatsDiskFull,
+    ChatsForeign,
+    ChatsLocked,
+    ChatsUnwritable,
+)
+from hearth.app.chats.schema import APPLICATION_ID, LATEST, migrate
+from hearth.app.paths import private_folder
+from hearth.backends.errors import HearthError, InternalError
+
+log = logging.getLogger(__name__)
+
+_FULL_BELOW_BYTES: Final = 1 << 20
+"""An input or output error with less room than this is that of a full disk."""
+_WAL_RETRY_S: Final = 0.02
+
+
+class Database:
+    """Transactions on the file at `path`, from any thread, one at a time.
+
+    Every commit is on the disk when it returns (WAL, synchronous=FULL). What is deleted is
+    overwritten; `scrub` removes the rest of its traces.
+
+    Args:
+        path: the file; made, for its owner alone, where it is missing.
+        busy_timeout_s: how long to wait for other processes.
+
+    Raises:
+        ChatsForeign, ChatsCorrupt: the file is not one that this version can use; it is left as it
+            is.
+        ChatsLocked, ChatsDiskFull, ChatsUnwritable: it cannot be used now.
+    """
+
+    def __init__(self, path: Path, busy_timeout_s: float) -> None:
+        self.path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._lock = threading.RLock()
+        self._is_closed = False
+        with self.translated():
+            _make_private(path)
+            self._connection = sqlite3.connect(
+                path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._open()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def _open(self) -> None:
+        self._refuse_foreign()
+        connection = self._connection
+        self._set_wal()
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")
+        # Otherwise VACUUM would put a copy of all chats into the folder for temporary files.
+        connection.execute("PRAGMA temp_store = MEMORY")
+        while self._version() < LATEST:
+            with self.write():
+                migrate(connection)
+        self._scrub_or_wait()
+
+    def _refuse_foreign(self) -> None:
+        (application,) = self._connection.execute("PRAGMA application_id").fetchone()
+        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if application != APPLICATION_ID and (application or tables):
+            raise ChatsForeign(
+                f"{self.path} is a database of another program.",
+                "Move it away: Hearth keeps its chats in a file of that name.",
+            )
+        if self._version() > LATEST:
+            raise ChatsForeign(
+                f"The chats in {self.path} were kept by a newer Hearth "
+                f"(version {self._version()} of the file; this Hearth knows {LATEST}).",
+                "Update Hearth, or set HEARTH_HOME to begin an empty history elsewhere.",
+                version=self._version(),
+                known=LATEST,
+            )
+
+    def _version(self) -> int:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        return int(version)
+
+    def _set_wal(self) -> None:
+        """Write-ahead log, where the file system can have one. SQLite does not wait by itself while
+        another process does the same.
+        """
+        deadline = time.monotonic() + self._busy_timeout_s
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if not _is(error, sqlite3.SQLITE_BUSY) or time.monotonic() > deadline:
+                    raise
+            time.sleep(_WAL_RETRY_S)
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that sees one state of the file."""
+        with self._transaction("BEGIN") as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that is on the disk when the block ends, or undone when it raises."""
+        with self._transaction("BEGIN IMMEDIATE") as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        with self._lock, self.translated():
+            self._connection.execute(begin)
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                # SQLite has done it itself after some errors, such as a full disk.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def scrub(self) -> None:
+        """Leave no trace of what was deleted: not in the index of words, which keeps deleted ones
+        until it is merged, not in the gaps of pages, not in the write-ahead log.
+
+        Where that cannot be done now (another process reads; no room), it is done when a store
+        opens or closes next, or deletes something.
+        """
+        with self._lock:
+            self._scrub_or_wait()
+
+    def _scrub_or_wait(self) -> None:
+        try:
+            with self.translated():
+                self._scrub()
+        except (ChatsLocked, ChatsDiskFull) as error:
+            log.warning("traces of deleted chats stay for now: %s", error.message)
+
+    def _scrub(self) -> None:
+        connection = self._connection
+        marked = connection.execute("SELECT max(number) FROM deletion").fetchone()[0]
+        if marked is None:
+            return
+        with self.write():
+            for index in ("message_words", "title_words"):
+                connection.execute(f"INSERT INTO {index}({index}) VALUES ('optimize')")
+        connection.execute("VACUUM")
+        (blocked, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if blocked:
+            raise ChatsLocked("Another process reads the chats.")
+        with self.write():
+            connection.execute("DELETE FROM deletion WHERE number <= ?", (marked,))
+
+    def close(self) -> None:
+        """Give the file back. Nothing can be done with it afterwards, but closing it again."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            try:
+                self._scrub_or_wait()
+            finally:
+                self._connection.close()
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turns what SQLite and the system say into typed errors."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._typed(error) from error
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise self._disk_full() from error
+            raise ChatsUnwritable(
+                f"{error.filename or self.path}: {error.strerror}.",
+                "Check its rights and its device.",
+            ) from error
+
+    def _typed(self, error: sqlite3.Error) -> HearthError:
+        path = self.path
+        if _is(error, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return ChatsLocked(
+                f"Another process has held {path} for {self._busy_timeout_s:g} s.",
+                "Try again; if it stays so, look for a program that has the file open.",
+            )
+        if _is(error, sqlite3.SQLITE_FULL) or (_is(error, sqlite3.SQLITE_IOERR) and _full(path)):
+            return self._disk_full()
+        if _is(error, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return ChatsCorrupt(
+                f"{path} is damaged, or no database: {error}.",
+                "Hearth does not change it. Move it away to begin an empty history; "
+                "`sqlite3 FILE .recover` reads what can still be read.",
+            )
+        causes = (
+            sqlite3.SQLITE_IOERR,
+            sqlite3.SQLITE_READONLY,
+            sqlite3.SQLITE_CANTOPEN,
+            sqlite3.SQLITE_PERM,
+            sqlite3.SQLITE_AUTH,
+        )
+        if _is(error, *causes):
+            return ChatsUnwritable(f"{path}: {error}.", "Check its rights and its device.")
+        return InternalError(f"The history of chats: {type(error).__name__}: {error}")
+
+    def _disk_full(self) -> ChatsDiskFull:
+        return ChatsDiskFull(
+            f"There is no room to write to {self.path}.",
+            "Free some space and try again: what was kept before is safe.",
+        )
+
+
+def _make_private(path: Path) -> None:
+    """An empty file for its owner alone, where there is none; SQLite gives what it puts beside it
+    the same rights.
+    """
+    private_folder(path.parent)
+    os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
+    if os.name == "posix" and path.stat().st_mode & 0o077 and path.stat().st_uid == os.geteuid():
+        path.chmod(0o600)
+
+
+def _is(error: sqlite3.Error, *codes: int) -> bool:
+    """The primary result code, which is the low byte of the extended one, is one of `codes`."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in codes
+
+
+def _full(path: Path) -> bool:
+    return shutil.disk_usage(path.parent).free < _FULL_BELOW_BYTES

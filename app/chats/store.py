@@ -1,0 +1,348 @@
+"""`ChatStore`: the chats of this user, kept."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from hearth.app.chats import answers, messages, search, threads
+from hearth.app.chats.database import Database
+from hearth.app.chats.messages import Draft
+from hearth.app.chats.outline import Outline
+from hearth.app.chats.rows import clean, numbers_json, settings_json
+from hearth.app.chats.titles import one_line
+from hearth.app.chats.tree import ChatMessage, EndState, Hit, Numbers, Thread
+from hearth.app.chats.writers import Writers
+from hearth.backends.contract import Role, ToolCall
+
+
+class ChatStore:
+    """Threads and the trees of their messages, in one SQLite file.
+
+    What a method changes is on the disk when it returns. Any thread may call, and several processes
+    may have the same file open. Messages that have ended never change: an edit is a sibling, and
+    a clone shares them. Lone surrogates in texts are kept as U+FFFD.
+
+    Args:
+        path: the file; made, for its owner alone, where it is missing.
+        busy_timeout_s: how long to wait for other processes.
+
+    Raises (here and from every method):
+        ChatsLocked, ChatsDiskFull, ChatsUnwritable, ChatsCorrupt, ChatsForeign: the file cannot be
+            used; what was kept before stays.
+        ChatNotFound: no such thread, or no such message in it.
+    """
+
+    def __init__(self, path: Path, *, busy_timeout_s: float = 10.0) -> None:
+        self._database = Database(path, busy_timeout_s)
+        self._writers = Writers(path)
+        try:
+            self.stop_cut_off()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def close(self) -> None:
+        """Give the file back; answers of this store that are under way become stopped ones."""
+        try:
+            if own := self._writers.name:
+                with self._database.write() as connection:
+                    answers.stop_cut_off(connection, lambda writer: writer != own)
+        finally:
+            self._writers.release()
+            self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- threads
+
+    def threads(
+        self, *, archived: bool = False, limit: int | None = None, offset: int = 0
+    ) -> list[Thread]:
+        """Pinned ones first, then by their last change, the newest first. Either those that are
+        archived, or those that are not.
+        """
+        with self._database.read() as connection:
+            return threads.select(connection, archived, limit, offset)
+
+    def create(
+        self,
+        *,
+        title: str = "",
+        system: str = "",
+        model: str = "",
+        settings: dict[str, Any] | None = None,
+    ) -> Thread:
+        """A new thread, empty."""
+        with self._database.write() as connection:
+            return threads.insert(connection, title, system, model, settings or {})
+
+    def thread(self, thread_id: str) -> Thread:
+        """The thread as it is now."""
+        with self._database.read() as connection:
+            return threads.get(connection, thread_id)
+
+    def update(
+        self,
+        thread_id: str,
+        *,
+        title: str | None = None,
+        pinned: bool | None = None,
+        archived: bool | None = None,
+        model: str | None = None,
+        system: str | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> Thread:
+        """Change what is given. With an empty title, the next message of the user gives one."""
+        fields = {
+            "title": None if title is None else one_line(title),
+            "pinned": pinned,
+            "archived": archived,
+            "model": None if model is None else clean(model),
+            "system": None if system is None else clean(system),
+            "settings": None if settings is None else settings_json(settings),
+        }
+        with self._database.write() as connection:
+            threads.get(connection, thread_id)
+            threads.change(
+                connection, thread_id, {k: v for k, v in fields.items() if v is not None}
+            )
+            return threads.get(connection, thread_id)
+
+    def clone(self, thread_id: str, leaf: str | None = None) -> Thread:
+        """Another thread with the path to `leaf` (by default the shown one) as its past.
+
+        It shares these messages, except for an answer at the end: that is copied, since it may go
+        on in one thread and not in the other.
+        """
+        with self._tree(thread_id) as (connection, old, shape):
+            end = old.leaf if leaf is None else leaf
+            _require(shape, end)
+            return threads.clone(connection, old, shape, end)
+
+    def delete(self, thread_id: str) -> None:
+        """Delete a thread, and the messages that no other one shares, without a trace in the file
+        or beside it.
+        """
+        with self._tree(thread_id) as (connection, _, shape):
+            threads.remove(connection, thread_id, shape)
+        self._database.scrub()
+
+    # ---- messages
+
+    def path(self, thread_id: str, leaf: str | None = None) -> list[ChatMessage]:
+        """From the first message to `leaf`, by default to the end of the shown branch."""
+        with self._database.read() as connection:
+            thread = threads.get(connection, thread_id)
+            shape = messages.outline(connection, thread_id)
+            end = thread.leaf if leaf is None else leaf
+            _require(shape, end)
+            return messages.read(connection, shape, shape.path(end))
+
+    def tree(self, thread_id: str) -> tuple[Thread, list[ChatMessage]]:
+        """The thread and all its messages in the order of their making, parents first."""
+        with self._database.read() as connection:
+            thread = threads.get(connection, thread_id)
+            shape = messages.outline(connection, thread_id)
+            return thread, messages.read(connection, shape, shape.messages)
+
+    def message(self, message_id: str) -> ChatMessage:
+        """The message; its siblings are those of the thread, of several that share it, that changed
+        last.
+        """
+        with self._database.read() as connection:
+            row = connection.execute(
+                "SELECT thread.id FROM branch JOIN thread ON thread.id = branch.thread "
+                "WHERE branch.message = ? ORDER BY changed_at DESC, number DESC LIMIT 1",
+                (message_id,),
+            ).fetchone()
+            if row is None:
+                raise messages.no_message(message_id)
+            shape = messages.outline(connection, row[0])
+            return messages.read(connection, shape, [message_id])[0]
+
+    def add(
+        self,
+        thread_id: str,
+        parent: str | None,
+        role: Role,
+        content: str,
+        reasoning: str = "",
+        tool_calls: Sequence[ToolCall] = (),
+    ) -> ChatMessage:
+        """Say something after `parent` (None: first of all); the branch that ends here is shown.
+
+        Raises:
+            MessageInUse: `parent` is still being written.
+        """
+        draft = Draft(role, content, reasoning, tool_calls)
+        with self._database.write() as connection:
+            threads.get(connection, thread_id)
+            added = messages.append(connection, thread_id, parent, draft)
+            if role == "user":
+                threads.name_after(connection, thread_id, added.content)
+            threads.touch(connection, thread_id)
+            return added
+
+    def edit(
+        self, thread_id: str, message_id: str, content: str, reasoning: str | None = None
+    ) -> ChatMessage:
+        """A sibling with other words (`reasoning` None: the same thoughts), which is shown. The
+        message itself, and what followed it, stays.
+        """
+        with self._tree(thread_id) as (connection, _, shape):
+            _require(shape, message_id)
+            (old,) = messages.read(connection, shape, [message_id])
+            thoughts = old.reasoning if reasoning is None else reasoning
+            draft = Draft(old.role, content, thoughts, old.tool_calls)
+            threads.touch(connection, thread_id)
+            return messages.append(connection, thread_id, old.parent, draft)
+
+    def select(self, thread_id: str, message_id: str) -> list[ChatMessage]:
+        """Show the branch through this message, down to where it was last shown or made; returns
+        its messages.
+        """
+        with self._tree(thread_id) as (connection, _, shape):
+            _require(shape, message_id)
+            leaf = shape.end_of(message_id)
+            messages.show(connection, thread_id, shape, leaf)
+            return messages.read(connection, shape, shape.path(leaf))
+
+    def delete_branch(self, thread_id: str, message_id: str) -> list[ChatMessage]:
+        """Delete this message and all that follows it, without a trace, as far as no other thread
+        shares it. Where it was shown, a sibling's branch is shown next, or the parent. Returns the
+        shown messages.
+        """
+        with self._tree(thread_id) as (connection, thread, shape):
+            _require(shape, message_id)
+            gone = shape.subtree(message_id)
+            leaf = thread.leaf
+            if leaf in gone:
+                leaf = shape.after_deletion(message_id)
+                connection.execute("UPDATE thread SET leaf = ? WHERE id = ?", (leaf, thread_id))
+            messages.leave(connection, thread_id, gone)
+            shape = messages.outline(connection, thread_id)
+            if leaf is not None:
+                messages.show(connection, thread_id, shape, leaf)
+            threads.touch(connection, thread_id)
+            shown = messages.read(connection, shape, shape.path(leaf))
+        self._database.scrub()
+        return shown
+
+    # ---- answers
+
+    def begin_answer(self, thread_id: str, parent: str | None, model: str = "") -> ChatMessage:
+        """An empty answer after `parent`, which this store will write; it is shown.
+
+        Raises:
+            MessageInUse: `parent` is still being written.
+        """
+        numbers = numbers_json(Numbers(model=clean(model))) if model else None
+        writer = self._own_name()
+        draft = Draft("assistant", "", state="streaming", numbers=numbers, writer=writer)
+        with self._database.write() as connection:
+            threads.get(connection, thread_id)
+            threads.touch(connection, thread_id)
+            return messages.append(connection, thread_id, parent, draft)
+
+    def save_answer(
+        self,
+        message_id: str,
+        content: str,
+        reasoning: str,
+        tool_calls: Sequence[ToolCall] = (),
+    ) -> None:
+        """Keep the whole of what an answer has become.
+
+        Raises:
+            MessageInUse: it has ended, or another store writes it.
+        """
+        writer = self._own_name()
+        with self._database.write() as connection:
+            answers.save(connection, message_id, writer, content, reasoning, tool_calls)
+
+    def end_answer(
+        self,
+        message_id: str,
+        content: str,
+        reasoning: str,
+        tool_calls: Sequence[ToolCall] = (),
+        *,
+        state: EndState,
+        finish_reason: str = "",
+        error: str = "",
+        numbers: Numbers | None = None,
+    ) -> None:
+        """Keep the whole of an answer, and that it has ended.
+
+        Raises:
+            MessageInUse: it has ended before, or another store writes it.
+        """
+        writer = self._own_name()
+        with self._database.write() as connection:
+            answers.save(connection, message_id, writer, content, reasoning, tool_calls)
+            answers.end(connection, message_id, writer, state, finish_reason, error, numbers)
+            threads.touch_holders(connection, message_id)
+
+    def continue_answer(self, message_id: str) -> None:
+        """Let an answer that has ended go on; this store will write it.
+
+        Raises:
+            MessageInUse: it is being written, is no answer, or others build on it.
+        """
+        writer = self._own_name()
+        with self._database.write() as connection:
+            answers.resume(connection, message_id, writer)
+
+    def stop_cut_off(self) -> None:
+        """Let answers whose store was killed be stopped ones. Done whenever a store is opened."""
+        with self._database.translated():
+            self._writers.clear()
+        with self._database.read() as connection:
+            unfinished = answers.unfinished(connection)
+        if not all(map(self._writers.is_alive, unfinished)):
+            with self._database.write() as connection:
+                answers.stop_cut_off(connection, self._writers.is_alive)
+
+    # ---- all of them
+
+    def search(self, query: str, limit: int = 50) -> list[Hit]:
+        """Where all the words of `query` stand, the last one perhaps unfinished: titles first, then
+        messages, the best first. Nothing in `query` is syntax; archived threads are searched too.
+        """
+        with self._database.read() as connection:
+            return search.search(connection, query, limit)
+
+    def insert(self, thread: Thread, tree: Sequence[ChatMessage]) -> Thread:
+        """Add a thread that comes from elsewhere, with new ids.
+
+        Args:
+            thread: `leaf` is one of the messages, and has no children.
+            tree: parents before children; streaming ones come in as stopped.
+        """
+        with self._database.write() as connection:
+            return threads.restore(connection, thread, tree)
+
+    @contextlib.contextmanager
+    def _tree(self, thread_id: str) -> Iterator[tuple[sqlite3.Connection, Thread, Outline]]:
+        """A transaction that changes this thread."""
+        with self._database.write() as connection:
+            thread = threads.get(connection, thread_id)
+            yield connection, thread, messages.outline(connection, thread_id)
+
+    def _own_name(self) -> str:
+        with self._database.translated():
+            return self._writers.own()
+
+
+def _require(shape: Outline, message: str | None) -> None:
+    """Raises `ChatNotFound` where there is no such message in the thread; None: none is asked."""
+    if message is not None and message not in shape:
+        raise messages.no_message(message)

@@ -1,0 +1,274 @@
+"""`hearth quantize`: make a smaller file of a model, and say what that cost."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hearth.app.cli import words
+from hearth.app.cli.options import complete_model, json_option
+from hearth.app.cli.state import State, pass_state
+
+if TYPE_CHECKING:
+    from hearth.app.library.compare_quality import Quality, Sample
+    from hearth.app.library.local import FoundModel
+    from hearth.quant.methods import Method, Plan
+
+_FULL_PRECISION = re.compile(r"[-._](f16|bf16|f32|fp16|fp32)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What is to be made, found possible."""
+
+    source: FoundModel
+    method: Method
+    type: str
+    options: dict[str, Any]
+    plan: Plan
+    target: Path
+
+
+@click.command("quantize")
+@click.argument("source", shell_complete=complete_model)
+@click.argument("type", metavar="TYPE")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="The new file. Default: SOURCE-TYPE.gguf in the library folder.",
+)
+@click.option(
+    "--imatrix",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="An importance matrix of the model (GGUF or .dat): fewer bits hurt less.",
+)
+@click.option(
+    "--tensor",
+    multiple=True,
+    metavar="PATTERN=TYPE",
+    help="Give tensors whose name matches the regular expression another type; repeatable.",
+)
+@click.option("--requantize", is_flag=True, help="Pack weights again that are quantized already.")
+@click.option("--threads", type=click.IntRange(1, 256), help="Default: one a physical core.")
+@click.option("--dry-run", is_flag=True, help="Say what would be made, tensor by tensor.")
+@click.option(
+    "--text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Measure perplexity on this text. Default: the bundled one.",
+)
+@click.option("--no-check", is_flag=True, help="Do not measure perplexity and speed afterwards.")
+@click.option("--yes", "-y", is_flag=True, help="Replace a file that is there.")
+@json_option
+@pass_state
+def quantize(
+    state: State,
+    source: str,
+    type: str,  # noqa: A002 - what people call it
+    output: Path | None,
+    imatrix: str | None,
+    tensor: tuple[str, ...],
+    requantize: bool,
+    threads: int | None,
+    dry_run: bool,
+    text: Path | None,
+    no_check: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Make a smaller file of SOURCE: a name that `hearth list` shows, or a path to a GGUF file in
+    F16, BF16 or F32.
+
+    TYPE is what to make, such as Q4_K_M, Q6_K, Q8_0 or IQ4_XS; docs/quantize.md has them all.
+    """
+    from hearth.app.library.compare_quality import perplexity_change
+    from hearth.quant.gguf.quantize_file import check_room, check_target
+
+    options = {"imatrix": imatrix, "tensor": list(tensor), "requantize": requantize}
+    wish = _wish(state, source, type, options, output)
+    if dry_run:
+        _show_plan(state, wish, as_json=as_json)
+        return 0
+    check_target(wish.target, replace=yes)
+    check_room(wish.target, wish.plan.size_bytes)
+    sample = None if no_check else _sample(text, wish.source)
+    if not as_json:
+        state.output.note(_headline(wish))
+    made = _make(state, wish, threads, replace=yes)
+    facts: dict[str, Any] = {"plan": wish.plan.facts(), "result": made}
+    if sample is None:
+        before = after = None
+    else:
+        before, after = _measure(state, wish, sample)
+        facts["before"], facts["after"] = before.facts(), after.facts()
+        change, error = perplexity_change(before, after)
+        facts["perplexity_change"] = {"relative": change, "error": error}
+        facts["text"] = sample.name
+    if as_json:
+        state.output.json(facts)
+        return 0
+    _show_result(state, wish, before, after)
+    seconds = words.duration(made["wall_s"])
+    state.output.note(f"{wish.target} was made in {seconds}; its recipe is in {made['manifest']}.")
+    return 0
+
+
+def _wish(
+    state: State, source: str, kind: str, options: dict[str, Any], output: Path | None
+) -> _Wish:
+    from hearth.backends.errors import UnsupportedModel
+    from hearth.quant.methods import methods
+
+    found = state.library.resolve(source)
+    if found.remote is not None:
+        raise UnsupportedModel(
+            f"{found.name} is on another machine; what is quantized must be a file on this one.",
+            "Download its F16 or BF16 file first.",
+        )
+    method, name = methods().making(kind, found.path)
+    plan = method.plan(found.path, name, options)
+    if output is None:
+        stem = _FULL_PRECISION.sub("", Path(found.name).name)
+        output = state.paths.models / f"{stem}-{name}{method.suffix}"
+    elif output.is_dir():
+        stem = _FULL_PRECISION.sub("", Path(found.name).name)
+        output = output / f"{stem}-{name}{method.suffix}"
+    return _Wish(found, method, name, options, plan, output.absolute())
+
+
+def _make(state: State, wish: _Wish, threads: int | None, *, replace: bool) -> dict[str, Any]:
+    """Run the job; Ctrl+C stops it, and it leaves nothing."""
+    import psutil
+
+    from hearth.app.cli.progress import ProgressLine
+    from hearth.app.jobs.run import run_job
+    from hearth.app.library.quantize_job import MODULE
+    from hearth.app.paths import private_folder
+
+    question = {
+        "method": wish.method.name,
+        "source": str(wish.source.path),
+        "type": wish.type,
+        "target": str(wish.target),
+        "options": wish.options,
+        "threads": threads or psutil.cpu_count(logical=False) or 1,
+        "replace": replace,
+    }
+    with ProgressLine(state, wish.target.name) as line:
+
+        def show(values: dict[str, Any]) -> None:
+            left = values["eta_s"]
+            after = "" if left is None else f"{words.duration(left)} left"
+            line.show(values["done"], values["total"], after=after)
+
+        return run_job(MODULE, question, show, private_folder(state.paths.log))
+
+
+def _sample(path: Path | None, source: FoundModel) -> Sample:
+    """The text to measure on. Raises a usage error where it cannot be read."""
+    from hearth.app.library.compare_quality import Sample, bundled_sample
+
+    if path is None:
+        return bundled_sample(for_guide=source.origin == "bundled")
+    try:
+        return Sample(str(path), path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{path} cannot be read as UTF-8 text: {error}.") from None
+
+
+def _measure(state: State, wish: _Wish, sample: Sample) -> tuple[Quality, Quality]:
+    """Source and result, the same way, one after the other."""
+    from hearth.app.chosen import with_settings
+    from hearth.app.library.compare_quality import measure_on
+    from hearth.app.library.local import FoundModel
+
+    made = FoundModel(wish.target.stem, wish.target, "path")
+    found = []
+    with state.link() as link:
+        for model, when in ((wish.source, "before"), (made, "after")):
+            asked = partial(
+                measure_on, spec=with_settings(model, state.settings).spec, sample=sample
+            )
+            with state.output.note_if_slow(f"measuring perplexity {when} …"):
+                found.append(link.call(asked))
+    return found[0], found[1]
+
+
+def _headline(wish: _Wish) -> str:
+    plan = wish.plan
+    return (
+        f"{wish.source.name} · {words.size(plan.source_bytes)} "
+        f"({plan.source_bits_per_weight:.2f} bits a weight) → {wish.type} · "
+        f"{words.size(plan.size_bytes)} ({plan.bits_per_weight:.2f})"
+    )
+
+
+def _show_plan(state: State, wish: _Wish, *, as_json: bool) -> None:
+    facts = {**wish.plan.facts(tensors=True), "method": wish.method.name}
+    facts["target"] = str(wish.target)
+    if as_json:
+        state.output.json(facts)
+        return
+    rows = [("TENSOR", "SHAPE", "FROM", "TO", "SIZE")]
+    rows += [
+        (
+            tensor["name"],
+            " × ".join(map(str, tensor["shape"])),
+            tensor["source_type"],
+            tensor["type"],
+            words.size(tensor["size_bytes"]),
+        )
+        for tensor in facts["tensors"]
+    ]
+    state.output.table(rows, right=(4,))
+    state.output.data("")
+    types = ", ".join(f"{count} {name}" for name, count in facts["types"].items())
+    lines = {
+        "file": facts["target"],
+        "size": f"{facts['size_bytes']:,} bytes, of {facts['source_bytes']:,}",
+        "bits a weight": f"{wish.plan.bits_per_weight:.2f}, "
+        f"of {wish.plan.source_bits_per_weight:.2f}",
+        "tensors": types,
+        "memory": f"{words.size(facts['memory_bytes'])} (weights and KV cache at "
+        f"{facts['memory_context']:,} tokens)",
+    }
+    for title, value in lines.items():
+        state.output.data(f"{title:13}  {value}")
+    if facts["fallbacks"]:
+        state.output.note(
+            f"{len(facts['fallbacks'])} tensors get another type than {wish.type} wants: their "
+            "rows are not made of such blocks."
+        )
+
+
+def _show_result(state: State, wish: _Wish, before: Quality | None, after: Quality | None) -> None:
+    from hearth.app.library.compare_quality import perplexity_change
+
+    plan = wish.plan
+    rows = [("", "BEFORE", "AFTER"), ("model", wish.source.name, wish.target.stem)]
+    rows.append(("size", words.size(plan.source_bytes), words.size(plan.size_bytes)))
+    bits = (f"{plan.source_bits_per_weight:.2f}", f"{plan.bits_per_weight:.2f}")
+    rows.append(("bits a weight", *bits))
+    if before is not None and after is not None:
+        rows.append(("perplexity", _perplexity(before), _perplexity(after)))
+        rows.append(("decode", _speed(before), _speed(after)))
+    state.output.table(rows, right=(1, 2))
+    if before is not None and after is not None:
+        change, error = perplexity_change(before, after)
+        state.output.note(
+            f"Perplexity {change:+.2%} ± {error:.2%}, over {after.scored_tokens:,} tokens of the "
+            f"text, each after at least {after.window_tokens // 2:,} others."
+        )
+
+
+def _perplexity(quality: Quality) -> str:
+    return f"{quality.perplexity:.3f} ± {quality.perplexity_error:.3f}"
+
+
+def _speed(quality: Quality) -> str:
+    return f"{quality.decode_tok_per_s:,.1f} tok/s" if quality.decode_tok_per_s else "not measured"

@@ -1,0 +1,273 @@
+"""Importing a model file into the library folder: checked first, and there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hearth.app.library.cache_layout import sync_folder
+from hearth.app.library.errors import DiskFull
+from hearth.app.library.formats import PICKLE_SUFFIXES, require_gguf
+from hearth.app.library.local import Library
+from hearth.app.library.sources import SHARD, SUFFIX, gguf_files, identity, stem
+from hearth.app.machine import free_disk_bytes
+from hearth.app.paths import private_folder
+from hearth.backends.errors import HearthError, ModelNotFound, UnsupportedModel
+from hearth.quant.gguf import preflight
+
+Way = Literal["copy", "move", "link"]
+
+_CHUNK_BYTES = 8 << 20
+_TEMPORARY = re.compile(r"\.import-(\d+)-[0-9a-f]+")
+_BAD_NAME = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]|^[.\s]|[.\s]$')
+_RESERVE_BYTES = 256 << 20
+
+
+class ImportRefused(HearthError):
+    """A model cannot be taken into the library as it was asked for."""
+
+    code = "import_refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """An import that was checked and not begun.
+
+    Attributes:
+        name: under which the library will show it.
+        files: where each file lies, and where it will, the first shard first.
+        size_bytes: of all files.
+        way: copy; move, which leaves nothing behind; link, which leaves the files where they are.
+        folder: of the library.
+    """
+
+    name: str
+    files: tuple[tuple[Path, Path], ...]
+    size_bytes: int
+    way: Way
+    folder: Path
+
+
+def plan_adoption(source: Path, library: Library, way: Way = "copy", name: str = "") -> Adoption:
+    """How the model at `source`, a GGUF file or a folder that holds one, comes into `library`.
+
+    All of its structure is checked as before a load, and every shard must be there.
+
+    Args:
+        name: what to call it; by default as its file is called.
+
+    Raises:
+        ModelNotFound: nothing lies there, or a folder holds no model or several.
+        UnsupportedModel: a pickle or safetensors file, or no language model; the reason is named.
+        CorruptFile: it is damaged, or a shard is missing.
+        ImportRefused: its name cannot be used, or is used already.
+        DiskFull: a copy would not fit; both numbers are in `data`.
+    """
+    source = source.expanduser().absolute()
+    first = _model_in(source) if source.is_dir() else source
+    require_gguf(first)
+    header = preflight.check(first)
+    paths = [first, *(shard.path for shard in header.shards)]
+    known = {identity(model.path) for model in library.found() if model.origin == "library"}
+    if identity(first) in known:
+        raise ImportRefused(f"{first} is in the library already.", "`hearth list` shows its name.")
+    called = _name_of(name or stem(first))
+    files = tuple((path, library.folder / _file_name(called, path)) for path in paths)
+    for _, target in files:
+        if os.path.lexists(target):
+            raise ImportRefused(
+                f"The library has a file {target.name} already.",
+                "Give the new one another name with --name, or remove that one with `hearth rm`.",
+            )
+    size_bytes = sum(part.size_bytes for part in (header, *header.shards))
+    adoption = Adoption(called, files, size_bytes, way, library.folder)
+    _require_room(adoption)
+    return adoption
+
+
+def adopt(adoption: Adoption, on_progress: Callable[[int], None] = lambda done: None) -> Path:
+    """Do it; returns the model's file in the library.
+
+    Files are written under temporary names, made safe against a power cut, and then renamed, the
+    first shard last: a model is in the library whole or not at all. What an import that was killed
+    left behind goes with the next one.
+
+    Args:
+        on_progress: told the bytes copied so far.
+
+    Raises:
+        ImportRefused: the system does not allow it, or a file changed meanwhile.
+    """
+    folder = private_folder(adoption.folder)
+    _clean(folder)
+    temporary = folder / f".import-{os.getpid()}-{secrets.token_hex(4)}"
+    temporary.mkdir(mode=0o700)
+    try:
+        staged = _stage(adoption, temporary, on_progress)
+        for path, target in reversed(staged):
+            _rename_new(path, target)
+        sync_folder(folder)
+        if adoption.way == "move":
+            for origin, _ in adoption.files:
+                origin.unlink(missing_ok=True)
+    except OSError as error:
+        raise ImportRefused(
+            f"{error.filename or adoption.name} cannot be imported: {error.strerror}.",
+            _LINK_HINT if adoption.way == "link" else "Check the disk and its permissions.",
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return adoption.files[0][1]
+
+
+_LINK_HINT = "This system or file system may know no links: leave out --link to copy."
+
+
+def _stage(
+    adoption: Adoption, temporary: Path, on_progress: Callable[[int], None]
+) -> Sequence[tuple[Path, Path]]:
+    """Each file in the temporary folder, with its place in the library.
+
+    A moved file on the same disk gets a second name, so that a move that is killed loses nothing.
+    """
+    staged = []
+    done = 0
+    for origin, target in adoption.files:
+        path = temporary / target.name
+        if adoption.way == "link":
+            path.symlink_to(os.path.realpath(origin))
+        elif adoption.way == "copy" or not _second_name(origin, path):
+            done = _copy(origin, path, done, on_progress)
+        staged.append((path, target))
+    return staged
+
+
+def _second_name(origin: Path, path: Path) -> bool:
+    """Make `path` another name of the file at `origin`; False on another disk."""
+    if origin.is_symlink():
+        return False
+    try:
+        path.hardlink_to(origin)
+    except OSError:
+        return False
+    return True
+
+
+def _copy(origin: Path, path: Path, done: int, on_progress: Callable[[int], None]) -> int:
+    """Copy and make safe; returns `done` with the bytes of the file. Raises `ImportRefused`."""
+    before = origin.stat()
+    with origin.open("rb") as source, path.open("xb") as target:
+        while chunk := source.read(_CHUNK_BYTES):
+            target.write(chunk)
+            done += len(chunk)
+            on_progress(done)
+        target.flush()
+        os.fsync(target.fileno())
+        copied = target.tell()
+    after = origin.stat()
+    if copied != before.st_size or after.st_mtime_ns != before.st_mtime_ns:
+        raise ImportRefused(
+            f"{origin} changed while it was copied.", "Import it when it is complete."
+        )
+    return done
+
+
+def _rename_new(path: Path, target: Path) -> None:
+    """Rename, replacing nothing: somebody may have put a file there since it was looked."""
+    if os.path.lexists(target):
+        raise ImportRefused(
+            f"The library has a file {target.name} by now.", "Import it under another --name."
+        )
+    path.rename(target)
+
+
+def _model_in(folder: Path) -> Path:
+    """The only model of `folder`. Raises as `plan_adoption`."""
+    found = gguf_files(folder)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(path.relative_to(folder).as_posix() for path in found[:8])
+        raise ModelNotFound(f"{folder} holds {len(found)} models.", f"Import one of them: {names}.")
+    try:
+        suffixes = {path.suffix.lower() for path in folder.iterdir()}
+    except OSError as error:
+        raise ModelNotFound(f"{folder} cannot be read: {error.strerror}.") from error
+    if SUFFIX in suffixes:
+        raise ModelNotFound(
+            f"{folder} holds parts of a split model, but not its first.",
+            "Put all of its files there, from -00001-of- on.",
+        )
+    if ".safetensors" in suffixes:
+        raise UnsupportedModel(
+            f"{folder} holds safetensors; the native backend that runs them comes with a later "
+            "version.",
+            "Take the GGUF form of the model.",
+        )
+    if suffixes & set(PICKLE_SUFFIXES):
+        raise UnsupportedModel(
+            f"{folder} holds pickle files, which can run any code when they are loaded: refused.",
+            "Take the GGUF form of the model.",
+        )
+    raise ModelNotFound(f"{folder} holds no GGUF file.", "Name the file, or its folder.")
+
+
+def _name_of(text: str) -> str:
+    """`text` as the name of a file. Raises `ImportRefused`."""
+    name = text[: -len(SUFFIX)] if text.lower().endswith(SUFFIX) else text
+    name = SHARD.sub("", name + SUFFIX)[: -len(SUFFIX)]
+    try:
+        too_long = len(name.encode()) > 200
+    except UnicodeEncodeError:
+        too_long = True
+    if not name or too_long or _BAD_NAME.search(name):
+        raise ImportRefused(
+            f"{text!r} cannot be the name of a model.",
+            "--name takes up to 200 characters of a file's name, without / \\ : * ? \" < > |.",
+        )
+    return name
+
+
+def _file_name(name: str, path: Path) -> str:
+    """How the file at `path` will be called in the library."""
+    part = SHARD.search(path.name)
+    return f"{name}{part[0] if part else ''}{SUFFIX}"
+
+
+def _require_room(adoption: Adoption) -> None:
+    """Raises `DiskFull` unless the copies fit, with something left for everybody else."""
+    place = adoption.folder
+    while not place.exists():
+        place = place.parent
+    stays_on_disk = adoption.way == "move" and all(
+        not origin.is_symlink() and origin.stat().st_dev == place.stat().st_dev
+        for origin, _ in adoption.files
+    )
+    if adoption.way == "link" or stays_on_disk:
+        return
+    free_bytes = free_disk_bytes(place)
+    needed_bytes = adoption.size_bytes + _RESERVE_BYTES
+    if free_bytes < needed_bytes:
+        raise DiskFull(
+            f"{adoption.name} has {adoption.size_bytes:,} bytes, and {adoption.folder} has "
+            f"{free_bytes:,} free, of which {_RESERVE_BYTES:,} must stay.",
+            "Make room, or use the file where it lies with --link.",
+            needed_bytes=needed_bytes,
+            free_bytes=free_bytes,
+        )
+
+
+def _clean(folder: Path) -> None:
+    """Remove what imports left behind whose process is gone."""
+    from psutil import pid_exists
+
+    for path in folder.iterdir():
+        left = _TEMPORARY.fullmatch(path.name)
+        if left is not None and not pid_exists(int(left[1])):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,76 @@
+"""How fast this machine reads memory, which is what limits decoding; measured once, and kept."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from hearth.app.jobs.run import run_job
+from hearth.app.machine import Machine
+from hearth.backends.json_file import write_json
+
+JOB: Final = "hearth.app.library.bandwidth_job"
+_FILE: Final = "bandwidth.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """What was measured, where and when."""
+
+    bytes_per_s: float
+    threads: int
+    cpu: str
+    date: str
+    """ISO 8601."""
+
+    @property
+    def source(self) -> str:
+        """Where the figure comes from, such as "26.9 GB/s read by 2 threads, measured here on
+        2026-11-21"."""
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        rate = f"{self.bytes_per_s / 1e9:.1f} GB/s read by {threads}"
+        return f"{rate}, measured here on {self.date}"
+
+
+def known_bandwidth(cache_dir: Path, machine: Machine) -> Bandwidth | None:
+    """What was measured before on this processor; None if nothing was."""
+    try:
+        stored = json.loads((cache_dir / _FILE).read_text("utf-8"))
+        found = Bandwidth(
+            float(stored["bytes_per_s"]),
+            int(stored["threads"]),
+            str(stored["cpu"]),
+            str(stored["date"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return None  # it is measured anew
+    is_same = found.cpu == machine.cpu and found.threads == machine.usable_cores
+    return found if is_same and found.bytes_per_s > 0 else None
+
+
+def measure_bandwidth(
+    cache_dir: Path, machine: Machine, log_dir: Path | None = None, size_bytes: int | None = None
+) -> Bandwidth:
+    """Measure in a child process, which takes a second, and keep the result.
+
+    Args:
+        cache_dir: exists.
+        log_dir: where the child's log goes.
+        size_bytes: of the memory that is read; None: far more than caches hold.
+
+    Raises:
+        HearthError: the child failed.
+    """
+    question = {"threads": machine.usable_cores, "size_bytes": size_bytes}
+    answer = run_job(JOB, question, lambda _: None, log_dir)
+    found = Bandwidth(
+        float(answer["bytes_per_s"]),
+        machine.usable_cores,
+        machine.cpu,
+        time.strftime("%Y-%m-%d"),
+    )
+    write_json(cache_dir / _FILE, asdict(found))
+    return found

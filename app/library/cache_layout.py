@@ -1,0 +1,156 @@
+"""Where things lie in the cache that the tools of Hugging Face share.
+
+A repository is `models--<organisation>--<name>/`: contents in `blobs/<etag>`, each commit's files
+in `snapshots/<commit>/<path>` as links to them, and in `refs/<revision>` the commit that it stood
+for. What Hearth is downloading lies in `blobs/<etag>.part` beside its journal. Described in
+huggingface_hub's "Understand caching".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from hearth.app.library.errors import UnsafeName
+
+_REPO_ID: Final = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
+_ETAG: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_BAD_ON_WINDOWS: Final = re.compile(r'[<>:"|?*\\]')
+
+
+def hub_cache(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder of the shared cache, found as huggingface_hub finds it: `HF_HUB_CACHE`, or `hub`
+    below `HF_HOME`, or below `huggingface` in the user's cache folder.
+    """
+    environ = os.environ if environ is None else environ
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if environ.get(variable):
+            return _folder(environ[variable])
+    home = environ.get("HF_HOME")
+    if not home:
+        base = environ.get("XDG_CACHE_HOME") or str(Path("~", ".cache"))
+        home = str(Path(base, "huggingface"))
+    return _folder(home) / "hub"
+
+
+def _folder(text: str) -> Path:
+    return Path(os.path.expandvars(text)).expanduser().absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryCache:
+    """The part of a cache that belongs to one model's repository. Nothing of it need exist.
+
+    Raises `UnsafeName` where a name from the Hub would lead elsewhere.
+    """
+
+    cache: Path
+    repo_id: str
+
+    def __post_init__(self) -> None:
+        if not _REPO_ID.fullmatch(self.repo_id) or "--" in self.repo_id or ".." in self.repo_id:
+            raise UnsafeName(f"{self.repo_id!r} is not the name of a repository.")
+
+    @property
+    def folder(self) -> Path:
+        """`models--<organisation>--<name>`."""
+        return self.cache / self._name
+
+    @property
+    def _name(self) -> str:
+        return "--".join(["models", *self.repo_id.split("/")])
+
+    def blob(self, etag: str) -> Path:
+        """A file's content, under its checksum; there only if it is complete and was verified."""
+        if not _ETAG.fullmatch(etag):
+            raise UnsafeName(f"{etag!r} of {self.repo_id} is no checksum.")
+        return self.folder / "blobs" / etag
+
+    def part(self, etag: str) -> Path:
+        """A content that is not complete."""
+        return self.blob(etag).with_name(f"{etag}.part")
+
+    def journal(self, etag: str) -> Path:
+        """Which ranges of `part` are there."""
+        return self.blob(etag).with_name(f"{etag}.part.journal")
+
+    def lock(self, etag: str) -> Path:
+        """Whoever writes the content holds this; huggingface_hub locks the same file."""
+        return self.cache / ".locks" / self._name / f"{self.blob(etag).name}.lock"
+
+    def snapshot(self, commit: str) -> Path:
+        """The folder of a commit's files."""
+        if not _COMMIT.fullmatch(commit):
+            raise UnsafeName(f"{commit!r} of {self.repo_id} is no commit.")
+        return self.folder / "snapshots" / commit
+
+    def file(self, commit: str, path: str) -> Path:
+        """The file that other programs open."""
+        pure = PurePosixPath(path)
+        parts = path.split("/")
+        is_unsafe = (
+            pure.is_absolute()
+            or any(part in ("", ".", "..") for part in parts)
+            or "\0" in path
+            or (sys.platform == "win32" and _BAD_ON_WINDOWS.search(path) is not None)
+        )
+        if is_unsafe:
+            raise UnsafeName(f"{path!r} of {self.repo_id} is no safe name for a file.")
+        return self.snapshot(commit).joinpath(*parts)
+
+    def is_there(self, commit: str, path: str) -> bool:
+        """The commit's file is complete."""
+        return self.file(commit, path).exists()
+
+    def place(self, commit: str, path: str, etag: str) -> Path:
+        """Make `blob(etag)` the commit's file, and return that.
+
+        A link; where the file system has none (or `HF_HUB_DISABLE_SYMLINKS` is set), a second name
+        of the same content; where it has neither, the content itself moves there.
+        """
+        blob, file = self.blob(etag), self.file(commit, path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists():
+            return file
+        file.unlink(missing_ok=True)  # A link to a content that somebody removed.
+        try:
+            if os.environ.get("HF_HUB_DISABLE_SYMLINKS", "").upper() in ("1", "ON", "YES", "TRUE"):
+                raise OSError("links are switched off")
+            file.symlink_to(os.path.relpath(blob, file.parent))
+        except OSError:
+            try:
+                file.hardlink_to(blob)
+            except OSError:
+                os.replace(blob, file)
+        sync_folder(file.parent)
+        return file
+
+    def set_revision(self, revision: str, commit: str) -> None:
+        """Remember that `revision` (a branch or tag) stands for `commit`."""
+        if revision == commit:
+            return
+        refs = self.folder / "refs"
+        reference = refs.joinpath(*revision.split("/"))
+        if any(part in ("", ".", "..") for part in revision.split("/")):
+            raise UnsafeName(f"{revision!r} is no revision.")
+        reference.parent.mkdir(parents=True, exist_ok=True)
+        fresh = reference.with_name(f"{reference.name}.{os.getpid()}.tmp")
+        fresh.write_text(commit, encoding="ascii")
+        os.replace(fresh, reference)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that names in `folder` outlast a power cut, where the system can."""
+    if sys.platform == "win32":
+        return
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

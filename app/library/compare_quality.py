@@ -1,0 +1,199 @@
+"""What quantizing did to a model: perplexity and speed, measured the same way before and after.
+
+Perplexity: the text is cut into windows that do not overlap, and of each the second half is scored,
+so that every scored token has at least half a window before it (the protocol of llama.cpp's
+`llama-perplexity`, with the model's own beginning-of-text token in front). Numbers of another text,
+window or protocol cannot be compared with these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from hearth.backends.contract import (
+    Backend,
+    Failed,
+    Finished,
+    ModelSpec,
+    Request,
+    SamplingParams,
+)
+from hearth.backends.errors import HearthError, from_info
+
+if TYPE_CHECKING:
+    from hearth.app.host_link import Host
+
+WINDOW_TOKENS: Final = 512
+MOST_TOKENS: Final = 8192
+_FEWEST_TOKENS: Final = 32
+_PROMPT_TOKENS: Final = 64
+_DECODED_TOKENS: Final = 64
+_DECODE_RUNS: Final = 3
+
+OnProgress = Callable[[int, int], None]
+"""Gets tokens done and tokens in all."""
+
+
+class TextTooShort(HearthError):
+    """The text has too few tokens to say anything about a model."""
+
+    code = "text_too_short"
+    exit_code = 2
+    http_status = 422
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What was measured of one model."""
+
+    perplexity: float
+    """e to the mean negative log probability of the scored tokens; lower is better."""
+    perplexity_error: float
+    """Its standard error."""
+    scored_tokens: int
+    window_tokens: int
+    decode_tok_per_s: float
+    """The best of three greedy answers; 0 if none could be measured."""
+    losses: tuple[float, ...] = field(repr=False)
+    """Negative log probability of each scored token."""
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON values, without the single tokens."""
+        facts = asdict(self)
+        del facts["losses"]
+        return facts
+
+
+def perplexity_change(before: Quality, after: Quality) -> tuple[float, float]:
+    """(relative change of perplexity, its standard error), from the same tokens in both: what two
+    models find hard alike cancels out, so that this is known far better than either perplexity.
+
+    Raises:
+        ValueError: they were not measured on the same tokens.
+    """
+    differences = [b - a for a, b in zip(before.losses, after.losses, strict=True)]
+    mean, error = _mean_and_error(differences)
+    return math.expm1(mean), math.exp(mean) * error
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
+    return mean, math.sqrt(variance / len(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A text to measure on."""
+
+    name: str
+    text: str
+    marked: bool = False
+    """Special tokens written in it are meant as such."""
+
+
+def bundled_sample(*, for_guide: bool = False) -> Sample:
+    """The text that is measured on where the user gives none: prose, code and a table in English.
+
+    Args:
+        for_guide: conversations instead, as the bundled model was trained on, which knows little
+            else; drawn anew from its corpus (`hearth.assets.guide.data.clean_conversations`).
+    """
+    from importlib.resources import files
+
+    name = "guide.txt" if for_guide else "sample.txt"
+    text = (files("hearth.assets") / "texts" / name).read_text(encoding="utf-8")
+    return Sample(f"bundled {name}", text, marked=for_guide)
+
+
+async def measure(
+    backend: Backend,
+    sample: Sample,
+    *,
+    most_tokens: int = MOST_TOKENS,
+    on_progress: OnProgress = lambda done, total: None,
+) -> Quality:
+    """Perplexity of the model on the first `most_tokens` of `sample`, and its decoding speed.
+
+    Raises:
+        TextTooShort: it has under 32 tokens.
+        HearthError: the model cannot be loaded, or stopped answering.
+    """
+    info = await backend.info()
+    prefix = await _beginning(backend)
+    ids = (await backend.tokenize(sample.text, special=sample.marked))[:most_tokens]
+    window = min(WINDOW_TOKENS, info.context or WINDOW_TOKENS, len(ids) + len(prefix))
+    if len(ids) < _FEWEST_TOKENS:
+        raise TextTooShort(
+            f"{sample.name} has {len(ids):,} tokens; at least {_FEWEST_TOKENS} are needed.",
+            "Take a text of a few pages.",
+        )
+    losses: list[float] = []
+    step = window - len(prefix)
+    starts = range(0, len(ids) - step + 1, step)
+    for number, start in enumerate(starts, 1):
+        piece = [*prefix, *ids[start : start + step]]
+        scores = await backend.score(piece)
+        losses += [-logprob for logprob in scores.logprobs[window // 2 - 1 :]]
+        on_progress(number * step, len(starts) * step)
+    mean, error = _mean_and_error(losses)
+    prompt = [*prefix, *ids[:_PROMPT_TOKENS]][: max(1, window // 2)]
+    speeds = [await _decode_speed(backend, prompt, window) for _ in range(_DECODE_RUNS)]
+    return Quality(
+        perplexity=math.exp(mean),
+        perplexity_error=math.exp(mean) * error,
+        scored_tokens=len(losses),
+        window_tokens=window,
+        decode_tok_per_s=max(speeds),
+        losses=tuple(losses),
+    )
+
+
+async def measure_on(
+    host: Host,
+    spec: ModelSpec,
+    sample: Sample,
+    *,
+    most_tokens: int = MOST_TOKENS,
+    on_progress: OnProgress = lambda done, total: None,
+) -> Quality:
+    """`measure` of the model of `spec`, which is unloaded again if it was not loaded before, so
+    that the next one has room.
+    """
+    loaded = {worker.path for worker in (await host.stats()).workers}
+    try:
+        return await measure(
+            host.backend(spec), sample, most_tokens=most_tokens, on_progress=on_progress
+        )
+    finally:
+        if spec.path not in loaded:
+            await host.unload(spec.path)
+
+
+async def _beginning(backend: Backend) -> Sequence[int]:
+    """The ids that this model gets before any text: its beginning-of-text token, or none."""
+    word = "a"
+    alone = await backend.tokenize(word)
+    prompt = (await backend.render(Request(text=word))).ids
+    kept = len(prompt) - len(alone)
+    return prompt[:kept] if kept > 0 and list(prompt[kept:]) == list(alone) else ()
+
+
+async def _decode_speed(backend: Backend, prompt: list[int], window: int) -> float:
+    request = Request(
+        token_ids=tuple(prompt),
+        sampling=SamplingParams(temperature=0.0),
+        max_tokens=min(_DECODED_TOKENS, window - len(prompt)),
+        ignore_eos=True,
+        reuse_prefix=False,
+    )
+    speed = 0.0
+    async for event in backend.generate(request):
+        if isinstance(event, Failed):
+            raise from_info(event.error)
+        if isinstance(event, Finished):
+            speed = event.timings.decode_tok_per_s
+    return speed

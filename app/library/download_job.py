@@ -1,0 +1,77 @@
+"""One download in a process of its own: `python -m hearth.app.library.download_job`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+from hearth.app.jobs.child import Reporter, serve
+from hearth.app.library.download import Download, Downloader, Limits
+from hearth.app.library.hub import Hub
+
+MODULE: Final = "hearth.app.library.download_job"
+_LOOK_EVERY_S: Final = 0.1
+
+
+def question(
+    download: Download,
+    cache: Path,
+    *,
+    hub: Hub,
+    limits: Limits | None = None,
+) -> dict[str, Any]:
+    """What to ask the job.
+
+    Args:
+        cache: the shared cache's folder.
+        limits: how hard it tries; None: as `Limits` has it.
+    """
+    values = {name: getattr(limits, name) for name in Limits.__slots__} if limits else {}
+    return {
+        "download": download.to_json(),
+        "cache": str(cache),
+        "endpoint": hub.endpoint,
+        "offline": hub.offline,
+        "limits": values,
+    }
+
+
+def work(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+    """Download what `question` asks for.
+
+    Returns `snapshot`, the folder of the commit's files, `files` in it, and `size_bytes`.
+
+    Raises:
+        Stopped: it was told to; what arrived is kept.
+        HearthError: see `Downloader.run`.
+    """
+    download = Download.from_json(question["download"])
+    hub = Hub(offline=question["offline"], address=question["endpoint"])
+    hub.require_online(f"Downloading {download.repo_id} needs a connection.")
+    downloader = Downloader(
+        download, Path(question["cache"]), hub.endpoint, reporter, Limits(**question["limits"])
+    )
+    snapshot = asyncio.run(_unless_stopped(downloader, reporter))
+    return {
+        "snapshot": str(snapshot),
+        "files": [str(snapshot / file.path) for file in download.files],
+        "size_bytes": download.size_bytes,
+    }
+
+
+async def _unless_stopped(downloader: Downloader, reporter: Reporter) -> Path:
+    """What `downloader` returns; cancelled as soon as `reporter` is told to stop."""
+    running = asyncio.create_task(downloader.run())
+    while not running.done():
+        await asyncio.wait([running], timeout=_LOOK_EVERY_S)
+        if reporter.stopped and not running.done():
+            running.cancel()
+            await asyncio.wait([running])
+            if running.cancelled():
+                reporter.check()
+    return await running
+
+
+if __name__ == "__main__":
+    serve(work)

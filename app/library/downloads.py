@@ -1,0 +1,356 @@
+"""The queue of downloads: kept on disk, at most two at a time, each in a process of its own.
+
+One process of Hearth looks after the queue; the others may look at it. What runs when that process
+ends, however it does, waits when the queue is opened again and goes on from where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, get_args
+
+from hearth.app.jobs.child import Stopped
+from hearth.app.jobs.job import Job
+from hearth.app.library import download_job
+from hearth.app.library.download import Download, discard_parts
+from hearth.app.library.download_rate import Rate
+from hearth.app.library.errors import (
+    DownloadNotFound,
+    HubUnreachable,
+    QueueHeld,
+    QueueUnreadable,
+)
+from hearth.app.library.hub import Hub
+from hearth.app.paths import private_folder
+from hearth.backends.contract import ErrorInfo
+from hearth.backends.errors import HearthError, InternalError, to_info
+from hearth.backends.json_file import write_json
+from hearth.backends.lock import LockFile
+
+DownloadState = Literal["waiting", "running", "paused", "failed", "done"]
+Values = dict[str, Any]
+_VERSION: Final = 1
+
+
+class RunningJob(Protocol):
+    """What the queue needs of a `Job`."""
+
+    def updates(self) -> AsyncIterator[Values]:
+        """What it tells, until it ends."""
+
+    async def result(self) -> Values:
+        """What came out; raises a `HearthError`."""
+
+    def stop(self) -> None:
+        """Ask it to end."""
+
+    async def close(self) -> None:
+        """End it at once."""
+
+
+Start = Callable[[Values], Awaitable[RunningJob]]
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadItem:
+    """One download of the queue, as it is now.
+
+    Attributes:
+        name: what people call it, such as "organisation/name:Q4_K_M".
+        activity: of a running one: downloading, checking, or waiting for another process.
+        bytes_per_s, eta_s: None while unknown.
+        error: why it is paused, failed or waits for the connection.
+    """
+
+    id: str
+    name: str
+    state: DownloadState
+    activity: str
+    file: str
+    done_bytes: int
+    total_bytes: int
+    bytes_per_s: float | None
+    eta_s: float | None
+    error: ErrorInfo | None
+
+
+@dataclass(slots=True)
+class _Entry:
+    id: str
+    name: str
+    download: Download
+    state: DownloadState = "waiting"
+    done_bytes: int = 0
+    error: ErrorInfo | None = None
+    activity: str = ""
+    file: str = ""
+    rate: Rate = field(default_factory=Rate)
+    job: RunningJob | None = None
+    task: asyncio.Task[None] | None = None
+    is_ending: bool = False
+    not_before: float = 0.0
+
+    def item(self) -> DownloadItem:
+        total = self.download.size_bytes
+        running = self.state == "running"
+        return DownloadItem(
+            id=self.id,
+            name=self.name,
+            state=self.state,
+            activity=self.activity if running else "",
+            file=self.file if running else "",
+            done_bytes=self.done_bytes,
+            total_bytes=total,
+            bytes_per_s=self.rate.bytes_per_s if running else None,
+            eta_s=self.rate.eta_s(total - self.done_bytes) if running else None,
+            error=self.error,
+        )
+
+    def to_json(self) -> Values:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "download": self.download.to_json(),
+            "state": self.state,
+            "done_bytes": self.done_bytes,
+            "error": asdict(self.error) if self.error else None,
+        }
+
+    @classmethod
+    def from_json(cls, values: Values) -> _Entry:
+        state = values["state"]
+        if state not in get_args(DownloadState):
+            raise ValueError(f"state {state!r}")
+        return cls(
+            id=values["id"],
+            name=values["name"],
+            download=Download.from_json(values["download"]),
+            state="waiting" if state == "running" else state,
+            done_bytes=values["done_bytes"],
+            error=ErrorInfo(**values["error"]) if values["error"] else None,
+        )
+
+
+class Downloads:
+    """The queue. Everything but `items` needs to be its only keeper, and raises `QueueHeld` where
+    another process is.
+
+    Args:
+        file: where it is kept; `.lock` beside it is held by its keeper.
+        cache: the shared cache's folder.
+        hub: where downloads come from.
+        log_dir: where what the jobs print goes; None: nowhere.
+        most_running: at a time.
+        retry_s: after which a download that lost its connection is tried again.
+        start: starts a job with a question.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        cache: Path,
+        hub: Hub,
+        *,
+        log_dir: Path | None = None,
+        most_running: int = 2,
+        retry_s: float = 60.0,
+        start: Start | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = file
+        self._cache = cache
+        self._hub = hub
+        self._log_dir = log_dir
+        self._most_running = most_running
+        self._retry_s = retry_s
+        self._start = start or self._start_job
+        self._clock = clock
+        self._lock = LockFile(file.with_suffix(".lock"))
+        self._is_keeper = False
+        self._entries: list[_Entry] = []
+        self._changed = asyncio.Event()
+
+    def items(self) -> tuple[DownloadItem, ...]:
+        """All of it, in the order in which it is worked off. Raises `QueueUnreadable`."""
+        entries = self._entries if self._is_keeper else self._read()
+        return tuple(entry.item() for entry in entries)
+
+    async def add(self, download: Download, name: str) -> str:
+        """Put `download` at the end; returns its id. One that is there already and not done is not
+        put twice.
+        """
+        self._keep()
+        for entry in self._entries:
+            if entry.download == download and entry.state != "done":
+                return entry.id
+        entry = _Entry(uuid.uuid4().hex[:8], name, download)
+        self._entries.append(entry)
+        self._save()
+        return entry.id
+
+    async def pause(self, ident: str) -> None:
+        """Stop it until `resume`; what arrived is kept. Nothing if it has ended."""
+        entry = self._find(ident)
+        if entry.state in ("waiting", "running"):
+            entry.state, entry.error = "paused", None
+            self._save()
+            await self._end_job(entry)
+
+    async def resume(self, ident: str) -> None:
+        """Let it go on, or try again. Nothing if it is not paused or failed."""
+        entry = self._find(ident)
+        if entry.state in ("paused", "failed") or entry.not_before:
+            entry.state, entry.error, entry.not_before = "waiting", None, 0.0
+            self._save()
+
+    async def cancel(self, ident: str) -> None:
+        """Take it out of the queue, and remove what arrived unless it is complete."""
+        entry = self._find(ident)
+        self._entries.remove(entry)
+        self._save()
+        await self._end_job(entry)
+        await asyncio.to_thread(discard_parts, entry.download, self._cache)
+
+    async def move(self, ident: str, place: int) -> None:
+        """Put it at `place` of the order, 0 the first."""
+        entry = self._find(ident)
+        self._entries.remove(entry)
+        self._entries.insert(max(place, 0), entry)
+        self._save()
+
+    async def run(self) -> None:
+        """Work the queue off, until cancelled; then what runs is stopped and stays in the queue."""
+        self._keep()
+        try:
+            while True:
+                self._changed.clear()
+                now = self._clock()
+                for entry in self._due(now):
+                    entry.state, entry.error = "running", None
+                    entry.task = asyncio.create_task(self._work(entry))
+                    self._save(wake=False)
+                later = [entry.not_before for entry in self._entries if entry.not_before > now]
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(later) - now if later else None):
+                        await self._changed.wait()
+        finally:
+            for entry in list(self._entries):
+                await self._end_job(entry)
+
+    def close(self) -> None:
+        """Let another process keep the queue."""
+        self._lock.release()
+        self._is_keeper = False
+
+    def _due(self, now: float) -> Sequence[_Entry]:
+        """What is to be started now."""
+        running = sum(entry.task is not None for entry in self._entries)
+        waiting = [
+            entry
+            for entry in self._entries
+            if entry.state == "waiting" and entry.task is None and entry.not_before <= now
+        ]
+        return waiting[: max(self._most_running - running, 0)]
+
+    async def _work(self, entry: _Entry) -> None:
+        """Run one download to its end, whichever that is."""
+        entry.not_before, entry.is_ending = 0.0, False
+        entry.rate = Rate(clock=self._clock)
+        try:
+            entry.job = await self._start(
+                download_job.question(entry.download, self._cache, hub=self._hub)
+            )
+            if entry.is_ending:
+                entry.job.stop()
+            async for values in entry.job.updates():
+                entry.activity = values["state"]
+                entry.file = values["file"]
+                entry.done_bytes = values["done_bytes"]
+                entry.rate.note(entry.done_bytes)
+            await entry.job.result()
+            entry.state, entry.done_bytes = "done", entry.download.size_bytes
+        except Stopped:
+            if entry.state == "running":
+                entry.state = "waiting"
+        except HearthError as error:
+            self._settle(entry, error)
+        except OSError as error:
+            failure = f"The process of a download did not start: {error.strerror or error}."
+            self._settle(entry, InternalError(failure))
+        finally:
+            if entry.job is not None:
+                await entry.job.close()
+            entry.job = entry.task = None
+            self._save()
+
+    def _settle(self, entry: _Entry, error: HearthError) -> None:
+        """What becomes of a download that ended with `error`."""
+        if entry.state != "running":
+            return
+        entry.error = to_info(error)
+        if isinstance(error, HubUnreachable):
+            entry.state, entry.not_before = "waiting", self._clock() + self._retry_s
+        elif error.code in ("disk_full", "offline"):
+            entry.state = "paused"
+        else:
+            entry.state = "failed"
+
+    async def _end_job(self, entry: _Entry) -> None:
+        """Stop what runs for `entry`, and wait until it has ended."""
+        entry.is_ending = True
+        if entry.job is not None:
+            entry.job.stop()
+        if entry.task is not None:
+            await asyncio.wait([entry.task])
+
+    async def _start_job(self, question: Values) -> RunningJob:
+        return await Job.start(download_job.MODULE, question, self._log_dir)
+
+    def _find(self, ident: str) -> _Entry:
+        self._keep()
+        for entry in self._entries:
+            if entry.id == ident:
+                return entry
+        raise DownloadNotFound(f"No download goes by {ident}.", "Look at the list again.")
+
+    def _keep(self) -> None:
+        """Become the keeper of the queue, and read it, unless that was done."""
+        if self._is_keeper:
+            return
+        private_folder(self._path.parent)
+        if not self._lock.acquire():
+            raise QueueHeld(
+                "Another Hearth is looking after the downloads.",
+                "Use that one, or `hearth pull`, which does not need the queue.",
+            )
+        self._entries = self._read()
+        self._is_keeper = True
+
+    def _read(self) -> list[_Entry]:
+        try:
+            document = json.loads(self._path.read_text(encoding="utf-8"))
+            if document["version"] != _VERSION:
+                raise ValueError(f"version {document['version']!r}")
+            return [_Entry.from_json(values) for values in document["downloads"]]
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError) as error:
+            raise QueueUnreadable(
+                f"{self._path} cannot be read: {error}.",
+                "Remove it: downloads go on from where they were when they are asked for again.",
+            ) from error
+
+    def _save(self, *, wake: bool = True) -> None:
+        """Keep the queue as it is now, and let `run` look at it."""
+        document = {"version": _VERSION, "downloads": [entry.to_json() for entry in self._entries]}
+        write_json(self._path, document)
+        if wake:
+            self._changed.set()

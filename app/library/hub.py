@@ -1,0 +1,327 @@
+"""What the Hugging Face Hub has: search, and the files of one repository.
+
+Endpoint, token, proxies, certificates and offline mode are those of huggingface_hub
+(`HF_ENDPOINT`, `HF_TOKEN`, `HTTPS_PROXY`, `SSL_CERT_FILE`, `HF_HUB_OFFLINE`); it is imported when
+it is first needed, with its telemetry off.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import quote
+
+from hearth.app.library.errors import (
+    GatedRepository,
+    HubRefused,
+    HubUnreachable,
+    OfflineError,
+    RepositoryChanged,
+    RepositoryNotFound,
+)
+from hearth.backends.errors import HearthError
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import ModelInfo
+
+Sort = Literal["trending", "downloads", "likes", "changed"]
+_SORTS: Final[Mapping[str, str]] = {
+    "trending": "trendingScore",
+    "downloads": "downloads",
+    "likes": "likes",
+    "changed": "lastModified",
+}
+_EXPAND: Final = ("downloads", "likes", "gated", "tags", "lastModified", "gguf", "safetensors")
+_LICENCE_TAG: Final = "license:"
+_TIMEOUT_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """A repository as a search shows it.
+
+    Attributes:
+        licence: its identifier, such as "apache-2.0"; empty if the repository does not say.
+        parameters: how many weights; None if the Hub does not know.
+    """
+
+    repo_id: str
+    downloads: int
+    likes: int
+    gated: bool
+    licence: str
+    tags: tuple[str, ...]
+    changed_at: datetime | None
+    parameters: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryFile:
+    """One file of a repository.
+
+    Attributes:
+        sha256: of its content, for files in LFS; None for small ones.
+        blob_id: git's SHA-1 of the content, or for a file in LFS of its pointer.
+    """
+
+    path: str
+    size_bytes: int
+    sha256: str | None
+    blob_id: str
+
+    @property
+    def etag(self) -> str:
+        """The name of its content in the cache: what the Hub sends as its ETag."""
+        return self.sha256 or self.blob_id
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository at one commit, with all its files.
+
+    Attributes:
+        revision: what was asked for: a branch, a tag or a commit.
+        commit: 40 hexadecimal digits.
+        parameters: how many weights; None if the Hub does not know.
+        context: tokens that the model was trained on; None if the Hub does not know.
+    """
+
+    repo_id: str
+    revision: str
+    commit: str
+    gated: bool
+    licence: str
+    files: tuple[RepositoryFile, ...]
+    parameters: int | None = None
+    context: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """A Hugging Face Hub.
+
+    Attributes:
+        offline: open no connection.
+        address: of another Hub than that of `HF_ENDPOINT`.
+    """
+
+    offline: bool = False
+    address: str | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is, without a slash at the end."""
+        return hub_endpoint(self.address)
+
+    def search(
+        self, query: str, *, limit: int = 30, sort: Sort = "trending", tag: str | None = None
+    ) -> list[HubModel]:
+        """The models whose names contain `query`, at most `limit` of them.
+
+        Args:
+            tag: only those with this tag, such as "gguf".
+
+        Raises:
+            OfflineError, HubUnreachable, HubRefused: as their names say.
+        """
+        self.require_online("Searching the Hub needs a connection.")
+        parameters: dict[str, Any] = {
+            "search": query,
+            "limit": limit,
+            "sort": _SORTS[sort],
+            "expand": list(_EXPAND),
+        }
+        if tag is not None:
+            parameters["filter"] = tag
+        with hub_errors(query, self.endpoint):
+            from huggingface_hub import get_session
+            from huggingface_hub.hf_api import ModelInfo
+            from huggingface_hub.utils import (  # type: ignore[attr-defined]
+                build_hf_headers,
+                hf_raise_for_status,
+            )
+
+            # HfApi.list_models takes no timeout, and huggingface_hub's client has none (2.4.0).
+            response = get_session().get(
+                f"{self.endpoint}/api/models",
+                params=parameters,
+                headers=build_hf_headers(library_name="hearth"),
+                timeout=_TIMEOUT_S,
+            )
+            hf_raise_for_status(response)
+            make: Callable[..., ModelInfo] = ModelInfo
+            return [_model(make(**found)) for found in response.json()[:limit]]
+
+    def repository(self, repo_id: str, revision: str = "main") -> Repository:
+        """`repo_id` as it is at `revision` now, with the size and checksum of each file.
+
+        Raises:
+            RepositoryNotFound: there is none, it is private, or it has no such revision.
+            GatedRepository: even its list of files is only for those who accepted the licence.
+            OfflineError, HubUnreachable, HubRefused: as their names say.
+        """
+        self.require_online(f"Looking up {repo_id} on the Hub needs a connection.")
+        with hub_errors(repo_id, self.endpoint):
+            from huggingface_hub import HfApi
+
+            api = HfApi(endpoint=self.endpoint, library_name="hearth")
+            info = api.model_info(
+                repo_id, revision=revision, timeout=_TIMEOUT_S, files_metadata=True
+            )
+            return _repository(info, revision)
+
+    def require_online(self, message: str) -> None:
+        """Raises `OfflineError` with `message` if no connection may be opened."""
+        prepare_library()
+        from huggingface_hub.constants import is_offline_mode
+
+        if self.offline or is_offline_mode():
+            raise OfflineError(message)
+
+
+def hub_endpoint(address: str | None = None) -> str:
+    """`address`, or what `HF_ENDPOINT` says, or the public Hub; without a slash at the end."""
+    return (address or os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def prepare_library() -> None:
+    """To be called before huggingface_hub is imported: it reads then whether it may send telemetry
+    and look up agents, once a day, on its own.
+    """
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+
+@contextmanager
+def hub_errors(name: str, endpoint: str) -> Iterator[None]:
+    """Turns what huggingface_hub raises inside into errors of Hearth.
+
+    Args:
+        name: the repository, or what was searched.
+        endpoint: the Hub's address, for hints.
+    """
+    prepare_library()
+    import httpx2
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+    )
+
+    try:
+        yield
+    except OfflineModeIsEnabled as error:
+        raise OfflineError("The Hub is not asked: huggingface_hub is offline.") from error
+    except HFValidationError as error:
+        raise RepositoryNotFound(
+            f'"{name}" is not the name of a repository.',
+            "Names look like organisation/name; `hearth pull` searches for anything else.",
+        ) from error
+    except HfHubHTTPError as error:
+        raise refusal(error, name, endpoint) from error
+    except httpx2.HTTPError as error:
+        raise HubUnreachable(
+            f"{endpoint} cannot be reached: {error or type(error).__name__}.",
+            "Check the connection, HTTPS_PROXY and HF_ENDPOINT; models that are here work without.",
+        ) from error
+
+
+def refusal(error: Exception, name: str, endpoint: str) -> HearthError:
+    """The error of Hearth for one that huggingface_hub made of the Hub's answer."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        RemoteEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    if isinstance(error, GatedRepoError):
+        url = f"{endpoint}/{quote(name)}"
+        return GatedRepository(
+            f"{name} is gated: its files are for those who accepted its licence.",
+            f"Accept it at {url}, make a token at {endpoint}/settings/tokens, and set HF_TOKEN.",
+            url=url,
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return RepositoryNotFound(
+            f"{name} has no such revision.", f"See {endpoint}/{quote(name)}/tree/main."
+        )
+    if isinstance(error, RemoteEntryNotFoundError):
+        return RepositoryChanged(
+            f"{name} does not have a file that it had listed.", "Look it up again."
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return RepositoryNotFound(
+            f"The Hub at {endpoint} has no repository {name}, or it is private.",
+            "Check the name; for a private one set HF_TOKEN.",
+            name=name,
+        )
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
+    hints = {
+        401: f"The token in HF_TOKEN is not valid: make one at {endpoint}/settings/tokens.",
+        403: "The token in HF_TOKEN may not do this.",
+        429: "Too many requests: try again in a few minutes, or set HF_TOKEN.",
+    }
+    if status >= 500:
+        return HubUnreachable(
+            f"{endpoint} is in trouble (HTTP {status}).", "Try again later.", status=status
+        )
+    hint = hints.get(status, "Try again; if it stays, look at the Hub's web page.")
+    return HubRefused(f"The Hub refused {name} (HTTP {status}).", hint, status=status)
+
+
+def _model(info: ModelInfo) -> HubModel:
+    tags = tuple(info.tags or ())
+    return HubModel(
+        repo_id=info.id,
+        downloads=info.downloads or 0,
+        likes=info.likes or 0,
+        gated=bool(info.gated),
+        licence=_licence(info),
+        tags=tags,
+        changed_at=info.last_modified,
+        parameters=_parameters(info),
+    )
+
+
+def _repository(info: ModelInfo, revision: str) -> Repository:
+    files = []
+    for sibling in info.siblings or ():
+        size = sibling.lfs.size if sibling.lfs is not None else sibling.size
+        if size is None or sibling.blob_id is None:
+            raise HubRefused(
+                f"The Hub does not say how large {sibling.rfilename} of {info.id} is.",
+                "An endpoint of HF_ENDPOINT must answer `blobs=true` as huggingface.co does.",
+            )
+        sha256 = sibling.lfs.sha256 if sibling.lfs is not None else None
+        files.append(RepositoryFile(sibling.rfilename, size, sha256, sibling.blob_id))
+    if info.sha is None:
+        raise HubRefused(f"The Hub does not say at which commit {info.id} is.", "Try again.")
+    return Repository(
+        repo_id=info.id,
+        revision=revision,
+        commit=info.sha,
+        gated=bool(info.gated),
+        licence=_licence(info),
+        files=tuple(files),
+        parameters=_parameters(info),
+        context=_number((info.gguf or {}).get("context_length")),
+    )
+
+
+def _licence(info: ModelInfo) -> str:
+    tags = [tag for tag in info.tags or () if tag.startswith(_LICENCE_TAG)]
+    return tags[0].removeprefix(_LICENCE_TAG) if tags else ""
+
+
+def _parameters(info: ModelInfo) -> int | None:
+    known = _number((info.gguf or {}).get("total"))
+    return known or (_number(info.safetensors.total) if info.safetensors is not None else None)
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None

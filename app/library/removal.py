@@ -1,0 +1,242 @@
+"""Deleting a model: first what that would delete and free, then the deed.
+
+Files go from the library folder and the Hugging Face cache alone, which Hearth downloads into. What
+other programs keep is theirs to delete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hearth.app.library.local import FoundModel, Library
+from hearth.app.library.sources import SHARD, identity
+from hearth.backends.errors import HearthError
+from hearth.quant.gguf.shards import shard_path
+
+
+class NotRemovable(HearthError):
+    """A model that Hearth must not delete; the hint says who may, and how."""
+
+    code = "not_removable"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What deleting a model means.
+
+    Attributes:
+        name: the model's.
+        paths: files and links to delete.
+        frees_bytes: that the disk gets back; what has another name elsewhere frees nothing.
+        keeps: what stays although one might think otherwise, each in a sentence.
+        folder: the library folder or the repository's in the Hugging Face cache; nothing outside of
+            it is deleted.
+        is_cached: it lies in the Hugging Face cache.
+    """
+
+    name: str
+    paths: tuple[Path, ...]
+    frees_bytes: int
+    keeps: tuple[str, ...]
+    folder: Path
+    is_cached: bool
+
+
+def plan_removal(model: FoundModel, library: Library) -> Removal:
+    """What deleting `model` would delete, free and keep; nothing is deleted yet.
+
+    Raises:
+        NotRemovable: it is bundled, remote, another program's, or outside of the library.
+    """
+    if model.origin == "library":
+        return _checked(_from_library(model, library.folder))
+    if model.origin == "huggingface":
+        for source in library.sources:
+            if source.store == "huggingface" and model.path.is_relative_to(source.folder):
+                return _checked(_from_cache(model, source.folder))
+    raise NotRemovable(*_refusal(model), name=model.name, origin=model.origin)
+
+
+def remove(removal: Removal) -> None:
+    """Delete what `removal` lists, and folders that are empty then. The model must not be loaded.
+
+    Raises:
+        NotRemovable: a file cannot be deleted; what was deleted before it is gone.
+    """
+    for path in _checked(removal).paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise NotRemovable(
+                f"{path} cannot be deleted: {error.strerror}.",
+                "Close the programs that use it, and check the folder's permissions.",
+            ) from error
+    for path in removal.paths:
+        _prune(path.parent, removal.folder)
+    if removal.is_cached:
+        _forget_revisions(removal.folder)
+
+
+def _refusal(model: FoundModel) -> tuple[str, str]:
+    """Why `model` is not deleted, and what to do instead."""
+    match model.origin:
+        case "bundled":
+            return f"{model.name} comes with Hearth.", "It leaves when Hearth is uninstalled."
+        case "remote":
+            return (
+                f"{model.name} is on another machine.",
+                f'Take [remotes."{model.name}"] out of settings.toml to see it no more.',
+            )
+        case "ollama":
+            return f"{model.name} belongs to Ollama.", f"Delete it there: ollama rm {model.name}"
+        case "lmstudio":
+            return (
+                f"{model.name} belongs to LM Studio.",
+                "Delete it there, among its models on disk.",
+            )
+        case "llama.cpp":
+            return (
+                f"{model.name} lies in the cache of llama.cpp.",
+                f"Delete the file yourself if llama.cpp needs it no more: {model.path}",
+            )
+        case _:
+            return (
+                f"{model.name} does not lie in Hearth's library.",
+                f"Delete the file yourself: {model.path}",
+            )
+
+
+def _checked(removal: Removal) -> Removal:
+    """`removal`, all of it inside of its folder. Raises `NotRemovable`."""
+    for path in removal.paths:
+        if not _is_below(path, removal.folder):
+            raise NotRemovable(
+                f"{path} is reached from {removal.folder} by a link, and lies outside of it.",
+                "Delete that link, or the file, yourself.",
+            )
+    return removal
+
+
+def _from_library(model: FoundModel, folder: Path) -> Removal:
+    paths = _shards(model.path)
+    keeps = []
+    for path in paths:
+        if path.is_symlink():
+            keeps.append(f"{path.name} is a link; the file it leads to stays: {_target(path)}.")
+        elif _links(path) > 1:
+            keeps.append(f"{path.name} has another name elsewhere, under which it stays.")
+    return Removal(
+        model.name,
+        tuple(paths),
+        sum(_bytes_of(path) for path in paths if not path.is_symlink() and _links(path) == 1),
+        tuple(keeps),
+        folder,
+        is_cached=False,
+    )
+
+
+def _from_cache(model: FoundModel, cache: Path) -> Removal:
+    """The snapshot's links, and each blob that no other file of the repository leads to."""
+    folder = cache / model.path.relative_to(cache).parts[0]
+    files = _shards(model.path)
+    ours = set(files)
+    used = {identity(path) for path in _files(folder / "snapshots") if path not in ours}
+    blobs = {identity(path): path for path in _files(folder / "blobs")}
+    paths, keeps, frees_bytes = list(files), [], 0
+    for path in files:
+        content = identity(path)
+        if content in used:
+            keeps.append(f"{path.name} stays in another revision of {model.repo}.")
+            continue
+        blob = blobs.get(content)
+        if blob is None and path.is_symlink():
+            keeps.append(f"{path.name} is a link; the file it leads to stays: {_target(path)}.")
+            continue
+        names = 1 if path.is_symlink() or blob is None else 2
+        if blob is not None:
+            paths.append(blob)
+        if _links(path) > names:
+            keeps.append(f"{path.name} has another name elsewhere, under which it stays.")
+        else:
+            frees_bytes += _bytes_of(path)
+    return Removal(model.name, tuple(paths), frees_bytes, tuple(keeps), folder, is_cached=True)
+
+
+def _shards(path: Path) -> list[Path]:
+    """The files of the model whose first is `path`, as far as they are there."""
+    part = SHARD.search(path.name)
+    if part is None:
+        return [path]
+    count = int(part[0].rpartition("-")[2])
+    shards = [shard_path(path, index, count) for index in range(1, count)]
+    return [path, *(shard for shard in shards if shard is not None and os.path.lexists(shard))]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for root, _, names in os.walk(folder):
+        yield from (Path(root, name) for name in names)
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    """`path`, whose last part may be a link, lies in `folder`, whatever other links there are."""
+    place = Path(os.path.realpath(path.parent), path.name)
+    return place != folder and place.is_relative_to(os.path.realpath(folder))
+
+
+def _bytes_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _links(path: Path) -> int:
+    """How many names the content behind `path` has."""
+    try:
+        return path.stat().st_nlink
+    except OSError:
+        return 1
+
+
+def _target(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _prune(folder: Path, root: Path) -> None:
+    """Remove `folder` and those above it, below `root`, as far as they are empty."""
+    while folder != root and _is_below(folder, root):
+        try:
+            folder.rmdir()
+        except OSError:  # not empty, or gone with another file's
+            return
+        folder = folder.parent
+
+
+def _forget_revisions(repository: Path) -> None:
+    """Remove what says that a commit without files is here, and the repository if it is empty."""
+    snapshots = repository / "snapshots"
+    kept = {path.name for path in snapshots.iterdir()} if snapshots.is_dir() else set()
+    for path in _files(repository / "refs"):
+        if path.read_text(encoding="ascii", errors="replace").strip() not in kept:
+            _delete(path, repository)
+    for path in _files(repository / ".no_exist"):
+        if path.relative_to(repository / ".no_exist").parts[0] not in kept:
+            _delete(path, repository)
+    if not kept:
+        for name in ("snapshots", "refs", "blobs", ".no_exist", ""):
+            _remove_if_empty(repository / name)
+
+
+def _delete(path: Path, root: Path) -> None:
+    path.unlink(missing_ok=True)
+    _prune(path.parent, root)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:  # a download that is not complete, or what another program put there
+        return

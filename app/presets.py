@@ -1,0 +1,223 @@
+"""Presets: a system prompt, a model and settings under one name, to begin chats with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from hearth.app.nearest import did_you_mean
+from hearth.app.paths import private_folder
+from hearth.app.settings_keys import SAMPLING
+from hearth.backends.contract import Constraint, ConstraintKind
+from hearth.backends.errors import HearthError, InvalidParameter, SettingsError
+from hearth.backends.json_file import write_json
+from hearth.backends.text.output.rules import content_rule
+
+_VERSION: Final = 1
+_LONGEST_NAME: Final = 80
+
+
+class PresetsUnusable(SettingsError):
+    """The file of presets cannot be read or written, or says what no preset can say."""
+
+    code = "presets_unusable"
+
+
+class PresetNotFound(SettingsError):
+    """No preset has that name."""
+
+    code = "preset_not_found"
+
+
+class PresetExists(SettingsError):
+    """Another preset has that name."""
+
+    code = "preset_exists"
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """What a chat may begin with.
+
+    Attributes:
+        system: the system prompt; empty: that of the settings.
+        model: by name or path; empty: the default one.
+        settings: as of a chat, see `check_chat_settings`.
+    """
+
+    name: str
+    system: str = ""
+    model: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+class Presets:
+    """The presets in one file, by name; capitals make no difference. Every call reads the file
+    anew, so several apps may share it.
+
+    All methods raise `PresetsUnusable` where the file cannot be read or written.
+
+    Args:
+        file: need not be there, nor its folder.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def all(self) -> list[Preset]:
+        """Every preset, by name."""
+        return sorted(self._load(), key=lambda preset: preset.name.lower())
+
+    def get(self, name: str) -> Preset:
+        """The preset called `name`. Raises `PresetNotFound`, which names the nearest."""
+        found = self._load()
+        for preset in found:
+            if preset.name.lower() == name.strip().lower():
+                return preset
+        near = did_you_mean(name, [preset.name for preset in found])
+        raise PresetNotFound(
+            f"There is no preset called {name}.{near}", "Choose one of the list of presets."
+        )
+
+    def save(self, preset: Preset) -> Preset:
+        """Keep `preset`, in place of one that has its name; returns it as it is kept.
+
+        Raises:
+            PresetsUnusable: its name or its settings are none.
+        """
+        preset = self._checked(asdict(replace(preset, name=preset.name.strip())), "This preset")
+        self._store([*self._without(preset.name), preset])
+        return preset
+
+    def rename(self, name: str, to: str) -> Preset:
+        """Give a preset another name.
+
+        Raises:
+            PresetNotFound: there is none called `name`.
+            PresetExists: another one is called `to`.
+        """
+        preset = self.get(name)
+        renamed = self._checked({**asdict(preset), "name": to.strip()}, "This preset")
+        others = self._without(preset.name)
+        if any(other.name.lower() == renamed.name.lower() for other in others):
+            raise PresetExists(
+                f"There is a preset called {renamed.name}.", "Choose another name, or delete it."
+            )
+        self._store([*others, renamed])
+        return renamed
+
+    def delete(self, name: str) -> None:
+        """Delete a preset. Raises `PresetNotFound`."""
+        self._store(self._without(self.get(name).name))
+
+    def _without(self, name: str) -> list[Preset]:
+        return [preset for preset in self._load() if preset.name.lower() != name.lower()]
+
+    def _load(self) -> list[Preset]:
+        try:
+            document = json.loads(self._file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, RecursionError) as error:
+            raise self._unusable(f"cannot be read: {error}") from error
+        if not isinstance(document, dict) or document.get("version") != _VERSION:
+            raise self._unusable(f"is no file of presets of version {_VERSION}")
+        entries = document.get("presets")
+        if not isinstance(entries, list):
+            raise self._unusable("has no list of presets")
+        found: list[Preset] = []
+        for number, entry in enumerate(entries, 1):
+            preset = self._checked(entry, f"{self._file}: preset {number}")
+            if any(other.name.lower() == preset.name.lower() for other in found):
+                raise self._unusable(f"has two presets called {preset.name}")
+            found.append(preset)
+        return found
+
+    def _store(self, presets: list[Preset]) -> None:
+        try:
+            private_folder(self._file.parent)
+            write_json(self._file, {"version": _VERSION, "presets": [asdict(p) for p in presets]})
+        except OSError as error:
+            raise self._unusable(f"cannot be written: {error.strerror or error}") from error
+
+    def _unusable(self, why: str) -> PresetsUnusable:
+        return PresetsUnusable(
+            f"{self._file} {why}.", "Correct the file, or move it away to begin anew."
+        )
+
+    def _checked(self, entry: object, where: str) -> Preset:
+        if not isinstance(entry, dict) or set(entry) != {"name", "system", "model", "settings"}:
+            raise PresetsUnusable(
+                f"{where} must have a name, a system prompt, a model and settings, nothing else.",
+                f"Correct {self._file}.",
+            )
+        for key in ("name", "system", "model"):
+            if not isinstance(entry[key], str):
+                raise PresetsUnusable(f"{where}: {key} is no text.", f"Correct {self._file}.")
+        name = entry["name"]
+        if not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
+            raise PresetsUnusable(
+                f"{where}: a name has 1 to {_LONGEST_NAME} characters in one line.",
+                "Choose another name.",
+            )
+        try:
+            settings = check_chat_settings(entry["settings"])
+        except HearthError as error:
+            raise PresetsUnusable(f"{where} ({name}): {error.message}", error.hint) from error
+        return Preset(name, entry["system"], entry["model"], settings)
+
+
+def check_chat_settings(settings: object) -> dict[str, Any]:
+    """`settings` as those of a chat, JSON values only: "set" (settings of sampling by name),
+    "thinking" (true, false or null: the model's own habit), "constraint" (null, or "kind" and
+    "source") and "preset" (the name of the one that they came from). Any of them may be missing.
+
+    Raises:
+        InvalidParameter: something is unknown, of a wrong type or out of range.
+    """
+    if not isinstance(settings, dict):
+        raise InvalidParameter("settings", "The settings are no table.", "Correct them.")
+    for name in settings:
+        if name not in ("set", "thinking", "constraint", "preset"):
+            raise InvalidParameter("settings", f"There is no setting {name!r}.", "Remove it.")
+    if not isinstance(settings.get("thinking"), bool | None):
+        raise InvalidParameter("thinking", "thinking is not true, false or null.", "Correct it.")
+    if not isinstance(settings.get("preset", ""), str):
+        raise InvalidParameter("preset", "preset is no text.", "Correct it.")
+    if settings.get("constraint") is not None:
+        check_constraint(settings["constraint"])
+    _check_set(settings.get("set", {}))
+    return settings
+
+
+def _check_set(values: object) -> None:
+    known = {key.name: key for key in SAMPLING}
+    if not isinstance(values, Mapping):
+        raise InvalidParameter("set", "The values that are set are no table.", "Correct them.")
+    for name, value in values.items():
+        if name not in known:
+            raise InvalidParameter(
+                "set",
+                f"There is no setting {name!r}.{did_you_mean(str(name), known)}",
+                "Remove it.",
+            )
+        try:
+            known[name].check(value)
+        except ValueError as error:
+            raise InvalidParameter(name, f"{name}: {error}.", "Correct it.") from error
+
+
+def check_constraint(constraint: object) -> None:
+    """Raises `InvalidParameter` unless `constraint` is {"kind", "source"} and can be followed."""
+    if not isinstance(constraint, dict) or constraint.get("kind") not in get_args(ConstraintKind):
+        kinds = ", ".join(get_args(ConstraintKind))
+        raise InvalidParameter(
+            "constraint", "The constraint is of no known kind.", f"Use one of {kinds}."
+        )
+    source = constraint.get("source", "")
+    if not isinstance(source, str) or set(constraint) - {"kind", "source"}:
+        raise InvalidParameter("constraint", "The constraint has no source.", "Correct it.")
+    content_rule(Constraint(constraint["kind"], source), "constraint")

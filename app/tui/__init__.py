@@ -1,0 +1,1 @@
+"""The terminal app: Textual screens and widgets over the sessions, the library and the host."""

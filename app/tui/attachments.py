@@ -1,0 +1,227 @@
+"""Files that a message names with `@path`: their text goes into the message when it is sent.
+
+Only what a person writes is read for such names, and only once: neither answers of models nor the
+texts of files are. A name in backquotes, or in a fenced block, is not one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from hearth.app.terminal import safe_text
+from hearth.backends.contract import Backend
+from hearth.backends.errors import HearthError
+
+LARGEST_BYTES: Final = 2 << 20
+"""Of one file."""
+MOST_FILES: Final = 32
+_NAME: Final = re.compile(r'(?<![^\s(\[{])@(?:"([^"\n]+)"|([^\s"`@][^\s"`]*))')
+_FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
+_AFTER_A_NAME: Final = ".,;:!?)]}'’”"
+_MOST_PUNCTUATION: Final = 4
+_LANGUAGE: Final = re.compile(r"\.([A-Za-z][A-Za-z0-9+-]{0,9})")
+
+
+class AttachmentRefused(HearthError):
+    """A file that a message names cannot go into it."""
+
+    code = "attachment_refused"
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A file in a message.
+
+    Attributes:
+        path: as the message names it.
+        bytes: its size.
+        tokens: its size for a model; None while that is not counted.
+    """
+
+    path: Path
+    bytes: int
+    tokens: int | None = None
+    text: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """A message as it is sent.
+
+    Attributes:
+        files: those in it, in their order.
+        unmatched: names after an @ that no file has; they stay as they are.
+    """
+
+    text: str
+    files: tuple[Attached, ...] = ()
+    unmatched: tuple[str, ...] = ()
+
+
+def expand(text: str, folder: Path) -> Expanded:
+    """`text` followed by the files that it names, each a fenced block with its name.
+
+    Args:
+        folder: where relative paths begin.
+
+    Raises:
+        AttachmentRefused: a file is a folder or a device, is not text, is over 2 MiB, or cannot be
+            read; a name in quotes that no file has; more than 32 files.
+    """
+    files: dict[Path, Attached] = {}
+    unmatched: list[str] = []
+    for written, is_quoted in _names(text):
+        path = _found(written, folder, is_quoted)
+        if path is None:
+            unmatched.append(written)
+        elif path not in files:
+            files[path] = _read(path, folder)
+        if len(files) > MOST_FILES:
+            raise AttachmentRefused(
+                f"The message names more than {MOST_FILES} files.", "Send some of them later."
+            )
+    blocks = [_block(file) for file in files.values()]
+    whole = "\n\n".join([text.rstrip("\n"), *blocks]) if blocks else text
+    return Expanded(whole, tuple(files.values()), tuple(dict.fromkeys(unmatched)))
+
+
+async def count(backend: Backend, text: str) -> int:
+    """Tokens of `text`."""
+    return len(await backend.tokenize(text))
+
+
+async def counted(backend: Backend, files: tuple[Attached, ...]) -> tuple[Attached, ...]:
+    """`files` with the tokens of each."""
+    return tuple(
+        [
+            Attached(file.path, file.bytes, await count(backend, file.text), file.text)
+            for file in files
+        ]
+    )
+
+
+def in_words(files: tuple[Attached, ...]) -> str:
+    """Names and sizes of `files`, safe to show; empty without files."""
+    return ", ".join(
+        f"{safe_text(str(file.path))} "
+        + (f"{file.tokens:,} tokens" if file.tokens is not None else _about(file.bytes))
+        for file in files
+    )
+
+
+def quoted(path: str) -> str | None:
+    """`path` as it is written after an @; None if it cannot be."""
+    if '"' in path or "\n" in path:
+        return None
+    return f'@"{path}"' if re.search(r"[\s`@]", path) else f"@{path}"
+
+
+def _names(text: str) -> Iterator[tuple[str, bool]]:
+    """Names after an @ outside fenced blocks, and whether they stand in quotes."""
+    fences = _fenced(text)
+    for match in _NAME.finditer(text):
+        if not any(begin <= match.start() < end for begin, end in fences):
+            yield match[1] or match[2], match[1] is not None
+
+
+def _fenced(text: str) -> list[tuple[int, int]]:
+    """Where fenced blocks begin and end, also one that is not closed."""
+    found: list[tuple[int, int]] = []
+    opened: re.Match[str] | None = None
+    for match in _FENCE.finditer(text):
+        if opened is None:
+            opened = match
+        elif match[1].startswith(opened[1]):
+            found.append((opened.start(), match.end()))
+            opened = None
+    return [*found, (opened.start(), len(text))] if opened is not None else found
+
+
+def _found(written: str, folder: Path, is_quoted: bool) -> Path | None:
+    """The path that is meant: as written, or without the punctuation that follows a name."""
+    name = written
+    for _ in range(_MOST_PUNCTUATION):
+        path = _path(name, folder)
+        if path is not None:
+            return path
+        if is_quoted:
+            raise AttachmentRefused(
+                f"There is no file {name}.", f"Correct the name; it is looked for in {folder}."
+            )
+        if name[-1] not in _AFTER_A_NAME or len(name) == 1:
+            return None
+        name = name[:-1]
+    return None
+
+
+def _path(name: str, folder: Path) -> Path | None:
+    try:
+        path = folder / Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, ValueError, RuntimeError):  # Too long, NUL, or the home of nobody.
+        return None
+
+
+def _read(path: Path, folder: Path) -> Attached:
+    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+    try:
+        data, size = _contents(path, shown)
+    except OSError as error:
+        raise AttachmentRefused(
+            f"{shown} cannot be read: {error.strerror or error}.", "Check the file's permissions."
+        ) from error
+    if len(data) > LARGEST_BYTES:
+        raise AttachmentRefused(
+            f"{shown} has {_about(size)}; at most {_about(LARGEST_BYTES)} can go into a message.",
+            "Paste the part that matters.",
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise AttachmentRefused(
+            f"{shown} is not text in UTF-8.", "Only text can go into a message: convert the file."
+        )
+    return Attached(shown, len(data), None, text)
+
+
+def _contents(path: Path, shown: Path) -> tuple[bytes, int]:
+    """The first bytes of a file, up to one more than may be, and how many it has."""
+    # Without waiting, so that a pipe that nobody writes to does not hold the app up.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        info = os.fstat(handle)
+        if not stat.S_ISREG(info.st_mode):
+            what = "a folder" if stat.S_ISDIR(info.st_mode) else "no file"
+            raise AttachmentRefused(
+                f"{shown} is {what}.", "Name a file; a name in backquotes is only text."
+            )
+        with open(handle, "rb", closefd=False) as file:
+            return file.read(LARGEST_BYTES + 1), info.st_size
+    finally:
+        os.close(handle)
+
+
+def _about(size_bytes: int) -> str:
+    """A size for people."""
+    for unit, step in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= step:
+            return f"{size_bytes / step:,.1f} {unit}"
+    return f"{size_bytes:,} bytes"
+
+
+def _block(file: Attached) -> str:
+    name = " ".join(safe_text(str(file.path)).split("\n"))
+    longest = max((len(run) for run in re.findall(r"`+", file.text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    suffix = _LANGUAGE.fullmatch(file.path.suffix)
+    end = "" if file.text.endswith("\n") or not file.text else "\n"
+    return f"{name}:\n{fence}{suffix[1] if suffix else ''}\n{file.text}{end}{fence}"

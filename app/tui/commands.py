@@ -1,0 +1,225 @@
+"""The slash commands of the chat, for the prompt box, the palette and the help.
+
+They have the names of the line mode's commands (`app.cli.slash`), as far as that has them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from hearth.app.nearest import nearest
+from hearth.backends.errors import InvalidParameter
+
+_WRITTEN: Final = re.compile(r"/([A-Za-z?][\w-]*|\?)(?:\s+(.*))?", re.DOTALL)
+
+
+class UnknownCommand(InvalidParameter):
+    """No slash command goes by that name."""
+
+    code = "unknown_command"
+
+
+class ArgumentMissing(InvalidParameter):
+    """A slash command needs an argument, or one of other words."""
+
+    code = "argument_missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What the chat is to do.
+
+    Attributes:
+        name: of the action; that of the slash command, but for `SlashCommand.action`.
+        argument: as it was written, without the space around it.
+    """
+
+    name: str
+    argument: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlashCommand:
+    """One slash command.
+
+    Attributes:
+        argument: in help; in brackets if it can be left out.
+        words: those that the argument may be, where only some are possible.
+        action: its action, where that has another name.
+        fixed: the argument of that action; the user gives none.
+        ends_with_off: "off" in place of the argument makes answers free again.
+        aliases: further names.
+    """
+
+    name: str
+    argument: str
+    help: str
+    words: tuple[str, ...] = ()
+    action: str = ""
+    fixed: str = ""
+    ends_with_off: bool = False
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def needs_argument(self) -> bool:
+        """It does nothing without its argument."""
+        return bool(self.argument) and not self.argument.startswith("[")
+
+    @property
+    def usage(self) -> str:
+        """How it is written."""
+        return f"/{self.name} {self.argument}".rstrip()
+
+    def command(self, argument: str = "") -> Command:
+        """What is to be done. Raises `ArgumentMissing` if the argument is none that it takes."""
+        if not argument and self.needs_argument:
+            raise ArgumentMissing(self.name, f"/{self.name} needs more.", f"Write {self.usage}.")
+        if argument and not self.argument:
+            raise ArgumentMissing(
+                self.name,
+                f"/{self.name} takes nothing after it.",
+                f"Write {self.usage}, or a space before the / to say it to the model.",
+            )
+        if argument and self.words and argument not in self.words:
+            raise ArgumentMissing(
+                self.name,
+                f"/{self.name} cannot be {argument[:40]!r}.",
+                f"Write {self.usage}.",
+            )
+        if self.ends_with_off and argument == "off":
+            return Command("json", "off")
+        return Command(self.action or self.name, self.fixed or argument)
+
+
+def _screen(name: str, help_: str) -> SlashCommand:
+    return SlashCommand(name, "", help_, action="go", fixed=name)
+
+
+_SWITCH: Final = ("on", "off")
+COMMANDS: Final = {
+    command.name: command
+    for command in (
+        SlashCommand("help", "", "show the keys and commands", aliases=("h", "?")),
+        SlashCommand("new", "", "start a new chat", aliases=("clear",)),
+        SlashCommand("model", "[NAME]", "change the model of this chat"),
+        SlashCommand("system", "[TEXT]", "set or edit the system prompt"),
+        SlashCommand(
+            "think",
+            "on|off|auto",
+            "let the model think before it answers, or not; auto: its own habit",
+            (*_SWITCH, "auto"),
+        ),
+        SlashCommand("set", "NAME VALUE", "set how tokens are drawn", action="set-value"),
+        SlashCommand("settings", "", "show and change all settings of this chat"),
+        SlashCommand("preset", "[NAME]", "begin to use a preset"),
+        SlashCommand("save-preset", "[NAME]", "keep model, prompt and settings as a preset"),
+        SlashCommand("json", "[on|off]", "answers are JSON, or free again", _SWITCH),
+        SlashCommand("schema", "FILE|off", "answers follow a JSON schema", ends_with_off=True),
+        SlashCommand("regex", "PATTERN|off", "answers match a pattern", ends_with_off=True),
+        SlashCommand("choice", "A | B ...|off", "answers are one of these", ends_with_off=True),
+        SlashCommand("retry", "", "let the model answer again", aliases=("regenerate",)),
+        SlashCommand("continue", "", "let the model go on with its last answer"),
+        SlashCommand("edit", "", "change your last message"),
+        SlashCommand("copy", "", "copy the last answer"),
+        SlashCommand("stop", "", "end the answer and keep its text"),
+        SlashCommand("search", "[TEXT]", "search all chats"),
+        SlashCommand("compare", "[MODEL]", "ask this model and another one side by side"),
+        SlashCommand("prompt", "", "show exactly what the model gets"),
+        SlashCommand("rename", "[TITLE]", "give this chat a title"),
+        SlashCommand("pin", "", "keep this chat at the top of the list, or not"),
+        SlashCommand("archive", "", "put this chat away, or bring it back"),
+        SlashCommand("clone", "", "make another chat with the same past"),
+        SlashCommand("delete", "", "delete this chat for good"),
+        SlashCommand("export", "[markdown|json] [PATH]", "write this chat to a file"),
+        SlashCommand("import", "PATH", "read a chat that was exported as JSON"),
+        SlashCommand("stats", "", "show or hide the numbers below answers"),
+        _screen("library", "find, download and delete models"),
+        _screen("quantize", "make a model smaller"),
+        _screen("engine", "show what runs"),
+        _screen("endpoint", "show the endpoint for other programs"),
+        _screen("doctor", "check this machine"),
+        SlashCommand("quit", "", "leave", aliases=("exit", "bye", "q")),
+    )
+}
+"""By name, in the order of the help."""
+
+
+def is_command(text: str) -> bool:
+    """`text` is meant as a slash command: no path, and no space stands before it."""
+    return _WRITTEN.fullmatch(text.rstrip()) is not None
+
+
+def parse(text: str) -> Command:
+    """What `text`, such as "/model guide", is to do.
+
+    Raises:
+        UnknownCommand: there is no such command; the nearest is named.
+        ArgumentMissing: its argument is missing, or is none that it takes.
+    """
+    found = _WRITTEN.fullmatch(text.rstrip())
+    name = found[1].lower() if found is not None else text.strip()[:40].removeprefix("/")
+    command = find(name) if found is not None else None
+    if found is None or command is None:
+        near = nearest(name, COMMANDS)
+        guess = f"Did you mean /{near[0]}? " if near else ""
+        raise UnknownCommand("command", f"There is no command /{name}.", f"{guess}/help lists all.")
+    return command.command((found[2] or "").strip())
+
+
+def find(name: str) -> SlashCommand | None:
+    """The command with this name or alias."""
+    for command in COMMANDS.values():
+        if name == command.name or name in command.aliases:
+            return command
+    return None
+
+
+def beginning(written: str) -> Iterator[SlashCommand]:
+    """The commands whose names begin with `written`, which has no slash."""
+    wanted = written.lower()
+    return (command for command in COMMANDS.values() if command.name.startswith(wanted))
+
+
+class ChatCommands(Provider):
+    """Every slash command in the command palette, over the screen that has a prompt box."""
+
+    async def discover(self) -> Hits:
+        """All of them."""
+        for command in COMMANDS.values():
+            yield DiscoveryHit(
+                _title(command), partial(self._choose, command), help=_sentence(command)
+            )
+
+    async def search(self, query: str) -> Hits:
+        """Those that `query` fits by name or by what they do."""
+        matcher = self.matcher(query)
+        for command in COMMANDS.values():
+            title = _title(command)
+            score = matcher.match(f"{title} {command.help}")
+            if score > 0:
+                yield Hit(
+                    score,
+                    matcher.highlight(title),
+                    partial(self._choose, command),
+                    text=title,
+                    help=_sentence(command),
+                )
+
+    def _choose(self, command: SlashCommand) -> None:
+        from hearth.app.tui.widgets.prompt_box import PromptBox
+
+        self.screen.query_one(PromptBox).begin(command)
+
+
+def _title(command: SlashCommand) -> str:
+    return f"Chat: /{command.name}"
+
+
+def _sentence(command: SlashCommand) -> str:
+    return command.help[0].upper() + command.help[1:]

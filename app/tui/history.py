@@ -1,0 +1,116 @@
+"""What was written in the prompt box before, kept on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import Final
+
+from hearth.app.paths import private_folder
+
+MOST: Final = 1_000
+"""Prompts that are kept."""
+LONGEST: Final = 64 * 1024
+"""Characters of a prompt that is kept on disk; a longer one is known until the app ends."""
+LARGEST_FILE_BYTES: Final = 16 << 20
+
+
+class PromptHistory:
+    """Prompts, oldest first, in a file of its owner alone: one JSON string a line.
+
+    After a crash the file is the old one or the new one, whole; a line that is none is left out.
+    Several apps may use one file: each adds to what is there.
+
+    Args:
+        file: need not be there, nor its folder.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._entries = _read(file)
+        self._at = len(self._entries)
+        self._draft = ""
+        self._writing = threading.Lock()
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """All prompts, oldest first."""
+        return tuple(self._entries)
+
+    def add(self, text: str) -> bool:
+        """Remember `text`; True if `keep` has something to write: it is not the last one again."""
+        is_new = bool(text.strip()) and self._entries[-1:] != [text]
+        if is_new:
+            self._entries = [*self._entries, text][-MOST:]
+        self._at = len(self._entries)
+        return is_new and len(text) <= LONGEST
+
+    def keep(self, text: str) -> None:
+        """Write `text` behind what the file holds by now. May run in a thread. Raises `OSError`."""
+        with self._writing:
+            before = _read(self._file)
+            if before[-1:] == [text]:
+                return
+            private_folder(self._file.parent)
+            _write(self._file, [*before, text][-MOST:])
+
+    def older(self, draft: str) -> str | None:
+        """The prompt before the one that is shown, None if that is the oldest.
+
+        Args:
+            draft: what the box holds; given back by `newer` after the last prompt.
+        """
+        if self._at == 0:
+            return None
+        if self._at == len(self._entries):
+            self._draft = draft
+        self._at -= 1
+        return self._entries[self._at]
+
+    def newer(self) -> str | None:
+        """The prompt after the one that is shown, then the draft, then None."""
+        if self._at == len(self._entries):
+            return None
+        self._at += 1
+        return self._draft if self._at == len(self._entries) else self._entries[self._at]
+
+
+def _read(file: Path) -> list[str]:
+    """The prompts in `file`; none where it cannot be read: they only save writing again."""
+    try:
+        if file.stat().st_size > LARGEST_FILE_BYTES:
+            return []
+        lines = file.read_bytes().splitlines()
+    except OSError:
+        return []
+    found: list[str] = []
+    for line in lines:
+        try:
+            text = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(text, str) and found[-1:] != [text]:
+            found.append(text)
+    return found[-MOST:]
+
+
+def _write(file: Path, entries: list[str]) -> None:
+    lines = [json.dumps(text).encode("ascii") + b"\n" for text in entries]
+    size = 0
+    first = len(lines)
+    while first and size + len(lines[first - 1]) <= LARGEST_FILE_BYTES:
+        first -= 1
+        size += len(lines[first])
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)  # 0600
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.writelines(lines[first:])
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(name, file)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,88 @@
+"""Opens the terminal app: services, a screen that nothing else writes on, and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from hearth.app.chats.store import ChatStore
+from hearth.app.cli.state import State
+from hearth.app.host_connection import HostConnection
+from hearth.app.library.cache_layout import hub_cache
+from hearth.app.library.downloads import Downloads
+from hearth.app.library.hub import Hub
+from hearth.app.paths import private_folder
+from hearth.app.settings import Layer, Settings, load_settings
+from hearth.app.tui.app import HearthApp
+from hearth.app.tui.services import Services
+from hearth.backends.logs import open_log
+
+
+def open_app(state: State, model: str, flags: Layer) -> int:
+    """Run the terminal app until the user leaves; returns the exit code.
+
+    Args:
+        model: what new chats are with; empty: the one of the settings.
+        flags: settings that were typed on the command line; they hold for every chat.
+
+    Raises:
+        HearthError: the settings, the history or the model cannot be used.
+    """
+    if model:
+        state.library.resolve(model)
+    settings = state.settings.with_flags(flags)
+
+    def reload() -> Settings:
+        return load_settings(state.paths.settings_file).with_flags(settings.flags)
+
+    private_folder(state.paths.data)
+    with ExitStack() as leaving:
+        chats = leaving.enter_context(closing(ChatStore(state.paths.chats_file)))
+        host = HostConnection(
+            state.paths.host_place(),
+            settings.host_idle_s,
+            settings.host_limits,
+            settings.remotes,
+        )
+        hub = Hub(offline=settings.offline)
+        downloads = Downloads(
+            state.paths.downloads_file, hub_cache(), hub, log_dir=state.paths.log
+        )
+        leaving.callback(downloads.close)
+        services = Services(
+            state.paths, settings, state.library, chats, host, hub, downloads, reload
+        )
+        leaving.enter_context(own_screen(private_folder(state.paths.log) / "app.log"))
+        return asyncio.run(_run(HearthApp(services, model=model), host))
+
+
+async def _run(app: HearthApp, host: HostConnection) -> int:
+    try:
+        return await app.run_async() or 0
+    finally:
+        await app.sessions.close()
+        await host.close()
+
+
+@contextmanager
+def own_screen(log: Path) -> Iterator[None]:
+    """Nothing but Textual writes on the terminal: what native code and libraries print to standard
+    error goes to the file `log`.
+    """
+    terminal, before = os.dup(2), sys.__stderr__
+    with open_log(log) as file:
+        os.dup2(file.fileno(), 2)
+    sys.__stderr__ = io.TextIOWrapper(  # type: ignore[misc] - Textual writes to it
+        os.fdopen(terminal, "wb", buffering=0), encoding="utf-8", write_through=True
+    )
+    try:
+        yield
+    finally:
+        sys.__stderr__.flush()
+        os.dup2(terminal, 2)
+        sys.__stderr__ = before  # type: ignore[misc]

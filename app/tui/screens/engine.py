@@ -1,0 +1,177 @@
+"""The engine screen: what is loaded, who runs, what the memory holds, and what the logs say."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import ClassVar, Final
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.timer import Timer
+from textual.widgets import Static
+
+from hearth.app.log_file import tail
+from hearth.app.terminal import safe_text
+from hearth.app.tui import engine_rows as rows
+from hearth.app.tui.screens.base import HearthScreen
+from hearth.app.tui.token_rate import TokenRate
+from hearth.app.tui.widgets.column_list import ColumnList
+from hearth.app.tui.widgets.kv_map import KvMap
+from hearth.app.tui.widgets.log_tail import LogTail
+from hearth.app.tui.widgets.sparkline_row import SparklineRow
+from hearth.backends.contract import HostStats
+from hearth.backends.errors import HearthError
+
+_LOOK_EVERY_S: Final = 1 / 3
+_LOGS: Final = ("worker.log", "host.log")
+_NO_HOST: Final = "No host process is running, so nothing is loaded; the next question starts one."
+
+
+class EngineScreen(HearthScreen):
+    """Live while it is shown; looking keeps no model loaded and starts no host."""
+
+    NAME = "engine"
+    DEFAULT_CSS = """
+    EngineScreen #host { height: 1; padding: 0 1; margin: 0 0 1 0; color: $text-muted; }
+    EngineScreen #models { max-height: 8; margin: 0 0 1 0; }
+    EngineScreen KvMap { margin: 0 0 1 0; }
+    EngineScreen #requests { height: 2fr; min-height: 4; }
+    EngineScreen #requests > OptionList { height: 1fr; }
+    EngineScreen SparklineRow { margin: 0 0 1 0; }
+    EngineScreen.-narrow .sparkline-row--peak { display: none; }
+    EngineScreen.-short KvMap, EngineScreen.-short SparklineRow,
+    EngineScreen.-short #host { margin: 0; }
+    EngineScreen.-short #kv-title { display: none; }
+    EngineScreen.-short #models { max-height: 5; margin: 0; }
+    """
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
+        (0, "-short"),
+        (30, "-tall"),
+    ]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("x", "cancel", "cancel request", id="engine.cancel"),
+        Binding("u", "unload", "unload model", id="engine.unload"),
+        Binding("l", "other_log", "other log", id="engine.log"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stats: HostStats | None = None
+        self._rate = TokenRate()
+        self._log = _LOGS[0]
+        self._timer: Timer | None = None
+        self._looking = False
+
+    def body(self) -> ComposeResult:
+        yield Static("", id="host", markup=False)
+        yield ColumnList(*rows.MODEL_COLUMNS, title="Models", empty="None is loaded.", id="models")
+        yield KvMap()
+        yield ColumnList(
+            *rows.REQUEST_COLUMNS, title="Requests", empty="Nobody asks anything.", id="requests"
+        )
+        yield SparklineRow("Tokens a second")
+        yield LogTail()
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self.query_one("#requests", ColumnList).list.focus()
+        self._timer = self.set_interval(_LOOK_EVERY_S, self.look)
+        self.look()
+
+    def on_screen_resume(self) -> None:
+        """Look again: the screen is shown."""
+        if self._timer is not None:
+            self._timer.resume()
+
+    def on_screen_suspend(self) -> None:
+        """Nobody sees it: look no more."""
+        if self._timer is not None:
+            self._timer.pause()
+
+    @work(group="engine.look")
+    async def look(self) -> None:
+        """Ask the host and read the log once, unless that is under way."""
+        if self._looking:
+            return
+        self._looking = True
+        try:
+            said = await self._ask()
+            lines = await asyncio.to_thread(tail, self.services.paths.log / self._log)
+        finally:
+            self._looking = False
+        if self.query(LogTail):  # The app may be leaving.
+            self._show(said)
+            self.query_one(LogTail).show(self._log, lines)
+
+    async def _ask(self) -> str:
+        """What to say of the host."""
+        try:
+            self._stats = await self.services.host.stats()
+        except HearthError as error:
+            self._stats = None
+            return f"{error.message} {error.hint}".strip()
+        return _NO_HOST if self._stats is None else rows.host_line(self._stats, time.time())
+
+    def _show(self, said: str) -> None:
+        stats = self._stats or HostStats(0, "", 0.0, 0)
+        self.query_one("#host", Static).update(safe_text(said))
+        models = self.query_one("#models", ColumnList)
+        models.show(list(rows.model_rows(stats)))
+        requests = self.query_one("#requests", ColumnList)
+        requests.show(list(rows.request_rows(stats, self._title_of)))
+        summary = rows.summary(stats)
+        requests.title(f"Requests · {summary}" if summary else "Requests")
+        self._show_memory()
+        engines = ((worker.pid, worker.engine) for worker in stats.workers)
+        self._rate.feed(
+            time.monotonic(), {pid: engine.generated_tokens for pid, engine in engines if engine}
+        )
+        self.query_one(SparklineRow).show(self._rate.now, self._rate.per_second())
+
+    def _show_memory(self) -> None:
+        """The memory of the chosen model."""
+        chosen = self.query_one("#models", ColumnList).selected
+        for worker in self._stats.workers if self._stats is not None else ():
+            if worker.path == chosen:
+                self.query_one(KvMap).show(safe_text(worker.name), worker.engine)
+                return
+        self.query_one(KvMap).show("", None)
+
+    def on_option_list_option_highlighted(self) -> None:
+        """Another model is chosen, or another request."""
+        self._show_memory()
+
+    def _title_of(self, session: str) -> str | None:
+        found = self.sessions.open_ones.get(session)
+        return None if found is None else found.thread.title
+
+    @work(group="engine.act")
+    async def action_cancel(self) -> None:
+        """End the chosen request, whoever asked it; what came of it stays."""
+        key = self.query_one("#requests", ColumnList).selected
+        if self._stats is None or key is None:
+            return
+        for worker, request in rows.requests_of(self._stats):
+            if rows.request_key(worker, request) != key:
+                continue
+            own = self.sessions.open_ones.get(request.session)
+            if own is not None and own.is_busy:
+                own.stop()
+            else:
+                await self.told(self.services.host.end_request(worker.pid, request.id))
+            self.look()
+
+    @work(group="engine.act")
+    async def action_unload(self) -> None:
+        """Unload the chosen model, which ends what it does."""
+        path = self.query_one("#models", ColumnList).selected
+        if path is not None:
+            await self.told(self.services.host.unload(path))
+            self.look()
+
+    def action_other_log(self) -> None:
+        """Show the log of the host, or that of the workers."""
+        self._log = _LOGS[1 - _LOGS.index(self._log)]
+        self.look()

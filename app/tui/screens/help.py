@@ -1,0 +1,137 @@
+"""The keys that hold now: of what has the focus, of the screen, and of the app."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import ClassVar, cast
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.dom import DOMNode
+from textual.screen import ActiveBinding, ModalScreen, Screen
+from textual.widgets import Input, Static
+
+from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
+
+_COLUMNS = (Column("keys", 20), Column("what they do"), Column("id", 20, least=64))
+
+
+class HelpScreen(ModalScreen[None]):
+    """Every key of the screen below, also those that its last line has no room for; what is typed
+    narrows them down.
+    """
+
+    DEFAULT_CSS = """
+    HelpScreen { align: center middle; }
+    HelpScreen > Vertical {
+        width: 90%; max-width: 96; height: 90%; max-height: 40; padding: 1 2;
+        background: $surface;
+    }
+    HelpScreen #help-title { height: 1; text-style: bold; }
+    HelpScreen Input { margin: 0 0 1 0; padding: 0; border: none; height: 1; }
+    HelpScreen ColumnList { padding: 0; height: 1fr; }
+    HelpScreen .option-list--option-highlighted { background: transparent; color: $text; }
+    HelpScreen #help-foot { height: 1; margin: 1 0 0 0; color: $text-muted; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,f1", "close", "close", id="help.close"),
+        Binding("down", "scroll(1)", "down", id="help.down", show=False),
+        Binding("up", "scroll(-1)", "up", id="help.up", show=False),
+        Binding("pagedown", "scroll(10)", "page down", id="help.page-down", show=False),
+        Binding("pageup", "scroll(-10)", "page up", id="help.page-up", show=False),
+    ]
+
+    def compose(self) -> ComposeResult:
+        below = self.app.screen_stack[-2]
+        name = getattr(below, "NAME", "") or _in_words(below)
+        self._groups = tuple(_groups(below))
+        with Vertical():
+            yield Static(f"Keys · {name}", id="help-title", markup=False)
+            yield Input(placeholder="type to search", id="help-search", compact=True)
+            yield ColumnList(
+                *_COLUMNS, empty="No key does that here.", header=False, id="help-keys"
+            )
+            yield Static(
+                "Change any of them in the settings, by its id.", id="help-foot", markup=False
+            )
+
+    def on_mount(self) -> None:
+        """Show all of them."""
+        self.query_one(ColumnList).list.can_focus = False
+        self.query_one(Input).focus()
+        self._show("")
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show those that fit."""
+        self._show(event.value)
+
+    def _show(self, wanted: str) -> None:
+        rows: list[Row] = []
+        words = wanted.lower().split()
+        for title, lines in self._groups:
+            found = [line for line in lines if all(word in " ".join(line) for word in words)]
+            if found:
+                rows.append(Row("", (title,)))
+                rows += (
+                    Row(f"{title}/{line[2]}/{line[0]}", _cells(line, self.app)) for line in found
+                )
+        self.query_one(ColumnList).show(rows)
+
+    def action_scroll(self, lines: int) -> None:
+        """Go through the keys while one types."""
+        keys = self.query_one(ColumnList).list
+        for _ in range(abs(lines)):
+            if lines > 0:
+                keys.action_cursor_down()
+            else:
+                keys.action_cursor_up()
+
+    def action_close(self) -> None:
+        """Back to the screen below."""
+        self.dismiss()
+
+
+Line = tuple[str, str, str]
+"""Keys, what they do, and the binding's id."""
+
+
+def _cells(line: Line, app: App[object]) -> tuple[Content, str, Content]:
+    keys, what, ident = line
+    return Content.styled(keys, "$text-accent"), what, Content.styled(ident, "$foreground 50%")
+
+
+def _groups(screen: Screen[object]) -> Iterator[tuple[str, list[Line]]]:
+    """(title, lines) of each node that has keys now, the focused one first."""
+    found: dict[DOMNode, dict[tuple[str, str], list[ActiveBinding]]] = {}
+    for active in screen.active_bindings.values():
+        binding = active.binding
+        if binding.description and not binding.system:
+            actions = found.setdefault(active.node, {})
+            actions.setdefault((binding.action, binding.description), []).append(active)
+    for node, actions in found.items():
+        yield _title(node), [_line(screen, same) for same in actions.values()]
+
+
+def _line(screen: Screen[object], same: list[ActiveBinding]) -> Line:
+    app = cast("App[object]", screen.app)
+    first = same[0].binding
+    keys = " ".join(dict.fromkeys(app.get_key_display(active.binding) for active in same))
+    off = "" if same[0].enabled else " (not now)"
+    what = first.tooltip or first.description
+    return keys, (what if first.id else what.lower()) + off, first.id or ""  # Textual: "Page Up".
+
+
+def _title(node: DOMNode) -> str:
+    if isinstance(node, App):
+        return "everywhere"
+    if isinstance(node, Screen):
+        return "on this screen"
+    return f"in the {node.BINDING_GROUP_TITLE or _in_words(node)}"
+
+
+def _in_words(node: DOMNode) -> str:
+    """The name of its class, such as "thread list"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).lower()

@@ -1,0 +1,85 @@
+"""Jump mode: a letter on everything that can have the focus, and the letter puts it there."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import ClassVar, Final
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.geometry import Offset
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Static
+
+_LETTERS: Final = "asdfghjklqwertyuiopzxcvbnm"
+"""In the order in which fingers find them."""
+
+
+class JumpScreen(ModalScreen[None]):
+    """Lies over the screen below; a letter that stands nowhere, or escape, leaves all as it was."""
+
+    DEFAULT_CSS = """
+    JumpScreen { background: $background 50%; }
+    JumpScreen > Static {
+        position: absolute; width: auto; height: 1; padding: 0 1;
+        background: $accent; color: $background; text-style: bold;
+    }
+    JumpScreen > Static.-passed { display: none; }
+    JumpScreen > #jump-foot { dock: bottom; background: $panel; color: $text; text-style: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+o", "close", "close", id="jump.close"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: dict[str, Widget] = {}
+        self._typed = ""
+
+    def compose(self) -> ComposeResult:
+        below = self.app.screen_stack[-2]
+        widgets = [widget for widget in below.focus_chain if widget.region.area]
+        names = labels(len(widgets))
+        taken: set[Offset] = set()
+        for name, widget in zip(names, widgets, strict=True):
+            self._places[name] = widget
+            at = widget.content_region.offset
+            while at in taken:
+                at += Offset(0, 1)
+            taken.add(at)
+            label = Static(name, id=f"jump-{name}", markup=False)
+            label.styles.offset = at
+            yield label
+        yield Static("A letter jumps there; escape stays here.", id="jump-foot", markup=False)
+
+    def on_key(self, event: events.Key) -> None:
+        """A letter of a label."""
+        if event.character is None or not event.character.isalpha():
+            return
+        event.stop()
+        self._typed += event.character.lower()
+        if (widget := self._places.get(self._typed)) is not None:
+            below = self.app.screen_stack[-2]
+            self.dismiss()
+            below.set_focus(widget)
+            return
+        left = [name for name in self._places if name.startswith(self._typed)]
+        if not left:
+            self.dismiss()
+        for name in self._places:
+            self.query_one(f"#jump-{name}").set_class(name not in left, "-passed")
+
+    def action_close(self) -> None:
+        """Back to where one was."""
+        self.dismiss()
+
+
+def labels(count: int) -> list[str]:
+    """So many labels, none of which begins another: letters, or pairs where those are too few."""
+    length = 1
+    while len(_LETTERS) ** length < count:
+        length += 1
+    found = ("".join(letters) for letters in product(_LETTERS, repeat=length))
+    return [label for _, label in zip(range(count), found, strict=False)]

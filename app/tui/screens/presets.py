@@ -1,0 +1,210 @@
+"""The presets: use one, keep this chat as one, rename and delete them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Footer, OptionList, Static
+from textual.widgets.option_list import Option
+
+from hearth.app.presets import Preset, PresetExists, Presets
+from hearth.app.terminal import safe_text
+from hearth.app.tui.screens.dialogs import AskLine, Confirm
+from hearth.backends.errors import HearthError
+
+
+class PresetsScreen(ModalScreen[Preset | None]):
+    """The list of presets, and what the marked one says. The answer is the one to use.
+
+    Args:
+        presets: where they are kept.
+        current: the chat as a preset; its name is suggested. None: there is no chat to keep.
+    """
+
+    DEFAULT_CSS = """
+    PresetsScreen { align: center middle; }
+    PresetsScreen > .dialog {
+        width: 100%; max-width: 110; height: 80%;
+        padding: 0 1; background: $surface; border: round $primary;
+    }
+    PresetsScreen .title { text-style: bold; }
+    PresetsScreen .wrong { color: $text-error; height: auto; }
+    PresetsScreen Horizontal { height: 1fr; }
+    PresetsScreen OptionList { width: 36%; height: 1fr; border: none; }
+    PresetsScreen VerticalScroll { width: 1fr; padding-left: 2; }
+    PresetsScreen.-narrow Horizontal { layout: vertical; }
+    PresetsScreen.-narrow OptionList { width: 100%; height: 1fr; }
+    PresetsScreen.-narrow VerticalScroll { height: 1fr; padding-left: 1; }
+    """
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
+        (0, "-narrow"),
+        (80, "-medium"),
+    ]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "use", "use", id="presets.use"),
+        Binding("s", "save", "keep this chat", id="presets.save"),
+        Binding("r", "rename", "rename", id="presets.rename"),
+        Binding("d", "delete", "delete", id="presets.delete"),
+        Binding("escape", "dismiss(None)", "close", id="presets.close"),
+    ]
+
+    def __init__(self, presets: Presets, current: Preset | None = None) -> None:
+        super().__init__()
+        self._presets = presets
+        self._current = current
+        self._shown: list[Preset] = []
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("Presets", classes="title", markup=False)
+            yield Static("", classes="wrong", markup=False)
+            with Horizontal():
+                yield OptionList(markup=False)
+                with VerticalScroll(can_focus=False):
+                    yield Static("", id="about", markup=False)
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        """Show what there is."""
+        self.query_one(OptionList).focus()
+        self._list()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Grey out what cannot be done now."""
+        if action == "save":
+            return True if self._current is not None else None
+        if action in ("use", "rename", "delete"):
+            return True if self._shown else None
+        return True
+
+    def _list(self, marked: str = "") -> None:
+        found = self.query_one(OptionList)
+        found.clear_options()
+        try:
+            self._shown = self._presets.all()
+        except HearthError as error:
+            self._shown = []
+            self._tell(str(error))
+        found.add_options(Option(Content(safe_text(preset.name))) for preset in self._shown)
+        names = [preset.name for preset in self._shown]
+        if names:
+            found.highlighted = names.index(marked) if marked in names else 0
+        self._about()
+        self.refresh_bindings()
+
+    def _tell(self, text: str) -> None:
+        self.query_one(".wrong", Static).update(safe_text(text))
+
+    @property
+    def _marked(self) -> Preset | None:
+        at = self.query_one(OptionList).highlighted
+        return self._shown[at] if at is not None and at < len(self._shown) else None
+
+    def on_option_list_option_highlighted(self) -> None:
+        self._about()
+
+    def on_option_list_option_selected(self) -> None:
+        self.action_use()
+
+    def _about(self) -> None:
+        marked = self._marked
+        nothing = "There are no presets yet. A preset is a system prompt, a model and settings."
+        text = nothing if marked is None else in_words(marked)
+        self.query_one("#about", Static).update(safe_text(text))
+
+    def action_use(self) -> None:
+        """Begin to use the marked preset."""
+        if self._marked is not None:
+            self.dismiss(self._marked)
+
+    @work(group="presets", exclusive=True)
+    async def action_save(self) -> None:
+        """Keep this chat as a preset."""
+        current = self._current
+        if current is None:
+            return
+        name = await self.app.push_screen_wait(
+            AskLine("Name of the preset", current.name, check=_named)
+        )
+        if name is None:
+            return
+        there = [preset.name for preset in self._shown if preset.name.lower() == name.lower()]
+        if there and not await self.app.push_screen_wait(
+            Confirm(f"Replace {there[0]}?", "What it says now is lost.", yes="Replace")
+        ):
+            return
+        self._do(lambda: self._presets.save(replace(current, name=name)).name)
+
+    @work(group="presets", exclusive=True)
+    async def action_rename(self) -> None:
+        """Give the marked preset another name."""
+        marked = self._marked
+        if marked is None:
+            return
+        others = {preset.name.lower() for preset in self._shown} - {marked.name.lower()}
+
+        def check(name: str) -> None:
+            _named(name)
+            if name.lower() in others:
+                raise PresetExists(f"There is a preset called {name}.", "Choose another name.")
+
+        name = await self.app.push_screen_wait(AskLine("New name", marked.name, check=check))
+        if name is not None:
+            self._do(lambda: self._presets.rename(marked.name, name).name)
+
+    @work(group="presets", exclusive=True)
+    async def action_delete(self) -> None:
+        """Delete the marked preset, once the user says so."""
+        marked = self._marked
+        if marked is None:
+            return
+        question = Confirm(f"Delete {marked.name}?", "Chats that use it stay.", yes="Delete")
+        if await self.app.push_screen_wait(question):
+
+            def delete() -> str:
+                self._presets.delete(marked.name)
+                return ""
+
+            self._do(delete)
+
+    def _do(self, change: Callable[[], str]) -> None:
+        """Do `change`, which says what to mark then, and show the list as it is after it."""
+        self._tell("")
+        try:
+            marked = change()
+        except HearthError as error:
+            self._list()
+            self._tell(str(error))
+        else:
+            self._list(marked)
+
+
+def in_words(preset: Preset) -> str:
+    """What a preset says, in lines; not yet safe."""
+    settings = preset.settings
+    lines = [f"model    {preset.model or 'the default one'}"]
+    thinking = settings.get("thinking")
+    if thinking is not None:
+        lines.append(f"thinking {'on' if thinking else 'off'}")
+    if settings.get("constraint"):
+        lines.append(f"answers  {settings['constraint']['kind'].replace('_', ' ')}")
+    lines += [f"{name} {_short(value)}" for name, value in settings.get("set", {}).items()]
+    return "\n".join([*lines, "", preset.system or "No system prompt."])
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _named(name: str) -> None:
+    if not name:
+        raise ValueError("A preset needs a name.")

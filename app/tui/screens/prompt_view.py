@@ -1,0 +1,175 @@
+"""Exactly what the model gets: the rendered prompt, token by token."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Static
+
+from hearth.app.terminal import safe_text
+from hearth.app.tui.pieces import Piece, Pieces
+from hearth.backends.contract import Backend, Prompt, Request
+from hearth.backends.errors import HearthError
+
+WINDOW: Final = 500
+"""Tokens that are shown at the same time."""
+_LONGEST_PIECE: Final = 60
+
+
+class PromptView(ModalScreen[None]):
+    """The prompt of a request as text or as a list of tokens, a window of it at a time.
+
+    Args:
+        backend: renders it.
+        request: whose prompt is shown.
+        context: tokens that a sequence may have; 0: not known.
+    """
+
+    DEFAULT_CSS = """
+    PromptView { align: center middle; }
+    PromptView > .dialog {
+        width: 100%; max-width: 120; height: 100%;
+        padding: 0 1; background: $surface; border: round $primary;
+    }
+    PromptView .title { text-style: bold; height: auto; }
+    PromptView .title.-wrong { color: $text-error; }
+    PromptView .notices { color: $text-warning; height: auto; }
+    PromptView VerticalScroll { height: 1fr; }
+    PromptView VerticalScroll > Static { width: 100%; height: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("i", "ids", "token ids", id="prompt_view.ids"),
+        Binding("n,right", "window(1)", "next", id="prompt_view.next"),
+        Binding("p,left", "window(-1)", "previous", id="prompt_view.previous"),
+        Binding("y", "copy", "copy", id="prompt_view.copy"),
+        Binding("escape,q", "dismiss(None)", "close", id="prompt_view.close"),
+    ]
+
+    def __init__(self, backend: Backend, request: Request, context: int = 0) -> None:
+        super().__init__()
+        self._backend = backend
+        self._request = request
+        self._limit = context
+        self._pieces = Pieces(backend)
+        self._prompt: Prompt | None = None
+        self._window = 0
+        self._has_ids = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("The prompt is rendered ...", classes="title", markup=False)
+            yield Static("", classes="notices", markup=False)
+            with VerticalScroll():
+                yield Static("", id="tokens", markup=False)
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        """Ask for the prompt."""
+        self.query_one(VerticalScroll).focus()
+        self._show()
+
+    @property
+    def _windows(self) -> int:
+        return 1 if self._prompt is None else max(1, -(-len(self._prompt.ids) // WINDOW))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Grey out the keys for windows where there is one, and all while there is no prompt."""
+        if action == "window":
+            wanted = self._window + (1 if parameters == (1,) else -1)
+            return True if 0 <= wanted < self._windows else None
+        if action in ("ids", "copy"):
+            return True if self._prompt is not None else None
+        return True
+
+    def action_ids(self) -> None:
+        """Show the tokens one by one, or the text."""
+        self._has_ids = not self._has_ids
+        self._show()
+
+    def action_window(self, by: int) -> None:
+        """Show the tokens after or before these."""
+        self._window = min(max(0, self._window + by), self._windows - 1)
+        self.query_one(VerticalScroll).scroll_home(animate=False)
+        self._show()
+
+    def action_copy(self) -> None:
+        """Copy the whole prompt as text."""
+        if self._prompt is not None:
+            self.app.copy_to_clipboard(self._prompt.text)
+            self.app.notify(f"Copied, {len(self._prompt.text):,} characters.", markup=False)
+
+    @work(group="prompt", exclusive=True)
+    async def _show(self) -> None:
+        try:
+            if self._prompt is None:
+                self._prompt = await self._backend.render(self._request)
+            first = self._window * WINDOW
+            pieces = await self._pieces.of(self._prompt.ids[first : first + WINDOW])
+        except HearthError as error:
+            self._head(str(error), is_wrong=True)
+            return
+        self._headline(self._prompt)
+        content = table(pieces, first) if self._has_ids else running_text(pieces)
+        self.query_one("#tokens", Static).update(content)
+        self.refresh_bindings()
+
+    def _headline(self, prompt: Prompt) -> None:
+        count = len(prompt.ids)
+        line = f"{count:,} tokens"
+        if self._limit:
+            line += f" of {self._limit:,} ({100 * count / self._limit:.0f} %)"
+        is_over = bool(self._limit) and count >= self._limit
+        if is_over:
+            line += ": no room for an answer"
+        if self._windows > 1:
+            first = self._window * WINDOW
+            line += f" · shown: {first:,} to {min(first + WINDOW, count) - 1:,}"
+        self._head(line, is_wrong=is_over)
+        notices = safe_text("\n".join(prompt.notices))
+        self.query_one(".notices", Static).update(notices)
+
+    def _head(self, text: str, *, is_wrong: bool) -> None:
+        title = self.query_one(".title", Static)
+        title.update(safe_text(text))
+        title.set_class(is_wrong, "-wrong")
+
+
+def running_text(pieces: list[Piece]) -> Content:
+    """The text as it is, special tokens marked."""
+    return Content.assemble(
+        *(
+            (safe_text(piece.text), "$text-accent on $accent-muted")
+            if piece.is_special
+            else safe_text(piece.text)
+            for piece in pieces
+        )
+    )
+
+
+def table(pieces: list[Piece], first: int) -> Content:
+    """A line for each piece: position of its first token, ids, and the text on one line.
+
+    Args:
+        first: position of the first token of `pieces` in the prompt.
+    """
+    lines: list[Content] = []
+    position = first
+    for piece in pieces:
+        shown = piece.text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
+        if len(shown) > _LONGEST_PIECE:
+            shown = shown[: _LONGEST_PIECE - 1] + "…"
+        ids = " ".join(map(str, piece.ids))
+        style = "$text-accent on $accent-muted" if piece.is_special else ""
+        lines.append(
+            Content.assemble(
+                (f"{position:>7,}  ", "dim"), f"{ids:>7}  ", (f"{safe_text(shown)}", style)
+            )
+        )
+        position += len(piece.ids)
+    return Content("\n").join(lines)

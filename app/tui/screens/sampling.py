@@ -1,0 +1,178 @@
+"""The settings of one chat: thinking, structured output, and how tokens are drawn."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Select, Static
+
+from hearth.app.settings import Settings
+from hearth.app.settings_keys import SAMPLING
+from hearth.app.terminal import safe_text
+from hearth.app.tui.screens.dialogs import Confirm
+from hearth.app.tui.widgets.constraint_form import ConstraintForm
+from hearth.app.tui.widgets.setting_row import SettingRow
+
+_FIRST: Final = ("max_tokens", "stop", "seed")
+"""Looked for most often; the others follow as the table has them."""
+_THINKING: Final = {"own": None, "on": True, "off": False}
+
+
+class SamplingScreen(ModalScreen[dict[str, Any] | None]):
+    """A form of every setting of a chat, made from the parameter table.
+
+    The answer has the form of `settings` (`app.presets.check_chat_settings`); None: they stay.
+
+    Args:
+        settings: of the chat.
+        inherited: what holds where the chat says nothing.
+        model: that of the chat, whose own settings are among those.
+    """
+
+    DEFAULT_CSS = """
+    SamplingScreen { align: center middle; }
+    SamplingScreen > .dialog {
+        width: 100%; max-width: 100; height: 90%;
+        padding: 0 1; background: $surface; border: round $primary;
+    }
+    SamplingScreen .title { text-style: bold; }
+    SamplingScreen .status { color: $text-muted; height: 1; }
+    SamplingScreen .status.-wrong { color: $text-error; }
+    SamplingScreen .section { color: $primary; text-style: bold; margin-bottom: 1; }
+    SamplingScreen #thinking { height: 1; margin-bottom: 1; }
+    SamplingScreen #thinking .name { width: 24; }
+    SamplingScreen.-narrow #thinking .name { width: 22; }
+    SamplingScreen #thinking Select { width: 1fr; max-width: 36; }
+    """
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
+        (0, "-narrow"),
+        (80, "-medium"),
+    ]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s", "save", "save", id="sampling.save", priority=True),
+        Binding("ctrl+r", "reset", "reset this", id="sampling.reset", priority=True),
+        Binding("ctrl+l", "reset_all", "reset all", id="sampling.reset_all", priority=True),
+        Binding("escape", "leave", "cancel", id="sampling.cancel"),
+    ]
+
+    def __init__(self, settings: dict[str, Any], inherited: Settings, model: str = "") -> None:
+        super().__init__()
+        self._settings = settings
+        self._model = model
+        self._inherited = inherited.all(model)
+
+    def compose(self) -> ComposeResult:
+        thinking = self._settings.get("thinking")
+        with Vertical(classes="dialog"):
+            about = f" with {self._model}" if self._model else ""
+            yield Static(f"Settings of this chat{safe_text(about)}", classes="title", markup=False)
+            yield Static("", classes="status", markup=False)
+            with VerticalScroll(can_focus=False):
+                yield Static("Answers", classes="section", markup=False)
+                with Horizontal(id="thinking"):
+                    yield Static("  thinking", classes="name", markup=False)
+                    yield Select(
+                        [("the model's own habit", "own"), ("on", "on"), ("off", "off")],
+                        value=next(name for name, is_on in _THINKING.items() if is_on is thinking),
+                        allow_blank=False,
+                        compact=True,
+                    )
+                yield ConstraintForm(self._settings.get("constraint"))
+                yield from self._rows()
+        yield Footer(show_command_palette=False, compact=True)
+
+    def _rows(self) -> ComposeResult:
+        # Log probabilities are not shown in a chat, so they cannot be asked for in one.
+        known = {key.name: key for key in SAMPLING if key.name != "logprobs"}
+        names = [*_FIRST, *(name for name in known if name not in _FIRST)]
+        chosen = self._settings.get("set", {})
+        for name in names:
+            if name == names[len(_FIRST)]:
+                yield Static("How tokens are drawn", classes="section", markup=False)
+            yield SettingRow(
+                known[name], self._inherited[name], chosen.get(name), is_set=name in chosen
+            )
+
+    def on_mount(self) -> None:
+        """Begin at the first field."""
+        self.query_one("#thinking Select").focus()
+        self._show()
+
+    @property
+    def rows(self) -> list[SettingRow]:
+        """The fields of the parameter table."""
+        return list(self.query(SettingRow))
+
+    @property
+    def form(self) -> ConstraintForm:
+        """What answers must look like."""
+        return self.query_one(ConstraintForm)
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """What the form says; fields that are wrong are left out."""
+        chosen = {row.key.name: row.value for row in self.rows if row.is_set and not row.error}
+        thinking = self.query_one("#thinking", Horizontal).query_one(Select).value
+        return {
+            **self._settings,
+            "set": chosen,
+            "thinking": _THINKING[str(thinking)],
+            "constraint": self.form.constraint,
+            "preset": self._settings.get("preset", ""),
+        }
+
+    @on(SettingRow.Changed)
+    @on(Select.Changed)
+    def _show(self) -> None:
+        answer = self.answer
+        wrong = sum(bool(row.error) for row in self.rows) + bool(self.form.error)
+        changed = len(answer["set"]) + (answer["thinking"] is not None)
+        changed += answer["constraint"] is not None
+        status = self.query_one(".status", Static)
+        text = f"{changed} set for this chat, marked *; an empty field is as shown in it"
+        status.update(f"{wrong} cannot be used, marked !" if wrong else text)
+        status.set_class(bool(wrong), "-wrong")
+        mark = " " if answer["thinking"] is None else "*"
+        self.query_one("#thinking .name", Static).update(f"{mark} thinking")
+
+    def action_save(self) -> None:
+        """Give the settings back; not while something is wrong, which is shown then."""
+        self._show()
+        for row in self.rows:
+            if row.error:
+                row.query_one("Input").focus()
+                return
+        if self.form.error:
+            self.form.query_one("SafeTextArea").focus()
+            return
+        self.dismiss(self.answer)
+
+    def action_reset(self) -> None:
+        """Let the field with the focus be as it is without this chat."""
+        for widget in self.focused.ancestors_with_self if self.focused is not None else ():
+            if isinstance(widget, SettingRow | ConstraintForm):
+                widget.reset()
+            elif widget.id == "thinking":
+                widget.query_one(Select).value = "own"
+
+    def action_reset_all(self) -> None:
+        """Let everything be as it is without this chat."""
+        for row in self.rows:
+            row.reset()
+        self.form.reset()
+        self.query_one("#thinking", Horizontal).query_one(Select).value = "own"
+
+    @work(group="leave", exclusive=True)
+    async def action_leave(self) -> None:
+        """Forget what was changed, once the user says so."""
+        before = {"set": {}, "thinking": None, "constraint": None, "preset": "", **self._settings}
+        is_same = self.answer == before and not any(row.error for row in self.rows)
+        if is_same or await self.app.push_screen_wait(
+            Confirm("Forget what you changed?", yes="Forget it", no="Go on")
+        ):
+            self.dismiss(None)

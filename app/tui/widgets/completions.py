@@ -1,0 +1,164 @@
+"""What the word at the cursor may become: slash commands, and names of files after an @."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from textual.content import Content
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from hearth.app.terminal import safe_text
+from hearth.app.tui.attachments import quoted
+from hearth.app.tui.commands import beginning, find
+
+MOST: Final = 8
+"""Rows of the list."""
+_MOST_ENTRIES: Final = 5_000
+"""Of a folder that are looked at."""
+_COMMAND: Final = re.compile(r"/([\w-]*)")
+_ARGUMENT: Final = re.compile(r"/([\w-]+) +(\S*)")
+_PATH: Final = re.compile(r'(?<![^\s(\[{])@(?:"([^"\n]*)|([^\s"`@]*))$')
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One thing that may stand in place of what is written.
+
+    Attributes:
+        begin: where in the line that begins which ends at the cursor.
+        text: what stands there then.
+        label: what the list shows; not yet safe.
+        detail: beside it.
+    """
+
+    begin: int
+    text: str
+    label: str
+    detail: str = ""
+
+    def fits(self, line: str) -> bool:
+        """It is still what `line`, which ends at the cursor, may become."""
+        written = line[self.begin :].replace('"', "").lower()
+        return bool(written) and self.text.replace('"', "").lower().startswith(written)
+
+
+def of_commands(line: str) -> list[Completion]:
+    """Slash commands, or the words that may follow one, for a first line up to the cursor."""
+    if (named := _COMMAND.fullmatch(line)) is not None:
+        return [
+            Completion(0, f"/{found.name}{' ' * bool(found.argument)}", found.usage, found.help)
+            for found in beginning(named[1])
+        ]
+    if (argued := _ARGUMENT.fullmatch(line)) is not None:
+        command = find(argued[1])
+        words = command.words if command is not None else ()
+        return [
+            Completion(argued.start(2), word, word) for word in words if word.startswith(argued[2])
+        ]
+    return []
+
+
+def path_at(line: str) -> str | None:
+    """What stands after the @ before the cursor, where `line` ends; None if no name does."""
+    found = _PATH.search(line)
+    return None if found is None else found[1] if found[1] is not None else found[2]
+
+
+def of_paths(line: str, folder: Path) -> list[Completion]:
+    """Files and folders for the @ before the cursor. Reads a folder, so it belongs in a thread."""
+    written = path_at(line)
+    if written is None:
+        return []
+    begin = line.rindex("@")
+    above, _, start = written.rpartition("/")
+    above += "/" if "/" in written else ""
+    found = []
+    for name, is_folder in _entries(folder, above):
+        if not name.lower().startswith(start.lower()) or (name[0] == "." and not start):
+            continue
+        text = quoted(above + name + "/" * is_folder)
+        if text is not None:
+            if is_folder:
+                text = text.removesuffix('"')  # The name goes on.
+            found.append(Completion(begin, text, name + "/" * is_folder))
+    return found[:MOST]
+
+
+def _entries(folder: Path, above: str) -> list[tuple[str, bool]]:
+    """Names in a folder and whether they are folders, which come first; none if it cannot be
+    read: there is nothing to offer then.
+    """
+    found: list[tuple[str, bool]] = []
+    try:
+        with os.scandir(folder / Path(above).expanduser()) as entries:
+            for entry in entries:
+                found.append((entry.name, entry.is_dir()))
+                if len(found) == _MOST_ENTRIES:
+                    break
+    except (OSError, ValueError, RuntimeError):  # Not there, NUL, or the home of nobody.
+        return []
+    return sorted(found, key=lambda one: (not one[1], one[0].lower()))
+
+
+class Completions(OptionList, can_focus=False):
+    """A small list of completions above the box; the box has the focus and steers it."""
+
+    DEFAULT_CSS = """
+    Completions {
+        display: none;
+        height: auto;
+        max-height: 8;
+        border: none;
+        padding: 0 1;
+        background: $panel;
+    }
+    Completions.-shown { display: block; }
+    """
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self.found: list[Completion] = []
+        self.is_chosen = False
+        """The user went to an entry, and does not only write on."""
+
+    @property
+    def is_open(self) -> bool:
+        """There is something to choose from."""
+        return bool(self.found)
+
+    def show(self, found: Sequence[Completion]) -> None:
+        """Offer these, the first of them marked; none: close the list."""
+        self.found = list(found)
+        self.is_chosen = False
+        self.clear_options()
+        width = max((len(one.label) for one in found), default=0)
+        self.add_options(
+            Option(
+                Content.assemble(
+                    safe_text(one.label).ljust(width).replace("\n", "�"),
+                    (f"  {one.detail}" if one.detail else "", "dim"),
+                )
+            )
+            for one in found
+        )
+        if found:
+            self.highlighted = 0
+        self.set_class(bool(found), "-shown")
+
+    def move(self, by: int) -> None:
+        """Mark another entry."""
+        self.is_chosen = True
+        if by > 0:
+            self.action_cursor_down()
+        else:
+            self.action_cursor_up()
+
+    @property
+    def marked(self) -> Completion | None:
+        """The entry that would be taken."""
+        return self.found[self.highlighted or 0] if self.found else None

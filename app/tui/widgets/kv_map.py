@@ -1,0 +1,92 @@
+"""What the key-value memory of a model holds, as a bar of blocks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from hearth.app.cli.words import size
+from hearth.backends.contract import EngineStats
+
+_BLOCK: Final = "█"
+_PARTS: Final = (("used", "$primary"), ("kept", "$secondary"), ("free", "$foreground 25%"))
+_UNALLOCATED: Final = ("▁", "$foreground 25%")
+
+
+class KvMap(Vertical):
+    """Cells used, kept and free of those that are allocated, then what may be allocated yet."""
+
+    DEFAULT_CSS = """
+    KvMap { height: auto; padding: 0 1; }
+    KvMap > #kv-title { height: 1; text-style: bold; }
+    KvMap > #kv-bar { height: 1; }
+    KvMap > #kv-legend { height: auto; color: $text-muted; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._engine: EngineStats | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static("Keys and values", id="kv-title", markup=False)
+        yield Static(id="kv-bar", markup=False)
+        yield Static(id="kv-legend", markup=False)
+
+    def show(self, name: str, engine: EngineStats | None) -> None:
+        """Show the memory of the model called `name`; None: it does not say, or there is none."""
+        self.display = engine is not None
+        self._engine = engine
+        if engine is not None:
+            self.query_one("#kv-title", Static).update(Content(f"Keys and values of {name}"))
+            self.query_one("#kv-legend", Static).update(legend(engine))
+            self._draw()
+
+    def on_resize(self) -> None:
+        """Draw the bar as wide as there is room."""
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._engine is not None:
+            self.query_one("#kv-bar", Static).update(bar(self._engine, self.content_size.width))
+
+
+def bar(engine: EngineStats, width: int) -> Content:
+    """The cells in `width` blocks; what is there at all has a block."""
+    counts = _counts(engine)
+    total = max(1, sum(counts))
+    blocks = [-(-count * width // total) for count in counts]
+    while sum(blocks) > width:  # Rounded up, so the widest have one too many.
+        blocks[blocks.index(max(blocks))] -= 1
+    marks = (*((_BLOCK, color) for _, color in _PARTS), _UNALLOCATED)
+    return Content.assemble(
+        *(
+            (mark * count, color)
+            for count, (mark, color) in zip(blocks, marks, strict=True)
+            if count
+        )
+    )
+
+
+def legend(engine: EngineStats) -> Content:
+    """The same in numbers."""
+    used, kept, free, _ = _counts(engine)
+    told: list[Content | tuple[str, str] | str] = []
+    for (name, color), count in zip(_PARTS, (used, kept, free), strict=True):
+        told += [(_BLOCK, color), f" {name} {count:,}  "]
+    if engine.shelved_tokens:
+        told.append(f"shelved {engine.shelved_tokens:,}  ")
+    token = engine.kv_bytes_per_token
+    held, budget = size(engine.allocated_tokens * token), size(engine.pool_tokens * token)
+    told.append(f"of {engine.pool_tokens:,} tokens · {held} of {budget}")
+    return Content.assemble(*told)
+
+
+def _counts(engine: EngineStats) -> tuple[int, int, int, int]:
+    """Tokens used, kept, free, and not allocated yet."""
+    used, kept = engine.live_tokens, engine.kept_tokens
+    free = max(0, engine.allocated_tokens - used - kept)
+    return used, kept, free, max(0, engine.pool_tokens - used - kept - free)

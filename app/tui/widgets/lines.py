@@ -1,0 +1,258 @@
+"""Lines of text that know how they are broken at a width: what a `Slab` shows.
+
+A `Line` is broken and drawn once for each width and style, so a slab whose last line grows draws
+that one. The text is never markup; it came through `safe_text` before it came here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from rich.cells import cell_len, chop_cells
+from rich.segment import Segment
+from textual.content import Content
+from textual.css.styles import RulesMap
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+from textual.visual import RenderOptions, Visual
+
+EMPTY: Final = Content("")
+_WORD = re.compile(r"\s*\S+|\s+$")
+
+
+INKS: Final = {
+    ".em": "italic",
+    ".strong": "bold",
+    ".struck": "strike",
+    ".code": "$text-warning",
+    ".link": "underline $text-accent",
+    ".title": "bold $text-primary",
+    ".heading": "bold",
+    ".mark": "$text-primary",
+    ".muted": "$text-muted",
+    ".error": "$text-error",
+    ".comment": "italic $text-muted",
+    ".keyword": "$text-accent",
+    ".string": "$text-success",
+    ".number": "$text-warning",
+    ".name": "$text-primary",
+    ".inserted": "$text-success",
+    ".deleted": "$text-error",
+}
+"""What the styles of lines mean, in the theme's colours.
+
+As component classes of a widget they would be worked out for each widget anew, which costs more
+than everything else in mounting it.
+"""
+ANSI_INKS: Final = INKS | {
+    ".muted": "dim",
+    ".comment": "dim italic",
+    ".code": "bold $text-warning",
+}
+"""The same where the terminal's own colours are used."""
+
+
+def row_starts(text: str, width: int, *, fold: bool = False) -> list[int]:
+    """Where the rows of `text` begin when it is shown in `width` cells.
+
+    Args:
+        text: one line, without tabs.
+        width: cells, at least 1.
+        fold: break anywhere, as code is broken; else between words where that is possible.
+    """
+    if len(text) * 2 <= width or cell_len(text) <= width:
+        return [0]
+    starts = [0]
+    room = width
+    for word in _WORD.finditer(text):
+        size = cell_len(word[0])
+        if not fold and size <= room:
+            room -= size
+            continue
+        begin = word.start()
+        bare = word[0].lstrip()
+        if not fold and cell_len(bare) <= width:
+            # The white space before a word at the start of a row is not shown.
+            begin = word.end() - len(bare)
+            if begin > starts[-1]:
+                starts.append(begin)
+            room = width - cell_len(bare)
+            continue
+        if begin > starts[-1] and room < width and not fold:
+            begin = word.end() - len(bare)
+            starts.append(begin)
+        rest = text[starts[-1] :] if fold else text[starts[-1] : word.end()]
+        chopped = chop_cells(rest, width)
+        at = starts[-1]
+        for part in chopped[:-1]:
+            at += len(part)
+            starts.append(at)
+        room = width - cell_len(chopped[-1])
+        if fold:
+            break
+    return starts
+
+
+def segments_of(
+    content: Content, style: Style, options: RenderOptions, x: int, y: int
+) -> list[Segment]:
+    """One row's text, marked with its place in the slab, by which a selection finds it."""
+    segments = []
+    for text, found in content.render(style, end="", parse_style=options.get_style):
+        if text:
+            segments.append(Segment(text, (style + found).rich_style_with_offset(x, y)))
+            x += len(text)
+    return segments
+
+
+class Line:
+    """One line of text, broken into rows at the width at which it is shown.
+
+    Args:
+        content: the text, without newlines and tabs.
+        head: what stands before its first row: bullets, bars, spaces.
+        rest: what stands before its other rows; as wide as `head`.
+        fold: break anywhere, as code is broken.
+        rule: the content is repeated over the whole width.
+    """
+
+    __slots__ = ("_drawn", "_key", "_starts", "_width", "content", "fold", "head", "rest", "rule")
+
+    def __init__(
+        self,
+        content: Content = EMPTY,
+        head: Content = EMPTY,
+        rest: Content | None = None,
+        *,
+        fold: bool = False,
+        rule: bool = False,
+    ) -> None:
+        self.content = content
+        self.head = head
+        self.rest = head if rest is None else rest
+        self.fold = fold
+        self.rule = rule
+        self._width = -1
+        self._starts: list[int] = [0]
+        self._key: tuple[object, ...] = ()
+        self._drawn: list[Strip] = []
+
+    @property
+    def plain(self) -> str:
+        """The text of the line with what stands before it."""
+        return self.head.plain + self.content.plain
+
+    def shifted(self, columns: int) -> Line:
+        """The line, so many columns further to the right."""
+        if not columns:
+            return self
+        space = Content(" " * columns)
+        return Line(
+            self.content, space + self.head, space + self.rest, fold=self.fold, rule=self.rule
+        )
+
+    def height(self, width: int) -> int:
+        """Rows at a width."""
+        return len(self._broken(width))
+
+    def _broken(self, width: int) -> list[int]:
+        if self._width != width:
+            room = max(width - self.head.cell_length, 1)
+            self._starts = (
+                [0] if self.rule else row_starts(self.content.plain, room, fold=self.fold)
+            )
+            self._width = width
+        return self._starts
+
+    def draw(self, width: int, style: Style, options: RenderOptions, y: int) -> list[Strip]:
+        """The rows; `y` is the line's number in its slab, by which a selection finds it."""
+        chosen = options.selection.get_span(y) if options.selection else None
+        key = (width, style, y, chosen)
+        if self._key != key:
+            self._drawn = self._draw(width, style, options, y, chosen)
+            self._key = key
+        return self._drawn
+
+    def _draw(
+        self,
+        width: int,
+        style: Style,
+        options: RenderOptions,
+        y: int,
+        chosen: tuple[int, int] | None,
+    ) -> list[Strip]:
+        starts = self._broken(width)
+        content = self.content
+        if self.rule:
+            room = max(width - self.head.cell_length, 0)
+            content = Content.styled(content.plain * room, ".muted")
+        if chosen is not None and options.selection_style is not None:
+            start, end = chosen
+            content = content.stylize(
+                options.selection_style, start, len(content) if end == -1 else end
+            )
+        parts = content.divide(starts[1:]) if len(starts) > 1 else [content]
+        strips = []
+        for number, (x, part) in enumerate(zip(starts, parts, strict=True)):
+            before = self.rest if number else self.head
+            segments = [
+                Segment(text, (style + found).rich_style)
+                for text, found in before.render(style, end="", parse_style=options.get_style)
+                if text
+            ]
+            # Where a row was broken between words, the spaces there are not shown.
+            shown = part if number == len(parts) - 1 else part.rstrip()
+            strips.append(Strip(segments + segments_of(shown, style, options, x, y)).crop(0, width))
+        return strips
+
+    def forget(self) -> None:
+        """Draw anew next time: the theme has changed."""
+        self._key = ()
+
+
+class Lines(Visual):
+    """What Textual draws of some lines.
+
+    Attributes:
+        is_ansi: the terminal's own colours are used.
+    """
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._lines = lines
+        self.is_ansi = False
+
+    def render_strips(
+        self, width: int, height: int | None, style: Style, options: RenderOptions
+    ) -> list[Strip]:
+        strips: list[Strip] = []
+        inks = ANSI_INKS if self.is_ansi else INKS
+
+        def get_style(style: str | Style) -> Style:
+            return options.get_style(inks.get(style, style) if isinstance(style, str) else style)
+
+        options = replace(options, get_style=get_style)
+        if width > 0:
+            for y, line in enumerate(self._lines):
+                strips += line.draw(width, style, options, y)
+        return strips if height is None else strips[:height]
+
+    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:
+        return container_width
+
+    def get_height(self, rules: RulesMap, width: int) -> int:
+        return sum(line.height(width) for line in self._lines)
+
+
+def selected(lines: Sequence[Line], selection: Selection) -> str:
+    """The text of what is selected; whole lines with their bullets."""
+    found = []
+    for y, line in enumerate(lines):
+        if (span := selection.get_span(y)) is not None:
+            start, end = span
+            text = line.content.plain[start : None if end == -1 else end]
+            found.append(text if start else line.head.plain + text)
+    return "\n".join(found)

@@ -1,0 +1,386 @@
+"""The box in which a person says something."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, Self, cast
+
+from textual import events, on, work
+from textual.actions import SkipAction
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.message import Message
+from textual.widgets import OptionList, Static, TextArea
+
+from hearth.app.terminal import safe_text
+from hearth.app.tui import commands
+from hearth.app.tui.editor import edited
+from hearth.app.tui.history import PromptHistory
+from hearth.app.tui.widgets.completions import (
+    Completion,
+    Completions,
+    of_commands,
+    of_paths,
+    path_at,
+)
+from hearth.app.tui.widgets.fields import SafeTextArea
+from hearth.backends.errors import HearthError
+
+if TYPE_CHECKING:
+    from hearth.app.tui.app import HearthApp
+
+_HISTORY_FILE: Final = "prompt-history"
+_LONGEST_NAME: Final = 1_024
+"""Characters before the cursor in which a name to complete is looked for."""
+
+
+class PromptArea(SafeTextArea):
+    """The text of a `PromptBox`, and its keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "send", "send", id="prompt.send", priority=True, show=False),
+        Binding(
+            "ctrl+j,shift+enter,alt+enter",
+            "newline",
+            "new line",
+            id="prompt.newline",
+            priority=True,
+            show=False,
+        ),
+        Binding("tab", "complete", "complete", id="prompt.complete", show=False),
+        Binding("ctrl+up", "older", "older prompt", id="prompt.older", show=False),
+        Binding("ctrl+down", "newer", "newer prompt", id="prompt.newer", show=False),
+        Binding("ctrl+e", "open_editor", "editor", id="prompt.editor", show=False),
+        Binding("ctrl+x", "cut", "cut", id="prompt.cut", show=False),
+        Binding("escape", "escape", "stop", id="prompt.stop", priority=True, show=False),
+    ]
+
+    @property
+    def box(self) -> PromptBox:
+        """The box around it."""
+        return cast("PromptBox", self.parent)
+
+    def load(self, text: str) -> None:
+        """Show `text`, the cursor behind it."""
+        self.load_text(text.replace("\r\n", "\n").replace("\r", "\n"))
+        self.move_cursor(self.document.end)
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        # Lines end as this text area ends them, however the terminal or the source wrote them.
+        text = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        event.stop()
+        event.prevent_default()
+        await super()._on_paste(events.Paste(text))
+
+    def action_send(self) -> None:
+        """Say what is written, or take the entry of the list that was chosen."""
+        if not (self.box.completions.is_chosen and self.box.complete()):
+            self.box.send()
+
+    def action_newline(self) -> None:
+        """Begin another line."""
+        self.insert("\n", maintain_selection_offset=False)
+        self.scroll_cursor_visible()
+
+    def action_complete(self) -> None:
+        """Take the marked entry of the list; without one, go on to the next widget."""
+        if not self.box.complete():
+            raise SkipAction
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        """Up: in the list, in the text, or to an older prompt."""
+        if not select and self.box.completions.is_open:
+            self.box.completions.move(-1)
+        elif not select and self.navigator.is_first_wrapped_line(self.cursor_location):
+            self.action_older()
+        else:
+            super().action_cursor_up(select)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        """Down: in the list, in the text, or to a newer prompt."""
+        if not select and self.box.completions.is_open:
+            self.box.completions.move(1)
+        elif not select and self.navigator.is_last_wrapped_line(self.cursor_location):
+            self.action_newer()
+        else:
+            super().action_cursor_down(select)
+
+    def action_older(self) -> None:
+        """Show the prompt before."""
+        self.box.recall(self.box.history.older(self.text), at_end=False)
+
+    def action_newer(self) -> None:
+        """Show the prompt after."""
+        self.box.recall(self.box.history.newer(), at_end=True)
+
+    def action_cut(self) -> None:
+        """Cut what is selected. Without a selection nothing is: ctrl+x ctrl+e opens the editor."""
+        if not self.selection.is_empty:
+            super().action_cut()
+
+    def action_open_editor(self) -> None:
+        """Edit the text in the user's own editor."""
+        self.box.open_editor()
+
+    def action_escape(self) -> None:
+        """Close the list, or stop the answer under way."""
+        if not self.box.leave():
+            raise SkipAction
+
+
+class PromptBox(Vertical):
+    """Grows with its text up to ten lines; knows what was said before; completes names.
+
+    Args:
+        history_file: where prompts are kept; by default the app's own place.
+        folder: where relative paths begin; by default the working directory.
+    """
+
+    DEFAULT_CSS = """
+    PromptBox { height: auto; }
+    PromptBox > PromptArea {
+        height: auto;
+        max-height: 10;
+        border: none;
+        border-left: outer $border-blurred;
+        padding: 0 1;
+        scrollbar-size-vertical: 1;
+    }
+    PromptBox > PromptArea:focus { border: none; border-left: outer $primary; }
+    PromptBox.-busy > PromptArea:focus { border-left: outer $warning; }
+    PromptBox > .hint {
+        height: 1;
+        padding: 0 2;
+        color: $text-muted;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+    }
+    PromptBox > .hint:ansi { text-style: dim; }
+    PromptBox > .hint.-wrong { color: $text-error; }
+    """
+
+    class Submitted(Message):
+        """The user says `text`."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class Command(Message):
+        """The user wants `command` done; `name` and `argument` are its parts."""
+
+        def __init__(self, command: commands.Command) -> None:
+            super().__init__()
+            self.command = command
+            self.name = command.name
+            self.argument = command.argument
+
+    class Drafted(Message):
+        """What is being written is another text than before."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class Stop(Message):
+        """The user wants the answer under way to end."""
+
+    def __init__(
+        self,
+        *,
+        history_file: Path | None = None,
+        folder: Path | None = None,
+        id: str | None = None,  # noqa: A002 - as all widgets call it
+    ) -> None:
+        super().__init__(id=id)
+        self._history_file = history_file
+        self._folder = folder or Path.cwd()
+        self._hint = ""
+        self._is_busy = False
+        self._closed_for: str | None = None
+        """The text for which the list is not wanted."""
+
+    def compose(self) -> ComposeResult:
+        yield Completions()
+        yield PromptArea(
+            placeholder="Write a message, or / for commands",
+            highlight_cursor_line=False,
+        )
+        yield Static("", classes="hint", markup=False)
+
+    def on_mount(self) -> None:
+        """Read what was said before."""
+        file = self._history_file
+        if file is None:
+            file = cast("HearthApp", self.app).services.paths.state / _HISTORY_FILE
+        self.history = PromptHistory(file)
+
+    # ---- what others ask of it
+
+    @property
+    def area(self) -> PromptArea:
+        return self.query_one(PromptArea)
+
+    @property
+    def completions(self) -> Completions:
+        return self.query_one(Completions)
+
+    @property
+    def text(self) -> str:
+        """What is written."""
+        return self.area.text
+
+    def focus(self, scroll_visible: bool = True) -> Self:
+        """Let the user write."""
+        self.area.focus(scroll_visible)
+        return self
+
+    def set_busy(self, busy: bool) -> None:
+        """An answer is under way: escape stops it, and nothing else can be said meanwhile."""
+        self._is_busy = busy
+        self.set_class(busy, "-busy")
+        if not busy:
+            self.set_hint(self._hint)
+
+    def set_hint(self, hint: str) -> None:
+        """Show one line below the text."""
+        self._hint = hint
+        self._show(hint)
+
+    def restore(self, text: str) -> None:
+        """Put back what could not be said; before what was written meanwhile."""
+        meanwhile = self.text
+        self.load(f"{text}\n{meanwhile}" if meanwhile.strip() and meanwhile != text else text)
+
+    def load(self, text: str) -> None:
+        """Show `text` in place of what is written."""
+        self._closed_for = text
+        self.completions.show([])
+        self.area.load(text)
+
+    def begin(self, command: commands.SlashCommand) -> None:
+        """Do `command`, or let the user write the argument that it needs."""
+        if not command.needs_argument:
+            self.post_message(self.Command(command.command()))
+            return
+        self.load(f"/{command.name} ")
+        self.focus()
+
+    # ---- what its keys do
+
+    def send(self) -> None:
+        """Say what is written, or do it if it is a slash command."""
+        text = self.text
+        if not text.strip():
+            return
+        if commands.is_command(text):
+            try:
+                message: Message = self.Command(commands.parse(text))
+            except HearthError as error:
+                self._show(str(error), is_wrong=True)
+                return
+        elif self._is_busy:
+            self._show("An answer is under way: esc stops it.", is_wrong=True)
+            return
+        else:
+            message = self.Submitted(text)
+        if self.history.add(text):
+            self._keep(text)
+        self.load("")
+        self.set_hint("")
+        self.post_message(message)
+
+    def recall(self, text: str | None, *, at_end: bool) -> None:
+        """Show a prompt of the history, the cursor at its end or in its first line."""
+        if text is None:
+            return
+        self.load(text)
+        if not at_end:
+            self.area.move_cursor((0, len(self.area.document.get_line(0))))
+
+    def complete(self) -> bool:
+        """Put the marked entry of the list into the text; False if there is none."""
+        marked = self.completions.marked
+        if marked is None or not marked.fits(self._line):
+            return False
+        row, column = self.area.cursor_location
+        self.completions.show([])
+        self.area.replace(
+            marked.text, (row, marked.begin), (row, column), maintain_selection_offset=False
+        )
+        self.area.move_cursor((row, marked.begin + len(marked.text)))
+        return True
+
+    def leave(self) -> bool:
+        """Close the list, else stop the answer under way; False if there is neither."""
+        if self.completions.is_open:
+            self._closed_for = self.text
+            self.completions.show([])
+        elif self._is_busy:
+            self.post_message(self.Stop())
+        else:
+            return False
+        return True
+
+    @work(exclusive=True, group="editor")
+    async def open_editor(self) -> None:
+        """Edit the text in the user's own editor."""
+        try:
+            text = await edited(self.app, self.text)
+        except HearthError as error:
+            self._show(str(error), is_wrong=True)
+            return
+        self.load(text)
+
+    # ---- within
+
+    @on(TextArea.Changed)
+    def _changed(self, event: TextArea.Changed) -> None:
+        event.stop()
+        text = self.text
+        self._show(self._hint)
+        self.post_message(self.Drafted(text))
+        if text == self._closed_for:
+            return
+        self._closed_for = None
+        row, line = self.area.cursor_location[0], self._line
+        self._offer(of_commands(line) if row == 0 else [])
+        if path_at(line[-_LONGEST_NAME:]) is not None:
+            self._offer_paths(line)
+
+    @work(exclusive=True, group="completions")
+    async def _offer_paths(self, line: str) -> None:
+        """Offer files; reading a folder may take a while, so only if the text is still the same."""
+        found = await asyncio.to_thread(of_paths, line, self._folder)
+        if self._line == line and self.text != self._closed_for:
+            self._offer(found)
+
+    def _offer(self, found: list[Completion]) -> None:
+        written = self._line
+        self.completions.show([one for one in found if one.text != written[one.begin :]])
+
+    @property
+    def _line(self) -> str:
+        """What stands before the cursor in its line."""
+        row, column = self.area.cursor_location
+        return self.area.document.get_line(row)[:column]
+
+    @on(OptionList.OptionSelected)
+    def _picked(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.complete()
+        self.focus()
+
+    @work(group="history")
+    async def _keep(self, text: str) -> None:
+        try:
+            await asyncio.to_thread(self.history.keep, text)
+        except OSError as error:
+            self._show(f"The prompt is not kept: {error.strerror or error}.", is_wrong=True)
+
+    def _show(self, hint: str, *, is_wrong: bool = False) -> None:
+        line = self.query_one(".hint", Static)
+        line.update(safe_text(hint).replace("\n", " "))
+        line.set_class(is_wrong, "-wrong")

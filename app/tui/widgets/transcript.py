@@ -1,0 +1,312 @@
+"""A chat as it scrolls: a window of its messages, which follows its end only from there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.geometry import Size
+from textual.layout import DockArrangeResult
+from textual.message import Message
+from textual.widget import Widget
+
+from hearth.app.tui.widgets.answer import AnswerView
+from hearth.app.tui.widgets.message import MessageView, Shown
+from hearth.app.tui.widgets.window import MOST, Window
+
+
+class Transcript(VerticalScroll):
+    """The messages of a chat.
+
+    Only a window of them is mounted; it moves as one scrolls. At the end it follows what comes;
+    scrolled up, what one reads stays where it is, whatever changes above or below it, and answers
+    that come are kept and not drawn.
+
+    Args:
+        show_thinking: unfold what models think.
+    """
+
+    DEFAULT_CSS = """
+    Transcript {
+        layout: stream;
+        height: 1fr;
+        padding: 1 1 0 1;
+        scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "select(-1)", "message before", id="transcript.previous", show=False),
+        Binding("down", "select(1)", "next message", id="transcript.next", show=False),
+        Binding("end", "follow", "end", id="transcript.end", show=False),
+    ]
+
+    class FollowChanged(Message):
+        """The view came to the end of the chat, or left it.
+
+        Attributes:
+            is_following: it is at the end and stays there.
+        """
+
+        def __init__(self, is_following: bool) -> None:
+            super().__init__()
+            self.is_following = is_following
+
+    class PastEnd(Message):
+        """Somebody went down from the last message."""
+
+    def __init__(
+        self,
+        *,
+        show_thinking: bool = False,
+        name: str | None = None,
+        id: str | None = None,  # noqa: A002 - Textual's name
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(name=name, id=id, classes=classes)
+        self.show_thinking = show_thinking
+        self._messages: list[Shown] = []
+        self._numbers: dict[str, int] = {}
+        self._mounted = Window(0, 0)
+        self._views: dict[str, MessageView] = {}
+        self._live: dict[str, AnswerView] = {}
+        self._tops: dict[Widget, int] = {}  # where the children lay when they were last arranged
+        self._arranged: DockArrangeResult | None = None
+        self._was_following = True
+        self._changing = asyncio.Lock()
+
+    def on_mount(self) -> None:
+        self.anchor()
+
+    @property
+    def following(self) -> bool:
+        """At the end of the chat, and staying there."""
+        return not self._anchor_released and self._mounted.end == len(self._messages)
+
+    @property
+    def selected(self) -> str | None:
+        """The id of the message that has the focus, or holds what has it."""
+        focused = self.screen.focused if self.is_attached else None
+        while focused is not None and not isinstance(focused, MessageView):
+            focused = focused.parent if isinstance(focused.parent, Widget) else None
+        return focused.shown.id if focused is not None and self in focused.ancestors else None
+
+    async def show(self, messages: Sequence[Shown]) -> None:
+        """Show another chat, from its end."""
+        async with self._changing:
+            self._messages = list(messages)
+            self._live.clear()
+            self._number()
+            await self._show_window(self._last_window())
+            self.action_follow()
+
+    async def append(self, shown: Shown) -> None:
+        """Add a message at the end; its answer can be fed when this returns."""
+        async with self._changing:
+            at_end = self._mounted.end == len(self._messages)
+            self._messages.append(shown)
+            self._number()
+            if not at_end:
+                await self._show_window(self._last_window())
+                self.action_follow()
+                return
+            await self._mount_at_end([shown])
+            if self.following and len(self._views) > MOST:
+                await self._trim(Window(self._mounted.end - MOST, self._mounted.end))
+
+    async def replace(self, shown: Shown) -> None:
+        """Show another state of the message with the id of `shown`; raises KeyError without it."""
+        async with self._changing:
+            self._messages[self._numbers[shown.id]] = shown
+            if shown.id in self._views:
+                await self._views[shown.id].show(shown)
+
+    async def remove_after(self, id: str) -> None:  # noqa: A002 - the id of Shown
+        """Remove everything after a message; raises KeyError where there is no such message."""
+        async with self._changing:
+            end = self._numbers[id] + 1
+            gone = self._messages[end:]
+            del self._messages[end:]
+            self._number()
+            for shown in gone:
+                self._live.pop(shown.id, None)
+                if (view := self._views.pop(shown.id, None)) is not None:
+                    await view.remove()
+            if not self._views and self._messages:
+                await self._show_window(Window.around(end - 1, end))
+            self._mounted = Window(self._mounted.first, min(self._mounted.end, end))
+
+    def answer(self, id: str) -> AnswerView:  # noqa: A002 - the id of Shown
+        """Where the text of a streaming message goes; raises KeyError where there is none."""
+        return self._live[id]
+
+    async def jump_to(self, id: str) -> None:  # noqa: A002 - the id of Shown
+        """Bring a message to the top and mark it; raises KeyError where there is none."""
+        async with self._changing:
+            number = self._numbers[id]
+            if number not in self._mounted:
+                await self._show_window(Window.around(number, len(self._messages)))
+            view = self._views[id]
+        for other in self._views.values():
+            other.set_class(other is view, "-found")
+        view.focus(scroll_visible=False)
+        self.release_anchor()
+        self._tell_following()
+        self.call_after_refresh(self.scroll_to_widget, view, animate=False, top=True)
+
+    def copy_code(self, number: int) -> bool:
+        """Copy a code block of the selected message, or of the last one that has any."""
+        views = list(self._views.values())
+        chosen = [view for view in views if view.shown.id == self.selected]
+        with_code = [view for view in views if view.answer.codes]
+        return any(view.copy_code(number) for view in (chosen or with_code[-1:]))
+
+    def action_follow(self) -> None:
+        """Go to the end and stay there; messages that are missing before it are mounted."""
+        if self._mounted.end < len(self._messages):
+            self.run_worker(self._show_end(), group="transcript", exit_on_error=True)
+            return
+        self._anchor_released = False
+        self.anchor()
+        self._tell_following()
+
+    def action_select(self, step: int) -> None:
+        """Move the focus to the message before or after."""
+        views = sorted(self._views.values(), key=lambda view: self._numbers[view.shown.id])
+        if not views:
+            return
+        places = {view.shown.id: place for place, view in enumerate(views)}
+        selected = self.selected
+        if selected is None:
+            self._select(views[-1])
+            return
+        place = places[selected] + step
+        if place == len(views) and self._mounted.end == len(self._messages):
+            self.post_message(self.PastEnd())
+        elif 0 <= place < len(views):
+            self._select(views[place])
+
+    def _select(self, view: MessageView) -> None:
+        view.remove_class("-found")
+        view.focus(scroll_visible=False)
+        self.scroll_to_widget(view, animate=False, top=view.size.height > self.size.height)
+
+    async def _show_end(self) -> None:
+        async with self._changing:
+            await self._show_window(self._last_window())
+        self.action_follow()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._tell_following()
+        page = self.size.height
+        if new_value < old_value and new_value < page and self._mounted.first:
+            self._move(up=True)
+        elif new_value > self.max_scroll_y - page and self._mounted.end < len(self._messages):
+            self._move(up=False)
+
+    def _move(self, *, up: bool) -> None:
+        if not self._changing.locked():
+            self.run_worker(self._moved(up=up), group="transcript", exit_on_error=True)
+
+    async def _moved(self, *, up: bool) -> None:
+        async with self._changing:
+            before = self._mounted
+            wanted = before.earlier() if up else before.later(len(self._messages))
+            with self.app.batch_update():
+                if up:
+                    await self._mount_before(self._messages[wanted.first : before.first])
+                else:
+                    await self._mount_at_end(self._messages[before.end : wanted.end])
+                await self._trim(wanted)
+        self._tell_following()
+
+    def _tell_following(self) -> None:
+        if self.following == self._was_following:
+            return
+        self._was_following = self.following
+        for view in self._views.values():
+            view.answer.paused(not self.following)
+        self.post_message(self.FollowChanged(self.following))
+
+    def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
+        """Lay out the messages; scrolled up, what is read stays where it is on the screen."""
+        result = super().arrange(size, optimal)
+        if result is self._arranged:
+            return result
+        is_long = result.total_region.bottom > size.height
+        if not is_long:
+            # All of it is seen. Textual would put the end of an anchored text at the lower edge.
+            self._anchor_released = False
+            self.set_reactive(Widget.scroll_y, 0)
+            self.set_reactive(Widget.scroll_target_y, 0)
+        self._anchored = is_long
+        tops = {placement.widget: placement.region.y for placement in result.placements}
+        if self._anchor_released:
+            above = [widget for widget, top in self._tops.items() if top <= self.scroll_y]
+            below = [widget for widget in self._tops if widget not in above]
+            kept = next((widget for widget in [*above[::-1], *below] if widget in tops), None)
+            if kept is not None and tops[kept] != self._tops[kept]:
+                wanted = self.scroll_y + tops[kept] - self._tops[kept]
+                # As the compositor does for what is anchored: it has yet to place the children.
+                self.set_reactive(Widget.scroll_y, max(wanted, 0))
+                self.set_reactive(Widget.scroll_target_y, max(wanted, 0))
+        self._tops, self._arranged = tops, result
+        return result
+
+    def _last_window(self) -> Window:
+        return Window.last_of([len(shown.content) for shown in self._messages])
+
+    def _number(self) -> None:
+        self._numbers = {shown.id: number for number, shown in enumerate(self._messages)}
+
+    async def _view(self, shown: Shown) -> MessageView:
+        """The view of a message that will be mounted; a streaming one goes on with its text."""
+        live = self._live.get(shown.id)
+        if live is not None:
+            shown = replace(shown, content=live.content, reasoning=live.reasoning)
+        view = MessageView(shown, show_thinking=self.show_thinking, on_finish=self._finished)
+        await view.prepare()
+        if shown.state == "streaming":
+            if live is not None:
+                live.hand_to(view.answer)
+            self._live[shown.id] = view.answer
+            view.answer.paused(not self.following)
+        self._views[shown.id] = view
+        return view
+
+    def _finished(self, shown: Shown) -> None:
+        self._live.pop(shown.id, None)
+        if shown.id in self._numbers:
+            self._messages[self._numbers[shown.id]] = shown
+
+    async def _show_window(self, window: Window) -> None:
+        with self.app.batch_update():
+            self._views.clear()
+            await self.remove_children()
+            self._mounted = Window(window.first, window.first)
+            self._tops = {}
+            await self._mount_at_end(self._messages[window.first : window.end])
+
+    async def _mount_at_end(self, messages: Sequence[Shown]) -> None:
+        views = [await self._view(shown) for shown in messages]
+        self._mounted = Window(self._mounted.first, self._mounted.end + len(views))
+        await self.mount_all(views)
+
+    async def _mount_before(self, messages: Sequence[Shown]) -> None:
+        views = [await self._view(shown) for shown in messages]
+        self._mounted = Window(self._mounted.first - len(views), self._mounted.end)
+        await self.mount_all(views, before=0)
+
+    async def _trim(self, window: Window) -> None:
+        """Remove what is mounted outside of a window."""
+        for shown in list(self._messages[self._mounted.first : self._mounted.end]):
+            if self._numbers[shown.id] not in window:
+                await self._views.pop(shown.id).remove()
+        self._mounted = Window(
+            max(window.first, self._mounted.first), min(window.end, self._mounted.end)
+        )

@@ -1,0 +1,295 @@
+"""The plan of a quantization: what becomes of each tensor, and exactly how large the file will be.
+
+Nothing is packed here and numpy is not needed; `quantize_run` carries a plan out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from hearth.quant.gguf.errors import CannotQuantize, NeedsImportanceMatrix
+from hearth.quant.gguf.file import GgufFile, TensorInfo
+from hearth.quant.gguf.hparams import read_hyper_parameters
+from hearth.quant.gguf.imatrix import ImportanceMatrix
+from hearth.quant.gguf.mixes import NEEDS_MATRIX, PLAIN, WANTS_MATRIX, Recipe
+from hearth.quant.gguf.quantize_types import (
+    Choice,
+    ModelFacts,
+    Role,
+    choose_types,
+    ordered,
+    role_of,
+    trimmed,
+)
+from hearth.quant.gguf.types import TensorType, ValueType
+from hearth.quant.gguf.writer import Layout, lay_out, metadata_bytes, pair_bytes
+
+_QUANTIZATION_VERSION = 2
+"""`GGML_QNT_VERSION`: how blocks are laid out."""
+_LEFT_OUT = ("split.no", "split.count", "split.tensors.count")
+"""The result is one file."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlan:
+    """What becomes of one tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    """In ggml's order: the contiguous dimension first."""
+    source_type: TensorType
+    type: TensorType
+    wanted: TensorType
+    """Differs from `type` where the rows are not made of such blocks."""
+    path: Path
+    """The file of the source that holds it."""
+    start: int
+    """The byte of that file where it begins."""
+    source_bytes: int
+    size_bytes: int
+    weighted: bool
+    """The importance matrix knows it."""
+
+    @property
+    def row_length(self) -> int:
+        return self.shape[0]
+
+    @property
+    def rows(self) -> int:
+        return prod(self.shape[1:])
+
+    @property
+    def changes(self) -> bool:
+        """It is not merely copied."""
+        return self.type is not self.source_type
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizePlan:
+    """What will be made, to the byte."""
+
+    source: GgufFile
+    recipe: Recipe
+    matrix: ImportanceMatrix | None
+    tensors: tuple[TensorPlan, ...]
+    """In the order of the result."""
+    layout: Layout = field(repr=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the result: metadata, tensors and padding."""
+        return self.layout.size
+
+    @property
+    def source_bytes(self) -> int:
+        """Of the source, all its parts."""
+        return sum(part.size_bytes for part in (self.source, *self.source.shards))
+
+    @property
+    def weights_bytes(self) -> int:
+        """Of the tensors alone."""
+        return sum(tensor.size_bytes for tensor in self.tensors)
+
+    @property
+    def parameters(self) -> int:
+        return sum(prod(tensor.shape) for tensor in self.tensors)
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.weights_bytes / self.parameters
+
+    @property
+    def source_bits_per_weight(self) -> float:
+        return 8 * sum(tensor.source_bytes for tensor in self.tensors) / self.parameters
+
+    @property
+    def types(self) -> Counter[TensorType]:
+        """How many tensors get each type."""
+        return Counter(tensor.type for tensor in self.tensors)
+
+    @property
+    def fallbacks(self) -> list[TensorPlan]:
+        """The tensors whose rows are not made of the blocks that the mix wants."""
+        return [tensor for tensor in self.tensors if tensor.type is not tensor.wanted]
+
+    def memory_bytes(self, context: int, kv_type: str = "f16") -> int:
+        """What the result takes in memory at `context` tokens: weights and key-value cache.
+
+        Raises:
+            UnsupportedModel: the model's heads cannot be stored in `kv_type`.
+        """
+        return self.weights_bytes + context * self.source.kv_bytes_per_token(kv_type, kv_type)
+
+    def facts(self, *, tensors: bool = False) -> dict[str, Any]:
+        """The plan as JSON values, with a list of the tensors on request."""
+        facts: dict[str, Any] = {
+            "source": str(self.source.path),
+            "source_type": self.source.file_type_name,
+            "source_bytes": self.source_bytes,
+            "source_bits_per_weight": round(self.source_bits_per_weight, 3),
+            "type": self.recipe.mix.name,
+            "overrides": [str(override) for override in self.recipe.overrides],
+            "imatrix": None if self.matrix is None else str(self.matrix.path),
+            "size_bytes": self.size_bytes,
+            "bits_per_weight": round(self.bits_per_weight, 3),
+            "parameters": self.parameters,
+            "memory_bytes": self.memory_bytes(self.source.context_length),
+            "memory_context": self.source.context_length,
+            "types": {kind.name: count for kind, count in self.types.most_common()},
+            "fallbacks": [tensor.name for tensor in self.fallbacks],
+        }
+        if tensors:
+            facts["tensors"] = [
+                {
+                    "name": tensor.name,
+                    "shape": list(tensor.shape),
+                    "source_type": tensor.source_type.name,
+                    "type": tensor.type.name,
+                    "size_bytes": tensor.size_bytes,
+                }
+                for tensor in self.tensors
+            ]
+        return facts
+
+
+def plan(
+    source: GgufFile,
+    recipe: Recipe,
+    matrix: ImportanceMatrix | None = None,
+    *,
+    requantize: bool = False,
+) -> QuantizePlan:
+    """What quantizing `source` by `recipe` will make.
+
+    Args:
+        source: checked by `preflight.check`; a model in several files becomes one.
+        matrix: importance of the weights' columns.
+        requantize: weights that are in blocks already may be packed again, and lose twice.
+
+    Raises:
+        CannotQuantize: the source is quantized already, has nothing to change, or does not fit.
+        NeedsImportanceMatrix: the mix makes no usable model without one.
+        CorruptFile: a hyper-parameter is missing.
+    """
+    facts = ModelFacts.of(source, read_hyper_parameters(source))
+    tensors = ordered(source.all_tensors)
+    choices = choose_types(tensors, facts, recipe, with_matrix=matrix is not None)
+    homes = {tensor.name: part for part in (source, *source.shards) for tensor in part.tensors}
+    planned = []
+    for tensor, choice in zip(tensors, choices, strict=True):
+        weighted = _weighted(source, tensor, choice, recipe, matrix)
+        _check_source(source, tensor, choice, requantize=requantize)
+        home = homes[tensor.name]
+        planned.append(
+            TensorPlan(
+                name=tensor.name,
+                shape=trimmed(tensor.shape),
+                source_type=tensor.type,
+                type=choice.type,
+                wanted=choice.wanted,
+                path=home.path,
+                start=home.data_offset + tensor.offset,
+                source_bytes=tensor.nbytes,
+                size_bytes=tensor.elements // choice.type.block_elements * choice.type.block_bytes,
+                weighted=weighted,
+            )
+        )
+    if not any(tensor.changes for tensor in planned):
+        raise CannotQuantize(
+            f"{source.path.name} is {recipe.name} already: no tensor would change.",
+            "Choose another type.",
+        )
+    if matrix is not None and not any(tensor.weighted for tensor in planned):
+        raise CannotQuantize(
+            f"{matrix.path.name} knows no tensor of {source.path.name} that is to be changed.",
+            "Pass the importance matrix of this model.",
+        )
+    layout = lay_out(
+        _metadata(source, recipe, matrix),
+        [(tensor.name, tensor.shape, tensor.type, tensor.size_bytes) for tensor in planned],
+        source.alignment,
+    )
+    return QuantizePlan(source, recipe, matrix, tuple(planned), layout)
+
+
+def _check_source(
+    source: GgufFile, tensor: TensorInfo, choice: Choice, *, requantize: bool
+) -> None:
+    if choice.type is tensor.type or tensor.type in PLAIN or requantize:
+        return
+    raise CannotQuantize(
+        f"{source.path.name} is quantized already ({source.file_type_name}; {tensor.name} is "
+        f"{tensor.type.name}), and packing it again would lose twice.",
+        "Take the model's F16, BF16 or F32 file. --requantize does it all the same.",
+        tensor=tensor.name,
+    )
+
+
+def _weighted(
+    source: GgufFile,
+    tensor: TensorInfo,
+    choice: Choice,
+    recipe: Recipe,
+    matrix: ImportanceMatrix | None,
+) -> bool:
+    """The importance matrix is used for `tensor`. Raises where it must be and cannot."""
+    if choice.type is tensor.type or choice.type in PLAIN:
+        return False
+    entry = None if matrix is None else matrix.entries.get(tensor.name)
+    embedding = role_of(tensor.name) is Role.EMBEDDING
+    if matrix is not None and entry is not None:
+        needed = tensor.shape[0] * prod(tensor.shape[2:])
+        if entry.values == needed:
+            return True
+        # What computes importance matrices counts the rows of embeddings, not their columns.
+        if not embedding:
+            raise CannotQuantize(
+                f"{matrix.path.name} has {entry.values:,} values for {tensor.name}, which has "
+                f"{needed:,} columns.",
+                "Pass the importance matrix of this model.",
+                tensor=tensor.name,
+            )
+    wanting = choice.type in WANTS_MATRIX or (
+        recipe.mix.name == "Q2_K_S" and choice.type is TensorType.Q2_K
+    )
+    if embedding or role_of(tensor.name) is Role.OUTPUT:
+        wanting = choice.type in NEEDS_MATRIX
+    if wanting:
+        lacking = "there is none" if matrix is None else f"{matrix.path.name} does not know it"
+        raise NeedsImportanceMatrix(
+            f"{tensor.name} of {source.path.name} would become {choice.type.name}, which needs an "
+            f"importance matrix: {lacking}.",
+            "Pass one with --imatrix (publishers put them beside their files), or choose a type of "
+            "3 bits or more, such as Q3_K_M.",
+            tensor=tensor.name,
+        )
+    return False
+
+
+def _metadata(
+    source: GgufFile, recipe: Recipe, matrix: ImportanceMatrix | None
+) -> dict[str, bytes]:
+    """The pairs of the source, and those that say how it was quantized, at the end."""
+    U32, TEXT = ValueType.U32, ValueType.STRING  # noqa: N806 - as the format writes them
+    own: list[tuple[str, ValueType, int | str]] = [
+        ("general.quantization_version", U32, _QUANTIZATION_VERSION),
+        ("general.file_type", U32, recipe.mix.number),
+    ]
+    if matrix is not None:
+        own.append(("quantize.imatrix.file", TEXT, matrix.path.name))
+        if matrix.dataset:
+            own.append(("quantize.imatrix.dataset", TEXT, matrix.dataset))
+        own.append(("quantize.imatrix.entries_count", U32, len(matrix.entries)))
+        if matrix.chunks:
+            own.append(("quantize.imatrix.chunks_count", U32, matrix.chunks))
+    pairs = metadata_bytes(source.path)
+    for key in _LEFT_OUT:
+        pairs.pop(key, None)
+    for key, kind, value in own:
+        pairs.pop(key, None)
+        pairs[key] = pair_bytes(key, kind, value)
+    return pairs

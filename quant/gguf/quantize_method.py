@@ -1,0 +1,83 @@
+"""GGUF to GGUF, as a method of `hearth.quant.methods`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hearth.quant.gguf import preflight
+from hearth.quant.gguf.errors import CannotQuantize
+from hearth.quant.gguf.imatrix import read
+from hearth.quant.gguf.mixes import mixes, read_recipe
+from hearth.quant.gguf.quantize import QuantizePlan, plan
+from hearth.quant.methods import Check, OnProgress, Option, Plan, Quantized, Target
+
+_MAGIC = b"GGUF"
+
+
+class GgufMethod:
+    """llama.cpp's types and mixes, packed by its own library."""
+
+    name = "gguf"
+    title = "GGUF"
+    about = "The types of llama.cpp: 8 to 1 bits a weight, for processors and every GPU."
+    suffix = ".gguf"
+    options: tuple[Option, ...] = (
+        Option("imatrix", "file", "An importance matrix of the model: fewer bits hurt less."),
+        Option("tensor", "texts", "PATTERN=TYPE: tensors whose name matches get that type."),
+        Option("requantize", "flag", "Pack weights again that are quantized already."),
+    )
+
+    def targets(self) -> list[Target]:
+        """Every mix."""
+        return [Target(mix.name, mix.about) for mix in mixes()]
+
+    def target_named(self, name: str) -> str:
+        """The mix that a person called `name`. Raises `BadRecipe` if there is none."""
+        return read_recipe(name).mix.name
+
+    def takes(self, source: Path) -> bool:
+        """`source` starts as a GGUF file does."""
+        try:
+            with source.open("rb") as stream:
+                return stream.read(len(_MAGIC)) == _MAGIC
+        except OSError:
+            return False
+
+    def plan(self, source: Path, target: str, options: Mapping[str, Any]) -> QuantizePlan:
+        """See `quantize.plan`. The source passes the check of every model first.
+
+        Raises:
+            CorruptFile, UnsupportedModel: source or importance matrix.
+            BadRecipe, CannotQuantize, NeedsImportanceMatrix: as their names say.
+        """
+        recipe = read_recipe(target, options.get("tensor") or ())
+        header = preflight.check(source)
+        matrix = options.get("imatrix")
+        try:
+            importance = read(matrix) if matrix else None
+        except OSError as error:
+            raise CannotQuantize(
+                f"{matrix} cannot be read: {error.strerror}.", "Check the path of --imatrix."
+            ) from error
+        return plan(header, recipe, importance, requantize=bool(options.get("requantize")))
+
+    def run(
+        self,
+        plan: Plan,
+        path: Path,
+        *,
+        threads: int,
+        replace: bool,
+        on_progress: OnProgress,
+        check: Check,
+    ) -> Quantized:
+        """See `quantize_run.run`. Raises `TypeError` for a plan of another method."""
+        from hearth.quant.gguf.quantize_run import run
+
+        if not isinstance(plan, QuantizePlan):
+            raise TypeError(f"a plan of {type(plan).__name__} is not one of {self.title}")
+        return run(
+            plan, path, threads=threads, replace=replace, on_progress=on_progress, check=check
+        )

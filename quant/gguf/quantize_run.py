@@ -1,0 +1,329 @@
+"""Carrying out a plan: tensor by tensor, a few million weights at a time, into one new file."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+from importlib import metadata
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hearth.quant.errors import CorruptFile
+from hearth.quant.ggml import Floats, Ggml
+from hearth.quant.gguf import preflight
+from hearth.quant.gguf.errors import CannotQuantize
+from hearth.quant.gguf.file import GgufFile
+from hearth.quant.gguf.quantize import QuantizePlan, TensorPlan
+from hearth.quant.gguf.quantize_file import check_target, new_file, write_json
+from hearth.quant.gguf.writer import padded
+from hearth.quant.methods import Check, OnProgress, Quantized
+
+_CHUNK_WEIGHTS = 1 << 18
+"""Weights that one thread packs at a time: 1 MiB as float32, under a second in the slowest type."""
+_COPY_BYTES = 4 << 20
+_CHUNKS_AHEAD = 2
+"""Chunks a thread that are read or packed, but not written yet."""
+
+
+def manifest_path(target: Path) -> Path:
+    """Where the manifest of the file `target` lies."""
+    return target.with_name(target.name + ".json")
+
+
+def run(
+    plan: QuantizePlan,
+    target: Path,
+    *,
+    threads: int = 2,
+    replace: bool = False,
+    on_progress: OnProgress = lambda done, total, name: None,
+    check: Check = lambda: None,
+) -> Quantized:
+    """Make the file `target` as `plan` says, and its manifest beside it.
+
+    The file appears under its name only when it is whole; see `quantize_file.new_file`.
+
+    Args:
+        threads: how many pack at once, at least 1.
+        replace: a file that is there already may be replaced.
+        check: raises to cancel; nothing is left under the final name then.
+
+    Raises:
+        CannotQuantize: a weight is no finite number, or the target is the source itself.
+        CorruptFile: the source changed since it was planned.
+        TargetExists, NoSpace, GgmlUnavailable: as the names say.
+        OSError: a file cannot be read or written.
+    """
+    ggml = Ggml()
+    parts = (plan.source, *plan.source.shards)
+    _check_places(parts, target)
+    check_target(target, replace=replace)
+    for kind in {tensor.type for tensor in plan.tensors if tensor.changes}:
+        ggml.prepare(kind)
+    begun_at = [_stamp(part) for part in parts]
+    digest = hashlib.sha256()
+    with ExitStack() as leaving:
+        hashes = _SourceHashes([part.path for part in parts])
+        leaving.callback(hashes.stop)
+        stream = leaving.enter_context(new_file(target, plan.size_bytes))
+        work = _Work(plan, ggml, threads, on_progress, check)
+        with closing(work.file()) as pieces:
+            for data in pieces:
+                stream.write(data)
+                digest.update(data)
+        stream.flush()
+        source_hashes = hashes.result(check)
+        if [_stamp(part) for part in parts] != begun_at:
+            raise CorruptFile(
+                f"{plan.source.path.name} changed while it was quantized.",
+                "Wait until nobody writes it, then start again.",
+                path=str(plan.source.path),
+            )
+        _verify(Path(stream.name), plan)
+        check()
+        check_target(target, replace=replace)
+        # What it says is of the file that is about to be replaced.
+        manifest_path(target).unlink(missing_ok=True)
+    facts = _manifest(plan, target, digest.hexdigest(), source_hashes, ggml.version)
+    write_json(manifest_path(target), facts)
+    return Quantized(target, manifest_path(target), plan.size_bytes, digest.hexdigest(), facts)
+
+
+class _Work:
+    """The bytes of the new file, in order."""
+
+    def __init__(
+        self, plan: QuantizePlan, ggml: Ggml, threads: int, on_progress: OnProgress, check: Check
+    ) -> None:
+        self._plan = plan
+        self._ggml = ggml
+        self._threads = max(1, threads)
+        self._on_progress = on_progress
+        self._check = check
+        self._done = 0
+        self._total = sum(tensor.source_bytes for tensor in plan.tensors)
+
+    def file(self) -> Generator[bytes | memoryview]:
+        """Header, tensors, padding."""
+        layout = self._plan.layout
+        yield layout.header
+        with ExitStack() as leaving:
+            pool = leaving.enter_context(ThreadPoolExecutor(self._threads, "quantize"))
+            leaving.callback(pool.shutdown, wait=True, cancel_futures=True)
+            sources = {
+                part.path: leaving.enter_context(part.path.open("rb", buffering=0))
+                for part in (self._plan.source, *self._plan.source.shards)
+            }
+            for tensor in self._plan.tensors:
+                source = sources[tensor.path]
+                source.seek(tensor.start)
+                written = 0
+                for data in self._packed(tensor, source, pool):
+                    written += data.nbytes
+                    yield data.data
+                yield bytes(padded(written, layout.alignment) - written)
+
+    def _packed(
+        self, tensor: TensorPlan, source: FileIO, pool: ThreadPoolExecutor
+    ) -> Iterator[NDArray[np.uint8]]:
+        """The data of one tensor. Chunks are packed side by side and told in order."""
+        waiting: deque[tuple[int, Future[NDArray[np.uint8]]]] = deque()
+        importance = self._importance(tensor)
+        for first, data in self._chunks(tensor, source):
+            waiting.append((data.size, pool.submit(self._pack, tensor, first, data, importance)))
+            if len(waiting) > self._threads * _CHUNKS_AHEAD:
+                yield self._take(tensor, waiting)
+        while waiting:
+            yield self._take(tensor, waiting)
+
+    def _take(
+        self, tensor: TensorPlan, waiting: deque[tuple[int, Future[NDArray[np.uint8]]]]
+    ) -> NDArray[np.uint8]:
+        size, future = waiting.popleft()
+        packed = future.result()
+        self._check()
+        self._done += size
+        self._on_progress(self._done, self._total, tensor.name)
+        return packed
+
+    def _importance(self, tensor: TensorPlan) -> Floats | None:
+        """[experts, columns] float32, or None."""
+        if not tensor.weighted or self._plan.matrix is None:
+            return None
+        values = self._plan.matrix.columns(tensor.name)
+        return None if values is None else values.reshape(-1, tensor.row_length)
+
+    def _chunks(
+        self, tensor: TensorPlan, source: FileIO
+    ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """(first row, bytes) of each run of whole rows; none crosses from expert to expert."""
+        row_bytes = tensor.source_bytes // tensor.rows
+        rows_each = tensor.shape[1] if len(tensor.shape) > 1 else 1
+        most = max(1, _CHUNK_WEIGHTS // tensor.row_length)
+        if not tensor.changes:
+            rows_each, most = tensor.rows, max(1, _COPY_BYTES // row_bytes)
+        first = 0
+        while first < tensor.rows:
+            count = min(most, rows_each - first % rows_each)
+            yield first, self._read(tensor, source, count * row_bytes)
+            first += count
+
+    def _read(self, tensor: TensorPlan, source: FileIO, size: int) -> NDArray[np.uint8]:
+        data = bytearray(size)
+        view, filled = memoryview(data), 0
+        while filled < size:
+            got = source.readinto(view[filled:])
+            if not got:
+                raise CorruptFile(
+                    f"{tensor.path.name} became shorter while it was read.",
+                    field=f"tensor {tensor.name}",
+                    path=str(tensor.path),
+                )
+            filled += got
+        return np.frombuffer(data, dtype=np.uint8)
+
+    def _pack(
+        self,
+        tensor: TensorPlan,
+        first: int,
+        data: NDArray[np.uint8],
+        importance: Floats | None,
+    ) -> NDArray[np.uint8]:
+        """`data`, whole rows of `tensor` from row `first` on, in the new type; in a thread."""
+        try:
+            if not tensor.changes:
+                if not self._ggml.is_valid(tensor.source_type, data):
+                    raise CannotQuantize("A value is no finite number.")
+                return data
+            rows = self._ggml.to_float(tensor.source_type, data, tensor.row_length)
+            columns = None if importance is None else importance[first // tensor.shape[1]]
+            return self._ggml.quantize_chunk(tensor.type, rows, columns)
+        except CannotQuantize as error:
+            raise type(error)(
+                f"{tensor.name} of {tensor.path.name}, row {first:,} and on: {error.message}",
+                error.hint or "The source is damaged: convert or download it again.",
+                tensor=tensor.name,
+            ) from error
+
+
+class _SourceHashes:
+    """sha256 of the source's files, computed beside the packing."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(1, "source hash")
+        self._hashes = self._pool.submit(self._all, paths)
+
+    def _all(self, paths: list[Path]) -> list[str]:
+        return [self._one(path) for path in paths]
+
+    def _one(self, path: Path) -> str:
+        digest = hashlib.sha256()
+        with path.open("rb", buffering=0) as stream:
+            while not self._stop.is_set() and (data := stream.read(_COPY_BYTES)):
+                digest.update(data)
+        return digest.hexdigest()
+
+    def result(self, check: Check) -> list[str]:
+        """One digest a file, once they are read."""
+        while True:
+            check()
+            try:
+                return self._hashes.result(timeout=0.2)
+            except TimeoutError:
+                if self._hashes.done():
+                    raise
+
+    def stop(self) -> None:
+        """Nobody wants them any more."""
+        self._stop.set()
+        self._pool.shutdown(wait=True)
+
+
+def _check_places(parts: tuple[GgufFile, ...], target: Path) -> None:
+    for part in parts:
+        if target.exists() and part.path.samefile(target):
+            raise CannotQuantize(
+                f"{target} is the source itself.", "Choose another name with --output."
+            )
+
+
+def _stamp(part: GgufFile) -> tuple[int, int, int]:
+    found = part.path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def _verify(path: Path, plan: QuantizePlan) -> None:
+    """The new file is what was planned, by the check that every model passes."""
+    made = preflight.check(path)
+    expected = [(tensor.name, tensor.type) for tensor in plan.tensors]
+    if made.size_bytes != plan.size_bytes or expected != [(t.name, t.type) for t in made.tensors]:
+        raise CannotQuantize(
+            f"The new file has {made.size_bytes:,} bytes and {len(made.tensors):,} tensors, not "
+            f"the {plan.size_bytes:,} and {len(expected):,} that were planned.",
+            "The disk may be failing: try another folder.",
+        )
+
+
+def _manifest(
+    plan: QuantizePlan, target: Path, sha256: str, source_hashes: list[str], ggml_version: str
+) -> dict[str, Any]:
+    parts = (plan.source, *plan.source.shards)
+    matrix = plan.matrix
+    return {
+        "format": 1,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "method": "gguf",
+        "source": {
+            "type": plan.source.file_type_name,
+            "files": [
+                {"name": part.path.name, "size_bytes": part.size_bytes, "sha256": digest}
+                for part, digest in zip(parts, source_hashes, strict=True)
+            ],
+        },
+        "recipe": {
+            "type": plan.recipe.mix.name,
+            "overrides": [str(override) for override in plan.recipe.overrides],
+            "imatrix": None
+            if matrix is None
+            else {
+                "name": matrix.path.name,
+                "sha256": _sha256(matrix.path),
+                "dataset": matrix.dataset,
+                "chunks": matrix.chunks,
+            },
+        },
+        "result": {
+            "name": target.name,
+            "size_bytes": plan.size_bytes,
+            "sha256": sha256,
+            "bits_per_weight": round(plan.bits_per_weight, 3),
+            "types": {kind.name: count for kind, count in plan.types.most_common()},
+        },
+        "versions": {
+            "hearth": _version("hearth-llm"),
+            "llama-cpp-python": _version("llama-cpp-python"),
+            "ggml": ggml_version,
+        },
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

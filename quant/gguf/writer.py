@@ -1,0 +1,130 @@
+"""The header of a new GGUF file: metadata taken from another one byte for byte, and a tensor list.
+
+The layout is the one that ggml's own writer gives (`gguf_write_out` in ggml's `gguf.cpp`): version
+3, tensors in the order of the list, each padded to the alignment, the last one too. Pure Python.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hearth.quant.gguf.cursor import HeaderCursor
+from hearth.quant.gguf.reader import DEFAULT_ALIGNMENT
+from hearth.quant.gguf.types import NUMBER_FORMATS, TensorType, ValueType
+
+_START = struct.Struct("<4sIQQ")
+_MAGIC = b"GGUF"
+_VERSION = 3
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One tensor of a new file. `offset` counts from the data section; `size` has no padding."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: TensorType
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A new file before its data: the bytes of its header, padding included, and its tensors."""
+
+    header: bytes
+    tensors: tuple[Placed, ...]
+    alignment: int
+    size: int
+    """Bytes of the whole file."""
+
+
+def metadata_bytes(path: Path) -> dict[str, bytes]:
+    """The key-value pairs of the GGUF file at `path`, each as it stands in the file: key, type and
+    value. What is no UTF-8 survives so.
+
+    Raises:
+        CorruptFile: as `read_header`, which the file has passed.
+        OSError: the file cannot be opened.
+    """
+    pairs: dict[str, bytes] = {}
+    with path.open("rb") as stream:
+        cursor = HeaderCursor(stream, os.fstat(stream.fileno()).st_size, path)
+        cursor.u64("header magic and version")
+        cursor.u64("header tensor count")
+        for _ in range(cursor.u64("header key count")):
+            start = cursor.pos
+            key = cursor.text("key").decode("utf-8")
+            _skip_value(cursor, key)
+            pairs[key] = bytes(cursor.buffer[start : cursor.pos])
+    return pairs
+
+
+def _skip_value(cursor: HeaderCursor, key: str) -> None:
+    kind = ValueType(cursor.u32(key))
+    if kind is ValueType.STRING:
+        cursor.text(key)
+    elif kind is not ValueType.ARRAY:
+        cursor.number(kind, key)
+    else:
+        element = ValueType(cursor.u32(key))
+        count = cursor.u64(key)
+        if element is ValueType.STRING:
+            cursor.strings(key, count)
+        else:
+            cursor.numbers(key, element, count)
+
+
+def pair_bytes(key: str, kind: ValueType, value: int | float | bool | str) -> bytes:
+    """A key-value pair as it stands in a file."""
+    start = _string(key) + _U32.pack(kind)
+    if isinstance(value, str):
+        return start + _string(value)
+    return start + struct.pack("<" + NUMBER_FORMATS[kind], value)
+
+
+def lay_out(
+    pairs: Mapping[str, bytes],
+    tensors: Sequence[tuple[str, tuple[int, ...], TensorType, int]],
+    alignment: int = DEFAULT_ALIGNMENT,
+) -> Layout:
+    """The layout of a file with these pairs and tensors, in this order.
+
+    Args:
+        pairs: as `metadata_bytes` gives them, by key.
+        tensors: (name, shape in ggml's order, type, bytes of data).
+    """
+    placed = []
+    offset = 0
+    for name, shape, kind, size in tensors:
+        placed.append(Placed(name, shape, kind, offset, size))
+        offset += padded(size, alignment)
+    header = b"".join(_header(pairs.values(), len(pairs), placed))
+    header += bytes(padded(len(header), alignment) - len(header))
+    return Layout(header, tuple(placed), alignment, len(header) + offset)
+
+
+def padded(size: int, alignment: int) -> int:
+    """`size` rounded up to a multiple of `alignment`."""
+    return -(-size // alignment) * alignment
+
+
+def _header(pairs: Iterable[bytes], count: int, tensors: Sequence[Placed]) -> Iterable[bytes]:
+    yield _START.pack(_MAGIC, _VERSION, len(tensors), count)
+    yield from pairs
+    for tensor in tensors:
+        yield _string(tensor.name)
+        yield _U32.pack(len(tensor.shape))
+        yield b"".join(_U64.pack(length) for length in tensor.shape)
+        yield _U32.pack(tensor.type) + _U64.pack(tensor.offset)
+
+
+def _string(text: str) -> bytes:
+    data = text.encode("utf-8")
+    return _U64.pack(len(data)) + data

@@ -1,0 +1,152 @@
+"""What the arithmetic of memory needs to know of a model: its shape, from a GGUF header or guessed.
+
+Plain numbers; nothing here reads a weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hearth.quant.gguf.file import GgufFile
+from hearth.quant.gguf.types import TensorType
+from hearth.quant.gguf.values import NumberArray, StringArray
+
+_TOKENS: Final = "tokenizer.ggml.tokens"
+_MERGES: Final = "tokenizer.ggml.merges"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Sizes of a transformer. Counts of elements, not bytes."""
+
+    layers: int
+    width: int
+    """Elements of the residual stream (`embedding_length`)."""
+    heads: int
+    """Query heads of the layer that has most."""
+    kv_heads: int
+    """Key-value heads of the layer that has most."""
+    kv_heads_in_all: int
+    """Key-value heads of all layers that keep keys and values."""
+    key_length: int
+    """Elements of a key head."""
+    value_length: int
+    """Elements of a value head; 0 where values are read from the keys (MLA)."""
+    feed_forward: int
+    """Elements of the widest row between two matrices of a layer; with experts, of all that a
+    token goes through.
+    """
+    vocabulary: int
+    """Tokens, which are rows of the output matrix."""
+    merges: int = 0
+    """Of a byte-pair vocabulary."""
+    tokenizer: str = "gpt2"
+    """`tokenizer.ggml.model`."""
+    windows: bool = False
+    """Some layers look back over a sliding window: a graph has a mask for each kind."""
+
+    def kv_bytes_per_token(self, kv_type: str) -> int:
+        """Keys and values of one token in all layers, in bytes.
+
+        Args:
+            kv_type: a tensor type in lower case ("f32", "f16", "q8_0", "q4_0", ...).
+        """
+        return self.kv_heads_in_all * (
+            _row_bytes(self.key_length, kv_type) + _row_bytes(self.value_length, kv_type)
+        )
+
+
+def shape_of(header: GgufFile) -> ModelShape:
+    """The shape that a header declares.
+
+    Keys are those of llama.cpp's llama-arch.cpp. A sliding window changes no size: Hearth keeps all
+    cells of such layers (`swa_full`). Layers without key-value heads, and those between
+    `full_attention_interval`s, keep nothing.
+
+    Raises:
+        CorruptFile: a number is missing or of the wrong type.
+    """
+    arch = header.architecture
+    layers = header.integer(f"{arch}.block_count")
+    heads = header.per_layer(f"{arch}.attention.head_count", layers, 0)
+    key = f"{arch}.attention.head_count_kv"
+    kv_heads = header.per_layer(key, layers) if key in header.metadata else heads
+    interval = header.integer(f"{arch}.full_attention_interval", 1)
+    if interval > 1:
+        kv_heads = [n if (at + 1) % interval == 0 else 0 for at, n in enumerate(kv_heads)]
+    width = header.integer(f"{arch}.embedding_length")
+    most_heads = max(heads, default=0)
+    length = width // most_heads if most_heads else 0
+    is_latent = f"{arch}.attention.key_length_mla" in header.metadata
+    return ModelShape(
+        layers=layers,
+        width=width,
+        heads=most_heads,
+        kv_heads=max(kv_heads, default=0),
+        kv_heads_in_all=sum(kv_heads),
+        key_length=header.integer(f"{arch}.attention.key_length", length),
+        value_length=0
+        if is_latent
+        else header.integer(f"{arch}.attention.value_length", length),
+        feed_forward=_feed_forward(header, arch),
+        vocabulary=_count(header.value(_TOKENS)) or header.integer(f"{arch}.vocab_size", 0),
+        merges=_count(header.value(_MERGES)),
+        tokenizer=str(header.value("tokenizer.ggml.model", "gpt2")),
+        windows=_most(header.value(f"{arch}.attention.sliding_window")) > 0,
+    )
+
+
+GUESS_FACTOR: Final = 2.0
+"""A guessed shape's keys and values take between half and twice as much as it says: of the models
+that people run, from Qwen3 0.6B to Llama 70B, none is outside (architectures with a key-value head
+for every query head, of which there are few left, are)."""
+
+_GUESSES: Final = (
+    # parameters up to, shape
+    (1.0e9, ModelShape(26, 1024, 16, 8, 208, 128, 128, 3072, 128_000, 150_000)),
+    (2.5e9, ModelShape(28, 2048, 16, 8, 224, 128, 128, 6144, 151_936, 151_387)),
+    (6.0e9, ModelShape(36, 2560, 32, 8, 288, 128, 128, 9728, 151_936, 151_387)),
+    (10e9, ModelShape(32, 4096, 32, 8, 256, 128, 128, 14_336, 128_256, 280_147)),
+    (20e9, ModelShape(40, 5120, 40, 8, 320, 128, 128, 17_408, 151_936, 151_387)),
+    (40e9, ModelShape(64, 5120, 64, 8, 512, 128, 128, 25_600, 151_936, 151_387)),
+)
+_LARGEST_GUESS: Final = ModelShape(80, 8192, 64, 8, 640, 128, 128, 28_672, 128_256, 280_147)
+
+
+def guessed_shape(parameters: float) -> ModelShape:
+    """What a dense model of so many parameters usually looks like: the sizes of Qwen3 and Llama 3
+    of the same class, from their published configurations.
+    """
+    for most, shape in _GUESSES:
+        if parameters <= most:
+            return shape
+    return _LARGEST_GUESS
+
+
+def _feed_forward(header: GgufFile, arch: str) -> int:
+    """The widest row: a dense layer's, or what the experts of a token have together."""
+    dense = _most(header.value(f"{arch}.feed_forward_length"))
+    used = _most(header.value(f"{arch}.expert_used_count"))
+    if not used:
+        return dense
+    one = _most(header.value(f"{arch}.expert_feed_forward_length")) or dense
+    shared = _most(header.value(f"{arch}.expert_shared_feed_forward_length"))
+    shared = shared or one * _most(header.value(f"{arch}.expert_shared_count"))
+    return max(dense, used * one + shared)
+
+
+def _most(found: Any) -> int:
+    """A number, or the largest of an array of numbers; 0 where there is none."""
+    if isinstance(found, NumberArray):
+        return max((int(value) for value in found), default=0)
+    return int(found) if isinstance(found, int | float) else 0
+
+
+def _count(found: Any) -> int:
+    return len(found) if isinstance(found, StringArray) else 0
+
+
+def _row_bytes(elements: int, type_name: str) -> int:
+    kind = TensorType[type_name.upper()]
+    return -(-elements // kind.block_elements) * kind.block_bytes

@@ -1,0 +1,186 @@
+"""The ways to quantize a model, each behind the same small interface: what the menu and the command
+offer is what is registered here.
+
+A new method is a class with the members of `Method`; `methods` registers it, and it appears with
+its name, its types and its options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from hearth.quant.errors import HearthError, UnsupportedModel
+
+OnProgress = Callable[[int, int, str], None]
+"""Gets bytes of the source done, bytes of the source in all, and the tensor at hand."""
+Check = Callable[[], None]
+"""Raises when the work should end; called at least once a second."""
+
+
+class UnknownMethod(HearthError):
+    """There is no method of that name, or none that makes what was asked."""
+
+    code = "unknown_method"
+    exit_code = 2
+    http_status = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Something that a method can be told, beside source, target and type."""
+
+    name: str
+    kind: Literal["file", "texts", "flag"]
+    """A path, a list of texts, or a boolean that is false by itself."""
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A type that a method makes."""
+
+    name: str
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A finished file."""
+
+    path: Path
+    manifest: Path
+    """A JSON file beside it: source with its hash, recipe, versions, sizes."""
+    size_bytes: int
+    sha256: str
+    facts: dict[str, Any]
+    """What the manifest says."""
+
+
+class Plan(Protocol):
+    """What will be made; nothing has been made yet."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Exactly, of the result."""
+        ...
+
+    @property
+    def source_bytes(self) -> int: ...
+
+    @property
+    def bits_per_weight(self) -> float: ...
+
+    @property
+    def source_bits_per_weight(self) -> float: ...
+
+    def memory_bytes(self, context: int, kv_type: str = "f16") -> int:
+        """Weights and key-value cache of the result, at `context` tokens."""
+        ...
+
+    def facts(self, *, tensors: bool = False) -> dict[str, Any]:
+        """The plan as JSON values, with a list of the tensors on request."""
+        ...
+
+
+class Method(Protocol):
+    """One way to quantize."""
+
+    name: str
+    """For programs: "gguf"."""
+    title: str
+    """For people."""
+    about: str
+    suffix: str
+    """Of the files it makes, such as ".gguf"."""
+    options: tuple[Option, ...]
+
+    def targets(self) -> list[Target]:
+        """The types it makes, from the most bits to the fewest."""
+        ...
+
+    def target_named(self, name: str) -> str:
+        """The name of the type that a person called `name`. Raises `BadRecipe` if it is none."""
+        ...
+
+    def takes(self, source: Path) -> bool:
+        """It can read a source of that kind, by its name and first bytes."""
+        ...
+
+    def plan(self, source: Path, target: str, options: Mapping[str, Any]) -> Plan:
+        """What quantizing `source` to the type `target` will make. Raises a `HearthError` that says
+        why it cannot be.
+        """
+        ...
+
+    def run(
+        self,
+        plan: Plan,
+        path: Path,
+        *,
+        threads: int,
+        replace: bool,
+        on_progress: OnProgress,
+        check: Check,
+    ) -> Quantized:
+        """Make the file `path` as `plan`, which is this method's own, says."""
+        ...
+
+
+class Methods:
+    """Methods by name, in the order they were registered."""
+
+    def __init__(self) -> None:
+        self._methods: dict[str, Method] = {}
+
+    def __iter__(self) -> Iterator[Method]:
+        return iter(self._methods.values())
+
+    def register(self, method: Method) -> None:
+        """Offer `method`. Raises `ValueError` where its name is taken."""
+        if method.name in self._methods:
+            raise ValueError(f"there is a quantization method {method.name!r} already")
+        self._methods[method.name] = method
+
+    def named(self, name: str) -> Method:
+        """The method of that name. Raises `UnknownMethod`."""
+        if name not in self._methods:
+            raise UnknownMethod(
+                f'There is no quantization method "{name}".',
+                f"There are: {', '.join(self._methods)}.",
+                name=name,
+            )
+        return self._methods[name]
+
+    def making(self, target: str, source: Path) -> tuple[Method, str]:
+        """The first method that takes `source` and makes the type `target`, and the type's name.
+
+        Raises:
+            UnsupportedModel: no method takes such a source.
+            HearthError: none makes such a type; what the first that takes the source says.
+        """
+        refusals: list[HearthError] = []
+        for method in self:
+            if method.takes(source):
+                try:
+                    return method, method.target_named(target)
+                except HearthError as error:
+                    refusals.append(error)
+        if refusals:
+            raise refusals[0]
+        raise UnsupportedModel(
+            f"{source.name} is nothing that this version can quantize.",
+            "Take the model's GGUF file in F16, BF16 or F32.",
+            path=str(source),
+        )
+
+
+def methods() -> Methods:
+    """The methods of this version."""
+    from hearth.quant.gguf.quantize_method import GgufMethod
+
+    found = Methods()
+    found.register(GgufMethod())
+    return found

@@ -1,0 +1,80 @@
+"""Ending what somebody else asked, and looking for a host without starting one."""
+
+import asyncio
+
+import pytest
+
+from gguf_builder import tiny_llama
+from hearth.app.host_connection import HostConnection
+from hearth.backends.client import HostClient
+from hearth.backends.contract import Finished, ModelSettings, ModelSpec, Request, SamplingParams
+from hearth.backends.errors import NoHost
+from hosts import attached, collect, place_in, worker_when
+
+QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
+ENDLESS = Request(
+    text="the",
+    sampling=SamplingParams(temperature=0.0),
+    max_tokens=30_000,
+    ignore_eos=True,
+    session="somebody",
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tiny_llama(tmp_path_factory.mktemp("model") / "endless.gguf", context=32768)
+    return ModelSpec(str(path), "endless", settings=QUICK)
+
+
+def decodes(worker):
+    requests = worker.engine.requests if worker.engine is not None else ()
+    return any(request.state == "decoding" for request in requests)
+
+
+def test_a_request_is_ended_for_whoever_asked_it(model, tmp_path):
+    async def main():
+        place = place_in(tmp_path)
+        async with attached(place) as one, HostClient.attach(place, start=False) as other:
+            await one.backend(model).info()
+            asking = asyncio.create_task(collect(one.backend(model).generate(ENDLESS)))
+            worker = await worker_when(other, decodes)
+            [request] = worker.engine.requests
+            assert (request.session, request.prompt_tokens > 0) == ("somebody", True)
+            assert not await other.end_request(worker.pid + 1, request.id)
+            assert await other.end_request(worker.pid, request.id)
+            _, ids, last = await asking
+            assert isinstance(last, Finished) and last.reason == "cancelled"
+            assert last.usage.completion_tokens == len(ids) > 0
+            assert not await other.end_request(worker.pid, request.id)
+
+    asyncio.run(main())
+
+
+def test_looking_for_a_host_starts_none(tmp_path):
+    async def main():
+        place = place_in(tmp_path)
+        hosts = HostConnection(place, 0.2)
+        assert await hosts.stats() is None
+        assert await hosts.unload("endless") == 0
+        assert not await hosts.end_request(1, 1)
+        with pytest.raises(NoHost):
+            await hosts.host(start=False)
+        await hosts.close()
+
+    asyncio.run(main())
+
+
+def test_a_host_that_runs_is_found_and_asked(model, tmp_path):
+    async def main():
+        place = place_in(tmp_path)
+        hosts = HostConnection(place, 0.2)
+        async with attached(place) as host:
+            await host.backend(model).info()
+            [worker] = (await hosts.stats()).workers
+            assert worker.name == "endless"
+            assert await hosts.unload("endless") == 1
+            assert (await hosts.stats()).workers == ()
+            await hosts.close()
+
+    asyncio.run(main())

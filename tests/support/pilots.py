@@ -1,0 +1,71 @@
+"""Drives the terminal app in tests: with its keys, waiting for what should come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from textual.pilot import Pilot
+
+from hearth.app.tui.app import HearthApp
+from hearth.app.tui.screens.chat import ChatScreen
+from hearth.app.tui.services import Services
+from screens import text_of
+
+WAIT_S = 10.0
+
+
+@asynccontextmanager
+async def opened(
+    services: Services, size: tuple[int, int] = (100, 30), **options: Any
+) -> AsyncIterator[tuple[HearthApp, Pilot[int]]]:
+    """The app over `services`, and what presses its keys."""
+    app = HearthApp(services, **options)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        yield app, pilot
+
+
+async def until(pilot: Pilot[Any], holds: Callable[[], object]) -> None:
+    """Wait until `holds()` is true; fails with what the screen shows."""
+    deadline = asyncio.get_running_loop().time() + WAIT_S
+    while not holds():
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"it never came to that; the screen:\n{text_of(pilot.app)}")
+        await pilot.pause(0.01)
+
+
+async def until_shown(pilot: Pilot[Any], text: str) -> None:
+    """Wait until `text` stands on the screen."""
+    await until(pilot, lambda: text in text_of(pilot.app))
+
+
+async def say(pilot: Pilot[Any], text: str) -> None:
+    """Write `text` into the prompt box and send it."""
+    chat_of(pilot).prompt.load(text)
+    await pilot.press("enter")
+
+
+def chat_of(pilot: Pilot[Any]) -> ChatScreen:
+    """The chat screen, which must be on top of its stack."""
+    screen = next(one for one in reversed(pilot.app.screen_stack) if isinstance(one, ChatScreen))
+    assert isinstance(screen, ChatScreen)
+    return screen
+
+
+async def ask(pilot: Pilot[Any], text: str) -> None:
+    """Say `text`, and wait for the end of the answer."""
+    chat = chat_of(pilot)
+    before = len(chat.session.messages) if chat.session is not None else 0
+    await say(pilot, text)
+    await until(
+        pilot,
+        lambda: (
+            chat.session is not None
+            and len(chat.session.messages) >= before + 2
+            and not chat.session.is_busy
+        ),
+    )
+    await pilot.pause()

@@ -1,0 +1,31 @@
+"""What a Textual app shows, as plain text."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from textual.app import App
+
+SNAPSHOTS = Path(__file__).parent.parent / "tui" / "snapshots"
+UPDATE = "HEARTH_UPDATE_SNAPSHOTS"
+
+
+def text_of(app: App[Any]) -> str:
+    """Every line of the screen, without colours and without spaces at the ends."""
+    lines = [strip.text.rstrip() for strip in app.screen._compositor.render_strips()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def check_snapshot(app: App[Any], name: str) -> None:
+    """The screen is as `tests/tui/snapshots/NAME.txt` has it; with the variable
+    HEARTH_UPDATE_SNAPSHOTS that file is written, to be looked at before it is committed.
+    """
+    path = SNAPSHOTS / f"{name}.txt"
+    text = re.sub(r"\d{4}-\d{2}-\d{2}", "DATE", text_of(app))
+    if os.environ.get(UPDATE):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")

@@ -1,0 +1,292 @@
+"""The chat, by its keys: every action, over scripted models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hearth.app.tui.screens.search import SearchScreen
+from hearth.app.tui.services import Services
+from hearth.app.tui.widgets.message import MessageView
+from hearth.app.tui.widgets.thread_list import ThreadList
+from pilots import ask, chat_of, opened, say, until, until_shown
+from screens import text_of
+from scripted import Script, ScriptedHost
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def test_ask_and_read_the_answer(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (app, pilot):
+            await ask(pilot, "does it work?")
+            await until_shown(pilot, "It works.")
+            shown = text_of(app)
+            assert "does it work?" in shown and "42.0 tok/s" in shown
+            (thread,) = services.chats.threads()
+            assert thread.title == "does it work?"
+
+    run(go())
+
+
+def test_escape_stops_and_keeps_the_text(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        gate = asyncio.Semaphore(0)
+        host.scripts["guide"] = Script("one two three", gate=gate)
+        async with opened(services) as (_, pilot):
+            await say(pilot, "count")
+            gate.release()
+            await until_shown(pilot, "one")
+            await pilot.press("escape")
+            chat = chat_of(pilot)
+            await until(pilot, lambda: chat.session is not None and not chat.session.is_busy)
+            await until_shown(pilot, "Stopped.")
+            assert chat.session is not None
+            assert chat.session.messages[-1].content == "one "
+
+    run(go())
+
+
+def test_edit_makes_a_branch_and_arrows_cycle(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            await ask(pilot, "first")
+            chat = chat_of(pilot)
+            session = chat.session
+            assert session is not None
+            host.scripts["guide"] = Script("Another.")
+            chat.act(session.messages[0].id, "edit")
+            await until(pilot, lambda: len(pilot.app.screen_stack) > 1)
+            editor = pilot.app.screen.query("TextArea").first()
+            editor.load_text("second")  # type: ignore[attr-defined]
+            await pilot.press("ctrl+s")
+            await until_shown(pilot, "Another.")
+            await until_shown(pilot, "2/2")
+            await until(pilot, lambda: not session.is_busy)
+            views = list(chat.query(MessageView))
+            views[0].focus()
+            await pilot.press("left")
+            await until_shown(pilot, "It works.")
+            assert session.messages[0].content == "first"
+
+    run(go())
+
+
+def test_regenerate_continue_clone_and_delete_a_branch(
+    services: Services, host: ScriptedHost
+) -> None:
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            await ask(pilot, "first")
+            chat = chat_of(pilot)
+            session = chat.session
+            assert session is not None
+            host.scripts["guide"] = Script("Another.")
+            await say(pilot, "/retry")
+            await until_shown(pilot, "2/2")
+            await until(pilot, lambda: not session.is_busy)
+            host.scripts["guide"] = Script(" And more.")
+            await say(pilot, "/continue")
+            await until_shown(pilot, "Another. And more.")
+            await until(pilot, lambda: not session.is_busy)
+            chat.act(session.messages[-1].id, "delete_branch")
+            await until(pilot, lambda: len(pilot.app.screen_stack) > 1)
+            await pilot.press("y")
+            await until_shown(pilot, "It works.")
+            await say(pilot, "/clone")
+            await until(pilot, lambda: len(services.chats.threads()) == 2)
+
+    run(go())
+
+
+def test_two_chats_answer_at_once(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        gate = asyncio.Semaphore(0)
+        host.scripts["guide"] = Script("one two", gate=gate)
+        async with opened(services) as (app, pilot):
+            await say(pilot, "first chat")
+            await until(pilot, lambda: len(app.sessions.busy) == 1)
+            await pilot.press("ctrl+n")
+            await until(pilot, lambda: chat_of(pilot).session is None)
+            await say(pilot, "second chat")
+            await until(pilot, lambda: len(app.sessions.busy) == 2)
+            await until_shown(pilot, "first chat")
+            for _ in range(4):
+                gate.release()
+            await until(pilot, lambda: not app.sessions.busy)
+            await pilot.press("alt+down")
+            await until(
+                pilot,
+                lambda: (
+                    (session := chat_of(pilot).session) is not None
+                    and session.thread.title == "first chat"
+                ),
+            )
+            await until_shown(pilot, "one two")
+
+    run(go())
+
+
+def test_search_finds_a_message_on_another_branch(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (app, pilot):
+            await ask(pilot, "the needle")
+            chat = chat_of(pilot)
+            assert chat.session is not None
+            await chat.session.edit(chat.session.messages[0].id, "hay")
+            await chat.session.wait()
+            await pilot.press("ctrl+n")
+            await pilot.press("ctrl+f")
+            await until(pilot, lambda: isinstance(app.screen, SearchScreen))
+            await pilot.press(*"needle")
+            await until_shown(pilot, "1 found")
+            await pilot.press("enter")
+            await until(pilot, lambda: chat_of(pilot).session is not None)
+            await until_shown(pilot, "the needle")
+            session = chat_of(pilot).session
+            assert session is not None and session.messages[0].content == "the needle"
+
+    run(go())
+
+
+def test_list_actions(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            await ask(pilot, "first")
+            pilot.app.query_one(ThreadList).focus()
+            await pilot.press("p")
+            await until(pilot, lambda: services.chats.threads()[0].pinned)
+            await pilot.press("a")
+            await until(pilot, lambda: not services.chats.threads())
+            assert len(services.chats.threads(archived=True)) == 1
+
+    run(go())
+
+
+def test_rename_and_delete(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            await ask(pilot, "first")
+            await say(pilot, "/rename A better title")
+            await until(pilot, lambda: services.chats.threads()[0].title == "A better title")
+            await until_shown(pilot, "A better title")
+            await say(pilot, "/delete")
+            await until(pilot, lambda: len(pilot.app.screen_stack) > 1)
+            await pilot.press("y")
+            await until(pilot, lambda: not services.chats.threads())
+            assert chat_of(pilot).session is None
+
+    run(go())
+
+
+def test_settings_by_slash_commands(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            for command in ("/set temperature 0", "/system Be brief.", "/think off", "/json on"):
+                await say(pilot, command)
+                await pilot.pause()
+            await ask(pilot, "x")
+            request = host.models["guide"].requests[-1]
+            assert request.sampling.temperature == 0
+            assert request.messages is not None and request.messages[0].content == "Be brief."
+            assert request.constraint is not None and request.constraint.kind == "json"
+            await say(pilot, "/set temperature 99")
+            await until_shown(pilot, "temperature")
+
+    run(go())
+
+
+def test_the_model_of_a_chat(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            await say(pilot, "/model guide-draft")
+            await pilot.pause()
+            await ask(pilot, "who are you?")
+            await until_shown(pilot, "I am the draft.")
+            await say(pilot, "/model no-such-model")
+            await until_shown(pilot, "There is no model")
+
+    run(go())
+
+
+def test_export_and_import(services: Services, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            await ask(pilot, "first")
+            markdown, whole = tmp_path / "chat.md", tmp_path / "chat.json"
+            await say(pilot, f"/export markdown {markdown}")
+            await say(pilot, f"/export json {whole}")
+            await until(pilot, whole.exists)
+            assert "It works." in markdown.read_text()
+            assert json.loads(whole.read_text())
+            await say(pilot, f"/import {whole}")
+            await until(pilot, lambda: len(services.chats.threads()) == 2)
+
+    run(go())
+
+
+def test_prompt_view_and_copy(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (app, pilot):
+            await ask(pilot, "first")
+            await say(pilot, "/copy")
+            await until(pilot, lambda: app.clipboard == "It works.")
+            await say(pilot, "/prompt")
+            await until_shown(pilot, "<user>first")
+            await pilot.press("escape")
+
+    run(go())
+
+
+def test_an_error_is_told_and_the_text_comes_back(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            await say(pilot, "look at @/no/such/file")
+            await until_shown(pilot, "/no/such/file")
+            assert chat_of(pilot).prompt.text == "look at @/no/such/file"
+            assert not services.chats.threads()
+
+    run(go())
+
+
+def test_quit_and_reopen(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        gate = asyncio.Semaphore(0)
+        host.scripts["guide"] = Script("one two", gate=gate)
+        async with opened(services) as (app, pilot):
+            await say(pilot, "first")
+            await until(pilot, lambda: bool(app.sessions.busy))
+            gate.release()
+            await until_shown(pilot, "one")
+            await pilot.press("ctrl+q")
+        (thread,) = services.chats.threads()
+        async with opened(services, thread=thread.id) as (_, pilot):
+            await until_shown(pilot, "one")
+            await until_shown(pilot, "Stopped.")
+
+    run(go())
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_it_looks_as_it_should(services: Services, host: ScriptedHost, width: int) -> None:
+    from screens import check_snapshot
+
+    host.scripts["guide"] = Script(
+        "A list:\n\n- one\n- two\n\n```python\nprint('three')\n```\n", reasoning="Let me think."
+    )
+
+    async def go() -> None:
+        async with opened(services, size=(width, 30)) as (app, pilot):
+            await ask(pilot, "Show me a list.")
+            await until_shown(pilot, "three")
+            await pilot.pause(0.2)
+            check_snapshot(app, f"chat-{width}")
+
+    run(go())

@@ -1,0 +1,210 @@
+"""The engine screen: a live table of models and requests, and what can be done with them."""
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from fake_host import INFO
+from hearth.app.log_file import tail
+from hearth.app.tui.screens.engine import EngineScreen
+from hearth.app.tui.token_rate import TokenRate
+from hearth.app.tui.widgets.kv_map import bar, legend
+from hearth.backends.contract import EngineStats, HostStats, ModelInfo, RequestStats, WorkerStats
+from hearth.backends.errors import HostUnreachable
+from polling import until
+from screen_app import app_on
+from screens import text_of
+from scripted import Script
+
+PLACE = "/models/guide.gguf"
+REQUESTS = (
+    RequestStats(1, "client-7", "decoding", 1024, 1100, 512, 88, 41.25),
+    RequestStats(2, "evil\x1b[31m[red]", "prefill", 4096, 512),
+    RequestStats(3, "later", "queued"),
+)
+ENGINE = EngineStats(2, 1, 4096, 2048, 512, 256, 3, 1000, requests=REQUESTS)
+
+
+def stats(*workers, generated=0):
+    info = ModelInfo(**{**INFO, "name": "guide", "path": PLACE})
+    engine = replace(ENGINE, generated_tokens=generated)
+    busy = WorkerStats("guide", PLACE, 4711, 2, 1, 1, 0.0, info, engine, 300.0)
+    return HostStats(4700, "0.1.0", time.time() - 60, 2, workers or (busy,))
+
+
+def idle(name, path):
+    info = ModelInfo(**{**INFO, "name": name, "path": path})
+    return WorkerStats(name, path, 4712, 0, 0, 0, 12.0, info, replace(ENGINE, requests=()), 300.0)
+
+
+@pytest.fixture
+def shown(services, host):
+    """Runs `test(app, pilot)` on the engine screen, once it has looked at `told`."""
+
+    def run(test, told, size=(120, 40)):
+        host.told = told
+
+        async def main():
+            app = app_on("engine", services)
+            async with app.run_test(size=size) as pilot:
+                await until(pilot, lambda: "host process" in text_of(app) or told is None)
+                await test(app, pilot)
+
+        asyncio.run(main())
+
+    return run
+
+
+def test_requests_of_all_models_are_told_with_their_numbers(shown):
+    async def test(app, pilot):
+        await until(pilot, lambda: "decoding" in text_of(app))
+        text = text_of(app)
+        line = next(line for line in text.splitlines() if "client-7" in line)
+        assert line.split() == ["client-7", "guide", "decoding", "1,024", "512", "88", "41.2"]
+        assert "prefill 512/4,096" in text and "2 running, 1 waiting" in text
+        assert "evil␛[31m[red]" in text
+
+    shown(test, stats())
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_it_is_usable_at_every_width(shown, width):
+    async def test(app, pilot):
+        await until(pilot, lambda: "decoding" in text_of(app))
+        text = text_of(app)
+        line = next(line for line in text.splitlines() if "client-7" in line)
+        assert "88" in line and "41.2" in line
+        assert "worker.log" in text and "guide" in text
+
+    shown(test, stats(), (width, 30))
+
+
+def test_a_request_of_somebody_else_is_ended(shown, host):
+    async def test(app, pilot):
+        await until(pilot, lambda: "decoding" in text_of(app))
+        await pilot.press("down", "x")
+        await until(pilot, lambda: host.ended)
+        assert host.ended == [(4711, 2)]
+
+    shown(test, stats())
+
+
+def test_the_request_of_an_own_chat_is_stopped_as_in_the_chat(shown, host):
+    async def test(app, pilot):
+        host.scripts["guide"] = Script("one two three", gate=asyncio.Semaphore(1))
+        session = await app.sessions.create("guide")
+        await session.change(title="Rome")
+        await session.send("Where?")
+        mine = RequestStats(9, session.thread.id, "decoding", 10, 12, 0, 1, 1.0)
+        worker = stats().workers[0]
+        engine = replace(ENGINE, requests=(mine,))
+        host.told = stats(replace(worker, engine=engine))
+        await until(pilot, lambda: "Rome" in text_of(app))
+        await pilot.press("x")
+        await session.wait()
+        assert not session.is_busy and host.ended == []
+        assert session.messages[-1].state == "stopped"
+
+    shown(test, stats())
+
+
+def test_a_model_is_unloaded(shown, host):
+    async def test(app, pilot):
+        await until(pilot, lambda: "12 s" in text_of(app))
+        await pilot.press("u")
+        await until(pilot, lambda: host.unloaded)
+        assert host.unloaded == ["/models/first.gguf"]
+
+    shown(test, stats(idle("first", "/models/first.gguf"), idle("second", "/models/second.gguf")))
+
+
+def test_nothing_is_asked_while_it_is_not_shown(shown, host):
+    looks = []
+
+    async def test(app, pilot):
+        told = host.stats
+
+        async def counting():
+            looks.append(app.screen)
+            return await told()
+
+        host.stats = counting
+        await until(pilot, lambda: looks)
+        await pilot.press("f1")
+        await until(pilot, lambda: not isinstance(app.screen, EngineScreen))
+        await pilot.pause(0.5)
+        seen = len(looks)
+        await pilot.pause(1.0)
+        assert len(looks) == seen
+        await pilot.press("escape")
+        await until(pilot, lambda: len(looks) > seen)
+
+    shown(test, stats())
+
+
+def test_where_no_host_runs_that_is_said(shown):
+    async def test(app, pilot):
+        await until(pilot, lambda: "No host process is running" in text_of(app))
+        await pilot.press("x", "u", "l")
+        assert "None is loaded." in text_of(app)
+
+    shown(test, None)
+
+
+def test_a_host_that_does_not_answer_is_told_with_the_cure(shown, host):
+    async def test(app, pilot):
+        async def broken():
+            raise HostUnreachable("It does not answer.", "End it.")
+
+        host.stats = broken
+        await until(pilot, lambda: "It does not answer. End it." in text_of(app))
+
+    shown(test, stats())
+
+
+def test_the_logs_are_followed_and_made_safe(shown, services):
+    async def test(app, pilot):
+        log = services.paths.log
+        log.mkdir(parents=True)
+        (log / "worker.log").write_text("first\n\x1b]0;evil\x07second\n")
+        (log / "host.log").write_text("of the host\n")
+        await until(pilot, lambda: "second" in text_of(app))
+        assert "\x1b" not in text_of(app) and "\x07" not in text_of(app)
+        await pilot.press("l")
+        await until(pilot, lambda: "of the host" in text_of(app))
+
+    shown(test, stats())
+
+
+def test_the_end_of_a_log_is_read_and_no_more(tmp_path):
+    path = tmp_path / "a.log"
+    assert tail(path) == []
+    path.write_bytes(b"".join(b"line %d \xff\n" % number for number in range(100_000)))
+    lines = tail(path, 3)
+    assert lines == [f"line {number} \N{REPLACEMENT CHARACTER}" for number in range(99_997, 100_000)]
+    assert len(tail(path, 10**6)) < 10_000
+    path.write_bytes(b"x" * 200_000)
+    assert tail(path) == []
+
+
+def test_the_bar_has_a_block_for_whatever_is_there():
+    engine = EngineStats(1, 0, 1_000_000, 10, 1, 1, 1, 2)
+    for width in (8, 40, 200):
+        assert len(bar(engine, width).plain) == width
+        assert {span.style for span in bar(engine, width).spans} >= {"$primary", "$secondary"}
+    assert "used 1 " in legend(engine).plain and "2.0 MB" in legend(engine).plain
+
+
+def test_the_rate_is_that_of_the_last_minute():
+    rate = TokenRate()
+    rate.feed(0.0, {1: 1000})
+    assert rate.now == 0.0 and sum(rate.per_second()) == 0.0
+    rate.feed(10.0, {1: 1100, 2: 50})  # The second worker is new: all it has said came now.
+    assert rate.now == pytest.approx(15.0)
+    assert rate.per_second()[-10:] == pytest.approx([15.0] * 10)
+    rate.feed(20.0, {2: 50})  # The first is gone.
+    assert rate.now == 0.0 and sum(rate.per_second()) == pytest.approx(150.0)
+    rate.feed(90.0, {2: 50})
+    assert sum(rate.per_second()) == 0.0

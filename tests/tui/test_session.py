@@ -1,0 +1,225 @@
+"""A chat session over scripted models: turns, branches, and what is kept whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from hearth.app.tui.happenings import Calls, Happening, Moved, Noticed, Piece
+from hearth.app.tui.services import Services
+from hearth.app.tui.session import ChatSession, Sessions
+from hearth.backends.contract import Request
+from hearth.backends.errors import Busy, PromptTooLong, SettingsError, WorkerDied
+from scripted import Script, ScriptedHost
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+async def asked(session: ChatSession, text: str) -> None:
+    await session.send(text)
+    await session.wait()
+
+
+def texts(session: ChatSession) -> list[tuple[str, str]]:
+    return [(message.role, message.content) for message in session.messages]
+
+
+def test_a_turn_is_kept_with_its_numbers(services: Services) -> None:
+    async def go() -> None:
+        session = await Sessions(services).create()
+        heard: list[Happening] = []
+        session.subscribe(heard.append)
+        await asked(session, "does it work?")
+        assert texts(session) == [("user", "does it work?"), ("assistant", "It works.")]
+        answer = session.messages[-1]
+        assert answer.state == "complete" and answer.numbers is not None
+        assert answer.numbers.completion_tokens == 2 and answer.numbers.tok_per_s == 42.0
+        assert "".join(h.text for h in heard if isinstance(h, Piece)) == "It works."
+        states = [h.state for h in heard if isinstance(h, Moved)]
+        assert states == ["loading", "prefill", "generating", "idle"]
+        again = await Sessions(services).open(session.thread.id)
+        assert texts(again) == texts(session)
+
+    run(go())
+
+
+def test_the_user_is_kept_before_anything_is_generated(
+    services: Services, host: ScriptedHost
+) -> None:
+    async def go() -> None:
+        host.scripts["guide"] = Script(gate=asyncio.Semaphore(0))
+        session = await Sessions(services).create()
+        await session.send("keep me")
+        kept = services.chats.path(session.thread.id)
+        assert kept[0].content == "keep me"
+        await session.close()
+
+    run(go())
+
+
+def test_stop_keeps_the_text_and_cancels(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        gate = asyncio.Semaphore(0)
+        host.scripts["guide"] = Script("one two three four", gate=gate)
+        session = await Sessions(services).create()
+        pieces: list[str] = []
+        came = asyncio.Event()
+
+        def hear(happening: Happening) -> None:
+            if isinstance(happening, Piece):
+                pieces.append(happening.text)
+                came.set()
+
+        session.subscribe(hear)
+        await session.send("count")
+        gate.release()
+        await came.wait()
+        session.stop()
+        await session.wait()
+        answer = session.messages[-1]
+        assert (answer.content, answer.state) == ("one ", "stopped")
+        assert host.models["guide"].cancelled == 1
+        assert not session.is_busy and session.state == "idle"
+
+    run(go())
+
+
+def test_a_stopped_answer_is_continued(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        host.scripts["guide"] = Script("One, ")
+        session = await Sessions(services).create()
+        await asked(session, "count")
+        last = session.messages[-1]
+        host.scripts["guide"] = Script("two.")
+        await session.resume(last.id)
+        await session.wait()
+        assert texts(session)[-1] == ("assistant", "One, two.")
+        request = host.models["guide"].requests[-1]
+        assert request.continue_last and request.messages is not None
+        assert request.messages[-1].content == "One, "
+
+    run(go())
+
+
+def test_edit_regenerate_and_siblings(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        session = await Sessions(services).create()
+        await asked(session, "first")
+        host.scripts["guide"] = Script("Another.")
+        await session.regenerate(session.messages[-1].id)
+        await session.wait()
+        assert texts(session)[-1][1] == "Another."
+        assert len(session.messages[-1].siblings) == 2
+        await session.step(session.messages[-1].id, -1)
+        assert texts(session)[-1][1] == "It works."
+        await session.edit(session.messages[0].id, "second")
+        await session.wait()
+        assert texts(session) == [("user", "second"), ("assistant", "Another.")]
+        await session.step(session.messages[0].id, -1)
+        assert texts(session) == [("user", "first"), ("assistant", "It works.")]
+        await session.edit(session.messages[1].id, "As I say.")
+        assert texts(session)[-1] == ("assistant", "As I say.")
+        assert not session.is_busy, "an edited answer is not answered"
+        await session.delete_branch(session.messages[1].id)
+        assert "As I say." not in [text for _, text in texts(session)]
+
+    run(go())
+
+
+def test_two_sessions_generate_at_the_same_time(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        gate = asyncio.Semaphore(0)
+        host.scripts["guide"] = Script("one two", gate=gate)
+        sessions = Sessions(services)
+        first, second = await sessions.create(), await sessions.create()
+        await first.send("a")
+        await second.send("b")
+        assert sessions.busy == [first, second]
+        with pytest.raises(Busy):
+            await first.send("c")
+        for _ in range(4):
+            gate.release()
+        await asyncio.gather(first.wait(), second.wait())
+        assert texts(first)[-1] == texts(second)[-1] == ("assistant", "one two")
+        assert first.unread and second.unread
+        assert {request.session for request in host.models["guide"].requests} == {
+            first.thread.id,
+            second.thread.id,
+        }
+
+    run(go())
+
+
+def test_a_failure_is_told_and_what_came_is_kept(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        host.scripts["guide"] = Script("Half an", error=WorkerDied("It died.", "Ask again."))
+        session = await Sessions(services).create()
+        heard: list[Happening] = []
+        session.subscribe(heard.append)
+        await asked(session, "x")
+        answer = session.messages[-1]
+        assert (answer.content, answer.state, answer.error) == ("Half an", "failed", "It died.")
+        assert any(isinstance(h, Noticed) and h.text.startswith("It died.") for h in heard)
+
+    run(go())
+
+
+def test_a_full_context_leaves_the_oldest_turn_out_and_says_so(
+    services: Services, host: ScriptedHost
+) -> None:
+    async def go() -> None:
+        def reply(request: Request) -> str:
+            if len(request.messages or ()) > 3:
+                raise PromptTooLong("The prompt has 9 tokens; 8 fit.", "", prompt_tokens=9)
+            return "Fits."
+
+        host.scripts["guide"] = Script(reply)
+        session = await Sessions(services).create()
+        heard: list[Happening] = []
+        session.subscribe(heard.append)
+        await asked(session, "one")
+        await asked(session, "two")
+        await asked(session, "three")
+        assert session.left_out == 2 and texts(session)[-1] == ("assistant", "Fits.")
+        assert len(session.messages) == 6, "they are left out of the prompt, not of the chat"
+        assert any(isinstance(h, Noticed) and h.severity == "warning" for h in heard)
+
+    run(go())
+
+
+def test_settings_of_a_chat_hold(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        values = {"set": {"temperature": 0.0, "max_tokens": 5}, "constraint": {"kind": "json"}}
+        session = await Sessions(services).create(system="Be brief.", settings=values)
+        await asked(session, "x")
+        request = host.models["guide"].requests[-1]
+        assert request.sampling.temperature == 0.0 and request.max_tokens == 5
+        assert request.constraint is not None and request.constraint.kind == "json"
+        assert request.messages is not None and request.messages[0].content == "Be brief."
+        await session.change(settings={"set": {"temperature": 99}})
+        await asked(session, "y")
+        assert session.messages[-1].state == "failed"
+        assert "temperature" in session.messages[-1].error
+        with pytest.raises(SettingsError):
+            services.choose("", {"no_such_setting": 1})
+
+    run(go())
+
+
+def test_tool_calls_are_shown_and_kept(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        host.scripts["guide"] = Script("", calls=[("weather", '{"place": "Bern"}')])
+        session = await Sessions(services).create()
+        heard: list[Happening] = []
+        session.subscribe(heard.append)
+        await asked(session, "x")
+        (call,) = session.messages[-1].tool_calls
+        assert (call.name, call.arguments) == ("weather", '{"place": "Bern"}')
+        assert any(isinstance(h, Calls) for h in heard)
+
+    run(go())
