@@ -2,7 +2,7 @@
 
 The file has top-level keys, `[load]` and `[sampling]` for all models, and `[models."name"]` with a
 `sampling` table of its own for one; `[remotes."name"]` is a model of another machine, `[aliases]`
-gives models further names.
+gives models further names, `[keys]` gives bindings of the terminal app other keys.
 `settings_keys` and `remotes` declare every key; `origin` says where a value comes from.
 """
 
@@ -27,7 +27,7 @@ from hearth.backends.remote.server import RemoteServer
 _OWN_VARIABLES = ("HEARTH_HOME", "HEARTH_DEBUG", "HEARTH_API_KEY", "HEARTH_TORCH_INDEX")
 
 
-_TABLES = ("load", "sampling", "models", "remotes", "aliases")
+_TABLES = ("load", "sampling", "models", "remotes", "aliases", "keys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class Settings:
         strangers: `HEARTH_*` variables that nobody reads.
         remotes: from `[remotes."name"]`, by lower-case name.
         aliases: from `[aliases]`: names of models by further names for them, in lower case.
+        keymap: from `[keys]`: keys of the terminal app, such as "f1,ctrl+h", by binding id.
     """
 
     file: Path
@@ -77,6 +78,7 @@ class Settings:
     strangers: tuple[str, ...] = ()
     remotes: dict[str, RemoteServer] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    keymap: dict[str, str] = field(default_factory=dict)
 
     def with_flags(self, flags: Layer) -> Settings:
         """These settings with more flags typed."""
@@ -149,31 +151,37 @@ def load_settings(file: Path, environ: Mapping[str, str] | None = None) -> Setti
             what is expected.
     """
     environment, strangers = _read_environment(os.environ if environ is None else environ)
-    return replace(_read_file(file), environment=environment, strangers=strangers)
+    found = parse_settings(file, read_text(file))
+    return replace(found, environment=environment, strangers=strangers)
 
 
-def _read_file(file: Path) -> Settings:
+def read_text(file: Path) -> str:
+    """What the settings file holds; empty where there is none. Raises `SettingsError`."""
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        return file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return Settings(file)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(
-            f"{file}: {error}",
-            "Correct the file; `hearth settings --default` prints one to start from.",
-        ) from error
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unusable(file, error) from error
+
+
+def parse_settings(file: Path, text: str) -> Settings:
+    """The settings that a `file` which holds `text` makes. Raises `SettingsError`."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _unusable(file, error) from error
     source = _Source(file)
     models = source.table(data.pop("models", {}), "models")
     remotes = source.table(data.pop("remotes", {}), "remotes")
     aliases = source.table(data.pop("aliases", {}), "aliases")
+    keymap = source.keymap(source.table(data.pop("keys", {}), "keys"))
     base = {
         **source.layer(source.table(data.pop("load", {}), "load"), "load", keys.LOADING),
         **source.layer(
             source.table(data.pop("sampling", {}), "sampling"), "sampling", keys.SAMPLING
         ),
-        **source.layer(
-            data, "", keys.GENERAL, ("load", "sampling", "models", "remotes", "aliases")
-        ),
+        **source.layer(data, "", keys.GENERAL, _TABLES),
     }
     for name in models:
         if any(name.lower() == remote.lower() for remote in remotes):
@@ -185,6 +193,14 @@ def _read_file(file: Path) -> Settings:
         {name.lower(): source.model(name, table) for name, table in models.items()},
         remotes={name.lower(): source.remote(name, table) for name, table in remotes.items()},
         aliases={name.lower(): source.alias(name, value) for name, value in aliases.items()},
+        keymap=keymap,
+    )
+
+
+def _unusable(file: Path, error: Exception) -> SettingsError:
+    return SettingsError(
+        f"{file}: {error}",
+        "Correct the file; `hearth settings --default` prints one to start from.",
     )
 
 
@@ -214,6 +230,21 @@ class _Source:
         layer = self.layer(self.table(value, where), where, REMOTE_KEYS)
         given = {key: setting.value for key, setting in layer.items()}
         return remote_server(name, given, f"{self.file}, [{where}]", self.file.parent)
+
+    def keymap(self, table: dict[str, object], begin: str = "") -> dict[str, str]:
+        """Keys by binding id, whose dots TOML takes for tables where no quotes are around it."""
+        found: dict[str, str] = {}
+        for name, value in table.items():
+            ident = f"{begin}{name}"
+            if isinstance(value, dict):
+                found |= self.keymap(value, f"{ident}.")
+            elif isinstance(value, str) and value.strip():
+                found[ident] = value
+            else:
+                raise SettingsError(
+                    f'{self.file}, [keys]: {ident} must be keys as a text, such as "f1,ctrl+h".'
+                )
+        return found
 
     def alias(self, name: str, value: object) -> str:
         if not isinstance(value, str) or not value:
@@ -305,6 +336,8 @@ def default_document() -> str:
     ]
     lines += ["", "# Further names for models, for programs that ask for one of their own:"]
     lines += ["# [aliases]", '# gpt-4o-mini = "guide"', ""]
+    lines += ["# Other keys in the terminal app; F1 shows the ids:"]
+    lines += ["# [keys]", '# "app.help" = "f1,ctrl+h"', ""]
     return "\n".join(lines)
 
 

@@ -292,6 +292,22 @@ GENERAL = (
         high=256,
         auto=True,
     ),
+    Key("theme", "text", "colours of the terminal app", default="textual-dark"),
+    Key("serve_host", "text", "address or name that the endpoint listens on", default="127.0.0.1"),
+    Key(
+        "serve_port",
+        "int",
+        "port of the endpoint; 0 takes a free one",
+        low=0,
+        high=65_535,
+        default=4242,
+    ),
+    Key(
+        "serve_key",
+        "bool",
+        "ask clients of the endpoint for a key, which is made once and kept",
+        default=False,
+    ),
 )
 
 LOADING = (

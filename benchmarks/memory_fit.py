@@ -35,9 +35,6 @@ TOOLS = Path(__file__).resolve().parent.parent / "tools"
 sys.path.insert(0, str(TOOLS))
 
 import vocabularies  # noqa: E402
-from model_shapes import SHAPES, Shape  # noqa: E402
-from random_models import FileType, write_model  # noqa: E402
-
 from hearth.app.host_link import HostLink  # noqa: E402
 from hearth.app.machine import this_machine  # noqa: E402
 from hearth.backends.client import HostPlace  # noqa: E402
@@ -53,6 +50,8 @@ from hearth.backends.llamacpp.footprint import memory_of, plan_for  # noqa: E402
 from hearth.backends.llamacpp.memory import available_bytes  # noqa: E402
 from hearth.quant.gguf import preflight  # noqa: E402
 from hearth.quant.memory import MemoryUse  # noqa: E402
+from model_shapes import SHAPES, Shape  # noqa: E402
+from random_models import FileType, write_model  # noqa: E402
 
 CONTEXTS: Final = (2048, 8192, 16_384)
 KV_TYPES: Final[tuple[KvType, ...]] = ("f16", "q8_0")
@@ -131,8 +130,8 @@ def measured_bytes(path: Path, case: Case, cache: Path) -> int:
     spec = ModelSpec(str(path), case.model, settings=case.settings)
     with tempfile.TemporaryDirectory(prefix="hearth-fit-") as folder:
         run, log = Path(folder, "run"), Path(folder, "log")
-        for path in (run, log):
-            path.mkdir(mode=0o700)
+        for private in (run, log):
+            private.mkdir(mode=0o700)
         with HostLink(HostPlace(run, log, cache), host_idle_s=0.0) as link:
             model = link.model(spec)
             words = min(model.info().vocab_size, 40_000)
@@ -196,7 +195,7 @@ def main() -> int:
                 continue
             path = written(folder, case.model, args.sdist)
             if (case.model, case.kv_type) not in known:
-                measured_bytes(path, Case(case.model, FILLED, case.kv_type, 512), cache)
+                measured_bytes(path, Case(case.model, CONTEXTS[-1], case.kv_type, 512), cache)
                 known.add((case.model, case.kv_type))
             use, measured = predicted(path, case), measured_bytes(path, case, cache)
             ratio = use.total / measured

@@ -118,7 +118,7 @@ def memory_use(shape: ModelShape, weights: Weights, pool: Pool) -> MemoryUse:
     Raises:
         KeyError: `pool.kv_type` is no tensor type.
     """
-    token_bytes = shape.kv_bytes_per_token(pool.kv_type)
+    token_bytes = shape.kv_bytes_per_token(pool.kv_type, pool.kv_type)
     graph = Graph(pool.tokens, pool.used_cells, pool.sequences, pool.outputs, pool.flash)
     return MemoryUse(
         weights=weights.held,

@@ -16,7 +16,7 @@ from hearth.quant.memory_shape import ModelShape
 _F32: Final = 4
 _F16: Final = 2
 _WORK_BYTES: Final = 2
-"""Of each element that goes into a matrix, in the type that the product wants it in: f16 or less."""
+"""Of each element that goes into a matrix, in the type that the product wants: f16 or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,16 @@ def compute_bytes(shape: ModelShape, graph: Graph) -> int:
 
     It holds the attention mask throughout, and is as large as the largest of three moments: between
     the matrices of the feed-forward part (three of its rows, four of the residual stream), in
-    attention, and at the logits. Without flash attention, attention has the product of every row
-    with every cell, for each head.
+    attention (two of queries, keys and values, three of the stream), and at the logits. Without
+    flash attention there is also the product of every row with every cell, for each head.
     """
     tokens = -(-min(graph.tokens, graph.cells) // graph.sequences) * graph.sequences
     row = _F32 * tokens
     width, queries = row * shape.width, row * shape.heads * shape.key_length
-    if graph.flash:
-        attention = 2 * queries + 4 * width
-    else:
-        keys = row * shape.kv_heads * shape.key_length
-        scores = row * shape.heads * graph.cells
-        attention = scores + 2 * queries + 2 * keys + 3 * width
+    keys = row * shape.kv_heads * shape.key_length
+    attention = 2 * queries + 2 * keys + 3 * width
+    if not graph.flash:
+        attention += row * shape.heads * graph.cells
     between = 3 * row * shape.feed_forward + 4 * width
     logits = _F32 * shape.vocabulary * min(graph.outputs, tokens) + width
     return mask_bytes(shape, graph, tokens) + max(attention, between, logits)

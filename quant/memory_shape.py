@@ -46,14 +46,17 @@ class ModelShape:
     windows: bool = False
     """Some layers look back over a sliding window: a graph has a mask for each kind."""
 
-    def kv_bytes_per_token(self, kv_type: str) -> int:
+    def kv_bytes_per_token(self, type_k: str, type_v: str) -> int:
         """Keys and values of one token in all layers, in bytes.
 
         Args:
-            kv_type: a tensor type in lower case ("f32", "f16", "q8_0", "q4_0", ...).
+            type_k, type_v: tensor types in lower case ("f32", "f16", "q8_0", "q4_0", ...).
+
+        Raises:
+            KeyError: there is no tensor type of that name.
         """
         return self.kv_heads_in_all * (
-            _row_bytes(self.key_length, kv_type) + _row_bytes(self.value_length, kv_type)
+            _row_bytes(self.key_length, type_k) + _row_bytes(self.value_length, type_v)
         )
 
 
@@ -86,9 +89,7 @@ def shape_of(header: GgufFile) -> ModelShape:
         kv_heads=max(kv_heads, default=0),
         kv_heads_in_all=sum(kv_heads),
         key_length=header.integer(f"{arch}.attention.key_length", length),
-        value_length=0
-        if is_latent
-        else header.integer(f"{arch}.attention.value_length", length),
+        value_length=0 if is_latent else header.integer(f"{arch}.attention.value_length", length),
         feed_forward=_feed_forward(header, arch),
         vocabulary=_count(header.value(_TOKENS)) or header.integer(f"{arch}.vocab_size", 0),
         merges=_count(header.value(_MERGES)),

@@ -1,4 +1,4 @@
-"""What becomes of a file's tensors in memory: which llama.cpp copies, and which each token reads."""
+"""What becomes of a file's tensors in memory: which are copied, and which each token reads."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ STATEMENTS = {
     "click": "import click",
     "llguidance": "import llguidance",
     "psutil": "import psutil",
+    "tomlkit": "import tomlkit",
     "starlette": "import starlette.applications",
     "uvicorn": "import uvicorn",
     "anthropic": "import anthropic",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from click.shell_completion import CompletionItem
 
 from hearth.app.cli import words
 from hearth.app.cli.confirm import confirm, somebody_is_there
@@ -29,8 +31,17 @@ Told = Literal["bar", "json", "none"]
 _SEARCHED = 5
 
 
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of the catalogue that begin with `incomplete`."""
+    return [
+        CompletionItem(entry.name)
+        for entry in load_catalogue().entries
+        if entry.name.startswith(incomplete.lower())
+    ]
+
+
 @click.command("pull")
-@click.argument("name", required=False, default="")
+@click.argument("name", required=False, default="", shell_complete=_complete)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask; without :QUANT, take the recommended.")
 @click.option("--revision", default="", metavar="REV", help="A branch, tag or commit.")
 @click.option(
@@ -104,15 +115,15 @@ def look_up(state: State, name: str, revision: str, catalogue: Catalogue) -> tup
     reference, entry = _reference(hub, name, catalogue)
     with state.output.note_if_slow(f"asking {hub.endpoint} …"):
         repository = hub.repository(reference.repo_id, revision or reference.revision)
-    return make_menu(repository, entry), reference.choice
+    return make_menu(state, repository, entry), reference.choice
 
 
 def describe_choice(menu: Menu, choice: Choice) -> str:
     """What will be downloaded, in a line."""
-    from hearth.app.cli.pull_choices import headline
+    from hearth.app.cli.pull_choices import fit_words, headline
 
     size = words.size(choice.size_bytes)
-    return f"{headline(menu)}\n{choice.name}, {size}: {menu.fits[choice.name].words}"
+    return f"{headline(menu)}\n{choice.name}, {size}: {fit_words(menu.fits[choice.name])}"
 
 
 def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel | None:
@@ -138,7 +149,8 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
         try:
             done = run_job(download_job.MODULE, question, teller.tell, logs)
         except Stopped as stopped:
-            command = f"hearth pull {found.repo_id}:{choice.name}"
+            at = f" --revision {found.revision}" if found.revision != "main" else ""
+            command = f"hearth pull {shlex.quote(f'{found.repo_id}:{choice.name}')}{at}"
             raise Stopped(
                 f"Stopped; {words.size(teller.done_bytes)} of {words.size(choice.size_bytes)} "
                 "are here and stay.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, get_args
 
@@ -12,11 +12,16 @@ import click
 from hearth.app.cli import words
 from hearth.app.cli.confirm import ask
 from hearth.app.cli.state import State
+from hearth.app.library.bandwidth import known_bandwidth
+from hearth.app.library.cache_layout import RepositoryCache, hub_cache
 from hearth.app.library.catalogue import Entry
 from hearth.app.library.errors import ChoiceNotFound
-from hearth.app.library.fit import Fit
+from hearth.app.library.fit import Fit, Room, fit_of_download, room_here
+from hearth.app.library.guess import FileFacts
 from hearth.app.library.hub import Repository
 from hearth.app.library.hub_files import Choice, Group, Offer, find_choice, offer
+from hearth.app.machine import this_machine
+from hearth.backends.contract import ModelSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +49,58 @@ class Menu:
         return find_choice(self.offer, self.repository.repo_id, wanted)
 
 
-def make_menu(repository: Repository, entry: Entry | None) -> Menu:
-    """What `repository` offers on this machine.
+def make_menu(state: State, repository: Repository, entry: Entry | None) -> Menu:
+    """What `repository` offers on this machine, as the settings would load it.
 
     Args:
         entry: of the catalogue, if it was named by that: its recommendation counts where it fits.
 
     Raises:
         RefusedRepository: it offers nothing.
+        SettingsError, InvalidParameter: the settings cannot be used.
     """
+    machine = this_machine()
+    room = room_here(hub_cache(), known_bandwidth(state.paths.cache, machine), machine)
+    load = replace(state.settings.for_model(repository.repo_id).load, kv_budget_bytes=None)
     offered = offer(repository)
-    fits = {choice.name: Fit(choice.size_bytes) for choice in offered.choices}
+    fits = {choice.name: _fit(repository, choice, entry, load, room) for choice in offered.choices}
     by_size = {choice.size_bytes: fits[choice.name] for choice in offered.choices}
     offered = offer(repository, lambda size_bytes: by_size[size_bytes].is_usable)
     recommended = offered.recommended.name
     if entry is not None and entry.recommended in fits and fits[entry.recommended].is_usable:
         recommended = entry.recommended
     return Menu(repository, offered, fits, recommended)
+
+
+def _fit(
+    repository: Repository, choice: Choice, entry: Entry | None, load: ModelSettings, room: Room
+) -> Fit:
+    """How `choice` suits this machine; only what is not here yet needs room on the disk."""
+    facts = FileFacts(choice.size_bytes, repository.parameters, context=repository.context)
+    if entry is not None:
+        facts = replace(
+            facts,
+            parameters=facts.parameters or entry.parameters,
+            active_parameters=entry.active_parameters,
+            context=facts.context or entry.context or None,
+        )
+        if entry.shape is not None:
+            facts = replace(
+                facts,
+                layers=entry.shape.layers,
+                kv_heads=entry.shape.kv_heads,
+                head_size=entry.shape.head_size,
+            )
+    cache = RepositoryCache(hub_cache(), repository.repo_id)
+    lacking = [file for file in choice.files if not cache.blob(file.etag).exists()]
+    fit = fit_of_download(facts, load, room)
+    return replace(fit, download_bytes=sum(file.size_bytes for file in lacking))
+
+
+def fit_words(fit: Fit) -> str:
+    """How a choice suits this machine, with the speed that memory allows where that is known."""
+    speed = f", up to {fit.speed.tok_per_s:,.0f} tok/s" if fit.speed is not None else ""
+    return f"{fit.words}{speed}"
 
 
 def headline(menu: Menu) -> str:
@@ -87,8 +127,11 @@ def show_menu(state: State, menu: Menu) -> None:
             mark = "  Recommended" if choice.name == menu.recommended else ""
             state.output.note(
                 f"  {number:2}  {choice.name:{names}}  {words.size(choice.size_bytes):>9}  "
-                f"{menu.fits[choice.name].words}{mark}"
+                f"{fit_words(menu.fits[choice.name])}{mark}"
             )
+    speeds = [fit.speed for fit in menu.fits.values() if fit.speed is not None]
+    if speeds:
+        state.output.note(f"Speed: what memory allows, {speeds[0].source}.")
     for refused in menu.offer.refused:
         state.output.note(f"{refused.path} is left out: {refused.reason}.")
 

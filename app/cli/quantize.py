@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -107,7 +108,8 @@ def quantize(
         before, after = _measure(state, wish, sample)
         facts["before"], facts["after"] = before.facts(), after.facts()
         change, error = perplexity_change(before, after)
-        facts["perplexity_change"] = {"relative": change, "error": error}
+        known = math.isfinite(change)
+        facts["perplexity_change"] = {"relative": change, "error": error} if known else None
         facts["text"] = sample.name
     if as_json:
         state.output.json(facts)

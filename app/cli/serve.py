@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from hearth.app.server.security import Policy
     from hearth.app.settings import Layer
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 4242
-
 
 @dataclass(frozen=True, slots=True)
 class _Door:
@@ -36,14 +33,12 @@ class _Door:
 @click.command("serve")
 @click.argument("model", required=False, default="", shell_complete=complete_model)
 @click.option(
-    "--host", default=DEFAULT_HOST, show_default=True, help="Address or name to listen on."
+    "--host", help="Address or name to listen on; else serve_host of the settings: 127.0.0.1."
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    default=DEFAULT_PORT,
-    show_default=True,
-    help="Port to listen on; 0 takes a free one.",
+    help="Port to listen on; 0 takes a free one. Else serve_port of the settings: 4242.",
 )
 @click.option(
     "--uds",
@@ -82,8 +77,8 @@ def serve(
     ctx: click.Context,
     /,
     model: str,
-    host: str,
-    port: int,
+    host: str | None,
+    port: int | None,
     uds: Path | None,
     generate_key: bool,
     api_key_file: Path | None,
@@ -104,6 +99,10 @@ def serve(
     state: State = ctx.obj
     flags = typed_settings(ctx)
     chosen = state.choose(model, flags)
+    host = state.settings.text("serve_host") if host is None else host
+    port = int(state.settings.text("serve_port")) if port is None else port
+    wants_key = state.settings.all()["serve_key"].value is True
+    generate_key = generate_key or (wants_key and not api_key and api_key_file is None)
     key = _key(state, api_key, api_key_file, generate_key)
     with ExitStack() as open_sockets:
         listener = open_sockets.enter_context(listen(host, port))
@@ -145,6 +144,7 @@ async def _serve(state: State, chosen: Chosen, flags: Layer, door: _Door, *, loa
     from hearth.app.paths import private_folder
     from hearth.app.server.application import build
     from hearth.app.server.catalog import Catalog
+    from hearth.app.server.request_log import REQUESTS_LOG, RequestLog
     from hearth.app.server.running import DRAIN_S, Server, on_signals
     from hearth.app.server.server_log import logging_to
     from hearth.app.server.services import Services
@@ -156,11 +156,12 @@ async def _serve(state: State, chosen: Chosen, flags: Layer, door: _Door, *, loa
         lambda found: with_settings(found, settings),
         settings.aliases,
     )
-    log = private_folder(state.paths.log) / "server.log"
+    logs = private_folder(state.paths.log)
     hosts = HostConnection(
         state.paths.host_place(), settings.host_idle_s, settings.host_limits, settings.remotes
     )
-    services = Services(catalog, hosts)
+    requests = RequestLog(logs / REQUESTS_LOG)
+    services = Services(catalog, hosts, log=requests)
     life = services.life
     server = Server(build(services, door.policy), life)
 
@@ -193,7 +194,7 @@ async def _serve(state: State, chosen: Chosen, flags: Layer, door: _Door, *, loa
             )
         server.end()
 
-    with logging_to(log), on_signals(end):
+    with requests, logging_to(logs / "server.log"), on_signals(end):
         await asyncio.gather(running, return_exceptions=True)
     if not running.cancelled():
         running.result()

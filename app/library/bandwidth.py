@@ -14,6 +14,8 @@ from hearth.backends.json_file import write_json
 
 JOB: Final = "hearth.app.library.bandwidth_job"
 _FILE: Final = "bandwidth.json"
+_QUIET_CORES: Final = 0.3
+"""Processors that other programs may use while it is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,9 @@ class Bandwidth:
     cpu: str
     date: str
     """ISO 8601."""
+    is_busy: bool = False
+    """Other programs kept processors busy meanwhile, so that at rest it is more. Such a figure is
+    not kept."""
 
     @property
     def source(self) -> str:
@@ -32,7 +37,8 @@ class Bandwidth:
         2026-11-21"."""
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         rate = f"{self.bytes_per_s / 1e9:.1f} GB/s read by {threads}"
-        return f"{rate}, measured here on {self.date}"
+        busy = " while other programs were busy: at rest it is more" if self.is_busy else ""
+        return f"{rate}, measured here on {self.date}{busy}"
 
 
 def known_bandwidth(cache_dir: Path, machine: Machine) -> Bandwidth | None:
@@ -54,7 +60,8 @@ def known_bandwidth(cache_dir: Path, machine: Machine) -> Bandwidth | None:
 def measure_bandwidth(
     cache_dir: Path, machine: Machine, log_dir: Path | None = None, size_bytes: int | None = None
 ) -> Bandwidth:
-    """Measure in a child process, which takes a second, and keep the result.
+    """Measure in a child process, which takes a second, and keep the result, unless other programs
+    were busy.
 
     Args:
         cache_dir: exists.
@@ -71,6 +78,8 @@ def measure_bandwidth(
         machine.usable_cores,
         machine.cpu,
         time.strftime("%Y-%m-%d"),
+        is_busy=answer["cores_elsewhere"] > _QUIET_CORES,
     )
-    write_json(cache_dir / _FILE, asdict(found))
+    if not found.is_busy:
+        write_json(cache_dir / _FILE, asdict(found))
     return found

@@ -50,7 +50,8 @@ class Quality:
     """What was measured of one model."""
 
     perplexity: float
-    """e to the mean negative log probability of the scored tokens; lower is better."""
+    """e to the mean negative log probability of the scored tokens; lower is better. Infinite where
+    a token was impossible, or as good as."""
     perplexity_error: float
     """Its standard error."""
     scored_tokens: int
@@ -62,8 +63,9 @@ class Quality:
 
     def facts(self) -> dict[str, Any]:
         """As JSON values, without the single tokens."""
-        facts = asdict(self)
-        del facts["losses"]
+        facts = {name: value for name, value in asdict(self).items() if name != "losses"}
+        if not math.isfinite(self.perplexity):  # JSON has no word for it
+            facts["perplexity"] = facts["perplexity_error"] = None
         return facts
 
 
@@ -76,7 +78,14 @@ def perplexity_change(before: Quality, after: Quality) -> tuple[float, float]:
     """
     differences = [b - a for a, b in zip(before.losses, after.losses, strict=True)]
     mean, error = _mean_and_error(differences)
-    return math.expm1(mean), math.exp(mean) * error
+    return _exp(mean) - 1, _exp(mean) * error
+
+
+def _exp(power: float) -> float:
+    try:
+        return math.exp(power)
+    except OverflowError:
+        return math.inf
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
@@ -143,8 +152,8 @@ async def measure(
     prompt = [*prefix, *ids[:_PROMPT_TOKENS]][: max(1, window // 2)]
     speeds = [await _decode_speed(backend, prompt, window) for _ in range(_DECODE_RUNS)]
     return Quality(
-        perplexity=math.exp(mean),
-        perplexity_error=math.exp(mean) * error,
+        perplexity=_exp(mean),
+        perplexity_error=_exp(mean) * error,
         scored_tokens=len(losses),
         window_tokens=window,
         decode_tok_per_s=max(speeds),

@@ -161,6 +161,7 @@ class Downloader:
         for file in self._download.files:
             if not self._place.is_there(commit, file.path):
                 self._place.place(commit, file.path, file.etag)
+        discard_parts(self._download, self._place.cache)  # What a crash at the end left behind.
         self._place.set_revision(self._download.revision, commit)
         return self._place.snapshot(commit)
 
@@ -336,7 +337,9 @@ def discard_parts(download: Download, cache: Path) -> None:
         part, journal = place.part(file.etag), place.journal(file.etag)
         if not part.exists() and not journal.exists():
             continue
-        lock = LockFile(place.lock(file.etag))
+        path = place.lock(file.etag)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = LockFile(path)
         if not lock.acquire():
             continue
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,8 @@ def work(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         Stopped: it was told to; what arrived is kept.
         HearthError: see `Downloader.run`.
     """
+    # It logs each address, and those of contents are signed: who has one needs no token.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     download = Download.from_json(question["download"])
     hub = Hub(offline=question["offline"], address=question["endpoint"])
     hub.require_online(f"Downloading {download.repo_id} needs a connection.")

@@ -227,6 +227,11 @@ def hub_errors(name: str, endpoint: str) -> Iterator[None]:
             f"{endpoint} cannot be reached: {error or type(error).__name__}.",
             "Check the connection, HTTPS_PROXY and HF_ENDPOINT; models that are here work without.",
         ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise HubUnreachable(
+            f"What answers at {endpoint} is not a Hub: {type(error).__name__}.",
+            "Check HF_ENDPOINT, and whether the network wants a login in a browser first.",
+        ) from error
 
 
 def refusal(error: Exception, name: str, endpoint: str) -> HearthError:

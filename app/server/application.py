@@ -66,7 +66,7 @@ class _Answering:
 
 
 def _is_measured(http: Request) -> bool:
-    return getattr(http.state, "measured", False)
+    return hasattr(http.state, "recorder")
 
 
 async def _no_such_route(http: Request, error: Exception) -> Response:

@@ -103,8 +103,9 @@ class Exchange:
         return renaming(events, self.names)
 
     def _begin(self) -> Recorder:
-        self.http.state.measured = True
-        return self.services.metrics.begin(self.http.scope["path"], self.model)
+        recorder = self.services.metrics.begin(self.http.scope["path"], self.model)
+        self.http.state.recorder = recorder
+        return recorder
 
     async def measured(self, work: Coroutine[Any, Any, P]) -> P:
         """The result of `work`, which has no events of its own, counted as a request."""

@@ -64,7 +64,7 @@ class Series:
 class Recorder:
     """Measures one request. `Metrics.begin` makes it."""
 
-    __slots__ = ("_began_s", "_last_s", "_metrics", "_over", "_said", "_series", "_used")
+    __slots__ = ("_began_s", "_last_s", "_metrics", "_said", "_series", "_used", "status")
 
     def __init__(self, metrics: Metrics, series: Series, began_s: float) -> None:
         self._metrics = metrics
@@ -76,7 +76,17 @@ class Recorder:
         """Tokens that the events of each part have brought."""
         self._used: dict[int, Usage] = {}
         """What is counted already of each part."""
-        self._over = False
+        self.status = 0
+        """What it ended with; 0: it has not."""
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """Its model, and how many tokens it has used by now."""
+        return {
+            "model": self._series.model,
+            "prompt_tokens": sum(usage.prompt_tokens for usage in self._used.values()),
+            "generated_tokens": sum(self._said.values()),
+        }
 
     def event(self, event: Event, part: int = 0) -> None:
         """Count what `event` brings; of a request of several prompts, each is a part."""
@@ -115,9 +125,9 @@ class Recorder:
 
     def end(self, status: int) -> None:
         """Ended with this HTTP status; 499: whoever asked has left. Only the first call counts."""
-        if self._over:
+        if self.status:
             return
-        self._over = True
+        self.status = status
         self._metrics.running -= 1
         now_s = self._metrics.count(self._series, status)
         if status < 400:

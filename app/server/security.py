@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import re
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from hearth.app.server.api_key import check_key
 from hearth.app.server.errors import Forbidden, InvalidKey, error_response
 from hearth.app.server.life import Life
 from hearth.app.server.limits import Unreadable, check_head
+from hearth.app.server.metrics import Recorder
+from hearth.app.server.request_log import RequestLog
 from hearth.app.server.services import Services
 from hearth.backends.errors import HearthError, InvalidParameter
 
@@ -148,9 +151,12 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        began_s = time.perf_counter()
         headers = _by_name(scope["headers"])
-        life = cast(Services, scope["app"].state.services).life
+        services = cast(Services, scope["app"].state.services)
+        life = services.life
         closes = False
+        status = 0
         with ExitStack() as running:
             try:
                 answer = self._admit(scope, headers, life, running)
@@ -160,12 +166,17 @@ class Guard:
             more = self._more_headers(headers)
 
             async def reply(message: Message) -> None:
+                nonlocal status
                 if message["type"] == "http.response.start":
+                    status = message["status"]
                     last = [(b"connection", b"close")] if closes or life.draining else []
                     message = {**message, "headers": [*message["headers"], *more, *last]}
                 await send(message)
 
-            await answer(scope, receive, reply)
+            try:
+                await answer(scope, receive, reply)
+            finally:
+                _note(services.log, scope, status, time.perf_counter() - began_s)
 
     def _admit(self, scope: Scope, headers: Headers, life: Life, running: ExitStack) -> ASGIApp:
         """Who answers: the application, or CORS. Raises what `Guard` refuses."""
@@ -187,6 +198,15 @@ class Guard:
             return []
         page = self._page(headers)
         return [(b"vary", b"origin"), *(cors.sharing(page) if page else ())]
+
+
+def _note(log: RequestLog | None, scope: Scope, status: int, lasted_s: float) -> None:
+    """Note the request in the `log`, with what was measured of it."""
+    if log is not None:
+        recorder: Recorder | None = scope.get("state", {}).get("recorder")
+        facts = {} if recorder is None else recorder.facts
+        ended = recorder.status if recorder is not None else 0
+        log.note(scope["method"], scope["path"], ended or status or 500, 1000 * lasted_s, **facts)
 
 
 def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:

@@ -14,6 +14,7 @@ from hearth.app.server.catalog import Catalog
 from hearth.app.server.facts import Facts
 from hearth.app.server.life import Life
 from hearth.app.server.metrics import Metrics
+from hearth.app.server.request_log import RequestLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Services:
     """How long a client may read nothing of its stream; then its request ends."""
     life: Life = field(default_factory=Life)
     """Whether new requests are taken."""
+    log: RequestLog | None = None
+    """Where each request is noted; None: nowhere."""
 
 
 def services_of(connection: HTTPConnection) -> Services:

@@ -25,6 +25,7 @@ _NAME: Final = re.compile(r'(?<![^\s(\[{])@(?:"([^"\n]+)"|([^\s"`@][^\s"`]*))')
 _FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
 _AFTER_A_NAME: Final = ".,;:!?)]}'’”"
 _MOST_PUNCTUATION: Final = 4
+_PATH_BEGINS: Final = ("/", "./", "../", "~/")
 _LANGUAGE: Final = re.compile(r"\.([A-Za-z][A-Za-z0-9+-]{0,9})")
 
 
@@ -73,7 +74,7 @@ def expand(text: str, folder: Path) -> Expanded:
 
     Raises:
         AttachmentRefused: a file is a folder or a device, is not text, is over 2 MiB, or cannot be
-            read; a name in quotes that no file has; more than 32 files.
+            read; a name that no file has, in quotes or from / ./ ../ or ~/; more than 32 files.
     """
     files: dict[Path, Attached] = {}
     unmatched: list[str] = []
@@ -145,19 +146,24 @@ def _fenced(text: str) -> list[tuple[int, int]]:
 
 
 def _found(written: str, folder: Path, is_quoted: bool) -> Path | None:
-    """The path that is meant: as written, or without the punctuation that follows a name."""
+    """The path that is meant: as written, or without the punctuation that follows a name.
+
+    Raises:
+        AttachmentRefused: there is no such file, and what is written can be nothing but a path.
+    """
     name = written
     for _ in range(_MOST_PUNCTUATION):
         path = _path(name, folder)
         if path is not None:
             return path
-        if is_quoted:
-            raise AttachmentRefused(
-                f"There is no file {name}.", f"Correct the name; it is looked for in {folder}."
-            )
-        if name[-1] not in _AFTER_A_NAME or len(name) == 1:
-            return None
+        if is_quoted or name[-1] not in _AFTER_A_NAME or len(name) == 1:
+            break
         name = name[:-1]
+    if is_quoted or written.startswith(_PATH_BEGINS):
+        raise AttachmentRefused(
+            f"There is no file {written}.",
+            f"Correct the name; it is looked for in {folder}. In backquotes it is only text.",
+        )
     return None
 
 

@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hearth.app.chats.export import import_json, to_json, to_markdown
+from hearth.app.chats.export import to_json, to_markdown
+from hearth.app.chats.imports import import_json
 from hearth.app.presets import Preset
 from hearth.app.sizes import format_size
-from hearth.app.tui.attachments import count, expand
+from hearth.app.tui.attachments import count, expand, in_words
 from hearth.app.tui.commands import Command
 from hearth.app.tui.screens.dialogs import AskLine, Confirm, EditText, PickOne
 from hearth.backends.errors import HearthError, InvalidParameter
@@ -122,7 +123,10 @@ class ChatActions:
     async def _settings(self, _: str) -> None:
         from hearth.app.tui.screens.sampling import SamplingScreen
 
-        answer = await self._ask(SamplingScreen(self._values(), self._screen.services.settings))
+        model = self._screen.session.model if self._screen.session else self.first_model()
+        answer = await self._ask(
+            SamplingScreen(self._values(), self._screen.services.settings, model)
+        )
         if answer is not None:
             await self._change(settings=answer)
 
@@ -222,6 +226,9 @@ class ChatActions:
         session = self._session
         asking = await session.asking(session.messages[session.left_out :])
         await self._ask(PromptView(asking.backend, asking.request, asking.info.context))
+
+    async def _stats(self, _: str) -> None:
+        self._screen.toggle_class("-no-numbers")
 
     async def _retry(self, _: str) -> None:
         await self.on_message(self._last(), "regenerate")
@@ -349,8 +356,8 @@ class ChatActions:
             tokens = await count(await services.host.backend(chosen.spec), expanded.text)
         except HearthError as error:
             return 0, error.message
-        files = ", ".join(file.path.name for file in expanded.files)
-        return tokens, f"{tokens:,} tokens" + (f" with {files}" if files else "")
+        files = in_words(expanded.files)
+        return tokens, f"{tokens:,} tokens" + (f", {files}" if files else "")
 
     async def _ask(self, screen: Any) -> Any:
         return await self._screen.app.push_screen_wait(screen)

@@ -50,9 +50,7 @@ def open_app(state: State, model: str, flags: Layer) -> int:
             settings.remotes,
         )
         hub = Hub(offline=settings.offline)
-        downloads = Downloads(
-            state.paths.downloads_file, hub_cache(), hub, log_dir=state.paths.log
-        )
+        downloads = Downloads(state.paths.downloads_file, hub_cache(), hub, log_dir=state.paths.log)
         leaving.callback(downloads.close)
         services = Services(
             state.paths, settings, state.library, chats, host, hub, downloads, reload

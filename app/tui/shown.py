@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from hearth.app.chats.tree import ChatMessage, Numbers
 from hearth.app.tui.session import ChatSession
-from hearth.app.tui.widgets.message import Shown, ShownCall
+from hearth.app.tui.widgets.message import Shown
+from hearth.app.tui.widgets.tool_call import ShownCall
 from hearth.backends.contract import ToolCall
 
 _REASONS = {"length": "The answer was cut: it reached the limit of tokens."}

@@ -81,10 +81,11 @@ class ImportanceMatrix:
                 counts = self._floats(stream, entry.counts_at, entry.matrices, name)
                 seen = counts > 0
                 divisors = np.where(seen, counts, np.float32(1))[:, None]
-                values = np.where(seen[:, None], values / divisors, np.float32(1))
+                with np.errstate(over="ignore"):  # found below
+                    values = np.where(seen[:, None], values / divisors, np.float32(1))
             elif entry.calls > 0:
                 values = values / np.float32(entry.calls)
-        return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+        return self._checked(np.ascontiguousarray(values, dtype=np.float32), name).reshape(-1)
 
     def _floats(self, stream: BinaryIO, start: int, count: int, name: str) -> Floats:
         import numpy as np
@@ -93,7 +94,11 @@ class ImportanceMatrix:
         data = stream.read(count * _FLOAT_BYTES)
         if len(data) < count * _FLOAT_BYTES:
             raise corrupt(self.path, f"entry {quoted(name)}", "the file has become shorter")
-        values = np.frombuffer(data, dtype="<f4").astype(np.float32)
+        return self._checked(np.frombuffer(data, dtype="<f4").astype(np.float32), name)
+
+    def _checked(self, values: Floats, name: str) -> Floats:
+        import numpy as np
+
         if not np.isfinite(values).all() or (values < 0).any():
             raise corrupt(
                 self.path,

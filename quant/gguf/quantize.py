@@ -175,6 +175,11 @@ def plan(
         NeedsImportanceMatrix: the mix makes no usable model without one.
         CorruptFile: a hyper-parameter is missing.
     """
+    if matrix is not None and recipe.mix.keeps_numbers:
+        raise CannotQuantize(
+            f"{recipe.mix.name} rounds each weight by itself; no importance matrix is used for it.",
+            "Leave out --imatrix, or choose a type of fewer bits.",
+        )
     facts = ModelFacts.of(source, read_hyper_parameters(source))
     tensors = ordered(source.all_tensors)
     choices = choose_types(tensors, facts, recipe, with_matrix=matrix is not None)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import shutil
 import sys
 from pathlib import Path
 
+import gguf
 import pytest
 
+import gguf_builder
 from hearth.app.library import adopt as adopting
 from hearth.app.library.adopt import ImportRefused, adopt, plan_adoption
 from hearth.app.library.local import Library
@@ -97,27 +100,41 @@ def test_a_damaged_file_is_refused_before_anything_is_written(hearth, models, ne
     assert names(models) == ["tiny.gguf"]
 
 
-def test_a_split_model_comes_whole_or_not_at_all(hearth, models, new) -> None:
-    import gguf
-    import numpy as np
+@pytest.fixture
+def split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The parts of a split model."""
+    parts = functools.partial(gguf.GGUFWriter, split_max_tensors=8)
+    monkeypatch.setattr(gguf_builder.gguf, "GGUFWriter", parts)
+    folder = tmp_path / "split"
+    folder.mkdir()
+    gguf_builder.tiny_llama(folder / "big.gguf")
+    return sorted(folder.iterdir())
 
-    first = new.with_name("big-00001-of-00002.gguf")
-    writer = gguf.GGUFWriter(first, "llama")
-    writer.add_uint16("split.count", 2)
-    writer.add_uint16("split.no", 0)
-    writer.add_int32("split.tensors.count", 1)
-    writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    result = hearth("import", str(first))
-    assert result.code == 1 and "big-00002-of-00002.gguf is missing" in result.err
-    second = new.with_name("big-00002-of-00002.gguf")
-    first.rename(second)
-    new.unlink()
-    result = hearth("import", str(second.parent))
-    assert result.code == 3 and "not its first" in result.err
+
+@pytest.mark.parametrize("way", ["--copy", "--move", "--link"])
+def test_all_parts_of_a_split_model_come_along(hearth, models, split, way) -> None:
+    if way == "--link" and sys.platform == "win32":
+        pytest.skip("links need a privilege there")
+    contents = [part.read_bytes() for part in split]
+    answer = hearth("import", way, str(split[0].parent), "--name", "huge", "--json").json
+    assert [Path(file).name for file in answer["files"]] == [
+        *("huge-00001-of-00003.gguf", "huge-00002-of-00003.gguf", "huge-00003-of-00003.gguf")
+    ]
+    assert [Path(file).read_bytes() for file in answer["files"]] == contents
+    assert hearth("show", "huge", "--json").json["files"] == 3
+    assert [part.exists() for part in split] == [way != "--move"] * 3
+
+
+@pytest.mark.parametrize(
+    ("missing", "code", "said"),
+    [(0, 3, "not its first"), (1, 1, "big-00002-of-00003.gguf is missing")],
+)
+def test_a_split_model_comes_whole_or_not_at_all(
+    hearth, models, split, missing, code, said
+) -> None:
+    split[missing].unlink()
+    result = hearth("import", str(split[0].parent))
+    assert result.code == code and said in result.err
     assert names(models) == ["tiny.gguf"]
 
 

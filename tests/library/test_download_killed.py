@@ -212,7 +212,7 @@ def kill_at_operation(hub: HubServer, cache: Path, operation: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("operation", [9, 14, 20])
+@pytest.mark.parametrize("operation", [9, 14, 17])
 def test_killed_among_its_files_it_goes_on(hub: HubServer, cache: Path, operation: int) -> None:
     assert kill_at_operation(hub, cache, operation)
 

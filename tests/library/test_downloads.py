@@ -294,8 +294,8 @@ def test_a_real_download_goes_through_the_queue(hub: HubServer, tmp_path: Path) 
         await queue.add(bad, "bad")
         running = asyncio.create_task(queue.run())
         async with asyncio.timeout(60):
-            while not {item.state for item in queue.items()} <= {"done", "failed"}:
-                await asyncio.sleep(0.02)  # noqa: ASYNC110 - the queue tells nobody; it is looked at
+            while not {item.state for item in queue.items()} <= {"done", "failed"}:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         return queue.items()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import socket
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hearth.app.exit_codes import ExitCode
+from hearth.app.jobs.child import Reporter
+from hearth.app.library.download import Download
+from hearth.app.library.download_job import question, work
 from hearth.app.library.errors import (
     GatedRepository,
     HubRefused,
@@ -16,7 +20,7 @@ from hearth.app.library.errors import (
     OfflineError,
     RepositoryNotFound,
 )
-from hearth.app.library.hub import Hub, hub_endpoint
+from hearth.app.library.hub import Hub, RepositoryFile, hub_endpoint
 from hearth.backends.errors import from_info, to_info
 from hub_server import HubServer, Repo, etag, git_sha1
 
@@ -124,16 +128,32 @@ def test_trouble_at_the_hub_is_told_apart(hub: HubServer) -> None:
     assert caught.value.exit_code == ExitCode.NETWORK
 
 
+def test_an_answer_that_is_not_a_hubs_is_said(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hub_server.json.dumps", lambda _: "<html>Please log in</html>")
+    for ask in (lambda: Hub().search("x"), lambda: Hub().repository("a/b")):
+        hub.repos["a/b"] = a_repo()
+        with pytest.raises(HubUnreachable, match="not a Hub"):
+            ask()
+
+
 @pytest.mark.usefixtures("no_sockets")
-def test_offline_opens_no_connection(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_opens_no_connection(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from huggingface_hub import constants
 
     with pytest.raises(OfflineError) as caught:
         Hub(offline=True).search("x")
     assert caught.value.exit_code == ExitCode.NETWORK
+    download = Download("a/b", "main", "0" * 40, (RepositoryFile("x.gguf", 1, None, "0" * 40),))
+    with pytest.raises(OfflineError):
+        work(question(download, tmp_path, hub=Hub(offline=True)), Reporter(BytesIO()))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(OfflineError):
         Hub().repository("a/b")
+    assert not list(tmp_path.glob("models*"))
 
 
 def test_the_endpoint_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

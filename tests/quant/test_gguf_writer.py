@@ -1,4 +1,4 @@
-"""Headers of new GGUF files: metadata is taken over byte for byte, tensors lie where they should."""
+"""Headers of new GGUF files: metadata taken over byte for byte, tensors where they should lie."""
 
 from __future__ import annotations
 

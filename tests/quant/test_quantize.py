@@ -1,85 +1,47 @@
-"""Quantizing GGUF files: exact sizes, the bytes that llama.cpp writes, and no broken file ever."""
+"""Quantizing GGUF files: exact sizes, and the bytes that llama.cpp writes."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import random
 import re
-import struct
-import subprocess
-import sys
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 
-from gguf_builder import mutate, tiny_llama
-from hearth.quant.errors import CorruptFile, HearthError, UnsupportedModel
+from gguf_builder import tiny_llama
+from hearth.quant.errors import UnsupportedModel
 from hearth.quant.ggml import Ggml
 from hearth.quant.gguf import imatrix, preflight
 from hearth.quant.gguf.errors import (
     CannotQuantize,
     NeedsImportanceMatrix,
-    NoSpace,
-    TargetExists,
 )
-from hearth.quant.gguf.mixes import mixes, read_recipe
-from hearth.quant.gguf.quantize import QuantizePlan, plan
-from hearth.quant.gguf.quantize_file import new_file, remove_stale
+from hearth.quant.gguf.mixes import mixes
 from hearth.quant.gguf.quantize_run import manifest_path, run
-from hearth.quant.gguf.types import TensorType
+from hearth.quant.gguf.types import NOT_WEIGHTS, TensorType
 from hearth.quant.methods import UnknownMethod, methods
 from llama_quantizer import Order, llama_quantize
+from quantizing import GUIDE, importances, planned, save_imatrix, sha256
 
-GUIDE = Path(str(files("hearth.assets"))) / "guide" / "guide.f16.gguf"
 NUMBERS = {mix.name: mix.number for mix in mixes()}
+SLOW_TYPES = (TensorType.IQ1_S, TensorType.IQ1_M, TensorType.IQ2_XS, TensorType.IQ2_S)
 LOG_LINE = re.compile(r"\] *([\w.]+) +- .*? type = +(\w+), size = .*?(?:-> .*?\((\w+)\))?\n")
-
-
-def planned(source: Path, name: str, *overrides: str, **options: Any) -> QuantizePlan:
-    return plan(preflight.check(source), read_recipe(name, overrides), **options)
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def save_imatrix(path: Path, values: dict[str, np.ndarray], counts: float = 4.0) -> Path:
-    """Values as a GGUF importance matrix. `values`: [experts, columns] by tensor."""
-    writer = gguf.GGUFWriter(path, "")
-    writer.add_type("imatrix")
-    writer.add_array("imatrix.datasets", ["some text.txt"])
-    writer.add_uint32("imatrix.chunk_count", 12)
-    writer.add_uint32("imatrix.chunk_size", 512)
-    for name, rows in values.items():
-        writer.add_tensor(f"{name}.in_sum2", (rows * counts).astype(np.float32))
-        writer.add_tensor(f"{name}.counts", np.full((rows.shape[0], 1), counts, dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def importances(source: Path, seed: int = 0) -> dict[str, np.ndarray]:
-    """[1, columns] powers of two and a half, which no order of arithmetic rounds, by tensor."""
-    rng = np.random.default_rng(seed)
-    return {
-        tensor.name: np.exp2(rng.integers(-3, 4, (1, tensor.shape[0]))).astype(np.float32)
-        for tensor in preflight.check(source).all_tensors
-        if len(tensor.shape) == 2 and tensor.name not in ("token_embd.weight", "output.weight")
-    }
 
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model whose rows are made of long blocks."""
     path = tmp_path_factory.mktemp("wide") / "wide.gguf"
-    return tiny_llama(path, dtype="bf16", hidden=256, layers=2, ffn=512)
+    return tiny_llama(path, dtype="bf16", hidden=256, layers=2, ffn=256, heads=8, kv_heads=2)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One layer, for types that take long."""
+    path = tmp_path_factory.mktemp("small") / "small.gguf"
+    return tiny_llama(path, dtype="f32", hidden=256, layers=1, ffn=256, heads=8, kv_heads=2)
 
 
 @pytest.fixture(scope="module")
@@ -102,25 +64,37 @@ def test_guide_becomes_what_llama_cpp_makes_of_it(tmp_path: Path) -> None:
 
 
 def test_every_mix_that_needs_no_matrix_gives_the_bytes_of_llama_cpp(
-    tmp_path: Path, wide: Path
+    tmp_path: Path, small: Path
 ) -> None:
     names = []
     for mix in mixes():
         try:
-            planned(wide, mix.name)
+            planned(small, mix.name)
         except (NeedsImportanceMatrix, CannotQuantize):
             continue
         names.append(mix.name)
     assert len(names) > 20
-    orders = [Order(str(wide), str(tmp_path / f"{n}.theirs"), NUMBERS[n]) for n in names]
+    orders = [Order(str(small), str(tmp_path / f"{n}.theirs"), NUMBERS[n]) for n in names]
     for name, (ok, log) in zip(names, llama_quantize(orders), strict=True):
         assert ok, log
-        made = run(planned(wide, name), tmp_path / f"{name}.gguf", threads=3)
+        made = run(planned(small, name), tmp_path / f"{name}.gguf", threads=3)
         assert made.path.read_bytes() == (tmp_path / f"{name}.theirs").read_bytes(), name
 
 
-def test_with_a_matrix_the_bytes_are_those_of_llama_cpp(tmp_path: Path, wide: Path) -> None:
-    values = importances(wide)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("IQ2_XXS", "Q2_K_S", "Q4_0", "Q4_K_M", "Q8_0"),
+        pytest.param(
+            ("IQ1_S", "IQ1_M", "IQ2_M", "IQ2_S", "IQ3_XXS"),
+            marks=[pytest.mark.slow, pytest.mark.timeout(600)],
+        ),
+    ],
+)
+def test_with_a_matrix_the_bytes_are_those_of_llama_cpp(
+    tmp_path: Path, small: Path, names: tuple[str, ...]
+) -> None:
+    values = importances(small)
     matrix = imatrix.read(save_imatrix(tmp_path / "im.gguf", values))
     pairs: dict[str, str | int] = {
         "quantize.imatrix.file": "im.gguf",
@@ -129,14 +103,13 @@ def test_with_a_matrix_the_bytes_are_those_of_llama_cpp(tmp_path: Path, wide: Pa
         "quantize.imatrix.chunks_count": 12,
     }
     given = {name: rows.reshape(-1).tolist() for name, rows in values.items()}
-    names = ("IQ2_XXS", "IQ1_M", "IQ3_XXS", "Q2_K_S", "Q4_0", "Q4_K_M", "IQ2_M")
     orders = [
-        Order(str(wide), str(tmp_path / f"{n}.theirs"), NUMBERS[n], given, pairs=pairs)
+        Order(str(small), str(tmp_path / f"{n}.theirs"), NUMBERS[n], given, pairs=pairs)
         for n in names
     ]
     for name, (ok, log) in zip(names, llama_quantize(orders), strict=True):
         assert ok, log
-        made = run(planned(wide, name, matrix=matrix), tmp_path / f"{name}.gguf")
+        made = run(planned(small, name, matrix=matrix), tmp_path / f"{name}.gguf")
         assert made.path.read_bytes() == (tmp_path / f"{name}.theirs").read_bytes(), name
 
 
@@ -144,7 +117,7 @@ def test_the_rules_know_that_there_is_a_matrix(tmp_path: Path, deep: Path) -> No
     values = importances(deep)
     matrix = imatrix.read(save_imatrix(tmp_path / "im.gguf", values))
     given = {name: rows.reshape(-1).tolist() for name, rows in values.items()}
-    names = [mix.name for mix in mixes() if mix.name not in ("F16", "Q1_0")]
+    names = [mix.name for mix in mixes() if not mix.keeps_numbers and mix.name != "Q1_0"]
     orders = [Order(str(deep), "nowhere", NUMBERS[n], given, dry_run=True) for n in names]
     for name, (ok, log) in zip(names, llama_quantize(orders), strict=True):
         assert ok, log
@@ -194,10 +167,16 @@ def test_packing_again_only_when_asked(tmp_path: Path, wide: Path) -> None:
         planned(made.path, "Q4_K_M", requantize=True)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TensorType if kind.block_elements > 1])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        # ggml computes large tables before it packs the first weight of some types.
+        pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW_TYPES else [], id=kind.name)
+        for kind in TensorType
+        if kind.block_elements > 1 and kind not in NOT_WEIGHTS
+    ],
+)
 def test_packed_weights_are_read_back(kind: TensorType) -> None:
-    if kind in (TensorType.Q8_1, TensorType.Q8_K):
-        pytest.skip("ggml packs activations into it, not weights")
     ggml = Ggml()
     rows = np.random.default_rng(0).standard_normal((2, 512)).astype(np.float32)
     weights = np.ones(512, dtype=np.float32)
@@ -205,7 +184,7 @@ def test_packed_weights_are_read_back(kind: TensorType) -> None:
     assert packed.size == 2 * 512 // kind.block_elements * kind.block_bytes
     back = ggml.to_float(kind, packed, 512)
     ratio = np.sqrt(((back - rows) ** 2).mean() / (rows**2).mean())
-    assert ratio < 0.7 and np.isfinite(back).all()
+    assert ratio < 0.9 and np.isfinite(back).all()
 
 
 def test_what_would_abort_the_process_is_refused() -> None:
@@ -232,6 +211,12 @@ def test_a_mix_that_needs_a_matrix_says_so(wide: Path) -> None:
         planned(wide, "Q4_K_M", "^output=IQ2_XS")
 
 
+def test_a_matrix_that_would_not_be_used_is_refused(tmp_path: Path, wide: Path) -> None:
+    matrix = imatrix.read(save_imatrix(tmp_path / "im.gguf", importances(wide)))
+    with pytest.raises(CannotQuantize, match="no importance matrix is used"):
+        planned(wide, "F16", matrix=matrix)
+
+
 def test_a_matrix_of_another_model_is_refused(tmp_path: Path, wide: Path) -> None:
     other = {"blk.0.attn_q.weight": np.ones((1, 64), dtype=np.float32)}
     matrix = imatrix.read(save_imatrix(tmp_path / "a.gguf", other))
@@ -241,87 +226,6 @@ def test_a_matrix_of_another_model_is_refused(tmp_path: Path, wide: Path) -> Non
     matrix = imatrix.read(save_imatrix(tmp_path / "b.gguf", strange))
     with pytest.raises(CannotQuantize, match="knows no tensor"):
         planned(wide, "Q4_K_M", matrix=matrix)
-
-
-def legacy(values: dict[str, list[float]], calls: int, dataset: str = "old.txt") -> bytes:
-    out = struct.pack("<i", len(values))
-    for name, numbers in values.items():
-        out += struct.pack("<i", len(name)) + name.encode()
-        out += struct.pack("<ii", calls, len(numbers)) + struct.pack(f"<{len(numbers)}f", *numbers)
-    return out + struct.pack("<ii", 9, len(dataset)) + dataset.encode()
-
-
-def test_both_forms_of_a_matrix_are_read(tmp_path: Path) -> None:
-    rows = np.array([[1.0, 2.0, 4.0], [8.0, 0.5, 0.0]], dtype=np.float32)
-    new = imatrix.read(save_imatrix(tmp_path / "im.gguf", {"a": rows}))
-    assert new.columns("a").tolist() == rows.reshape(-1).tolist()
-    assert (new.dataset, new.chunks) == ("some text.txt", 12)
-    assert new.columns("b") is None
-    (tmp_path / "im.dat").write_bytes(legacy({"a": [4.0, 8.0], "b": [2.0]}, calls=4))
-    old = imatrix.read(tmp_path / "im.dat")
-    assert old.columns("a").tolist() == [1.0, 2.0]
-    assert (old.dataset, old.chunks, len(old.entries)) == ("old.txt", 9, 2)
-
-
-def test_an_expert_that_saw_nothing_counts_all_columns_alike(tmp_path: Path) -> None:
-    rows = np.zeros((2, 3), dtype=np.float32)
-    path = save_imatrix(tmp_path / "im.gguf", {"a": rows}, counts=0.0)
-    assert imatrix.read(path).columns("a").tolist() == [1.0] * 6
-
-
-@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
-def test_a_matrix_with_impossible_values_is_refused(tmp_path: Path, bad: float) -> None:
-    (tmp_path / "im.dat").write_bytes(legacy({"a": [1.0, bad]}, calls=1))
-    with pytest.raises(CorruptFile, match="negative or no finite"):
-        imatrix.read(tmp_path / "im.dat").columns("a")
-
-
-def test_damaged_matrices_are_refused_and_never_crash(tmp_path: Path) -> None:
-    rng = random.Random(5)
-    new = save_imatrix(tmp_path / "im.gguf", {"a": np.ones((2, 64), np.float32)}).read_bytes()
-    old = legacy({f"blk.{i}.x": [1.0] * 20 for i in range(5)}, calls=3)
-    for _ in range(300):
-        path = tmp_path / "damaged"
-        path.write_bytes(mutate(rng.choice((new, old)), rng))
-        try:
-            found = imatrix.read(path)
-            for name in found.entries:
-                found.columns(name)
-        except (CorruptFile, UnsupportedModel):
-            continue
-
-
-def test_damaged_sources_are_refused(tmp_path: Path, wide: Path) -> None:
-    rng = random.Random(6)
-    data = wide.read_bytes()
-    damaged = tmp_path / "damaged.gguf"
-    target = tmp_path / "out.gguf"
-    refused = 0
-    for _ in range(60):
-        damaged.write_bytes(mutate(data, rng))
-        try:
-            wish = planned(damaged, "Q8_0")
-            run(wish, target, replace=True)
-        except (HearthError, RecursionError) as error:
-            assert isinstance(error, HearthError)
-            refused += 1
-            continue
-        assert preflight.check(target).size_bytes == wish.size_bytes
-    assert refused > 30
-    assert not list(tmp_path.glob(".*")), "no temporary is left"
-
-
-def test_a_weight_that_is_no_number_is_told_by_name(tmp_path: Path) -> None:
-    source = tiny_llama(tmp_path / "tiny.gguf", dtype="f16")
-    header = preflight.check(source)
-    bad = next(t for t in header.tensors if t.name == "blk.1.ffn_up.weight")
-    data = bytearray(source.read_bytes())
-    data[header.data_offset + bad.offset + 100 :][:2] = b""
-    struct.pack_into("<e", data, header.data_offset + bad.offset + 100, float("nan"))
-    source.write_bytes(data)
-    with pytest.raises(CannotQuantize, match=r"blk\.1\.ffn_up\.weight"):
-        run(planned(source, "Q8_0"), tmp_path / "out.gguf")
-    assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
 
 
 def test_a_model_in_parts_becomes_one_file(tmp_path: Path, wide: Path) -> None:
@@ -379,122 +283,6 @@ def test_progress_ends_with_all_of_it(tmp_path: Path, wide: Path) -> None:
     done = [values[0] for values in told]
     assert done == sorted(done) and told[-1][0] == told[-1][1]
     assert {values[2] for values in told} == {t.name for t in preflight.check(wide).tensors}
-
-
-class Enough(Exception):
-    pass
-
-
-def test_cancelling_leaves_nothing(tmp_path: Path, wide: Path) -> None:
-    for most in range(0, 20, 3):
-        left = iter(range(most))
-
-        def check(left: Any = left) -> None:
-            if next(left, None) is None:
-                raise Enough
-
-        with pytest.raises(Enough):
-            run(planned(wide, "Q8_0"), tmp_path / "out.gguf", check=check)
-        assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_in_the_way_is_replaced_only_when_asked(tmp_path: Path, wide: Path) -> None:
-    target = tmp_path / "out.gguf"
-    target.write_bytes(b"mine")
-    with pytest.raises(TargetExists):
-        run(planned(wide, "Q8_0"), target)
-    assert target.read_bytes() == b"mine"
-    run(planned(wide, "Q8_0"), target, replace=True)
-    assert preflight.check(target).file_type_name == "Q8_0"
-    with pytest.raises(CannotQuantize, match="source itself"):
-        run(planned(target, "Q6_K", requantize=True), target, replace=True)
-
-
-def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, wide: Path) -> None:
-    source = tmp_path / "source.gguf"
-    source.write_bytes(wide.read_bytes())
-
-    def touch(done: int, total: int, name: str) -> None:
-        if done == total:
-            data = bytearray(source.read_bytes())
-            data[-1] ^= 1
-            source.write_bytes(data)
-
-    with pytest.raises(CorruptFile, match="changed while"):
-        run(planned(source, "Q8_0"), tmp_path / "out.gguf", on_progress=touch)
-    assert not (tmp_path / "out.gguf").exists()
-
-
-def test_a_full_disk_is_told_before_and_while_writing(
-    tmp_path: Path, wide: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wish = planned(wide, "Q8_0")
-    with pytest.raises(NoSpace) as caught, new_file(tmp_path / "out", 1 << 60):
-        raise AssertionError("it was opened")
-    assert caught.value.data["needed"] == 1 << 60
-    with pytest.raises(NoSpace), new_file(tmp_path / "out", wish.size_bytes):
-        raise OSError(28, "No space left on device")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_only_what_nobody_writes_is_removed(tmp_path: Path) -> None:
-    left = tmp_path / ".a.gguf.quantizing-00000000.part"
-    left.write_bytes(b"left behind")
-    (tmp_path / "b.gguf").write_bytes(b"mine")
-    with new_file(tmp_path / "c.gguf", 1) as stream:
-        stream.write(b"x")
-        assert not left.exists(), "the next one cleans up"
-        assert remove_stale(tmp_path) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.gguf", "c.gguf"]
-
-
-def kill_at_random(folder: Path, times: int, seed: int) -> None:
-    """Quantize guide in a real process and kill it, `times` times; then once to the end."""
-    target = folder / "guide-Q4_K_M.gguf"
-    expected = planned(GUIDE, "Q4_K_M")
-    question = json.dumps(
-        {"method": "gguf", "source": str(GUIDE), "type": "Q4_K_M", "target": str(target)}
-        | {"options": {}, "threads": 2, "replace": True}
-    )
-    rng = random.Random(seed)
-    hashes: set[str] = set()
-    killed = 0
-    for _ in range(times):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hearth.app.library.quantize_job"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        assert process.stdin is not None
-        process.stdin.write(question.encode() + b"\n")
-        process.stdin.flush()
-        try:
-            process.wait(timeout=rng.uniform(0.2, 2.0))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            killed += 1
-        process.wait()
-        process.stdin.close()
-        if target.exists():
-            assert target.stat().st_size == expected.size_bytes
-            hashes.add(sha256(target))
-            target.unlink()
-    assert killed
-    made = run(expected, target, replace=True)
-    assert hashes <= {made.sha256}
-    assert not list(folder.glob(".*")), "what was left behind is cleaned up"
-    assert sorted(path.name for path in folder.iterdir()) == [target.name, f"{target.name}.json"]
-
-
-def test_killed_at_any_point_it_leaves_no_broken_file(tmp_path: Path) -> None:
-    kill_at_random(tmp_path, 5, seed=1)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_killed_at_fifty_points_it_leaves_no_broken_file(tmp_path: Path) -> None:
-    kill_at_random(tmp_path, 50, seed=2)
 
 
 def test_methods_are_offered_by_being_registered(tmp_path: Path, wide: Path) -> None:

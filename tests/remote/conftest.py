@@ -13,10 +13,10 @@ import pytest
 from endpoints import Endpoint
 from fake_host import FakeHost
 from gguf_builder import tiny_llama
+from hearth.app import host_connection
 from hearth.app.chosen import with_settings
 from hearth.app.host_connection import HostConnection
 from hearth.app.library.local import FoundModel, Library
-from hearth.app.server import connection
 from hearth.app.server.application import build
 from hearth.app.server.catalog import Catalog
 from hearth.app.server.security import Policy
@@ -54,7 +54,7 @@ def endpoint(
             **script: Any,
         ) -> Endpoint:
             host = FakeHost({"answers": list(answers), **script})
-            monkeypatch.setattr(connection, "HostClient", host)
+            monkeypatch.setattr(host_connection, "HostClient", host)
             file = tmp_path / "settings.toml"
             second = services(
                 FoundModel("tiny", tiny_model, "path"),

@@ -23,7 +23,7 @@ async def opened(
 ) -> AsyncIterator[tuple[HearthApp, Pilot[int]]]:
     """The app over `services`, and what presses its keys."""
     app = HearthApp(services, **options)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
         yield app, pilot
 

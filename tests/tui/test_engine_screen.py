@@ -134,9 +134,9 @@ def test_nothing_is_asked_while_it_is_not_shown(shown, host):
         await until(pilot, lambda: looks)
         await pilot.press("f1")
         await until(pilot, lambda: not isinstance(app.screen, EngineScreen))
-        await pilot.pause(0.5)
+        await pilot.pause()
         seen = len(looks)
-        await pilot.pause(1.0)
+        await pilot.pause(0.5)  # Longer than from one look to the next.
         assert len(looks) == seen
         await pilot.press("escape")
         await until(pilot, lambda: len(looks) > seen)

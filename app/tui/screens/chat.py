@@ -19,7 +19,8 @@ from hearth.app.tui.commands import Command
 from hearth.app.tui.happenings import Calls, Changed, Ended, Happening, Moved, Noticed, Piece
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.session import ChatSession
-from hearth.app.tui.shown import calls_of, shown_of
+from hearth.app.tui.shown import shown_of
+from hearth.app.tui.widgets.answer import AnswerView
 from hearth.app.tui.widgets.context_meter import ContextMeter
 from hearth.app.tui.widgets.message import MessageView, Shown
 from hearth.app.tui.widgets.prompt_box import PromptBox
@@ -58,6 +59,8 @@ class ChatScreen(HearthScreen):
         self._threads: list[Thread] = []
         self._syncing = asyncio.Lock()
         self._draft_tokens = 0
+        self._fed = ("", 0, 0)
+        """Id of the answer under way, and how much of its text and its thoughts the view has."""
 
     def body(self) -> ComposeResult:
         with Horizontal(id="chat"):
@@ -106,9 +109,11 @@ class ChatScreen(HearthScreen):
         self._leave_session()
         self.session = session
         self._leave_session = session.subscribe(self._hear)
-        self._shown = shown_of(session)
+        self._fed = ("", 0, 0)
         async with self._syncing:
+            self._note_shown(shown_of(session))
             await self.transcript.show(self._shown)
+        self._show_live()
         self.prompt.set_busy(session.is_busy)
         self.show_meter()
         self.show_list()
@@ -142,6 +147,11 @@ class ChatScreen(HearthScreen):
             self.tell_error(error)
         self.show_list()
 
+    @work(group="list")
+    async def reload_list(self) -> None:
+        """Read the list of chats anew, beside what goes on."""
+        await self.refresh_list()
+
     def show_list(self) -> None:
         """Show the list of chats, with what they do now."""
         current = self.session.thread.id if self.session is not None else ""
@@ -156,13 +166,11 @@ class ChatScreen(HearthScreen):
 
     def _hear(self, happening: Happening) -> None:
         if isinstance(happening, Piece):
-            answer = self.transcript.answer(happening.message)
-            if answer is not None:
-                answer.feed(happening.text, happening.channel)
+            self._show_live()
         elif isinstance(happening, Calls):
-            answer = self.transcript.answer(happening.message)
+            answer = self._answer()
             if answer is not None:
-                answer.show_calls(calls_of(happening.calls))
+                answer.status(f"calling {happening.calls[-1].name}")
         elif isinstance(happening, Moved):
             self._show_state(happening)
         elif isinstance(happening, Noticed):
@@ -170,17 +178,43 @@ class ChatScreen(HearthScreen):
         elif isinstance(happening, Changed | Ended):
             self._sync()
 
+    def _answer(self) -> AnswerView | None:
+        """The view of the answer under way; None where there is none yet."""
+        live = self.session.live if self.session is not None else None
+        if live is None or self._syncing.locked() or self._fed[0] != live.id:
+            return None
+        return self.transcript.answer(live.id)
+
+    def _show_live(self) -> None:
+        """Give the view of the answer under way what came since it was last given something."""
+        answer = self._answer()
+        if answer is None or self.session is None or self.session.live is None:
+            return
+        live = self.session.live
+        _, content, reasoning = self._fed
+        if len(live.reasoning) > reasoning:
+            answer.feed(live.reasoning[reasoning:], "reasoning")
+        if len(live.content) > content:
+            answer.feed(live.content[content:])
+        self._fed = (live.id, len(live.content), len(live.reasoning))
+
+    def _note_shown(self, shown: list[Shown]) -> None:
+        """Remember how much of the answer under way `shown` has."""
+        self._shown = shown
+        for one in shown:
+            if one.state == "streaming" and self._fed[0] != one.id:
+                self._fed = (one.id, len(one.content), len(one.reasoning))
+
     def _show_state(self, moved: Moved) -> None:
         session = self.session
         assert session is not None
         self.prompt.set_busy(session.is_busy)
-        if session.live is not None:
-            answer = self.transcript.answer(session.live.id)
-            if answer is not None:
-                answer.status(in_words(moved))
+        answer = self._answer()
+        if answer is not None:
+            answer.status("" if moved.state == "generating" else in_words(moved))
         self.show_meter()
         if moved.state == "idle":
-            self.run_worker(self.refresh_list(), group="list", exclusive=True)
+            self.reload_list()
 
     @work(group="sync")
     async def _sync(self) -> None:
@@ -190,7 +224,7 @@ class ChatScreen(HearthScreen):
             if session is None:
                 return
             before, now = self._shown, shown_of(session)
-            self._shown = now
+            self._note_shown(now)
             same = 0
             while same < min(len(before), len(now)) and before[same].id == now[same].id:
                 if before[same] != now[same] and now[same].state != "streaming":
@@ -203,7 +237,8 @@ class ChatScreen(HearthScreen):
                     await self.transcript.show([])
             for one in now[same:]:
                 await self.transcript.append(one)
-        self.show_meter()
+        self._show_live()
+        self._show_state(session.progress)
 
     def show_meter(self) -> None:
         """Show model, state and context of the chat."""

@@ -21,7 +21,7 @@ from hearth.app.tui.count import Count
 from hearth.app.tui.request import build
 from hearth.app.tui.services import Services
 from hearth.app.tui.shown import line_of
-from hearth.app.tui.widgets.message import Shown
+from hearth.app.tui.widgets.message import Shown, State
 from hearth.app.tui.widgets.transcript import Transcript
 from hearth.backends.contract import Event, Failed, Finished, Progress, Started, Token
 from hearth.backends.errors import HearthError, from_info
@@ -60,7 +60,8 @@ class Column(Vertical):
         await transcript.append(Shown(answer, "assistant", "", state="streaming"))
         said: list[str] = []
         thought: list[str] = []
-        state, note = "stopped", "Stopped."
+        state: State = "stopped"
+        note = "Stopped."
         count = Count()
         try:
             await self._stream(services, text, answer, said, thought, count)
@@ -91,7 +92,6 @@ class Column(Vertical):
     ) -> None:
         transcript = self.query_one(Transcript)
         view = transcript.answer(answer)
-        assert view is not None
         view.status("loading the model")
         chosen = services.choose(self.model, {})
         backend = await services.host.backend(chosen.spec)

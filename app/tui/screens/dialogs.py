@@ -240,7 +240,7 @@ class EditText(ModalScreen[str | None]):
         _looks("EditText")
         + """
     EditText > .dialog { height: 80%; }
-    EditText SafeTextArea { height: 1fr; border: none; }
+    EditText SafeTextArea, EditText SafeTextArea:focus { height: 1fr; border: none; }
     """
     )
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -82,12 +82,7 @@ class HelpScreen(ModalScreen[None]):
 
     def action_scroll(self, lines: int) -> None:
         """Go through the keys while one types."""
-        keys = self.query_one(ColumnList).list
-        for _ in range(abs(lines)):
-            if lines > 0:
-                keys.action_cursor_down()
-            else:
-                keys.action_cursor_up()
+        self.query_one(ColumnList).list.scroll_relative(y=lines, animate=False)
 
     def action_close(self) -> None:
         """Back to the screen below."""
@@ -104,14 +99,14 @@ def _cells(line: Line, app: App[object]) -> tuple[Content, str, Content]:
 
 
 def _groups(screen: Screen[object]) -> Iterator[tuple[str, list[Line]]]:
-    """(title, lines) of each node that has keys now, the focused one first."""
+    """(title, lines) of each node that has keys now: the screen, what has the focus, the app."""
     found: dict[DOMNode, dict[tuple[str, str], list[ActiveBinding]]] = {}
     for active in screen.active_bindings.values():
         binding = active.binding
         if binding.description and not binding.system:
             actions = found.setdefault(active.node, {})
             actions.setdefault((binding.action, binding.description), []).append(active)
-    for node, actions in found.items():
+    for node, actions in sorted(found.items(), key=lambda item: item[0] is not screen):
         yield _title(node), [_line(screen, same) for same in actions.values()]
 
 

@@ -27,7 +27,9 @@ class JumpScreen(ModalScreen[None]):
         background: $accent; color: $background; text-style: bold;
     }
     JumpScreen > Static.-passed { display: none; }
-    JumpScreen > #jump-foot { dock: bottom; background: $panel; color: $text; text-style: none; }
+    JumpScreen > #jump-foot {
+        dock: bottom; width: 100%; background: $panel; color: $text; text-style: none;
+    }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+o", "close", "close", id="jump.close"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -38,10 +39,12 @@ class PresetsScreen(ModalScreen[Preset | None]):
     PresetsScreen .title { text-style: bold; }
     PresetsScreen .wrong { color: $text-error; height: auto; }
     PresetsScreen Horizontal { height: 1fr; }
-    PresetsScreen OptionList { width: 36%; height: 1fr; border: none; }
+    PresetsScreen OptionList, PresetsScreen OptionList:focus {
+        width: 36%; height: 1fr; border: none;
+    }
     PresetsScreen VerticalScroll { width: 1fr; padding-left: 2; }
     PresetsScreen.-narrow Horizontal { layout: vertical; }
-    PresetsScreen.-narrow OptionList { width: 100%; height: 1fr; }
+    PresetsScreen.-narrow OptionList, PresetsScreen.-narrow OptionList:focus { width: 100%; }
     PresetsScreen.-narrow VerticalScroll { height: 1fr; padding-left: 1; }
     """
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
@@ -49,7 +52,7 @@ class PresetsScreen(ModalScreen[Preset | None]):
         (80, "-medium"),
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "use", "use", id="presets.use"),
+        Binding("enter", "use", "use", id="presets.use", priority=True),
         Binding("s", "save", "keep this chat", id="presets.save"),
         Binding("r", "rename", "rename", id="presets.rename"),
         Binding("d", "delete", "delete", id="presets.delete"),
@@ -190,18 +193,18 @@ class PresetsScreen(ModalScreen[Preset | None]):
 def in_words(preset: Preset) -> str:
     """What a preset says, in lines; not yet safe."""
     settings = preset.settings
-    lines = [f"model    {preset.model or 'the default one'}"]
-    thinking = settings.get("thinking")
-    if thinking is not None:
-        lines.append(f"thinking {'on' if thinking else 'off'}")
+    said = {"model": preset.model or "the default one"}
+    if settings.get("thinking") is not None:
+        said["thinking"] = "on" if settings["thinking"] else "off"
     if settings.get("constraint"):
-        lines.append(f"answers  {settings['constraint']['kind'].replace('_', ' ')}")
-    lines += [f"{name} {_short(value)}" for name, value in settings.get("set", {}).items()]
+        said["answers"] = settings["constraint"]["kind"].replace("_", " ")
+    said |= {name: _short(value) for name, value in settings.get("set", {}).items()}
+    lines = [f"{name:22}{value}" for name, value in said.items()]
     return "\n".join([*lines, "", preset.system or "No system prompt."])
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -17,7 +17,7 @@ from hearth.app.chosen import with_settings
 from hearth.app.jobs.child import Stopped
 from hearth.app.jobs.job import Job
 from hearth.app.library import quantize_job
-from hearth.app.library.compare_quality import Quality, bundled_text, measure
+from hearth.app.library.compare_quality import Quality, bundled_sample, measure
 from hearth.app.library.local import LocalModel
 from hearth.app.paths import private_folder
 from hearth.app.sizes import format_size
@@ -87,7 +87,10 @@ class QuantizeScreen(HearthScreen):
         wanted, self.hearth.wanted_source = self.hearth.wanted_source, None
         now = str(wanted) if wanted is not None else select.value
         select.set_options(
-            (safe_text(f"{one.name}  {one.file_type}  {format_size(one.size_bytes)}"), str(one.path))
+            (
+                safe_text(f"{one.name}  {one.file_type}  {format_size(one.size_bytes)}"),
+                str(one.path),
+            )
             for one in self._sources
         )
         paths = [str(one.path) for one in self._sources]
@@ -194,7 +197,9 @@ class QuantizeScreen(HearthScreen):
                 )
         finally:
             self.query_one("#run").remove_class("-on")
-        self._about(f"{made} is in the library now. Perplexity on the bundled text; lower is better.")
+        self._about(
+            f"{made} is in the library now. Perplexity on the bundled text; lower is better."
+        )
         self.refresh_sources()
 
     async def _measure(self, path: Path) -> Quality:
@@ -202,7 +207,9 @@ class QuantizeScreen(HearthScreen):
         found = await asyncio.to_thread(self.services.library.resolve, str(path))
         chosen = with_settings(found, self.services.settings)
         backend = await self.services.host.backend(chosen.spec)
-        quality = await measure(backend, bundled_text(), on_progress=self._progress)
+        for_guide = path.stem.startswith("guide")
+        sample = bundled_sample(for_guide=for_guide)
+        quality = await measure(backend, sample, on_progress=self._progress)
         await self.services.host.unload(str(path))
         return quality
 

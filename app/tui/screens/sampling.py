@@ -36,6 +36,7 @@ class SamplingScreen(ModalScreen[dict[str, Any] | None]):
 
     DEFAULT_CSS = """
     SamplingScreen { align: center middle; }
+    SamplingScreen VerticalScroll { scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     SamplingScreen > .dialog {
         width: 100%; max-width: 100; height: 90%;
         padding: 0 1; background: $surface; border: round $primary;
@@ -45,8 +46,9 @@ class SamplingScreen(ModalScreen[dict[str, Any] | None]):
     SamplingScreen .status.-wrong { color: $text-error; }
     SamplingScreen .section { color: $primary; text-style: bold; margin-bottom: 1; }
     SamplingScreen #thinking { height: 1; margin-bottom: 1; }
-    SamplingScreen #thinking .name { width: 24; }
-    SamplingScreen.-narrow #thinking .name { width: 22; }
+    SamplingScreen .name { width: 24; }
+    SamplingScreen.-narrow .name { width: 22; }
+    SamplingScreen.-narrow .origin { width: 16; }
     SamplingScreen #thinking Select { width: 1fr; max-width: 36; }
     """
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
@@ -134,7 +136,7 @@ class SamplingScreen(ModalScreen[dict[str, Any] | None]):
         changed = len(answer["set"]) + (answer["thinking"] is not None)
         changed += answer["constraint"] is not None
         status = self.query_one(".status", Static)
-        text = f"{changed} set for this chat, marked *; an empty field is as shown in it"
+        text = f"{changed} set for this chat (*); empty: as shown dimly"
         status.update(f"{wrong} cannot be used, marked !" if wrong else text)
         status.set_class(bool(wrong), "-wrong")
         mark = " " if answer["thinking"] is None else "*"

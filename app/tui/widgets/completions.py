@@ -117,9 +117,13 @@ class Completions(OptionList, can_focus=False):
         border: none;
         padding: 0 1;
         background: $panel;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+        scrollbar-size-vertical: 1;
     }
     Completions.-shown { display: block; }
     """
+
     def __init__(self) -> None:
         super().__init__(markup=False)
         self.found: list[Completion] = []

@@ -36,13 +36,13 @@ class ConstraintForm(Vertical):
     ConstraintForm { height: auto; margin-bottom: 1; }
     ConstraintForm > Horizontal { height: 1; }
     ConstraintForm .name { width: 24; }
-    .-narrow ConstraintForm .name { width: 22; }
     ConstraintForm Select { width: 1fr; max-width: 36; }
     ConstraintForm .about { color: $text-muted; padding-left: 2; height: auto; }
     ConstraintForm .about.-wrong { color: $text-error; }
     ConstraintForm SafeTextArea {
         height: auto; min-height: 3; max-height: 10; border: none; margin-left: 2;
     }
+    ConstraintForm SafeTextArea:focus { border: none; }
     """
 
     def __init__(self, constraint: dict[str, Any] | None) -> None:

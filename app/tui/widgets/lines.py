@@ -231,8 +231,10 @@ class Lines(Visual):
         strips: list[Strip] = []
         inks = ANSI_INKS if self.is_ansi else INKS
 
+        plain = options.get_style
+
         def get_style(style: str | Style) -> Style:
-            return options.get_style(inks.get(style, style) if isinstance(style, str) else style)
+            return plain(inks.get(style, style) if isinstance(style, str) else style)
 
         options = replace(options, get_style=get_style)
         if width > 0:

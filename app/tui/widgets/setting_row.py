@@ -38,8 +38,6 @@ class SettingRow(Vertical):
     SettingRow .help { color: $text-muted; padding-left: 2; height: auto; }
     SettingRow.-set .name { text-style: bold; color: $accent; }
     SettingRow.-wrong .name, SettingRow.-wrong .help { color: $text-error; }
-    .-narrow SettingRow .origin { width: 16; }
-    .-narrow SettingRow .name { width: 22; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "screen.focus_next", "next", id="form.next", show=False),

@@ -102,7 +102,8 @@ class Transcript(VerticalScroll):
             self._live.clear()
             self._number()
             await self._show_window(self._last_window())
-            self.action_follow()
+        self.action_follow()
+        self.call_after_refresh(self._fill)
 
     async def append(self, shown: Shown) -> None:
         """Add a message at the end; its answer can be fed when this returns."""
@@ -134,10 +135,9 @@ class Transcript(VerticalScroll):
             self._number()
             for shown in gone:
                 self._live.pop(shown.id, None)
-                if (view := self._views.pop(shown.id, None)) is not None:
-                    await view.remove()
+                await self._remove(shown.id)
             if not self._views and self._messages:
-                await self._show_window(Window.around(end - 1, end))
+                await self._show_window(self._last_window())
             self._mounted = Window(self._mounted.first, min(self._mounted.end, end))
 
     def answer(self, id: str) -> AnswerView:  # noqa: A002 - the id of Shown
@@ -149,7 +149,7 @@ class Transcript(VerticalScroll):
         async with self._changing:
             number = self._numbers[id]
             if number not in self._mounted:
-                await self._show_window(Window.around(number, len(self._messages)))
+                await self._show_window(Window.around(number, self._sizes))
             view = self._views[id]
         for other in self._views.values():
             other.set_class(other is view, "-found")
@@ -216,14 +216,22 @@ class Transcript(VerticalScroll):
     async def _moved(self, *, up: bool) -> None:
         async with self._changing:
             before = self._mounted
-            wanted = before.earlier() if up else before.later(len(self._messages))
-            with self.app.batch_update():
-                if up:
-                    await self._mount_before(self._messages[wanted.first : before.first])
-                else:
-                    await self._mount_at_end(self._messages[before.end : wanted.end])
-                await self._trim(wanted)
+            wanted = before.earlier(self._sizes) if up else before.later(self._sizes)
+            # One by one, with the screen's turn in between.
+            if up:
+                for shown in self._messages[wanted.first : before.first][::-1]:
+                    await self._mount_before(shown)
+            else:
+                for shown in self._messages[before.end : wanted.end]:
+                    await self._mount_at_end([shown])
+            await self._trim(wanted)
         self._tell_following()
+        self.call_after_refresh(self._fill)
+
+    def _fill(self) -> None:
+        """Have a page before what is seen."""
+        if self._mounted.first and self.scroll_y < self.size.height:
+            self._move(up=True)
 
     def _tell_following(self) -> None:
         if self.following == self._was_following:
@@ -242,24 +250,31 @@ class Transcript(VerticalScroll):
         if not is_long:
             # All of it is seen. Textual would put the end of an anchored text at the lower edge.
             self._anchor_released = False
-            self.set_reactive(Widget.scroll_y, 0)
-            self.set_reactive(Widget.scroll_target_y, 0)
+            self._place(0)
         self._anchored = is_long
         tops = {placement.widget: placement.region.y for placement in result.placements}
         if self._anchor_released:
             above = [widget for widget, top in self._tops.items() if top <= self.scroll_y]
             below = [widget for widget in self._tops if widget not in above]
             kept = next((widget for widget in [*above[::-1], *below] if widget in tops), None)
-            if kept is not None and tops[kept] != self._tops[kept]:
-                wanted = self.scroll_y + tops[kept] - self._tops[kept]
-                # As the compositor does for what is anchored: it has yet to place the children.
-                self.set_reactive(Widget.scroll_y, max(wanted, 0))
-                self.set_reactive(Widget.scroll_target_y, max(wanted, 0))
+            moved = 0 if kept is None else tops[kept] - self._tops[kept]
+            most = result.total_region.bottom - size.height
+            self._place(min(max(self.scroll_y + moved, 0), most))
         self._tops, self._arranged = tops, result
         return result
 
+    @property
+    def _sizes(self) -> list[int]:
+        return [len(shown.content) + len(shown.reasoning) for shown in self._messages]
+
     def _last_window(self) -> Window:
-        return Window.last_of([len(shown.content) for shown in self._messages])
+        return Window.last_of(self._sizes)
+
+    def _place(self, scroll_y: float) -> None:
+        """Scroll within an arrangement, before the children are placed, as the compositor does."""
+        if scroll_y != self.scroll_y:
+            self.set_reactive(Widget.scroll_y, scroll_y)
+            self.set_reactive(Widget.scroll_target_y, scroll_y)
 
     def _number(self) -> None:
         self._numbers = {shown.id: number for number, shown in enumerate(self._messages)}
@@ -275,7 +290,6 @@ class Transcript(VerticalScroll):
             if live is not None:
                 live.hand_to(view.answer)
             self._live[shown.id] = view.answer
-            view.answer.paused(not self.following)
         self._views[shown.id] = view
         return view
 
@@ -286,8 +300,8 @@ class Transcript(VerticalScroll):
 
     async def _show_window(self, window: Window) -> None:
         with self.app.batch_update():
-            self._views.clear()
-            await self.remove_children()
+            for name in list(self._views):
+                await self._remove(name)
             self._mounted = Window(window.first, window.first)
             self._tops = {}
             await self._mount_at_end(self._messages[window.first : window.end])
@@ -295,18 +309,28 @@ class Transcript(VerticalScroll):
     async def _mount_at_end(self, messages: Sequence[Shown]) -> None:
         views = [await self._view(shown) for shown in messages]
         self._mounted = Window(self._mounted.first, self._mounted.end + len(views))
+        for view in views:
+            view.answer.paused(not self.following)
         await self.mount_all(views)
 
-    async def _mount_before(self, messages: Sequence[Shown]) -> None:
-        views = [await self._view(shown) for shown in messages]
-        self._mounted = Window(self._mounted.first - len(views), self._mounted.end)
-        await self.mount_all(views, before=0)
+    async def _mount_before(self, shown: Shown) -> None:
+        view = await self._view(shown)
+        self._mounted = Window(self._mounted.first - 1, self._mounted.end)
+        await self.mount(view, before=0)
+
+    async def _remove(self, name: str) -> None:
+        """Remove a message's view, if it has one; the focus stays in the transcript."""
+        view = self._views.pop(name, None)
+        if view is not None:
+            if view.has_focus_within:
+                self.focus(scroll_visible=False)
+            await view.remove()
 
     async def _trim(self, window: Window) -> None:
         """Remove what is mounted outside of a window."""
         for shown in list(self._messages[self._mounted.first : self._mounted.end]):
             if self._numbers[shown.id] not in window:
-                await self._views.pop(shown.id).remove()
+                await self._remove(shown.id)
         self._mounted = Window(
             max(window.first, self._mounted.first), min(window.end, self._mounted.end)
         )

@@ -1,0 +1,305 @@
+"""Whether a model fits this machine, before it is loaded and before it is downloaded.
+
+What it needs is `hearth.quant.memory`'s arithmetic, over the plan that the worker would make
+(`hearth.backends.llamacpp.params`), so that what is said here is what happens there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from hearth.app.library.bandwidth import Bandwidth
+from hearth.app.library.guess import FileFacts, GuessedFacts, shape_for
+from hearth.app.machine import Machine, free_disk_bytes, this_machine
+from hearth.backends.contract import ModelSettings
+from hearth.backends.errors import DoesNotFit
+from hearth.backends.footprint import free_bytes
+from hearth.backends.llamacpp.facts import GgufFacts
+from hearth.backends.llamacpp.footprint import NO_LIMIT, is_mapped, memory_of, pool_of
+from hearth.backends.llamacpp.params import ContextPlan, plan_context
+from hearth.quant.gguf.file import GgufFile
+from hearth.quant.memory import MemoryUse, estimated_use
+from hearth.quant.memory_weights import read_bytes_per_token
+
+State = Literal["fits", "tight", "slow", "cannot"]
+
+USUAL_CONTEXT: Final = 8192
+"""Tokens, where nobody says how many; or what the model was trained for, if that is less."""
+_MUCH: Final = 0.75
+"""A model that needs more than so much of the free memory leaves little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is on this machine now. Memory of a GPU is not asked for: the libraries that know
+    it are loaded by workers alone."""
+
+    free_bytes: int
+    """Memory that can be taken without swapping, within a control group's limit."""
+    total_bytes: int
+    disk_free_bytes: int | None = None
+    """Where downloads go; None: not asked."""
+    cpu_flags: tuple[str, ...] = ()
+    bandwidth: Bandwidth | None = None
+    """None: not measured, so that nothing is said of speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What memory bandwidth allows: each token reads all weights, and the keys and values of those
+    before it. No answer is faster; how near it comes is what `hearth bench` measures.
+    """
+
+    tok_per_s: float
+    """At the beginning of a context."""
+    full_tok_per_s: float
+    """At its end."""
+    source: str
+    is_limit: bool = True
+    """False: bandwidth was measured while other programs were busy, so it may be faster at rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a model suits this machine.
+
+    Attributes:
+        state: fits; tight: leaves little, or may swap; slow: weights are read from the disk again
+            and again; cannot: Hearth would refuse to load it.
+        reason: why, in a sentence.
+        use: memory of its worker with one full context.
+        context: tokens that this is for.
+        largest_context: tokens for which there is room now, and no more than it was trained for; 0
+            if there is room for none.
+        kv_type: of keys and values.
+        room: what there is.
+        download_bytes: that it would take of the disk; 0 if it is there.
+        speed: None where bandwidth was not measured.
+    """
+
+    state: State
+    reason: str
+    use: MemoryUse
+    context: int
+    largest_context: int
+    kv_type: str
+    room: Room
+    download_bytes: int = 0
+    speed: Speed | None = None
+
+    @property
+    def fits_on_disk(self) -> bool | None:
+        """None where the disk was not asked."""
+        free = self.room.disk_free_bytes
+        return None if free is None else self.download_bytes <= free
+
+    @property
+    def is_usable(self) -> bool:
+        """It can be downloaded and loaded."""
+        return self.state != "cannot" and self.fits_on_disk is not False
+
+    @property
+    def words(self) -> str:
+        """In a few words, such as "fits: needs 3.4 GB of 12.0 GB free"."""
+        if self.fits_on_disk is False:
+            free = self.room.disk_free_bytes or 0
+            return f"does not fit on the disk: {_gb(free)} free, {_gb(self.download_bytes)} needed"
+        about = "about " if self.use.uncertain else ""
+        numbers = f"needs {about}{_gb(self.use.needed)} of {_gb(self.room.free_bytes)} free"
+        return f"{_STATE_WORDS[self.state]}: {numbers}"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values with stable keys; sizes in bytes, null for what is not known."""
+        parts = asdict(self.use)
+        for name in ("mapped", "uncertain"):
+            del parts[name]
+        return {
+            "state": self.state,
+            "reason": self.reason,
+            "usable": self.is_usable,
+            "context": self.context,
+            "largest_context": self.largest_context,
+            "kv_type": self.kv_type,
+            "needed_bytes": self.use.needed,
+            "peak_bytes": self.use.total,
+            "uncertain_bytes": self.use.uncertain,
+            "parts_bytes": parts,
+            "mapped": self.use.mapped,
+            "free_bytes": self.room.free_bytes,
+            "total_bytes": self.room.total_bytes,
+            "vram_bytes": None,
+            "download_bytes": self.download_bytes,
+            "disk_free_bytes": self.room.disk_free_bytes,
+            "fits_on_disk": self.fits_on_disk,
+            "speed": None if self.speed is None else asdict(self.speed),
+        }
+
+
+_STATE_WORDS: Final[dict[State, str]] = {
+    "fits": "fits",
+    "tight": "tight",
+    "slow": "slow, from the disk",
+    "cannot": "does not fit",
+}
+
+
+def room_here(
+    disk: Path | None = None,
+    bandwidth: Bandwidth | None = None,
+    machine: Machine | None = None,
+) -> Room:
+    """What there is now.
+
+    Args:
+        disk: where downloads go; need not exist yet.
+        bandwidth: if it is known (`bandwidth.known_bandwidth`).
+        machine: if it was asked already.
+    """
+    machine = machine or this_machine()
+    return Room(
+        free_bytes=min(free_bytes(), machine.memory_total_bytes),
+        total_bytes=machine.memory_total_bytes,
+        disk_free_bytes=None if disk is None else free_disk_bytes(disk),
+        cpu_flags=machine.cpu_flags,
+        bandwidth=bandwidth,
+    )
+
+
+def fit_of_header(
+    header: GgufFile, settings: ModelSettings, room: Room, download_bytes: int = 0
+) -> Fit:
+    """How a model whose header is known suits this machine: exactly, up to what is free later.
+
+    Args:
+        header: from `preflight.check`, or of a file that is not here yet.
+        settings: how it would be loaded; `context` None: `USUAL_CONTEXT`.
+        download_bytes: that it would take of the disk.
+
+    Raises:
+        InvalidParameter: a setting cannot be honoured.
+        DoesNotFit: the context does not fit into the KV budget of the settings.
+        CorruptFile: a number is missing in the header.
+    """
+    weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
+    plan, largest = _planned(header, settings, weight_bytes, room)
+    use = memory_of(header, plan, cpu_flags=room.cpu_flags, available_bytes=room.free_bytes)
+    read_bytes = read_bytes_per_token(header)
+    return fit_of(use, room, plan, largest, read_bytes, download_bytes)
+
+
+def fit_of_download(facts: FileFacts, settings: ModelSettings, room: Room) -> Fit:
+    """How a model that is not here suits this machine, by what the Hub or the catalogue says of
+    it; `use.uncertain` says how much of that is a guess.
+
+    Raises:
+        InvalidParameter: a setting cannot be honoured.
+        DoesNotFit: the context does not fit into the KV budget of the settings.
+    """
+    shape = shape_for(facts)
+    guessed = GuessedFacts(shape, facts.context or USUAL_CONTEXT)
+    plan, largest = _planned(guessed, settings, facts.size_bytes, room)
+    use = estimated_use(
+        facts.size_bytes,
+        shape,
+        pool_of(guessed, plan, plan.context),
+        knows_kv=facts.knows_kv,
+        mapped=is_mapped(facts.size_bytes, room.free_bytes),
+    )
+    return fit_of(use, room, plan, largest, facts.read_bytes, facts.size_bytes)
+
+
+def fit_of(
+    use: MemoryUse,
+    room: Room,
+    plan: ContextPlan,
+    largest_context: int,
+    read_bytes: int,
+    download_bytes: int = 0,
+) -> Fit:
+    """The verdict.
+
+    Args:
+        use: memory of a worker with one full context.
+        room: what there is.
+        plan: for the context that was asked for.
+        largest_context: tokens for which a plan could be made with what is free.
+        read_bytes: of weights, for each token.
+        download_bytes: that it would take of the disk.
+    """
+    state, reason = _verdict(use, room, plan.context, largest_context)
+    speed = None
+    if room.bandwidth is not None:
+        rate = room.bandwidth.bytes_per_s
+        full = read_bytes + plan.context * plan.kv_bytes_per_token
+        speed = Speed(
+            tok_per_s=rate / read_bytes,
+            full_tok_per_s=rate / full,
+            source=room.bandwidth.source,
+            is_limit=not room.bandwidth.is_busy,
+        )
+    return Fit(
+        state=state,
+        reason=reason,
+        use=use,
+        context=plan.context,
+        largest_context=largest_context,
+        kv_type=plan.kv_type,
+        room=room,
+        download_bytes=download_bytes,
+        speed=speed,
+    )
+
+
+def _verdict(use: MemoryUse, room: Room, context: int, largest: int) -> tuple[State, str]:
+    free, needed = room.free_bytes, use.needed
+    if context > largest:
+        if largest:
+            return "cannot", f"There is room for a context of {largest:,} tokens, not {context:,}."
+        reason = f"It needs {_gb(needed)}; {_gb(free)} of {_gb(room.total_bytes)} are free."
+        if needed < _MUCH * room.total_bytes:
+            reason += " It would fit if other programs were closed."
+        return "cannot", reason
+    if needed > free:
+        if use.mapped:
+            missing = _gb(needed - free)
+            return "slow", f"{missing} of the weights would be read from the disk again and again."
+        return "tight", "Some of it would be swapped to the disk."
+    if use.total > free:
+        return "tight", "While it loads, it takes more than is free."
+    if needed + use.uncertain > _MUCH * free:
+        left = _gb(max(0, free - needed))
+        doubt = f", give or take {_gb(use.uncertain)}" if use.uncertain else ""
+        return "tight", f"It leaves {left} for everything else{doubt}."
+    return "fits", f"It leaves {_gb(free - needed)} for everything else."
+
+
+def _planned(
+    facts: GgufFacts, settings: ModelSettings, weight_bytes: int, room: Room
+) -> tuple[ContextPlan, int]:
+    """The plan for the context that is asked for, if there were room for anything; and the largest
+    context for which there is."""
+
+    def planned(context: int | None, available_bytes: int) -> ContextPlan:
+        return plan_context(
+            replace(settings, context=context),
+            facts,
+            weight_bytes=weight_bytes,
+            available_bytes=available_bytes,
+        )
+
+    wanted = settings.context or min(planned(None, NO_LIMIT).context, USUAL_CONTEXT)
+    plan = planned(wanted, NO_LIMIT)
+    is_stretched = wanted > facts.context_length
+    try:
+        largest = planned(wanted if is_stretched else None, room.free_bytes).context
+    except DoesNotFit as error:
+        found = error.data.get("fitting_context", 0)
+        largest = found if isinstance(found, int) else 0
+    return plan, largest
+
+
+def _gb(size_bytes: int) -> str:
+    """A size in decimal units."""
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.0f} MB"

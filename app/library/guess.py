@@ -1,0 +1,117 @@
+"""What is assumed of a model of which only the Hub's or the catalogue's entry is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from hearth.app.library.catalogue import Entry
+from hearth.app.library.hub import Repository
+from hearth.quant.memory_shape import ModelShape, guessed_shape
+
+_USUAL_BITS: Final = 4.85
+"""Of a weight, where nothing says how many weights a file has: those of Q4_K_M."""
+_ARCHITECTURE: Final = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What an entry says of a model. Only the size must be known.
+
+    Attributes:
+        size_bytes: of all its files.
+        parameters: its weights.
+        active_parameters: those that a token uses, where they are fewer.
+        context: tokens that it was trained for.
+        layers, kv_heads, head_size: from which the size of keys and values follows.
+    """
+
+    size_bytes: int
+    parameters: int | None = None
+    active_parameters: int | None = None
+    context: int | None = None
+    layers: int | None = None
+    kv_heads: int | None = None
+    head_size: int | None = None
+
+    @property
+    def knows_kv(self) -> bool:
+        """The size of keys and values is known."""
+        return None not in (self.layers, self.kv_heads, self.head_size)
+
+    @property
+    def read_bytes(self) -> int:
+        """Of weights, that computing a token reads: about."""
+        if not self.parameters or not self.active_parameters:
+            return self.size_bytes
+        return round(self.size_bytes * min(1.0, self.active_parameters / self.parameters))
+
+
+def facts_of(
+    size_bytes: int, entry: Entry | None = None, repository: Repository | None = None
+) -> FileFacts:
+    """What the catalogue and the Hub say of a model together; the Hub's numbers count.
+
+    Args:
+        size_bytes: of the file or files.
+    """
+    parameters = context = None
+    if repository is not None:
+        parameters, context = repository.parameters, repository.context
+    if entry is None:
+        return FileFacts(size_bytes, parameters=parameters, context=context)
+    shape = entry.shape
+    return FileFacts(
+        size_bytes,
+        parameters=parameters or entry.parameters,
+        active_parameters=entry.active_parameters,
+        context=context or entry.context or None,
+        layers=None if shape is None else shape.layers,
+        kv_heads=None if shape is None else shape.kv_heads,
+        head_size=None if shape is None else shape.head_size,
+    )
+
+
+def shape_for(facts: FileFacts) -> ModelShape:
+    """The shape of such a model: known numbers as they are, the others guessed."""
+    parameters = facts.parameters or facts.size_bytes * 8 / _USUAL_BITS
+    shape = guessed_shape(parameters)
+    if facts.layers is None or facts.kv_heads is None or facts.head_size is None:
+        return shape
+    return replace(
+        shape,
+        layers=facts.layers,
+        kv_heads=facts.kv_heads,
+        kv_heads_in_all=facts.layers * facts.kv_heads,
+        key_length=facts.head_size,
+        value_length=facts.head_size,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GuessedFacts:
+    """Implements `hearth.backends.llamacpp.facts.GgufFacts` without a file, so that a context is
+    planned as the worker would."""
+
+    shape: ModelShape
+    context_length: int
+
+    @property
+    def architecture(self) -> str:
+        """A name of which `value` knows keys."""
+        return _ARCHITECTURE
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """See the protocol."""
+        known = {
+            "block_count": self.shape.layers,
+            "embedding_length": self.shape.width,
+            "attention.head_count": self.shape.heads,
+            "attention.key_length": self.shape.key_length,
+            "attention.value_length": self.shape.value_length,
+        }
+        return known.get(key.removeprefix(f"{_ARCHITECTURE}."), default)
+
+    def kv_bytes_per_token(self, type_k: str, type_v: str) -> int:
+        """See the protocol."""
+        return self.shape.kv_bytes_per_token(type_k, type_v)

@@ -1,0 +1,105 @@
+"""Changes one value of the user's settings file and leaves the rest of it as it is written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from hearth.app.paths import private_folder
+from hearth.app.settings import parse_settings, read_text
+from hearth.app.settings_keys import GENERAL, LOADING, SAMPLING, Key, Value
+from hearth.backends.errors import SettingsError
+
+_SECTIONS: Final = (((), GENERAL), (("load",), LOADING), (("sampling",), SAMPLING))
+
+
+def section_of(key: Key) -> tuple[str, ...]:
+    """The table of the file where `key` stands for all models; () is the top level."""
+    return next(section for section, declared in _SECTIONS if key in declared)
+
+
+def write_setting(file: Path, key: Key, value: Value) -> None:
+    """Set `key` for all models. Raises `SettingsError` as `change` does."""
+    shown = key.shown(value)
+    if isinstance(shown, dict):
+        shown = {str(token): bias for token, bias in shown.items()}  # type: ignore[misc]
+    change(file, section_of(key), key.name, list(shown) if isinstance(shown, tuple) else shown)
+
+
+def forget_setting(file: Path, key: Key) -> None:
+    """Let the default hold again. Raises `SettingsError` as `change` does."""
+    change(file, section_of(key), key.name, None)
+
+
+def change(file: Path, section: Sequence[str], name: str, value: Any) -> None:
+    """Set `name` in the table `section` to a TOML value; None: take it out.
+
+    Comments, order and blank lines stay. After a crash the file is the old one or the new one,
+    whole; one that could not be read again is never written.
+
+    Raises:
+        SettingsError: the file cannot be read or written, or what it says or would say is not
+            right.
+    """
+    before = read_text(file)
+    after = changed(before, section, name, value)
+    if after == before:
+        return
+    parse_settings(file, after)
+    try:
+        _replace(file, after)
+    except OSError as error:
+        raise SettingsError(
+            f"{file} cannot be written: {error.strerror or error}.",
+            "Give yourself the right to write there, and make room on the disk.",
+        ) from error
+
+
+def changed(text: str, section: Sequence[str], name: str, value: Any) -> str:
+    """The TOML document `text` with another value. Raises `SettingsError` if it is none."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        document = tomlkit.parse(text)
+        table: Any = document
+        for part in section:
+            if part not in table:
+                if value is None:
+                    return text
+                table[part] = tomlkit.table()
+            table = table[part]
+        if value is None:
+            table.pop(name, None)
+        else:
+            table[name] = value
+    except (TOMLKitError, TypeError, AttributeError) as error:
+        where = ".".join((*section, name))
+        raise SettingsError(
+            f"{where} cannot be changed in the settings file: {error}.", "Change it by hand."
+        ) from error
+    return tomlkit.dumps(document)
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write `text` in place of what `file`, or what it is a link to, held."""
+    target = Path(os.path.realpath(file))
+    private_folder(target.parent)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=target.parent, prefix=target.name, delete=False, newline=""
+    ) as new:
+        try:
+            new.write(text)
+            new.flush()
+            os.fsync(new.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copymode(target, new.name)
+        except BaseException:
+            os.unlink(new.name)
+            raise
+    os.replace(new.name, target)

@@ -1,0 +1,103 @@
+"""`hearth fit`: of models that are here, of the catalogue, and of the Hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hearth.app.library import fit as fits
+from hearth.app.library.hub import Hub, Repository, RepositoryFile
+from hearth.app.machine import this_machine
+
+GB = 10**9
+REPO = "somebody/Some-8B-GGUF"
+
+
+@pytest.fixture(autouse=True)
+def measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """12 GB are free, and memory was timed before."""
+    machine = this_machine()
+    cache = home / "cache"
+    cache.mkdir()
+    stored = {
+        "bytes_per_s": 20e9,
+        "threads": machine.usable_cores,
+        "cpu": machine.cpu,
+        "date": "2026-11-21",
+    }
+    (cache / "bandwidth.json").write_text(json.dumps(stored))
+    monkeypatch.setattr(fits, "free_bytes", lambda: 12 * GB)
+    monkeypatch.setenv("HF_HOME", str(home / "hf"))
+
+
+def hub_with(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+    files = tuple(
+        RepositoryFile(f"Some-8B-{quant}.gguf", size, None, "0" * 40)
+        for quant, size in sizes.items()
+    )
+    found = Repository(REPO, "main", "0" * 40, False, "mit", files, 8_000_000_000, 32_768)
+    monkeypatch.setattr(Hub, "repository", lambda *_: found)
+
+
+def test_a_model_that_is_here(hearth) -> None:
+    result = hearth("fit", "tiny")
+    assert result.code == 0
+    assert "fits" in result.out and "weights" in result.out
+    assert "20.0 GB/s" in result.out and "2026-11-21" in result.out
+    assert "GPU" in result.out and "give or take" not in result.out
+
+
+def test_the_same_as_json(hearth) -> None:
+    (found,) = hearth("fit", "tiny", "--json").json["fits"]
+    assert (found["name"], found["state"], found["kv_type"]) == ("tiny", "fits", "f16")
+    assert found["uncertain_bytes"] == found["download_bytes"] == 0
+    assert found["context"] == found["largest_context"] == 512
+    assert found["speed"]["tok_per_s"] > 0
+
+
+def test_a_context_and_a_type_of_keys_and_values(hearth) -> None:
+    arguments = ("fit", "tiny", "--ctx", "4096", "--json", "--kv-type")
+    needs = [hearth(*arguments, kind).json["fits"][0]["needed_bytes"] for kind in ("f32", "f16")]
+    assert needs[0] > needs[1]
+
+
+def test_what_does_not_fit_is_exit_code_4(hearth, monkeypatch) -> None:
+    monkeypatch.setattr(fits, "free_bytes", lambda: 100 << 20)
+    result = hearth("fit", "tiny")
+    assert result.code == 4
+    assert "does not fit" in result.out
+
+
+def test_the_catalogue_without_a_network(hearth) -> None:
+    answer = hearth("--offline", "fit", "qwen3-4b", "--json").json["fits"]
+    names = [found["name"] for found in answer]
+    assert "qwen3-4b:Q4_K_M" in names
+    assert all(found["uncertain_bytes"] > 0 and found["fits_on_disk"] for found in answer)
+    one = hearth("--offline", "fit", "qwen3-4b:Q4_K_M")
+    assert one.code == 0 and "give or take" in one.out and "Disk:" in one.out
+
+
+def test_every_quant_of_a_repository(hearth, monkeypatch) -> None:
+    hub_with(monkeypatch, Q4_K_M=5 * GB, Q8_0=9 * GB, F16=16 * GB)
+    result = hearth("fit", REPO)
+    assert result.code == 0
+    lines = [line for line in result.out.splitlines() if REPO in line]
+    assert len(lines) == 3
+    states = {line.split()[0].partition(":")[2]: line.split()[-1] for line in lines}
+    assert states["Q4_K_M"] in ("fits", "tight") and states["F16"] == "cannot"
+    assert "estimated" in result.err
+
+
+def test_one_quant_of_a_repository(hearth, monkeypatch) -> None:
+    hub_with(monkeypatch, Q4_K_M=5 * GB, F16=16 * GB)
+    assert hearth("fit", f"{REPO}:q4_k_m").code == 0
+    assert hearth("fit", f"{REPO}:f16").code == 4
+    assert hearth("fit", f"{REPO}:Q2_K").code == 3
+
+
+def test_what_nobody_has(hearth) -> None:
+    assert hearth("fit", "nothing-of-that-name").code == 3
+    assert hearth("fit", "./nothing/at-all.gguf").code == 3
+    assert hearth("--offline", "fit", REPO).code == 5

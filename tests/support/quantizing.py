@@ -1,0 +1,52 @@
+"""What tests of quantization share: plans, and importance matrices written by gguf-py."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from hearth.quant.gguf import preflight
+from hearth.quant.gguf.mixes import read_recipe
+from hearth.quant.gguf.quantize import QuantizePlan, plan
+
+GUIDE = Path(str(files("hearth.assets"))) / "guide" / "guide.f16.gguf"
+
+
+def planned(source: Path, name: str, *overrides: str, **options: Any) -> QuantizePlan:
+    return plan(preflight.check(source), read_recipe(name, overrides), **options)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def save_imatrix(path: Path, values: dict[str, np.ndarray], counts: float = 4.0) -> Path:
+    """Values as a GGUF importance matrix. `values`: [experts, columns] by tensor."""
+    writer = gguf.GGUFWriter(path, "")
+    writer.add_type("imatrix")
+    writer.add_array("imatrix.datasets", ["some text.txt"])
+    writer.add_uint32("imatrix.chunk_count", 12)
+    writer.add_uint32("imatrix.chunk_size", 512)
+    for name, rows in values.items():
+        writer.add_tensor(f"{name}.in_sum2", (rows * counts).astype(np.float32))
+        writer.add_tensor(f"{name}.counts", np.full((rows.shape[0], 1), counts, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def importances(source: Path, seed: int = 0) -> dict[str, np.ndarray]:
+    """[1, columns] powers of two and a half, which no order of arithmetic rounds, by tensor."""
+    rng = np.random.default_rng(seed)
+    return {
+        tensor.name: np.exp2(rng.integers(-3, 4, (1, tensor.shape[0]))).astype(np.float32)
+        for tensor in preflight.check(source).all_tensors
+        if len(tensor.shape) == 2 and tensor.name not in ("token_embd.weight", "output.weight")
+    }

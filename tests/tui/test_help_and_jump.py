@@ -1,0 +1,124 @@
+"""Help, which lists the keys that hold now, and jump mode, which puts the focus anywhere."""
+
+import asyncio
+
+import pytest
+from textual.widgets import Input, OptionList
+
+from hearth.app.tui.screens.help import HelpScreen
+from hearth.app.tui.screens.jump import JumpScreen, labels
+from polling import until
+from screen_app import app_on
+from screens import text_of
+
+
+@pytest.fixture
+def shown(services):
+    """Runs `test(app, pilot)` on the engine screen."""
+
+    def run(test, size=(100, 40)):
+        async def main():
+            app = app_on("engine", services)
+            async with app.run_test(size=size) as pilot:
+                await until(pilot, lambda: "Requests" in text_of(app))
+                await test(app, pilot)
+
+        asyncio.run(main())
+
+    return run
+
+
+def test_help_lists_the_keys_of_screen_and_app_with_their_ids(shown):
+    async def test(app, pilot):
+        await pilot.press("f1")
+        await until(pilot, lambda: "engine.cancel" in text_of(app))
+        text = text_of(app)
+        assert "Keys · engine" in text
+        assert text.index("on this screen") < text.index("everywhere")
+        line = next(line for line in text.splitlines() if "engine.unload" in line)
+        assert "unload model" in line and " u " in line
+
+    shown(test)
+
+
+def test_help_is_searched_by_key_deed_and_id(shown):
+    async def test(app, pilot):
+        await pilot.press("f1")
+        for wanted in ("unload", "engine.unl", "model unload"):
+            app.screen.query_one(Input).value = wanted
+            await until(pilot, lambda: "engine.unload" in text_of(app))
+            await until(pilot, lambda: "engine.cancel" not in text_of(app))
+            app.screen.query_one(Input).value = ""
+            await until(pilot, lambda: "engine.cancel" in text_of(app))
+        app.screen.query_one(Input).value = "nothing at all"
+        await until(pilot, lambda: "No key does that here." in text_of(app))
+
+    shown(test)
+
+
+def test_help_tells_remapped_keys(shown):
+    async def test(app, pilot):
+        app.set_keymap({"engine.unload": "f9"})
+        await pilot.press("f1")
+        await until(pilot, lambda: "engine.unload" in text_of(app))
+        line = next(line for line in text_of(app).splitlines() if "engine.unload" in line)
+        assert "f9" in line
+
+    shown(test)
+
+
+@pytest.mark.parametrize("key", ["escape", "f1"])
+def test_help_leaves_all_as_it_was(shown, key):
+    async def test(app, pilot):
+        focused = app.focused
+        await pilot.press("f1")
+        assert isinstance(app.screen, HelpScreen)
+        await pilot.press("down", "pagedown", "up", "pageup", key)
+        assert not isinstance(app.screen, HelpScreen) and app.focused is focused
+
+    shown(test)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_help_is_readable_at_every_width(shown, width):
+    async def test(app, pilot):
+        await pilot.press("f1")
+        await until(pilot, lambda: "unload model" in text_of(app))
+
+    shown(test, (width, 30))
+
+
+def test_a_letter_puts_the_focus_there(shown, host):
+    async def test(app, pilot):
+        chain = [widget for widget in app.screen.focus_chain if widget.region.area]
+        assert len(chain) > 0
+        for letter, widget in zip(labels(len(chain)), chain, strict=True):
+            await pilot.press("ctrl+o")
+            assert isinstance(app.screen, JumpScreen)
+            await until(pilot, lambda: "A letter jumps there" in text_of(app))
+            await pilot.press(*letter)
+            await until(pilot, lambda: not isinstance(app.screen, JumpScreen))
+            assert app.focused is widget
+
+    shown(test)
+
+
+@pytest.mark.parametrize("key", ["escape", "m", "ctrl+o"])
+def test_anything_else_leaves_the_focus_where_it_was(shown, key):
+    async def test(app, pilot):
+        focused = app.focused
+        assert focused is None or isinstance(focused, OptionList)
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+        await pilot.press(key)
+        await until(pilot, lambda: not isinstance(app.screen, JumpScreen))
+        assert app.focused is focused
+
+    shown(test)
+
+
+@pytest.mark.parametrize("count", [0, 1, 26, 27, 700])
+def test_no_label_begins_another(count):
+    found = labels(count)
+    assert len(set(found)) == count
+    assert not any(a != b and b.startswith(a) for a in found[:50] for b in found)
