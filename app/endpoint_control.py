@@ -114,7 +114,7 @@ class EndpointControl:
         assert process.stdout is not None
         self._watching = asyncio.create_task(self._watch(process))
         url = (await process.stdout.readline()).decode(errors="replace").strip()
-        if url and self.state == "starting":
+        if url and not self._was_told_to_end:
             self.url = url
             self._become("on")
             return
@@ -128,7 +128,7 @@ class EndpointControl:
         """
         if self._process is None or self._process.returncode is not None:
             return
-        if self.state != "stopping":
+        if not self._was_told_to_end:
             self._become("stopping")
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
@@ -147,6 +147,10 @@ class EndpointControl:
             self._process.kill()
         await self._watching
 
+    @property
+    def _was_told_to_end(self) -> bool:
+        return self.state == "stopping"
+
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Read what it says to people until it is gone."""
         assert process.stderr is not None
@@ -155,7 +159,7 @@ class EndpointControl:
             self._lines.append(self.says)
             self._on_change()
         code = await process.wait()
-        if self.state != "stopping":
+        if not self._was_told_to_end:
             self.error = _failure(list(self._lines), code)
         self.url = ""
         self._become("off")

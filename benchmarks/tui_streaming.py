@@ -125,9 +125,9 @@ def run_app(kind: str, rate: int, seconds: float, preload: int, report: Path) ->
 
 
 def type_keys(child: subprocess.Popen[bytes], fd: int) -> list[float]:
-    """Type a letter again and again; the milliseconds until the terminal shows each."""
+    """Type letters, none of which was there before; the milliseconds until each is shown."""
     found: list[float] = []
-    letters = "abcdefghijklmnopqrstuvwxyz"
+    letters = [chr(code) for code in [*range(0x100, 0x130), *range(0x14A, 0x180), *range(0x3B1, 0x52F)]]
     seen = b""
     typed = 0
     sent_at = 0.0
@@ -136,7 +136,7 @@ def type_keys(child: subprocess.Popen[bytes], fd: int) -> list[float]:
     while child.poll() is None:
         now = time.perf_counter()
         if not waiting and now >= next_at:
-            waiting = letters[typed % 26].encode().upper()
+            waiting = letters[typed % len(letters)].encode()
             typed += 1
             seen = b""
             sent_at = time.perf_counter()

@@ -16,15 +16,16 @@ from hearth.quant.memory_weights import Weights
 
 RUNTIME_BASE_BYTES: Final = 62 << 20
 """What a worker takes without a model: the interpreter, numpy, llama.cpp and their libraries, and
-its threads. VmHWM of a worker with the bundled model less the other parts, CPython 3.11 and
-llama-cpp-python 0.3.36 on Linux x86-64 (benchmarks/memory_fit.py prints it)."""
+what its threads allocate. What VmHWM leaves after the other parts, for the models of
+benchmarks/memory_fit.py: CPython 3.11 and llama-cpp-python 0.3.36 on Linux x86-64 (2026-11-21).
+Render and grammar helpers are processes of their own."""
 
 _TOKEN_BYTES: Final = {"gpt2": 229, "llama": 152, "bert": 149, "t5": 527}
 _MERGE_BYTES: Final = 89
 """What llama.cpp's vocabulary keeps for a token, by kind of tokenizer, and for a merge of byte
-pairs: texts, both ways of looking them up, and what each is as text. Growth of a process that
-loaded the vocabulary alone, by tokens, over the vocabularies that come with llama.cpp; within a
-tenth for all but one."""
+pairs: texts, both ways of looking them up, and what each is as text. By how much a process grows
+that loads the vocabulary alone (`vocab_only`), over the nineteen that come with llama.cpp's source;
+nearly all are within a tenth of it."""
 _CELL_BYTES: Final = 256
 """What is noted of each cell beside its keys and values: position, sequences, and its token, in
 llama.cpp and in the engine."""

@@ -11,10 +11,13 @@ import glob
 import re
 import secrets
 from pathlib import Path
+from typing import Final
 
+from hearth.app.chats.errors import ChatsUnwritable
 from hearth.backends.lock import LockFile
 
-_NAME = re.compile(r"[0-9a-f]{16}")
+_TRIES: Final = 8
+_NAME: Final = re.compile(r"[0-9a-f]{16}")
 
 
 class Writers:
@@ -27,17 +30,27 @@ class Writers:
         self._lock: LockFile | None = None
 
     def own(self) -> str:
-        """The name under which this store writes; its lock file is made at the first call."""
-        while self.name is None:
+        """The name under which this store writes; its lock file is made at the first call.
+
+        Raises:
+            ChatsUnwritable: the file system has no locks.
+        """
+        for _ in range(_TRIES):
+            if self.name is not None:
+                return self.name
             name = secrets.token_hex(8)
             file = self._file(name)
             lock = LockFile(file)
             # Another process may take it for a dead one's and remove it, before it is locked.
             if lock.acquire() and file.exists():
                 self.name, self._lock = name, lock
-            else:
-                lock.release()
-        return self.name
+                return name
+            lock.release()
+            file.unlink(missing_ok=True)
+        raise ChatsUnwritable(
+            f"No file can be locked in {self._path.parent}.",
+            "Keep the chats on a local disk: set HEARTH_HOME to a folder there.",
+        )
 
     def is_alive(self, name: str) -> bool:
         """The store that writes under `name` is open, in this process or another one. The file of

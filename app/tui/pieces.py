@@ -8,7 +8,8 @@ from typing import Final
 
 from hearth.backends.contract import Backend
 
-_BROKEN: Final = "\ufffd"
+BROKEN: Final = "\ufffd"
+"""In the text of a token that holds a part of a character."""
 _LONGEST_CHARACTER: Final = 4
 """Tokens that one character may need: each has at least one of its bytes."""
 
@@ -44,10 +45,10 @@ class Pieces:
         while at < len(ids):
             piece = await self._piece(tuple(ids[at : at + 1]))
             for count in range(2, min(_LONGEST_CHARACTER, len(ids) - at) + 1):
-                if _BROKEN not in piece.text:
+                if BROKEN not in piece.text:
                     break
                 together = await self._piece(tuple(ids[at : at + count]))
-                if _BROKEN not in together.text:
+                if BROKEN not in together.text:
                     piece = together
             found.append(piece)
             at += len(piece.ids)

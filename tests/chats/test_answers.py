@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hearth.app.chats.errors import ChatNotFound, MessageInUse
+from hearth.app.chats.errors import ChatNotFound, ChatsUnwritable, MessageInUse
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import Numbers
 from hearth.backends.contract import ToolCall
+from hearth.backends.lock import LockFile
 
 CALL = ToolCall("1", "look", "{}")
 
@@ -143,3 +144,13 @@ def test_a_store_that_closes_stops_its_answers_and_leaves_no_files(path: Path) -
         assert staying.message(answer.id).hash
         staying.continue_answer(answer.id)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_where_nothing_can_be_locked_no_answer_is_begun(
+    store: ChatStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LockFile, "acquire", lambda lock: False)
+    thread = store.create()
+    with pytest.raises(ChatsUnwritable, match="locked"):
+        store.begin_answer(thread.id, None)
+    assert store.path(thread.id) == []

@@ -62,12 +62,10 @@ def test_states_of_a_download(free, total, state):
 
 
 def test_weights_that_do_not_stay_in_memory_are_slow():
-    facts = FileFacts(
-        9 * GB, parameters=2_000_000_000, context=256, layers=1, kv_heads=1, head_size=64
-    )
-    # The worker plans with 256 MiB for everything but weights, keys and values.
+    facts = FileFacts(30 * GB, parameters=70_000_000_000, context=256)
+    # The worker plans with 256 MiB beside weights, keys and values, and this model takes more.
     all_of_it = ModelSettings(memory_fraction=1.0)
-    found = fit_of_download(facts, all_of_it, Room(9 * GB + (260 << 20), 64 * GB))
+    found = fit_of_download(facts, all_of_it, Room(30 * GB + (400 << 20), 64 * GB, 100 * GB))
     assert found.use.mapped
     assert found.state == "slow" and "disk" in found.reason
     assert found.is_usable

@@ -23,7 +23,15 @@ from hearth.quant.gguf.quantize_run import manifest_path, run
 from hearth.quant.gguf.types import NOT_WEIGHTS, TensorType
 from hearth.quant.methods import UnknownMethod, methods
 from llama_quantizer import Order, llama_quantize
-from quantizing import GUIDE, importances, planned, save_imatrix, sha256
+from quantizing import (
+    GUIDE,
+    copy_pairs,
+    importances,
+    planned,
+    save_imatrix,
+    sha256,
+    with_experts,
+)
 
 NUMBERS = {mix.name: mix.number for mix in mixes()}
 SLOW_TYPES = (TensorType.IQ1_S, TensorType.IQ1_M, TensorType.IQ2_XS, TensorType.IQ2_S)
@@ -127,6 +135,26 @@ def test_the_rules_know_that_there_is_a_matrix(tmp_path: Path, deep: Path) -> No
             for tensor in planned(deep, name, matrix=matrix).tensors
         }
         assert {key: kind.lower() for key, kind in theirs.items()} == ours, name
+
+
+def test_experts_get_the_importances_of_their_own(tmp_path: Path, small: Path) -> None:
+    source = with_experts(small, tmp_path / "experts.gguf")
+    rng = np.random.default_rng(1)
+    values = {
+        name: np.exp2(rng.integers(-3, 4, (4, 256))).astype(np.float32)
+        for name in (f"blk.0.ffn_{part}_exps.weight" for part in ("gate", "up", "down"))
+    }
+    given = {name: rows.reshape(-1).tolist() for name, rows in values.items()}
+    matrix = imatrix.read(save_imatrix(tmp_path / "im.gguf", values))
+    names = ("Q4_K_M", "Q4_0", "MXFP4_MOE")
+    orders = [Order(str(source), str(tmp_path / f"{n}.theirs"), NUMBERS[n], given) for n in names]
+    for name, (ok, log) in zip(names, llama_quantize(orders), strict=True):
+        assert ok, log
+        made = run(planned(source, name, matrix=matrix), tmp_path / f"{name}.gguf")
+        ours, theirs = preflight.check(made.path), preflight.check(tmp_path / f"{name}.theirs")
+        assert ours.tensors == theirs.tensors, name
+        data = made.path.read_bytes()[ours.data_offset :]
+        assert data == theirs.path.read_bytes()[theirs.data_offset :], name
 
 
 def test_overrides_give_the_bytes_of_llama_cpp(tmp_path: Path, wide: Path) -> None:
@@ -236,10 +264,7 @@ def test_a_model_in_parts_becomes_one_file(tmp_path: Path, wide: Path) -> None:
         path = tmp_path / f"model-{index + 1:05d}-of-00002.gguf"
         writer = gguf.GGUFWriter(path, "llama")
         if index == 0:
-            for name, field in reader.fields.items():
-                if not name.startswith(("GGUF.", "general.architecture")):
-                    sub = field.types[-1] if field.types[0] is gguf.GGUFValueType.ARRAY else None
-                    writer.add_key_value(name, field.contents(), field.types[0], sub_type=sub)
+            copy_pairs(reader, writer)
         writer.add_uint16("split.no", index)
         writer.add_uint16("split.count", 2)
         writer.add_int32("split.tensors.count", len(reader.tensors))

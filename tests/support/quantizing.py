@@ -43,10 +43,43 @@ def save_imatrix(path: Path, values: dict[str, np.ndarray], counts: float = 4.0)
 
 
 def importances(source: Path, seed: int = 0) -> dict[str, np.ndarray]:
-    """[1, columns] powers of two and a half, which no order of arithmetic rounds, by tensor."""
+    """[1, columns] powers of two, which no order of arithmetic rounds, by tensor."""
     rng = np.random.default_rng(seed)
     return {
         tensor.name: np.exp2(rng.integers(-3, 4, (1, tensor.shape[0]))).astype(np.float32)
         for tensor in preflight.check(source).all_tensors
         if len(tensor.shape) == 2 and tensor.name not in ("token_embd.weight", "output.weight")
     }
+
+
+def copy_pairs(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
+    """The metadata of `reader` but its architecture, which `writer` has."""
+    for name, field in reader.fields.items():
+        if not name.startswith(("GGUF.", "general.architecture")):
+            inner = field.types[-1] if field.types[0] is gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(name, field.contents(), field.types[0], sub_type=inner)
+
+
+def with_experts(source: Path, path: Path, experts: int = 4) -> Path:
+    """A mixture of experts from the dense f32 model at `source`: each has other weights."""
+    reader, writer = gguf.GGUFReader(source), gguf.GGUFWriter(path, "llama")
+    copy_pairs(reader, writer)
+    writer.add_expert_count(experts)
+    writer.add_expert_used_count(2)
+    rng = np.random.default_rng(0)
+    for tensor in reader.tensors:
+        block, _, rest = tensor.name.partition(".ffn_")
+        if rest and not rest.startswith("norm"):
+            name = f"{block}.ffn_{rest.removesuffix('.weight')}_exps.weight"
+            scales = rng.uniform(0.5, 2, (experts, 1, 1)).astype(np.float32)
+            writer.add_tensor(name, tensor.data[None] * scales)
+        else:
+            writer.add_tensor(tensor.name, tensor.data)
+        if rest.startswith("norm"):
+            gate = rng.standard_normal((experts, tensor.data.size)).astype(np.float32)
+            writer.add_tensor(f"{block}.ffn_gate_inp.weight", gate)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

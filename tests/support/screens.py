@@ -10,7 +10,7 @@ from typing import Any
 from textual.app import App
 
 SNAPSHOTS = Path(__file__).parent.parent / "tui" / "snapshots"
-UPDATE = "HEARTH_UPDATE_SNAPSHOTS"
+UPDATE = "UPDATE_SNAPSHOTS"
 
 
 def text_of(app: App[Any]) -> str:
@@ -21,7 +21,7 @@ def text_of(app: App[Any]) -> str:
 
 def check_snapshot(app: App[Any], name: str) -> None:
     """The screen is as `tests/tui/snapshots/NAME.txt` has it; with the variable
-    HEARTH_UPDATE_SNAPSHOTS that file is written, to be looked at before it is committed.
+    UPDATE_SNAPSHOTS that file is written, to be looked at before it is committed.
     """
     path = SNAPSHOTS / f"{name}.txt"
     text = re.sub(r"\d{4}-\d{2}-\d{2}", "DATE", text_of(app))

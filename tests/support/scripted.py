@@ -111,7 +111,7 @@ class ScriptedModel:
         return list(range(len(text.split())))
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        return " ".join(map(str, ids))
+        return bytes(ids).decode(errors="replace")
 
     async def render(self, request: Request) -> Prompt:
         text = "".join(f"<{m.role}>{m.content}" for m in request.messages or ())

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hearth.app.tui.screens.dialogs import EditText
 from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import MessageView
@@ -56,16 +57,19 @@ def test_escape_stops_and_keeps_the_text(services: Services, host: ScriptedHost)
 
 def test_edit_makes_a_branch_and_arrows_cycle(services: Services, host: ScriptedHost) -> None:
     async def go() -> None:
-        async with opened(services) as (_, pilot):
+        async with opened(services) as (app, pilot):
             await ask(pilot, "first")
             chat = chat_of(pilot)
             session = chat.session
             assert session is not None
             host.scripts["guide"] = Script("Another.")
             chat.act(session.messages[0].id, "edit")
-            await until(pilot, lambda: len(pilot.app.screen_stack) > 1)
-            editor = pilot.app.screen.query("TextArea").first()
-            editor.load_text("second")  # type: ignore[attr-defined]
+            await until(
+                pilot,
+                lambda: isinstance(app.screen, EditText) and app.screen.area.text == "first",
+            )
+            assert isinstance(app.screen, EditText)
+            app.screen.area.load_text("second")
             await pilot.press("ctrl+s")
             await until_shown(pilot, "Another.")
             await until_shown(pilot, "2/2")

@@ -207,7 +207,8 @@ class ChatScreen(HearthScreen):
 
     def _show_state(self, moved: Moved) -> None:
         session = self.session
-        assert session is not None
+        if session is None:
+            return
         self.prompt.set_busy(session.is_busy)
         answer = self._answer()
         if answer is not None:
@@ -227,7 +228,10 @@ class ChatScreen(HearthScreen):
             self._note_shown(now)
             same = 0
             while same < min(len(before), len(now)) and before[same].id == now[same].id:
-                if before[same] != now[same] and now[same].state != "streaming":
+                is_live = now[same].state == "streaming"
+                if is_live and before[same].state != "streaming":
+                    break  # It goes on: its view must take more text.
+                if before[same] != now[same] and not is_live:
                     await self.transcript.replace(now[same])
                 same += 1
             if same < len(before):

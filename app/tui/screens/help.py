@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import ClassVar, cast
 
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.dom import DOMNode
-from textual.screen import ActiveBinding, ModalScreen, Screen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Static
 
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row

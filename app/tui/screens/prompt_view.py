@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
 from hearth.app.terminal import safe_text
-from hearth.app.tui.pieces import Piece, Pieces
+from hearth.app.tui.pieces import BROKEN, Piece, Pieces
 from hearth.backends.contract import Backend, Prompt, Request
 from hearth.backends.errors import HearthError
 
@@ -115,9 +115,19 @@ class PromptView(ModalScreen[None]):
             self._head(str(error), is_wrong=True)
             return
         self._headline(self._prompt)
-        content = table(pieces, first) if self._has_ids else running_text(pieces)
+        if self._has_ids:
+            content = table(pieces, first)
+        elif is_part(pieces, self._prompt.text):
+            content = running_text(pieces)
+        else:
+            content = Content(safe_text(self._share(self._prompt.text)))
         self.query_one("#tokens", Static).update(content)
         self.refresh_bindings()
+
+    def _share(self, text: str) -> str:
+        """The part of `text` for this window, where its tokens do not say which that is."""
+        begin, end = (len(text) * at // self._windows for at in (self._window, self._window + 1))
+        return text[begin:end]
 
     def _headline(self, prompt: Prompt) -> None:
         count = len(prompt.ids)
@@ -138,6 +148,16 @@ class PromptView(ModalScreen[None]):
         title = self.query_one(".title", Static)
         title.update(safe_text(text))
         title.set_class(is_wrong, "-wrong")
+
+
+def is_part(pieces: list[Piece], text: str) -> bool:
+    """The texts of single tokens, put together, stand in `text`. They do not where a tokenizer
+    gives a token another text by itself than among others. A window may begin and end within a
+    character, and the token that begins every text is in no template.
+    """
+    whole = "".join(piece.text for piece in pieces).strip(BROKEN)
+    after_first = "".join(piece.text for piece in pieces[1:]).strip(BROKEN)
+    return whole in text or bool(pieces and pieces[0].is_special and after_first in text)
 
 
 def running_text(pieces: list[Piece]) -> Content:

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widget import Widget
 
-from hearth.app.tui.widgets.body import SLICE, Body
+from hearth.app.tui.widgets.body import Body
 from hearth.app.tui.widgets.incoming import Incoming, shown_text
 from hearth.app.tui.widgets.lines import Line
 from hearth.app.tui.widgets.slab import Slab
@@ -25,7 +25,7 @@ LONGEST_S: Final = 0.5
 """Between two updates of the screen."""
 SHARE: Final = 0.2
 """Of the time, at most, goes into drawing an answer."""
-AT_ONCE: Final = 3 * SLICE
+AT_ONCE: Final = 1500
 """Characters that one update shows at most."""
 
 
@@ -38,6 +38,7 @@ class AnswerView(Widget):
         on_finish: told what the message has become.
     """
 
+    BLANK = True  # nothing of its own to draw
     DEFAULT_CSS = """
     AnswerView { width: 1fr; height: auto; layout: stream; }
     """
@@ -56,7 +57,7 @@ class AnswerView(Widget):
         self._content = Incoming()
         self._reasoning = Incoming()
         self._thinking = Thinking(show_thinking)
-        self._body = Body()
+        self._body = Body(self)
         self._status: Slab | None = None
         self._paused_updates = False
         self._update_timer: Timer | None = None
@@ -68,7 +69,7 @@ class AnswerView(Widget):
         # What is empty is not mounted: that is most of a long chat's widgets.
         if self._thinking.has_text:
             yield self._thinking
-        yield self._body
+        yield from self._body.parts
         if self._status is not None:
             yield self._status
 
@@ -114,11 +115,12 @@ class AnswerView(Widget):
         if not text:
             if self._status is not None:
                 self._status.remove()
-            self._status = None
+            self._status = self._body.before = None
         elif self._status is None:
             self._status = Slab(lines)
             if self.is_attached:
                 self.mount(self._status)
+            self._body.before = self._status
         else:
             self._status.replace(lines)
 
@@ -145,17 +147,16 @@ class AnswerView(Widget):
             self._thinking = other
         if content.strip() != self.content.strip():
             self._content = Incoming()
-            body = Body()
+            old, body = self._body, Body(self)
+            body.before = old.before
             safe = self._content.feed(content)
+            self._body = body
+            if self.is_attached:
+                await self.remove_children(old.parts)
             if self._is_markdown:
                 body.feed(safe)
             else:
                 body.plain(safe)
-            if self.is_attached:
-                with self.app.batch_update():
-                    await self.mount(body, before=self._body)
-                    await self._body.remove()
-            self._body = body
         self._thinking.feed(self._reasoning.flush())
         self._think(is_done=True)
         self._body.feed(self._content.flush())
@@ -169,7 +170,7 @@ class AnswerView(Widget):
     def _think(self, *, is_done: bool) -> None:
         self._thinking.advance(is_done=is_done)
         if self._thinking.has_text and self.is_attached and not self._thinking.is_attached:
-            self.mount(self._thinking, before=self._body)
+            self.mount(self._thinking, before=0 if self._nodes else None)
 
     def paused(self, is_paused: bool) -> None:
         """While nobody looks at its end, text is kept and not drawn."""

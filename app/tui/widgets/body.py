@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from textual.app import ComposeResult
 from textual.content import Content
 from textual.widget import Widget
 
@@ -20,22 +19,24 @@ SLICE: Final = 4000
 """Characters that are read before the screen gets its turn."""
 
 
-class Body(Widget):
-    """Markdown that may still be coming in.
+class Body:
+    """Markdown that may still be coming in, as children of a widget.
 
-    `feed` takes text, which must be safe for a terminal; `advance` shows it. Before it is mounted,
-    both only prepare what will be mounted.
+    `feed` takes text, which must be safe for a terminal; `advance` shows it. Before the widget is
+    mounted, both only prepare what it will mount. It is no widget itself, since every layer of
+    widgets is drawn wherever another lies on it.
+
+    Args:
+        host: gets the parts as its children.
 
     Attributes:
         codes: the code of every block that is closed, by its number less one.
+        before: what the parts are mounted before, if not at the end.
     """
 
-    DEFAULT_CSS = """
-    Body { width: 1fr; height: auto; layout: stream; }
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, host: Widget) -> None:
+        self._host = host
+        self.before: Widget | None = None
         self.codes: list[str] = []
         self._splitter = BlockSplitter()
         self._parser = markdown_parser()
@@ -45,13 +46,10 @@ class Body(Widget):
         self._table = Table()
         self._tabled: list[Slab] = []  # the slabs with rows of the table that is open
 
-    def compose(self) -> ComposeResult:
-        yield from self._parts
-
     @property
-    def has_parts(self) -> bool:
-        """Something is shown."""
-        return bool(self._parts)
+    def parts(self) -> list[Slab | CodeBlock]:
+        """The widgets, from top to bottom."""
+        return list(self._parts)
 
     def feed(self, text: str) -> None:
         """Take more text; cheap."""
@@ -166,5 +164,5 @@ class Body(Widget):
 
     def _mount(self, part: Slab | CodeBlock) -> None:
         self._parts.append(part)
-        if self.is_attached:
-            self.mount(part)
+        if self._host.is_attached:
+            self._host.mount(part, before=self.before)

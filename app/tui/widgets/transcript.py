@@ -30,6 +30,7 @@ class Transcript(VerticalScroll):
         show_thinking: unfold what models think.
     """
 
+    BLANK = True  # nothing of its own to draw
     DEFAULT_CSS = """
     Transcript {
         layout: stream;

@@ -1,0 +1,285 @@
+"""The endpoint screen: on and off, where it is, its key, and who asked what of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.timer import Timer
+from textual.widgets import Static
+
+from hearth.app import endpoint_examples as examples
+from hearth.app.endpoint_control import EndpointControl, launch
+from hearth.app.server.request_log import REQUESTS_LOG, Answered, last_requests
+from hearth.app.settings_file import write_setting
+from hearth.app.settings_keys import ALL
+from hearth.app.terminal import safe_text
+from hearth.app.tui.screens.base import HearthScreen
+from hearth.app.tui.widgets.column_list import Cell, Column, ColumnList, Row
+from hearth.app.tui.widgets.endpoint_fields import EndpointFields
+from hearth.backends.errors import HearthError, SettingsError
+
+_LOOK_EVERY_S: Final = 1.0
+_MOST_REQUESTS: Final = 100
+_COLUMNS: Final = (
+    Column("time", 8),
+    Column("method", 6, least=76),
+    Column("path"),
+    Column("status", 6, right=True),
+    Column("ms", 8, right=True),
+    Column("prompt", 8, right=True, least=90),
+    Column("generated", 9, right=True, least=72),
+    Column("model", 18, least=110),
+)
+_STATES: Final = {
+    "off": ("○", "$foreground 60%"),
+    "starting": ("◌", "$text-warning"),
+    "on": ("●", "$text-success"),
+    "stopping": ("◌", "$text-warning"),
+}
+_HIDDEN: Final = "•" * 16
+
+
+class EndpointScreen(HearthScreen):
+    """Switches an endpoint that ends with the app; one that `hearth serve` runs elsewhere is
+    another, but the list of requests is that of both.
+    """
+
+    NAME = "endpoint"
+    DEFAULT_CSS = """
+    EndpointScreen > Static { padding: 0 1; }
+    EndpointScreen #state { height: 1; }
+    EndpointScreen #said { height: auto; max-height: 4; color: $text-muted; margin: 0 0 1 0; }
+    EndpointScreen #said.-error { color: $text-error; }
+    EndpointScreen #key { height: 1; padding: 0 1; margin: 0 0 1 0; color: $text-muted; }
+    EndpointScreen #example-title { height: 1; text-style: bold; }
+    EndpointScreen #example { height: auto; margin: 0 0 1 0; color: $text-muted; }
+    EndpointScreen #requests { height: 1fr; min-height: 4; }
+    EndpointScreen #requests > OptionList { height: 1fr; }
+    EndpointScreen.-narrow EndpointFields > Input { width: 14; margin: 0 1 0 0; }
+    EndpointScreen.-narrow EndpointFields > #serve_port { width: 7; }
+    EndpointScreen.-short #example-title, EndpointScreen.-short #example { display: none; }
+    """
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
+        (0, "-short"),
+        (22, "-tall"),
+    ]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "switch", "on / off", id="endpoint.switch"),
+        Binding("a", "copy_address", "copy address", id="endpoint.copy-address"),
+        Binding("k", "copy_key", "copy key", id="endpoint.copy-key"),
+        Binding("v", "show_key", "show key", id="endpoint.show-key", show=False),
+        Binding("c", "copy_example", "copy example", id="endpoint.copy-example"),
+        Binding("p", "other_example", "other example", id="endpoint.other-example", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.control = EndpointControl(self._changed)
+        self._shows_key = False
+        self._example = "curl"
+        self._timer: Timer | None = None
+
+    def body(self) -> ComposeResult:
+        yield Static("", id="state", markup=False)
+        yield Static("", id="said", markup=False)
+        yield EndpointFields(self._host, str(self._port), key=self._asks_key)
+        yield Horizontal(Static("", id="key-text", markup=False), id="key")
+        yield Static("", id="example-title", markup=False)
+        yield Static("", id="example", markup=False)
+        yield ColumnList(*_COLUMNS, title="Last requests", empty="None yet.", id="requests")
+
+    def on_mount(self) -> None:
+        """Show what is, and look for requests."""
+        self.query_one("#requests", ColumnList).list.focus()
+        self._timer = self.set_interval(_LOOK_EVERY_S, self.look)
+        self._show()
+        self.look()
+
+    async def on_unmount(self) -> None:
+        """The app leaves, and the endpoint with it."""
+        await self.control.close()
+
+    def on_screen_resume(self) -> None:
+        """The settings may have changed meanwhile."""
+        if self._timer is not None:
+            self._timer.resume()
+            self._show()
+
+    def on_screen_suspend(self) -> None:
+        """Nobody sees it."""
+        if self._timer is not None:
+            self._timer.pause()
+
+    # ---- settings
+
+    @property
+    def _host(self) -> str:
+        return self.services.settings.text("serve_host")
+
+    @property
+    def _port(self) -> int:
+        return int(self.services.settings.text("serve_port"))
+
+    @property
+    def _asks_key(self) -> bool:
+        return self.services.settings.all()["serve_key"].value is True
+
+    @property
+    def _key(self) -> examples.KeyPlace:
+        return examples.key_place(self.services.paths.api_key_file, asks=self._asks_key)
+
+    def on_endpoint_fields_changed(self, message: EndpointFields.Changed) -> None:
+        """Keep what was entered, if it can be."""
+        key = ALL[message.name]
+        try:
+            write_setting(self.services.paths.settings_file, key, key.parse(message.text))
+            self.services.settings = self.services.reload()
+        except ValueError as error:
+            self.tell(f"{key.name}: {error}.", severity="error")
+        except SettingsError as error:
+            self.tell_error(error)
+        else:
+            if self.control.state != "off":
+                self.tell("It holds when the endpoint is switched on again.")
+        self._show()
+
+    # ---- what is shown
+
+    def _changed(self) -> None:
+        if self.query("#state"):  # The app may be leaving.
+            self._show()
+
+    def _show(self) -> None:
+        control = self.control
+        mark, color = _STATES[control.state]
+        state = self.query_one("#state", Static)
+        state.update(
+            Content.assemble((f"{mark} {control.state}", color), "  ", (control.url, "bold"))
+        )
+        self._show_said()
+        fields = self.query_one(EndpointFields)
+        fields.show(self._host, str(self._port), key=self._asks_key)
+        self.query_one("#key-text", Static).update(safe_text(self._key_line()))
+        names = {"curl": "With curl", "python": "With the openai package"}
+        self.query_one("#example-title", Static).update(names[self._example])
+        self.query_one("#example", Static).update(safe_text(self._example_text()))
+
+    def _show_said(self) -> None:
+        control = self.control
+        said = self.query_one("#said", Static)
+        said.set_class(control.error is not None, "-error")
+        if control.error is not None:
+            said.update(safe_text(f"{control.error.message} {control.error.hint}".strip()))
+        elif control.state == "off":
+            said.update("Space lets programs on this machine ask your models, until you leave.")
+        elif control.state == "stopping":
+            said.update(safe_text(f"{control.says} Space again ends it at once.".strip()))
+        else:
+            said.update(safe_text(control.says))
+
+    def _key_line(self) -> str:
+        if not self._key.asked:
+            return "no key is asked for"
+        try:
+            key = self._key.read()
+        except HearthError as error:
+            return error.message
+        if not key:
+            return "a key is made when the endpoint is first switched on"
+        return f"key {key if self._shows_key else _HIDDEN}"
+
+    @property
+    def _url(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return self.control.url or f"http://{host}:{self._port}/v1"
+
+    def _example_text(self) -> str:
+        model = self.services.settings.text("model")
+        make = examples.curl if self._example == "curl" else examples.python
+        return make(self._url, model, self._key)
+
+    @work(group="endpoint.look", exclusive=True)
+    async def look(self) -> None:
+        """Read the last requests."""
+        path = self.services.paths.log / REQUESTS_LOG
+        found = await asyncio.to_thread(last_requests, path, _MOST_REQUESTS)
+        if self.query("#requests"):  # The app may be leaving.
+            self.query_one("#requests", ColumnList).show(_rows(found))
+
+    # ---- what can be done
+
+    @work(group="endpoint.switch")
+    async def action_switch(self) -> None:
+        """Switch it on or off; while requests are finished, once more ends them."""
+        if self.control.state != "off":
+            self.control.stop()
+            return
+        how = launch(self.services.settings, self._host, self._port, key=self._asks_key)
+        await self.told(self.control.start(how))
+
+    def action_copy_address(self) -> None:
+        """Copy the address."""
+        self._copy(self._url, "The address")
+
+    def action_copy_key(self) -> None:
+        """Copy the key."""
+        try:
+            key = self._key.read()
+        except HearthError as error:
+            self.tell_error(error)
+            return
+        if key:
+            self._copy(key, "The key")
+        else:
+            self.tell(f"{self._key_line()[:1].upper()}{self._key_line()[1:]}.")
+
+    def action_show_key(self) -> None:
+        """Show the key, or hide it again."""
+        self._shows_key = not self._shows_key
+        self._show()
+
+    def action_copy_example(self) -> None:
+        """Copy the example."""
+        self._copy(self._example_text(), "The example")
+
+    def action_other_example(self) -> None:
+        """Show the example for the other way to ask."""
+        self._example = "python" if self._example == "curl" else "curl"
+        self._show()
+
+    def _copy(self, text: str, what: str) -> None:
+        self.app.copy_to_clipboard(text)
+        self.tell(f"{what} is copied.")
+
+
+def _rows(found: Sequence[Answered]) -> list[Row]:
+    """A line each; its key stays the same while more come."""
+    seen: Counter[Answered] = Counter()
+    rows = []
+    for one in reversed(found):
+        seen[one] += 1
+        rows.append(Row(f"{one.at}/{one.ms}/{one.path}/{seen[one]}", _cells(one)))
+    return rows[::-1]
+
+
+def _cells(one: Answered) -> tuple[Cell, ...]:
+    color = "$text-success" if one.status < 400 else "$text-error"
+    return (
+        time.strftime("%H:%M:%S", time.localtime(one.at)),
+        safe_text(one.method),
+        safe_text(one.path),
+        Content.styled(str(one.status), color),
+        f"{one.ms:,.0f}",
+        f"{one.prompt_tokens:,}" if one.prompt_tokens else "–",
+        f"{one.generated_tokens:,}" if one.generated_tokens else "–",
+        safe_text(one.model),
+    )

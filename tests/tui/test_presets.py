@@ -1,0 +1,173 @@
+"""The list of presets: each key, and that what it does is on disk."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+
+from async_tests import in_loop
+from hearth.app.presets import Preset, Presets
+from hearth.app.tui.screens.presets import PresetsScreen
+from screens import text_of
+
+OPEN = object()
+CURRENT = Preset("Chat", "Now.", "guide", {"set": {"top_k": 3}})
+
+
+class ListApp(App[None]):
+    """Shows the presets once, and notes the one to use."""
+
+    def __init__(self, presets: Presets, current: Preset | None) -> None:
+        super().__init__()
+        self.list = PresetsScreen(presets, current)
+        self.answer: Any = OPEN
+
+    def on_mount(self) -> None:
+        self.push_screen(self.list, self._note)
+
+    def _note(self, answer: Any) -> None:
+        self.answer = answer
+
+
+@pytest.fixture
+def presets(tmp_path: Path) -> Presets:
+    found = Presets(tmp_path / "presets.json")
+    found.save(Preset("Brief", "Be [b]brief[/b] \x1b[31m.", "guide", {"thinking": True}))
+    found.save(Preset("Poet", "Rhyme.", "", {"set": {"stop": ["END"]}}))
+    return found
+
+
+@asynccontextmanager
+async def listing(
+    presets: Presets, current: Preset | None = None, width: int = 80
+) -> AsyncIterator[tuple[ListApp, Pilot[None]]]:
+    app = ListApp(presets, current)
+    async with app.run_test(size=(width, 24)) as pilot:
+        await pilot.pause()
+        yield app, pilot
+
+
+async def settle(app: ListApp, pilot: Pilot[None]) -> None:
+    await pilot.pause()
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@in_loop
+async def test_the_marked_one_is_shown_in_full_and_used(presets: Presets, width: int) -> None:
+    async with listing(presets, width=width) as (app, pilot):
+        assert "Be [b]brief[/b] ␛[31m." in text_of(app)
+        assert "thinking" in text_of(app)
+        await pilot.press("down")
+        await pilot.pause()
+        assert "Rhyme." in text_of(app) and '["END"]' in text_of(app)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.answer == presets.get("Poet")
+
+
+@in_loop
+async def test_escape_uses_none(presets: Presets) -> None:
+    async with listing(presets) as (app, pilot):
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.answer is None
+
+
+@in_loop
+async def test_a_click_uses_one(presets: Presets) -> None:
+    async with listing(presets) as (app, pilot):
+        assert await pilot.click("OptionList", offset=(2, 1))
+        await pilot.pause()
+        assert app.answer == presets.get("Poet")
+
+
+@in_loop
+async def test_the_chat_is_kept_under_a_name(presets: Presets) -> None:
+    async with listing(presets, CURRENT) as (app, pilot):
+        await pilot.press("s")
+        await pilot.pause()
+        await pilot.press(*"Mine", "enter")
+        await settle(app, pilot)
+        assert presets.get("Mine") == Preset("Mine", "Now.", "guide", {"set": {"top_k": 3}})
+        assert "Now." in text_of(app)  # The new one is marked.
+
+
+@in_loop
+async def test_another_one_is_replaced_only_after_a_yes(presets: Presets) -> None:
+    async with listing(presets, CURRENT) as (app, pilot):
+        for answer, system in (("n", "Rhyme."), ("y", "Now.")):
+            await pilot.press("s")
+            await pilot.pause()
+            await pilot.press(*"poet", "enter")
+            await pilot.pause()
+            await pilot.press(answer)
+            await settle(app, pilot)
+            assert presets.get("poet").system == system
+
+
+@in_loop
+async def test_without_a_chat_nothing_is_kept(presets: Presets) -> None:
+    async with listing(presets) as (app, pilot):
+        await pilot.press("s")
+        await settle(app, pilot)
+        assert app.screen is app.list
+        assert len(presets.all()) == 2
+
+
+@in_loop
+async def test_one_gets_another_name(presets: Presets) -> None:
+    async with listing(presets) as (app, pilot):
+        await pilot.press("r")
+        await pilot.pause()
+        await pilot.press(*"Poet", "enter")
+        await pilot.pause()
+        assert "There is a preset called Poet" in text_of(app)
+        await pilot.press("backspace", *"m", "enter")
+        await settle(app, pilot)
+        assert [preset.name for preset in presets.all()] == ["Poem", "Poet"]
+
+
+@in_loop
+async def test_one_is_deleted_only_after_a_yes(presets: Presets) -> None:
+    async with listing(presets) as (app, pilot):
+        await pilot.press("d")
+        await pilot.pause()
+        await pilot.press("enter")
+        await settle(app, pilot)
+        assert len(presets.all()) == 2
+        await pilot.press("d")
+        await pilot.pause()
+        await pilot.press("y")
+        await settle(app, pilot)
+        assert [preset.name for preset in presets.all()] == ["Poet"]
+        assert "Rhyme." in text_of(app)
+
+
+@in_loop
+async def test_an_empty_list_says_what_a_preset_is(tmp_path: Path) -> None:
+    async with listing(Presets(tmp_path / "none.json")) as (app, pilot):
+        assert "There are no presets yet." in text_of(app)
+        await pilot.press("enter", "d", "r")
+        await settle(app, pilot)
+        assert app.screen is app.list and app.answer is OPEN
+
+
+@in_loop
+async def test_a_broken_file_is_told(presets: Presets, tmp_path: Path) -> None:
+    (tmp_path / "presets.json").write_text("[broken]")
+    async with listing(presets, CURRENT) as (app, pilot):
+        assert "cannot be read" in text_of(app)
+        await pilot.press("s")
+        await pilot.pause()
+        await pilot.press("enter")
+        await settle(app, pilot)
+        assert "cannot be read" in text_of(app)
+    assert (tmp_path / "presets.json").read_text() == "[broken]"
