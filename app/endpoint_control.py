@@ -36,10 +36,12 @@ class Launch:
     Attributes:
         arguments: of `hearth`.
         environ: its whole environment.
+        program: what runs them and ends with this process; gets its id first.
     """
 
     arguments: tuple[str, ...]
     environ: Mapping[str, str]
+    program: tuple[str, ...] = (sys.executable, "-P", "-m", "hearth.app.endpoint_child")
 
 
 def launch(
@@ -99,8 +101,7 @@ class EndpointControl:
         self._become("starting")
         try:
             process = self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "hearth.app.endpoint_child", str(os.getpid())),
-                *how.arguments,
+                *(*how.program, str(os.getpid()), *how.arguments),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

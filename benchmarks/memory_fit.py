@@ -1,6 +1,7 @@
 """What the memory calculator predicts for a worker, beside what the worker takes.
 
-    python benchmarks/memory_fit.py [--models FOLDER] [--sdist FILE] [--full] [--only NAME ...]
+    python benchmarks/memory_fit.py [--models FOLDER] [--sdist FILE] [--full | --change]
+        [--only NAME ...] [--kv TYPE ...]
 
 Three shapes with random weights, contexts of 2,048, 8,192 and 16,384 tokens, keys and values in f16
 and q8_0: each is loaded by a host of its own, as a front end does it, gets one prompt of random
@@ -9,9 +10,11 @@ what `hearth.backends.llamacpp.footprint` makes of the file's header and the set
 
 The pool is static, so that the keys and values of the whole context are zeroed and in memory from
 the start, and the prompt fills the first 2,048 tokens of it: of what lies beyond only the mask of
-attention is missing, 1 KiB a token, and it is missing in the prediction too. With --full the pool
-grows, as it does by default, and prompts fill all of the context, in f16: that takes half an hour,
-and its peak is the moment at which the pool grew last.
+attention is missing, 1 KiB a token, and it is missing in the prediction too. Flash attention is on
+and stays on. With --full the pool grows, as it does by default, and prompts fill all of the
+context, in f16: that takes half an hour, and its peak is the moment at which the pool grew last.
+With --change attention is left to the worker, in f16, and it decodes until it has changed to the
+other kind, which takes copies of what the pool holds; not where that is never of use.
 
 Exit code 1 where a prediction is off by more than 5 %.
 """
@@ -34,6 +37,8 @@ from typing import Final
 TOOLS = Path(__file__).resolve().parent.parent / "tools"
 sys.path.insert(0, str(TOOLS))
 
+import psutil  # noqa: E402
+
 import vocabularies  # noqa: E402
 from hearth.app.host_link import HostLink  # noqa: E402
 from hearth.app.machine import this_machine  # noqa: E402
@@ -46,8 +51,10 @@ from hearth.backends.contract import (  # noqa: E402
     Request,
     SamplingParams,
 )
+from hearth.backends.llamacpp.attention import heads_of, measured  # noqa: E402
 from hearth.backends.llamacpp.footprint import memory_of, plan_for  # noqa: E402
 from hearth.backends.llamacpp.memory import available_bytes  # noqa: E402
+from hearth.backends.llamacpp.threads import usable_cores  # noqa: E402
 from hearth.quant.gguf import preflight  # noqa: E402
 from hearth.quant.memory import MemoryUse  # noqa: E402
 from model_shapes import SHAPES, Shape  # noqa: E402
@@ -57,6 +64,7 @@ CONTEXTS: Final = (2048, 8192, 16_384)
 KV_TYPES: Final[tuple[KvType, ...]] = ("f16", "q8_0")
 FILLED: Final = 2048
 NEW_TOKENS: Final = 16
+UNTIL_CHANGED: Final = 256
 BAR: Final = 0.05
 MODELS: Final[dict[str, tuple[Shape, FileType]]] = {
     "0.13b q8_0": (
@@ -89,6 +97,13 @@ class Case:
     context: int
     kv_type: KvType
     filled: int
+    changes: bool = False
+    """Attention may change, and enough is decoded for it to."""
+
+    @property
+    def new_tokens(self) -> int:
+        """To decode, the last of `filled`."""
+        return UNTIL_CHANGED if self.changes else NEW_TOKENS
 
     @property
     def settings(self) -> ModelSettings:
@@ -99,16 +114,26 @@ class Case:
             kv_type=self.kv_type,
             max_sessions=1,
             kv_pool="grow" if is_full else "static",
+            flash_attention=None if self.changes else True,
             keep_alive_s=60,
         )
 
 
-def cases(*, full: bool) -> Iterator[Case]:
+def cases(*, full: bool, changes: bool) -> Iterator[Case]:
     """Every row of the table."""
     for model in MODELS:
-        for context in CONTEXTS:
-            for kv_type in KV_TYPES[:1] if full else KV_TYPES:
-                yield Case(model, context, kv_type, context if full else min(context, FILLED))
+        for context in CONTEXTS[1:] if changes else CONTEXTS:
+            for kv_type in KV_TYPES[:1] if full or changes else KV_TYPES:
+                filled = context if full else min(context, FILLED)
+                yield Case(model, context, kv_type, filled, changes)
+
+
+def is_never_changed(path: Path, case: Case, cache: Path) -> bool:
+    """Flash attention is as good here, by what a worker before this one measured."""
+    heads = heads_of(preflight.check(path))
+    if heads is None:
+        return True
+    return measured(heads, case.kv_type, usable_cores(), cache).flash_pays
 
 
 def predicted(path: Path, case: Case) -> MemoryUse:
@@ -136,20 +161,24 @@ def measured_bytes(path: Path, case: Case, cache: Path) -> int:
             model = link.model(spec)
             words = min(model.info().vocab_size, 40_000)
             drawn = random.Random(case.context).choices(
-                range(100, words), k=case.filled - NEW_TOKENS
+                range(100, words), k=case.filled - case.new_tokens
             )
             request = Request(
                 token_ids=tuple(drawn),
-                max_tokens=NEW_TOKENS,
+                max_tokens=case.new_tokens,
                 ignore_eos=True,
                 sampling=SamplingParams(temperature=0),
             )
             with model.stream(request) as events:
                 *_, last = events
-            if not isinstance(last, Finished) or last.usage.completion_tokens != NEW_TOKENS:
+            if not isinstance(last, Finished) or last.usage.completion_tokens != case.new_tokens:
                 raise RuntimeError(f"{case} ended with {last}")
             (worker,) = link.stats().workers
-            return high_water_bytes(worker.pid)
+            peak_bytes = high_water_bytes(worker.pid)
+            host = psutil.Process(worker.pid).parent()
+        if host is not None:  # It ends alone, and then its folder can go.
+            psutil.wait_procs([host], timeout=60)
+        return peak_bytes
 
 
 def high_water_bytes(pid: int) -> int:
@@ -175,11 +204,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=Path, help="where the models are, and stay")
     parser.add_argument("--sdist", type=Path, help="source package, in place of a download")
-    parser.add_argument("--full", action="store_true", help="fill all of a pool that grows")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--full", action="store_true", help="fill all of a pool that grows")
+    kind.add_argument("--change", action="store_true", help="let attention change")
+    parser.add_argument("--kv", nargs="+", choices=KV_TYPES, default=list(KV_TYPES))
     parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS))
     args = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} CPUs, {datetime.date.today()}, MiB\n")
-    parts = ("weights", "repacked", "kv", "compute", "outputs", "vocabulary", "base", "growing")
+    parts = (
+        "weights",
+        "repacked",
+        "kv",
+        "compute",
+        "outputs",
+        "vocabulary",
+        "base",
+        "growing",
+        "turning",
+    )
     columns = ("model", "context", "filled", "KV", *parts, "predicted", "VmHWM", "ratio")
     print("| " + " | ".join(columns) + " |")
     print("|---|" + "---:|" * 2 + "---|" + "---:|" * (len(columns) - 4))
@@ -190,18 +232,23 @@ def main() -> int:
         # The self-test and what attention costs are found once, not in a worker that is measured.
         cache = temporary / "cache"
         known: set[tuple[str, KvType]] = set()
-        for case in cases(full=args.full):
-            if case.model not in args.only:
+        for case in cases(full=args.full, changes=args.change):
+            if case.model not in args.only or case.kv_type not in args.kv:
                 continue
             path = written(folder, case.model, args.sdist)
             if (case.model, case.kv_type) not in known:
-                measured_bytes(path, Case(case.model, CONTEXTS[-1], case.kv_type, 512), cache)
+                first = Case(case.model, CONTEXTS[-1], case.kv_type, 512, case.changes)
+                measured_bytes(path, first, cache)
                 known.add((case.model, case.kv_type))
-            use, measured = predicted(path, case), measured_bytes(path, case, cache)
-            ratio = use.total / measured
+            if case.changes and is_never_changed(path, case, cache):
+                print(f"| {case.model} | never changes here |", flush=True)
+                continue
+            use, peak_bytes = predicted(path, case), measured_bytes(path, case, cache)
+            total = use.most if case.changes else use.total
+            ratio = total / peak_bytes
             worst = max(worst, abs(ratio - 1))
             figures = [f"{getattr(use, part) / (1 << 20):,.0f}" for part in parts]
-            sums = (f"{use.total / (1 << 20):,.0f}", f"{measured / (1 << 20):,.0f}")
+            sums = (f"{total / (1 << 20):,.0f}", f"{peak_bytes / (1 << 20):,.0f}")
             row = (case.model, f"{case.context:,}", f"{case.filled:,}", case.kv_type, *figures)
             print("| " + " | ".join((*row, *sums, f"{ratio:.3f}")) + " |", flush=True)
     print(f"\nat most {worst:.1%} off; the bar is {BAR:.0%}")

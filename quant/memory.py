@@ -54,6 +54,8 @@ class Pool:
     """Rows of logits that are asked for at once."""
     state_bytes: int = 0
     """Recurrent states of all sequence ids."""
+    may_turn: bool = False
+    """Attention may change between flash and the other kind, for which values lie otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,9 @@ class MemoryUse:
     """Interpreter and libraries."""
     growing: int
     """The copy of what a pool held, when it last grew. There is no scratch memory then."""
+    turning: int
+    """Copies of what it holds, while attention changes to the other kind: only on processors where
+    that pays, and only where so much is free."""
     mapped: bool = False
     """`weights` are pages of a file, which the system can drop and read again."""
     uncertain: int = 0
@@ -98,8 +103,13 @@ class MemoryUse:
 
     @property
     def total(self) -> int:
-        """The most on the way there, which is what VmHWM shows."""
+        """The most on the way there, which is what VmHWM shows; `most` if attention changed."""
         return self.held + max(0, self.growing - self.compute)
+
+    @property
+    def most(self) -> int:
+        """What VmHWM shows if attention changed too."""
+        return max(self.total, self.held + self.turning)
 
     @property
     def needed(self) -> int:
@@ -131,6 +141,7 @@ def memory_use(shape: ModelShape, weights: Weights, pool: Pool) -> MemoryUse:
         vocabulary=vocabulary_bytes(shape),
         base=RUNTIME_BASE_BYTES,
         growing=pool.copied_cells * token_bytes,
+        turning=_turning_bytes(shape, pool) if pool.may_turn else 0,
         mapped=weights.mapped,
     )
 
@@ -158,6 +169,14 @@ def estimated_use(
     if not knows_kv:
         guessed += use.kv + use.growing
     return replace(use, uncertain=int(guessed * (GUESS_FACTOR - 1)))
+
+
+def _turning_bytes(shape: ModelShape, pool: Pool) -> int:
+    """What was saved, the same the other way round, and on the way there its values once more."""
+    keys_only = replace(shape, value_length=0)
+    everything = shape.kv_bytes_per_token(pool.kv_type, pool.kv_type)
+    values = everything - keys_only.kv_bytes_per_token(pool.kv_type, pool.kv_type)
+    return pool.used_cells * (2 * everything + values)
 
 
 def vocabulary_bytes(shape: ModelShape) -> int:

@@ -82,19 +82,22 @@ class Database:
         self._scrub_or_wait()
 
     def _refuse_foreign(self) -> None:
-        (application,) = self._connection.execute("PRAGMA application_id").fetchone()
-        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        # In one transaction: another process may be making the file right now.
+        with self.read() as connection:
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            version = self._version()
         if application != APPLICATION_ID and (application or tables):
             raise ChatsForeign(
                 f"{self.path} is a database of another program.",
                 "Move it away: Hearth keeps its chats in a file of that name.",
             )
-        if self._version() > LATEST:
+        if version > LATEST:
             raise ChatsForeign(
                 f"The chats in {self.path} were kept by a newer Hearth "
-                f"(version {self._version()} of the file; this Hearth knows {LATEST}).",
+                f"(version {version} of the file; this Hearth knows {LATEST}).",
                 "Update Hearth, or set HEARTH_HOME to begin an empty history elsewhere.",
-                version=self._version(),
+                version=version,
                 known=LATEST,
             )
 

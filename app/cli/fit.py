@@ -184,6 +184,9 @@ def _print_one(state: State, verdict: Verdict) -> None:
     if found.use.total > found.use.held:
         rows.append(("more while the pool grows", words.size(found.use.total - found.use.held)))
     rows.append(("in all, at most", words.size(found.use.total)))
+    if found.use.turning:
+        more = found.use.most - found.use.total
+        rows.append(("if attention changes, and that is free, more", words.size(max(0, more))))
     if found.use.uncertain:
         rows.append(("give or take", words.size(found.use.uncertain)))
     out.table(rows, right=(1,))

@@ -61,7 +61,8 @@ def open_app(state: State, model: str, flags: Layer) -> int:
 
 async def _run(app: HearthApp, host: HostConnection) -> int:
     try:
-        return await app.run_async() or 0
+        await app.run_async()
+        return app.return_code or 0
     finally:
         await app.sessions.close()
         await host.close()

@@ -73,9 +73,10 @@ def memory_of(
 ) -> MemoryUse:
     """What a worker takes whose pool holds `tokens`, with nothing on a GPU.
 
-    Counted is what cannot be done without. A prompt that is computed beside the streams of others
-    (`side_prefill`), a change of attention (`store.turn`), kept prefixes on the shelf and a context
-    for embeddings take more, and happen only where that is free.
+    Its `total` is what cannot be done without; a change of attention (`store.turn`) is in `most`. A
+    prompt that is computed beside the streams of others (`side_prefill`), kept prefixes on the
+    shelf and a context for embeddings take more; like the change of attention, they happen only
+    where that is free.
 
     Args:
         header: of the model.
@@ -100,6 +101,8 @@ def is_mapped(weight_bytes: int, available_bytes: int) -> bool:
 def pool_of(facts: GgufFacts, plan: ContextPlan, tokens: int) -> Pool:
     """The pool of `plan` when it has come to hold `tokens`, as the memory calculator wants it."""
     cells, copied = pool_cells(plan, tokens)
+    a_state = state_bytes(facts)
+    windows = facts.value(f"{facts.architecture}.attention.sliding_window", 0)
     return Pool(
         cells=cells,
         copied_cells=copied,
@@ -108,7 +111,8 @@ def pool_of(facts: GgufFacts, plan: ContextPlan, tokens: int) -> Pool:
         sequences=plan.sequences,
         tokens=plan.ubatch,
         flash=plan.flash_attention != 0,
-        state_bytes=state_bytes(facts) * plan.sequences,
+        state_bytes=a_state * plan.sequences,
+        may_turn=plan.flash_attention < 0 and not a_state and not windows,
     )
 
 

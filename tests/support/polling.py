@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from textual.app import App
 from textual.pilot import Pilot
 
 
@@ -14,3 +16,8 @@ async def until(pilot: Pilot[object], holds: Callable[[], object], most: int = 6
             return
         await pilot.pause(0.01)
     raise AssertionError("waited too long")
+
+
+def notices(app: App[Any]) -> str:
+    """What the app has told in notices that are still shown."""
+    return "\n".join(notice.message for notice in app._notifications)

@@ -183,7 +183,9 @@ def test_the_end_of_a_log_is_read_and_no_more(tmp_path):
     assert tail(path) == []
     path.write_bytes(b"".join(b"line %d \xff\n" % number for number in range(100_000)))
     lines = tail(path, 3)
-    assert lines == [f"line {number} \N{REPLACEMENT CHARACTER}" for number in range(99_997, 100_000)]
+    assert lines == [
+        f"line {number} \N{REPLACEMENT CHARACTER}" for number in range(99_997, 100_000)
+    ]
     assert len(tail(path, 10**6)) < 10_000
     path.write_bytes(b"x" * 200_000)
     assert tail(path) == []

@@ -56,10 +56,14 @@ def inherited(tmp_path: Path) -> Settings:
 
 @asynccontextmanager
 async def filling(
-    settings: dict[str, Any], inherited: Settings, width: int = 80, model: str = "guide"
+    settings: dict[str, Any],
+    inherited: Settings,
+    width: int = 80,
+    model: str = "guide",
+    height: int = 40,
 ) -> AsyncIterator[tuple[FormApp, Pilot[None]]]:
     app = FormApp(settings, inherited, model)
-    async with app.run_test(size=(width, 40)) as pilot:
+    async with app.run_test(size=(width, height)) as pilot:
         await settle(app, pilot)
         yield app, pilot
 
@@ -93,7 +97,7 @@ async def test_without_a_change_nothing_is_set(
 async def test_each_row_says_value_origin_range_and_default(
     inherited: Settings, width: int
 ) -> None:
-    async with filling({"set": {"min_p": 0.2}}, inherited, width) as (app, pilot):
+    async with filling({"set": {"min_p": 0.2}}, inherited, width, height=80) as (app, pilot):
         app.row("temperature").query_one(Input).focus()
         await settle(app, pilot)
         shown = " ".join(text_of(app).replace("│", " ").split())
@@ -172,49 +176,47 @@ async def test_thinking_is_its_own_on_or_off(inherited: Settings) -> None:
         assert (await save(app, pilot))["thinking"] is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "source"),
-    [
+@in_loop
+async def test_answers_can_have_a_form(inherited: Settings) -> None:
+    forms = [
         ("json", "", ""),
         ("json_schema", '{"type": "object"}', '{"type": "object"}'),
         ("regex", "[a-z]+", "[a-z]+"),
-        ("choice", "yes\nno [b]\n", '["yes", "no [b]"]'),
         ("choice", '["a\\nb", "c"]', '["a\\nb", "c"]'),
-    ],
-)
-@in_loop
-async def test_answers_can_have_a_form(
-    inherited: Settings, kind: str, text: str, source: str
-) -> None:
+        ("choice", "yes\nno [b]\n", '["yes", "no [b]"]'),
+    ]
     async with filling({}, inherited) as (app, pilot):
-        app.form.form.query_one(Select).value = kind
-        await settle(app, pilot)
         area = app.form.form.query_one(TextArea)
-        assert area.display is bool(source)
-        area.load_text(text)
-        await settle(app, pilot)
+        for kind, text, source in forms:
+            app.form.form.query_one(Select).value = kind
+            await pilot.pause()
+            assert area.display is bool(source)
+            area.load_text(text)
+            await pilot.pause()
+            assert app.form.answer["constraint"] == {"kind": kind, "source": source}
+            check_chat_settings(app.form.answer)
         answer = await save(app, pilot)
-        assert answer["constraint"] == {"kind": kind, "source": source}
-        check_chat_settings(answer)
     async with filling(answer, inherited) as (app, pilot):
+        assert app.form.form.query_one(TextArea).text == "yes\nno [b]"
         assert app.form.answer == answer
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"), [("json_schema", "{"), ("json_schema", "[]"), ("choice", ""), ("regex", "")]
-)
 @in_loop
-async def test_a_form_that_cannot_be_followed_is_told(
-    inherited: Settings, kind: str, text: str
-) -> None:
+async def test_a_form_that_cannot_be_followed_is_told(inherited: Settings) -> None:
     async with filling({}, inherited) as (app, pilot):
-        app.form.form.query_one(Select).value = kind
-        await settle(app, pilot)
-        app.form.form.query_one(TextArea).load_text(text)
-        await settle(app, pilot)
-        assert app.form.form.error and "1 cannot be used" in text_of(app)
-        assert await save(app, pilot) is OPEN
-        assert app.form.focused is app.form.form.query_one(TextArea)
+        for kind, text in (
+            ("json_schema", "{"),
+            ("json_schema", "[]"),
+            ("choice", ""),
+            ("regex", ""),
+        ):
+            app.form.form.query_one(Select).value = kind
+            await pilot.pause()
+            app.form.form.query_one(TextArea).load_text(text)
+            await settle(app, pilot)
+            assert app.form.form.error and "1 cannot be used" in text_of(app)
+            assert await save(app, pilot) is OPEN
+            assert app.form.focused is app.form.form.query_one(TextArea)
 
 
 @in_loop

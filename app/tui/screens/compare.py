@@ -3,147 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from collections.abc import AsyncGenerator
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Container
 from textual.screen import ModalScreen
-from textual.widgets import Footer, Input, Select, Static
+from textual.widgets import Footer, Input
 
-from hearth.app.chats.tree import ChatMessage, Thread
+from hearth.app.chats.store import ChatStore
+from hearth.app.chats.tree import ChatMessage, Numbers
 from hearth.app.terminal import safe_text
-from hearth.app.tui.count import Count
-from hearth.app.tui.request import build
 from hearth.app.tui.services import Services
-from hearth.app.tui.shown import line_of
-from hearth.app.tui.widgets.message import Shown, State
-from hearth.app.tui.widgets.transcript import Transcript
-from hearth.backends.contract import Event, Failed, Finished, Progress, Started, Token
-from hearth.backends.errors import HearthError, from_info
+from hearth.app.tui.widgets.compare_column import CompareColumn
+from hearth.app.tui.widgets.fields import SafeInput
+from hearth.backends.errors import HearthError
 
-
-class Column(Vertical):
-    """One model's answers."""
-
-    DEFAULT_CSS = """
-    Column { width: 1fr; padding: 0 1; }
-    Column .numbers { height: 1; color: $text-muted; }
-    """
-
-    def __init__(self, names: list[str], model: str, *, id: str) -> None:  # noqa: A002
-        super().__init__(id=id)
-        self._names = names
-        self._model = model
-        self._asked = 0
-
-    def compose(self) -> ComposeResult:
-        options = [(safe_text(name), name) for name in self._names]
-        yield Select(options, value=self._model, allow_blank=False, compact=True)
-        yield Transcript()
-        yield Static("", classes="numbers", markup=False)
-
-    @property
-    def model(self) -> str:
-        return str(self.query_one(Select).value)
-
-    async def ask(self, services: Services, text: str) -> None:
-        """Stream the answer of this column's model to `text`."""
-        self._asked += 1
-        question, answer = f"q{self._asked}", f"a{self._asked}"
-        transcript = self.query_one(Transcript)
-        await transcript.append(Shown(question, "user", text))
-        await transcript.append(Shown(answer, "assistant", "", state="streaming"))
-        said: list[str] = []
-        thought: list[str] = []
-        state: State = "stopped"
-        note = "Stopped."
-        count = Count()
-        try:
-            await self._stream(services, text, answer, said, thought, count)
-            state, note = "complete", ""
-        except HearthError as error:
-            state, note = "failed", f"{error.message} {error.hint}".strip()
-        finally:
-            shown = Shown(
-                answer,
-                "assistant",
-                "".join(said),
-                "".join(thought),
-                state=state,
-                note=note,  # type: ignore[arg-type]
-            )
-            await transcript.replace(shown)
-            numbers = line_of(count.numbers())
-            self.query_one(".numbers", Static).update(safe_text(numbers))
-
-    async def _stream(
-        self,
-        services: Services,
-        text: str,
-        answer: str,
-        said: list[str],
-        thought: list[str],
-        count: Count,
-    ) -> None:
-        transcript = self.query_one(Transcript)
-        view = transcript.answer(answer)
-        view.status("loading the model")
-        chosen = services.choose(self.model, {})
-        backend = await services.host.backend(chosen.spec)
-        info = await backend.info()
-        count.model, count.quantization = info.name, info.quantization
-        thread = Thread(
-            id=f"compare-{self.id}",
-            title="",
-            created_at=0.0,
-            changed_at=0.0,
-            pinned=False,
-            archived=False,
-            model=self.model,
-            system="",
-            settings={},
-            leaf=None,
-            messages=0,
-        )
-        request = build(thread, [ChatMessage(answer, None, "user", text)], chosen.use, info)
-        count.began_s = time.monotonic()
-        generated = cast("AsyncGenerator[Event, None]", backend.generate(request))
-        async with contextlib.aclosing(generated) as events:
-            async for event in events:
-                if isinstance(event, Failed):
-                    raise from_info(event.error)
-                if isinstance(event, Finished):
-                    count.finished = event
-                elif isinstance(event, Started):
-                    count.started = event
-                    view.status("reading the prompt")
-                elif isinstance(event, Progress):
-                    view.status(f"reading the prompt {event.done:,}/{event.total:,}")
-                elif isinstance(event, Token):
-                    count.tokens(len(event.ids))
-                    (thought if event.channel == "reasoning" else said).append(event.text)
-                    view.feed(event.text, event.channel)
+if TYPE_CHECKING:
+    from hearth.app.tui.app import HearthApp
 
 
 class CompareScreen(ModalScreen[None]):
-    """Two models, one prompt.
+    """Two models, one prompt; the better one can be gone on with as a chat.
 
     Args:
-        left, right: names of models; the right one may be empty.
+        left, right: names or paths of models; an empty right one: another one that is here.
     """
 
     DEFAULT_CSS = """
     CompareScreen { background: $background; }
-    CompareScreen > Horizontal { height: 1fr; }
-    CompareScreen > Input { margin: 0 1; }
+    CompareScreen > .columns { height: 1fr; layout: horizontal; }
+    CompareScreen #right { border-left: solid $panel; }
+    CompareScreen > SafeInput { margin: 0; }
+    CompareScreen.-narrow > .columns { layout: vertical; }
+    CompareScreen.-narrow #right { border-left: none; border-top: solid $panel; }
     """
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
+        (0, "-narrow"),
+        (80, "-wide"),
+    ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "stop, then close", id="compare.close"),
+        Binding("ctrl+l", "go_on('left')", "go on with the left", id="compare.left"),
+        Binding("ctrl+r", "go_on('right')", "with the right", id="compare.right"),
     ]
 
     def __init__(self, services: Services, left: str, right: str = "") -> None:
@@ -152,34 +55,88 @@ class CompareScreen(ModalScreen[None]):
         self._left, self._right = left, right
 
     def compose(self) -> ComposeResult:
-        names = [model.name for model in self._services.library.found()]
-        left = self._left if self._left in names else names[0]
-        others = [name for name in names if name != left]
-        right = self._right if self._right in names else (others or names)[0]
-        with Horizontal():
-            yield Column(names, left, id="left")
-            yield Column(names, right, id="right")
-        yield Input(placeholder="One question for both", id="question")
+        found = [model.name for model in self._services.library.found()]
+        others = [name for name in found if name != self._left]
+        right = self._right or (others[0] if others else self._left)
+        names = list(dict.fromkeys((self._left, right, *found)))
+        with Container(classes="columns"):
+            yield CompareColumn(self._services, names, self._left, id="left")
+            yield CompareColumn(self._services, names, right, id="right")
+        yield SafeInput(placeholder="One question for both; Enter asks", id="question")
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        self.query_one("#question", Input).focus()
+        """Begin with the question."""
+        self.query_one("#question").focus()
+
+    @property
+    def is_busy(self) -> bool:
+        """Answers are under way."""
+        return any(one.group == "compare" and not one.is_finished for one in self.workers)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Ask both, once both have ended."""
         text = event.value.strip()
-        if text:
-            event.input.clear()
-            self.ask(text)
+        if not text:
+            return
+        if self.is_busy:
+            self._tell("Answers are under way; Escape stops them.")
+            return
+        event.input.clear()
+        self.ask(text)
 
     @work(group="compare", exclusive=True)
     async def ask(self, text: str) -> None:
         """Let both answer at the same time."""
-        await asyncio.gather(*(column.ask(self._services, text) for column in self.query(Column)))
+        await asyncio.gather(*(column.ask(text) for column in self.query(CompareColumn)))
 
     def action_leave(self) -> None:
         """Stop the answers; with none under way, close."""
-        running = [w for w in self.workers if w.group == "compare" and not w.is_finished]
-        if running:
+        if self.is_busy:
             self.workers.cancel_group(self, "compare")
         else:
             self.dismiss(None)
+
+    @work(group="go-on", exclusive=True)
+    async def action_go_on(self, side: str) -> None:
+        """Keep what was said on one side as a chat, and go on there."""
+        column = self.query_one(f"#{side}", CompareColumn)
+        if self.is_busy or not column.messages:
+            why = "Answers are under way; Escape stops them." if self.is_busy else "Ask first."
+            self._tell(why)
+            return
+        chats = self._services.chats
+        try:
+            thread = await asyncio.to_thread(_keep, chats, column.model, column.messages)
+        except HearthError as error:
+            self._tell(f"{error.message} {error.hint}")
+            return
+        app = cast("HearthApp", self.app)
+        app.wanted_thread = thread
+        self.dismiss(None)  # The chat below shows what is wanted when it is shown again.
+
+    def _tell(self, text: str) -> None:
+        self.app.notify(safe_text(text), severity="warning", markup=False)
+
+
+def _keep(chats: ChatStore, model: str, messages: list[ChatMessage]) -> str:
+    """Keep `messages` as a new chat; returns its id."""
+    thread = chats.create(model=model).id
+    parent: str | None = None
+    for message in messages:
+        if message.role == "user":
+            parent = chats.add(thread, parent, "user", message.content).id
+            continue
+        numbers = message.numbers or Numbers()
+        parent = chats.begin_answer(thread, parent, numbers.model or model).id
+        chats.end_answer(
+            parent,
+            message.content,
+            message.reasoning,
+            message.tool_calls,
+            state="complete" if message.state == "streaming" else message.state,
+            finish_reason=message.finish_reason,
+            error=message.error,
+            numbers=numbers,
+        )
+    return thread

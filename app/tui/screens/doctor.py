@@ -16,6 +16,7 @@ from textual.worker import get_current_worker
 
 from hearth.app.doctor import Finding, examine
 from hearth.app.settings import Settings
+from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.widgets.finding import FindingLine
 from hearth.backends.errors import SettingsError
@@ -119,4 +120,4 @@ def as_text(findings: Sequence[Finding]) -> str:
         lines.append(f"{_MARKS[finding.state]} {finding.subject:16} {finding.text}")
         if finding.state != "ok":
             lines += (f"{'':19}{line}" for line in finding.cure.splitlines())
-    return "\n".join(lines)
+    return safe_text("\n".join(lines))

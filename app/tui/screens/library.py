@@ -3,377 +3,410 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import DataTable, Input, Static, TabbedContent, TabPane
+from textual.timer import Timer
+from textual.widgets import Input, Static, TabbedContent, TabPane
 
-from hearth.app.library.adopt import adopt, plan_adoption
+from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.catalogue import Entry, load_catalogue
-from hearth.app.library.download import Download
 from hearth.app.library.downloads import DownloadItem
+from hearth.app.library.errors import RepositoryNotFound
+from hearth.app.library.fit import Fit
 from hearth.app.library.hub import HubModel
-from hearth.app.library.hub_files import Choice, offer, parse_reference
+from hearth.app.library.hub_files import Reference, parse_reference
 from hearth.app.library.local import LocalModel
-from hearth.app.library.removal import plan_removal, remove
-from hearth.app.sizes import format_size
+from hearth.app.library.menu import fit_of_entry, fit_of_file, room_for
 from hearth.app.terminal import safe_text
+from hearth.app.tui import library_rows as rows
+from hearth.app.tui.library_actions import LibraryActions
 from hearth.app.tui.screens.base import HearthScreen
-from hearth.app.tui.screens.dialogs import AskLine, Confirm
-from hearth.app.tui.screens.pick_file import PickFile
-from hearth.app.tui.widgets.cells import bar, cell, number
+from hearth.app.tui.screens.dialogs import Confirm
+from hearth.app.tui.widgets.column_list import ColumnList
+from hearth.app.tui.widgets.fields import SafeInput
 from hearth.backends.errors import HearthError
 
-_TICK_S = 0.5
+_TICK_S: Final = 0.5
+_TAB_OF: Final = {
+    "chat": ("here",),
+    "remove": ("here",),
+    "quantize": ("here",),
+    "import": ("here",),
+    "unload": ("here",),
+    "pull": ("worth", "hub"),
+    "pause": ("downloads",),
+    "cancel": ("downloads",),
+    "move": ("downloads",),
+}
+"""Where each action has something to act on."""
 
 
 class LibraryScreen(HearthScreen):
-    """Four tables, one a tab."""
+    """Four lists, one a tab."""
 
     NAME = "library"
     DEFAULT_CSS = """
     LibraryScreen TabbedContent { height: 1fr; }
-    LibraryScreen DataTable { height: 1fr; background: $surface; }
-    LibraryScreen #about { height: auto; max-height: 6; padding: 0 1; color: $text-muted; }
-    LibraryScreen Input { margin: 0 0 1 0; }
+    LibraryScreen TabPane { padding: 0; }
+    LibraryScreen ColumnList { height: 1fr; padding: 1 1 0 1; }
+    LibraryScreen ColumnList > OptionList { height: 1fr; }
+    LibraryScreen #query { border: tall $border-blurred; height: 3; }
+    LibraryScreen #query:focus { border: tall $border; }
+    LibraryScreen #about {
+        height: auto; min-height: 2; max-height: 5; padding: 0 1; margin-top: 1;
+        color: $text-muted;
+    }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "chat / pull", id="library.choose"),
+        Binding("c", "chat", "chat", id="library.chat"),
+        Binding("p", "pull", "pull", id="library.pull"),
         Binding("d,delete", "remove", "delete", id="library.delete"),
         Binding("z", "quantize", "quantize", id="library.quantize"),
-        Binding("i", "import", "import a file", id="library.import"),
-        Binding("slash", "search", "search the Hub", id="library.search"),
-        Binding("space", "pause", "pause / go on", id="library.pause", show=False),
-        Binding("x", "cancel", "cancel", id="library.cancel", show=False),
-        Binding("ctrl+up", "move(-1)", "earlier", id="library.earlier", show=False),
-        Binding("ctrl+down", "move(1)", "later", id="library.later", show=False),
+        Binding("i", "import", "import", id="library.import"),
+        Binding("u", "unload", "unload", id="library.unload"),
+        Binding("space", "pause", "pause / go on", id="library.pause"),
+        Binding("x", "cancel", "cancel", id="library.cancel"),
+        Binding("ctrl+up", "move(-1)", "earlier", id="library.earlier"),
+        Binding("ctrl+down", "move(1)", "later", id="library.later"),
+        Binding("slash", "search", "find on the Hub", id="library.search"),
         Binding("r", "refresh", "read anew", id="library.refresh", show=False),
+        Binding("1", "tab('here')", "here", id="library.tab-here", show=False),
+        Binding("2", "tab('worth')", "worth having", id="library.tab-worth", show=False),
+        Binding("3", "tab('hub')", "the Hub", id="library.tab-hub", show=False),
+        Binding("4", "tab('downloads')", "downloads", id="library.tab-downloads", show=False),
+        Binding("down", "enter_list", "list", id="library.list", show=False),
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self._here: list[LocalModel] = []
-        self._worth: list[Entry] = []
-        self._found: list[HubModel] = []
-        self._items: tuple[DownloadItem, ...] = ()
+        self._here: dict[str, LocalModel] = {}
+        self._worth: dict[str, Entry] = {}
+        self._found: dict[str, HubModel] = {}
+        self._items: dict[str, DownloadItem] = {}
+        self._fits: dict[str, Fit] = {}
+        """By the name of a catalogue's entry, and by the path of a model that is here."""
+        self._actions = LibraryActions(self)
+        self._tab = "here"
+        self._timer: Timer | None = None
 
     def body(self) -> ComposeResult:
         with TabbedContent(id="tabs"):
-            with TabPane("Here", id="here"):
-                yield self._table("here-table")
-            with TabPane("Worth having", id="worth"):
-                yield self._table("worth-table")
-            with TabPane("Hub", id="hub"):
-                yield Input(placeholder="Name of a model, or organisation/name", id="query")
-                yield self._table("hub-table")
-            with TabPane("Downloads", id="downloads"):
-                yield self._table("downloads-table")
+            with TabPane("1 Here", id="here"):
+                yield ColumnList(*rows.HERE, empty="No model is here.", id="here-list")
+            with TabPane("2 Worth having", id="worth"):
+                yield ColumnList(*rows.WORTH, id="worth-list")
+            with TabPane("3 Hub", id="hub"):
+                yield SafeInput(
+                    placeholder="Words of a name, or organisation/name, or …/name:Q4_K_M",
+                    id="query",
+                )
+                empty = "Write what to look for and press Enter. Only this asks the network."
+                yield ColumnList(*rows.HUB, empty=empty, id="hub-list")
+            with TabPane("4 Downloads", id="downloads"):
+                empty = "Nothing is being downloaded. Tabs 2 and 3 have what can be."
+                yield ColumnList(*rows.DOWNLOADS, empty=empty, id="downloads-list")
         yield Static("", id="about", markup=False)
-
-    @staticmethod
-    def _table(name: str) -> DataTable[object]:
-        return DataTable(id=name, cursor_type="row", zebra_stripes=False)
 
     def on_mount(self) -> None:
         """Fill what is here, and look at the downloads while the screen is shown."""
-        self._columns("here-table", "Name", "Type", "Size", "Parameters", "Context", "From")
-        self._columns("worth-table", "Name", "Parameters", "Licence", "Context", "Recommended")
-        self._columns("hub-table", "Repository", "Downloads", "Likes", "Licence", "Changed")
-        self._columns("downloads-table", "Name", "State", "Done", "", "Rate", "Left")
+        self._timer = self.set_interval(_TICK_S, self._show_downloads)
+        self._items = self._read_queue()
+        self._show_items()
         self.refresh_models()
-        self.set_interval(_TICK_S, self._show_downloads)
+        self._list("here").list.focus()
 
     def on_screen_resume(self) -> None:
         """A model may have come since."""
-        self.refresh_models()
+        if self._timer is not None:
+            self._timer.resume()
+            self.refresh_models()
 
-    def _columns(self, table: str, *names: str) -> None:
-        self._at(table).add_columns(*names)
+    def on_screen_suspend(self) -> None:
+        """Nobody sees it: look no more."""
+        if self._timer is not None:
+            self._timer.pause()
 
-    def _at(self, table: str) -> DataTable[object]:
-        return self.query_one(f"#{table}", DataTable)
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that mean nothing in a tab are not offered in it."""
+        return self._tab in _TAB_OF.get(action, (self._tab,))
+
+    def _list(self, tab: str) -> ColumnList:
+        return self.query_one(f"#{tab}-list", ColumnList)
 
     @property
-    def _tab(self) -> str:
-        return self.query_one(TabbedContent).active
+    def _chosen(self) -> str | None:
+        """The key of the chosen line of the tab that is shown."""
+        return self._list(self._tab).selected
 
     # ---- what there is
 
     @work(group="here", exclusive=True)
     async def refresh_models(self) -> None:
         """Read the models of this machine, and the catalogue, anew."""
-        self._here = list(await asyncio.to_thread(self.services.library.list))
         try:
-            self._worth = list((await asyncio.to_thread(load_catalogue)).entries)
+            here = await asyncio.to_thread(self.services.library.list)
+            used, loaded = await self._last_chats(), await self._actions.loaded()
+            await asyncio.to_thread(self._read_catalogue)
         except HearthError as error:
             self.tell_error(error)
-        self._fill_here()
-        self._fill_worth()
+            return
+        self._here = {model.name: model for model in here}
+        self._list("here").show(
+            [
+                rows.here_row(
+                    model,
+                    is_loaded=str(model.path) in loaded,
+                    used_at=rows.last_used(used, model),
+                )
+                for model in here
+            ]
+        )
+        self._list("worth").show(
+            [rows.worth_row(entry, self._fits.get(name)) for name, entry in self._worth.items()]
+        )
+        self._describe()
 
-    def _fill_here(self) -> None:
-        table = self._at("here-table")
-        table.clear()
-        for model in self._here:
-            table.add_row(
-                cell(model.name, "" if not model.error else "red"),
-                cell(model.file_type or ("remote" if model.url else "")),
-                number(format_size(model.size_bytes) if model.size_bytes else ""),
-                number(_count(model.parameters)),
-                number(f"{model.context:,}" if model.context else ""),
-                cell(model.origin, "dim"),
-            )
+    async def _last_chats(self) -> dict[str, float]:
+        """When each model was last chatted with, by its name in lower case."""
+        chats = self.services.chats
+        default = self.services.settings.text("model")
+        used: dict[str, float] = {}
+        for archived in (False, True):
+            for thread in await asyncio.to_thread(chats.threads, archived=archived):
+                name = (thread.model or default).lower()
+                if thread.messages:
+                    used[name] = max(used.get(name, 0.0), thread.changed_at)
+        return used
 
-    def _fill_worth(self) -> None:
-        table = self._at("worth-table")
-        table.clear()
-        for entry in self._worth:
-            size = entry.sizes.get(entry.recommended, 0)
-            table.add_row(
-                cell(entry.title),
-                number(_count(entry.parameters)),
-                cell(entry.licence),
-                number(f"{entry.context:,}" if entry.context else ""),
-                cell(f"{entry.recommended}, about {format_size(size)}"),
-            )
+    def _read_catalogue(self) -> None:
+        """The catalogue, and how each model of it suits this machine."""
+        settings = self.services.settings
+        room = room_for(hub_cache(), self.services.paths.cache)
+        self._worth = {entry.name: entry for entry in load_catalogue().entries}
+        for name, entry in self._worth.items():
+            self._fits[name] = fit_of_entry(entry, settings, room)
 
-    def _fill_hub(self) -> None:
-        table = self._at("hub-table")
-        table.clear()
-        for model in self._found:
-            when = model.changed_at.date().isoformat() if model.changed_at else ""
-            table.add_row(
-                cell(model.repo_id + ("  (gated)" if model.gated else "")),
-                number(f"{model.downloads:,}"),
-                number(f"{model.likes:,}"),
-                cell(model.licence),
-                cell(when),
-            )
+    @work(group="fit", exclusive=True)
+    async def _find_fit(self, model: LocalModel) -> None:
+        """How a model that is here suits this machine."""
+        room = room_for(hub_cache(), self.services.paths.cache)
+        settings = self.services.settings
+        try:
+            fit = await asyncio.to_thread(fit_of_file, model.path, model.name, settings, room)
+        except HearthError as error:
+            self.say(f"{error.message} {error.hint}")
+            return
+        self._fits[str(model.path)] = fit
+        self._describe()
+
+    def _read_queue(self) -> dict[str, DownloadItem]:
+        try:
+            return {item.id: item for item in self.services.downloads.items()}
+        except HearthError as error:
+            self.tell_error(error)
+            if self._timer is not None:
+                self._timer.pause()
+            return {}
 
     def _show_downloads(self) -> None:
-        if not self.is_current:
+        before, self._items = self._items, self._read_queue()
+        if before == self._items:
             return
-        try:
-            items = self.services.downloads.items()
-        except HearthError as error:
-            self._about(error.message)
-            return
-        if items == self._items:
-            return
-        self._items = items
-        table = self._at("downloads-table")
-        at = table.cursor_row
-        table.clear()
-        for item in items:
-            share = item.done_bytes / item.total_bytes if item.total_bytes else 0.0
-            rate = f"{format_size(round(item.bytes_per_s))}/s" if item.bytes_per_s else ""
-            table.add_row(
-                cell(item.name),
-                cell(item.activity or item.state, "red" if item.state == "failed" else ""),
-                bar(share),
-                number(f"{format_size(item.done_bytes)} of {format_size(item.total_bytes)}"),
-                number(rate),
-                number(_minutes(item.eta_s)),
-            )
-        if items:
-            table.move_cursor(row=min(at, len(items) - 1))
+        self._show_items()
+        for ident, item in self._items.items():
+            if item.state == "done" and ident in before and before[ident].state != "done":
+                self.tell(f"{item.name} is here.")
+                self.refresh_models()
+
+    def _show_items(self) -> None:
+        self._list("downloads").show([rows.download_row(item) for item in self._items.values()])
+        if self._tab == "downloads":
+            self._describe()
+
+    def on_option_list_option_highlighted(self) -> None:
+        """Say more about the line."""
         self._describe()
 
-    def on_data_table_row_highlighted(self) -> None:
-        """Say more about the row."""
-        self._describe()
-
-    def on_tabbed_content_tab_activated(self) -> None:
+    def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
+        """Other keys mean something now."""
+        self._tab = event.pane.id or "here"
+        self.refresh_bindings()
         self._describe()
 
     def _describe(self) -> None:
-        """One or two lines about what is highlighted."""
-        row = self._row()
+        """Say more about the chosen line."""
+        key = self._chosen
         text = ""
-        if row is None:
-            text = _NOTHING.get(self._tab, "")
-        elif self._tab == "here":
-            model = self._here[row]
-            text = model.error or model.url or str(model.path)
-        elif self._tab == "worth":
-            entry = self._worth[row]
-            text = f"{entry.summary} {entry.repo}"
-        elif self._tab == "downloads":
-            error = self._items[row].error
-            text = f"{error.message} {error.hint}" if error else self._items[row].file
-        self._about(text)
+        if key is None:
+            pass
+        elif self._tab == "here" and key in self._here:
+            model = self._here[key]
+            fit = self._fits.get(str(model.path))
+            text = rows.about_here(model, fit)
+            if fit is None and not model.error and not model.url:
+                self._find_fit(model)
+        elif self._tab == "worth" and key in self._worth:
+            text = rows.about_entry(self._worth[key], self._fits.get(key))
+        elif self._tab == "hub" and key in self._found:
+            text = rows.about_hub(self._found[key], self.services.hub.endpoint)
+        elif self._tab == "downloads" and key in self._items:
+            text = rows.about_download(self._items[key])
+        self.say(text)
 
-    def _about(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Show `text` below the lists."""
         self.query_one("#about", Static).update(safe_text(text))
 
-    def _row(self) -> int | None:
-        table = self._at(f"{self._tab}-table")
-        lists = {
-            "here": self._here,
-            "worth": self._worth,
-            "hub": self._found,
-            "downloads": self._items,
-        }
-        rows = len(lists[self._tab])
-        return table.cursor_row if 0 <= table.cursor_row < rows else None
+    # ---- where one is
 
-    # ---- what the user does
-
-    def on_data_table_row_selected(self) -> None:
-        self.action_choose()
-
-    @work(group="choose")
-    async def action_choose(self) -> None:
-        """Chat with the model, or choose what to download of it."""
-        row = self._row()
-        if row is None:
-            return
-        if self._tab == "here":
-            await self.told(self._chat_with(self._here[row]))
-        elif self._tab == "worth":
-            await self.told(self.pull(self._worth[row].repo))
-        elif self._tab == "hub":
-            await self.told(self.pull(self._found[row].repo_id))
-
-    async def _chat_with(self, model: LocalModel) -> None:
-        name = str(model.path) if model.origin == "path" else model.name
-        session = await self.sessions.create(model=name)
-        self.hearth.wanted_thread = session.thread.id
-        self.hearth.action_go("chat")
-
-    async def pull(self, repo_id: str) -> None:
-        """Let the user choose a file of the repository, and download it."""
-        reference = parse_reference(repo_id)
-        hub = self.services.hub
-        self._about(f"Asking the Hub for {repo_id} …")
-        repository = await asyncio.to_thread(hub.repository, reference.repo_id, reference.revision)
-        found = offer(repository)
-        choice: Choice | None = await self.app.push_screen_wait(PickFile(repository, found))
-        if choice is None:
-            return
-        download = Download(
-            repository.repo_id, repository.revision, repository.commit, choice.files
-        )
-        await self.services.downloads.add(download, f"{repository.repo_id}:{choice.name}")
-        self.query_one(TabbedContent).active = "downloads"
+    def action_tab(self, tab: str) -> None:
+        """Show another list."""
+        self.query_one(TabbedContent).active = tab
+        wants_words = tab == "hub" and not self._found
+        target = self.query_one("#query") if wants_words else self._list(tab).list
+        self.call_after_refresh(target.focus)
 
     def action_search(self) -> None:
-        """Search the Hub."""
+        """Write what to look for on the Hub."""
         self.query_one(TabbedContent).active = "hub"
-        self.query_one("#query", Input).focus()
+        self.call_after_refresh(self.query_one("#query").focus)
 
-    @work(group="search", exclusive=True)
-    async def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Look on the Hub for what was typed."""
-        query = event.value.strip()
-        if not query:
-            return
-        self._about("Asking the Hub …")
-        hub = self.services.hub
-        try:
-            self._found = await asyncio.to_thread(lambda: hub.search(query, tag="gguf"))
-        except HearthError as error:
-            self._found = []
-            self._about(f"{error.message} {error.hint}".strip())
-        else:
-            self._about(f"{len(self._found)} found")
-        self._fill_hub()
-        if self._found:
-            self._at("hub-table").focus()
-
-    @work(group="remove")
-    async def action_remove(self) -> None:
-        """Delete the model, after saying what that frees."""
-        row = self._row()
-        if self._tab == "downloads":
-            self.action_cancel()
-        if self._tab == "here" and row is not None:
-            await self.told(self._remove(self._here[row]))
-
-    async def _remove(self, model: LocalModel) -> None:
-        library = self.services.library
-        found = await asyncio.to_thread(library.resolve, model.name)
-        removal = await asyncio.to_thread(plan_removal, found, library)
-        detail = "\n".join((*map(str, removal.paths), *removal.keeps))
-        question = f"Delete {model.name}? It frees {format_size(removal.frees_bytes)}."
-        if await self.app.push_screen_wait(Confirm(question, detail)):
-            await self.services.host.unload(str(found.path))
-            await asyncio.to_thread(remove, removal)
-            self.refresh_models()
-
-    def action_quantize(self) -> None:
-        """Quantize the model."""
-        row = self._row()
-        if self._tab == "here" and row is not None:
-            self.hearth.wanted_source = self._here[row].path
-            self.hearth.action_go("quantize")
-
-    @work(group="import")
-    async def action_import(self) -> None:
-        """Copy a model file into the library."""
-        path = await self.app.push_screen_wait(AskLine("GGUF file or folder", ""))
-        if path:
-            await self.told(self._import(Path(path).expanduser()))
-
-    async def _import(self, path: Path) -> None:
-        library = self.services.library
-        adoption = await asyncio.to_thread(plan_adoption, path, library)
-        self.tell(f"Copying {format_size(adoption.size_bytes)} …")
-        await asyncio.to_thread(adopt, adoption)
-        self.refresh_models()
+    def action_enter_list(self) -> None:
+        """Go from the tabs or from what is looked for to the list."""
+        self._list(self._tab).list.focus()
 
     def action_refresh(self) -> None:
         """Read the models of this machine anew."""
+        self._fits.clear()
         self.refresh_models()
+
+    def on_option_list_option_selected(self) -> None:
+        """Enter does what one most likely wants."""
+        if self._tab == "here":
+            self.action_chat()
+        elif self._tab != "downloads":
+            self.action_pull()
+
+    # ---- models that are here
+
+    @work(group="chat", exclusive=True)
+    async def action_chat(self) -> None:
+        """Begin a chat with the model."""
+        if (model := self._here.get(self._chosen or "")) is not None:
+            await self.told(self._actions.chat(model))
+
+    def action_quantize(self) -> None:
+        """Quantize the model."""
+        if (model := self._here.get(self._chosen or "")) is not None:
+            self.hearth.wanted_source = model.path
+            self.hearth.action_go("quantize")
+
+    @work(group="here.act", exclusive=True)
+    async def action_unload(self) -> None:
+        """Take the model out of memory."""
+        if (model := self._here.get(self._chosen or "")) is not None:
+            await self.told(self._actions.unload(model))
+            self.refresh_models()
+
+    @work(group="here.act", exclusive=True)
+    async def action_remove(self) -> None:
+        """Delete the model, after saying what that frees."""
+        if (model := self._here.get(self._chosen or "")) is not None:
+            await self.told(self._actions.remove(model))
+            self.refresh_models()
+
+    @work(group="here.act", exclusive=True)
+    async def action_import(self) -> None:
+        """Take a model file into the library."""
+        await self.told(self._actions.import_file())
+        self.refresh_models()
+
+    # ---- models that could be here
+
+    @work(group="search", exclusive=True)
+    async def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Look for what was written, or open the repository that it names."""
+        query = event.value.strip()
+        if query:
+            await self.told(self._look_for(query))
+
+    async def _look_for(self, query: str) -> None:
+        entry = self._worth.get(query.partition(":")[0].lower())
+        if entry is not None:
+            _, colon, quant = query.partition(":")
+            await self._pull(parse_reference(f"{entry.repo}{colon}{quant}"), entry)
+            return
+        if "/" in query and " " not in query:
+            reference = parse_reference(query)
+            try:
+                await self._pull(reference)
+            except RepositoryNotFound as error:
+                await self._search(reference.repo_id.rpartition("/")[2])
+                self.tell_error(error)
+            return
+        await self._search(query)
+
+    async def _search(self, query: str) -> None:
+        self.say("Asking the Hub …")
+        hub = self.services.hub
+        self._found = {}
+        try:
+            found = await asyncio.to_thread(lambda: hub.search(query, tag="gguf"))
+            self._found = {model.repo_id: model for model in found}
+        finally:
+            self._list("hub").show([rows.hub_row(model) for model in self._found.values()])
+            self.say("")
+        if self._found:
+            self._list("hub").list.focus()
+            self._describe()
+        else:
+            self.say(f"The Hub has no GGUF repository with “{query}” in its name.")
+
+    @work(group="pull", exclusive=True)
+    async def action_pull(self) -> None:
+        """Choose what to download of the repository."""
+        key = self._chosen
+        if self._tab == "worth" and key in self._worth:
+            entry = self._worth[key]
+            await self.told(self._pull(parse_reference(entry.repo), entry))
+        elif self._tab == "hub" and key in self._found:
+            await self.told(self._pull(parse_reference(key)))
+
+    async def _pull(self, reference: Reference, entry: Entry | None = None) -> None:
+        if await self._actions.pull(reference, entry):
+            self._show_downloads()
+            self.action_tab("downloads")
+        else:
+            self._describe()
+
+    # ---- downloads
 
     @work(group="downloads")
     async def action_pause(self) -> None:
         """Pause the download, or let it go on."""
-        row = self._row()
-        if self._tab == "downloads" and row is not None:
-            item, downloads = self._items[row], self.services.downloads
-            goes = item.state in ("waiting", "running")
+        if (item := self._items.get(self._chosen or "")) is not None:
+            downloads = self.services.downloads
+            goes = item.state == "running" or (item.state == "waiting" and item.error is None)
             await self.told(downloads.pause(item.id) if goes else downloads.resume(item.id))
+            self._show_downloads()
 
     @work(group="downloads")
     async def action_cancel(self) -> None:
         """Take the download out of the queue."""
-        row = self._row()
-        if self._tab == "downloads" and row is not None:
-            item = self._items[row]
-            if item.state == "done" or await self.app.push_screen_wait(
-                Confirm(f"Cancel {item.name}?", "What arrived is removed.")
-            ):
-                await self.told(self.services.downloads.cancel(item.id))
+        if (item := self._items.get(self._chosen or "")) is not None:
+            question = Confirm(f"Cancel {item.name}?", "What arrived of it is removed.")
+            if item.state != "done" and not await self.app.push_screen_wait(question):
+                return
+            await self.told(self.services.downloads.cancel(item.id))
+            self._show_downloads()
 
     @work(group="downloads")
     async def action_move(self, by: int) -> None:
         """Let the download come earlier or later."""
-        row = self._row()
-        if self._tab == "downloads" and row is not None:
-            await self.told(self.services.downloads.move(self._items[row].id, row + by))
-            self._at("downloads-table").move_cursor(row=max(0, row + by))
-
-
-_NOTHING = {
-    "hub": "Type a name and press Enter. Only this asks the network.",
-    "downloads": "Nothing is being downloaded.",
-}
-
-
-def _count(parameters: int) -> str:
-    """Parameters in words."""
-    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if parameters >= unit:
-            return f"{parameters / unit:.3g}{name}"
-    return str(parameters or "")
-
-
-def _minutes(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+        if (item := self._items.get(self._chosen or "")) is not None:
+            place = list(self._items).index(item.id) + by
+            await self.told(self.services.downloads.move(item.id, place))
+            self._show_downloads()

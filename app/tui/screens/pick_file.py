@@ -2,92 +2,158 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from itertools import groupby
+from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Footer, OptionList, Static
 
+from hearth.app.cli import words
 from hearth.app.library.fit import Fit
-from hearth.app.library.hub import Repository
-from hearth.app.library.hub_files import Choice, Offer
-from hearth.app.sizes import format_size
+from hearth.app.library.hub_files import Choice
+from hearth.app.library.menu import Menu
 from hearth.app.terminal import safe_text
+from hearth.app.tui.library_rows import fit_cell, fit_line, speed_words
+from hearth.app.tui.widgets.cells import cell
+from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
 
-_GROUPS = {"small": "Small", "balanced": "Balanced", "large": "Large"}
+_COLUMNS: Final = (
+    Column("Quant"),
+    Column("Size", 9, right=True),
+    Column("Fit", 7),
+    Column("Needs", 14, right=True, least=74),
+    Column("tok/s", 12, right=True, least=90),
+    Column("", 11),
+)
+_MOST_REFUSED: Final = 3
 
 
 class PickFile(ModalScreen[Choice | None]):
-    """The choices of a repository.
+    """The choices of a repository; None: none of them is taken.
 
     Args:
-        fits: of each choice by its name, as far as that is known.
+        menu: what it offers.
+        endpoint: of the Hub, where terms are accepted.
+        wanted: the name of the choice to begin with; empty: the recommended one.
     """
 
     DEFAULT_CSS = """
     PickFile { align: center middle; }
-    PickFile > Vertical {
-        width: 90%; max-width: 90; height: auto; max-height: 90%;
-        padding: 1 2; background: $surface;
+    PickFile > .dialog {
+        width: 92%; max-width: 110; height: auto; max-height: 92%;
+        padding: 1 1 0 1; background: $surface; border: round $primary;
     }
-    PickFile OptionList { height: auto; max-height: 24; border: none; margin: 1 0; }
+    PickFile Static { padding: 0 1; }
     PickFile .title { text-style: bold; }
     PickFile .more { color: $text-muted; }
+    PickFile .gated { color: $text-warning; }
+    PickFile #about { height: 3; color: $text-muted; margin-top: 1; }
+    PickFile ColumnList { max-height: 26; margin-top: 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "close", id="pick.close"),
+        Binding("escape", "dismiss(None)", "close", id="pick-file.close"),
+        Binding("p", "take", "pull", id="pick-file.take"),
     ]
 
-    def __init__(
-        self, repository: Repository, offer: Offer, fits: dict[str, Fit] | None = None
-    ) -> None:
+    def __init__(self, menu: Menu, endpoint: str, wanted: str = "") -> None:
         super().__init__()
-        self._repository = repository
-        self._offer = offer
-        self._fits = fits or {}
+        self._menu = menu
+        self._endpoint = endpoint
+        self._wanted = menu.choice(wanted).name if wanted else menu.recommended
 
     def compose(self) -> ComposeResult:
-        with Vertical():
-            yield Static(safe_text(self._repository.repo_id), classes="title", markup=False)
-            yield Static(safe_text(self._about()), classes="more", markup=False)
-            yield OptionList(*self._options(), markup=False)
-            yield Static(safe_text(self._refused()), classes="more", markup=False)
+        repository = self._menu.repository
+        with Vertical(classes="dialog"):
+            yield Static(safe_text(repository.repo_id), classes="title", markup=False)
+            yield Static(safe_text(self._facts()), classes="more", markup=False)
+            if repository.gated:
+                terms = f"{self._endpoint}/{repository.repo_id}"
+                gated = f"Gated: accept its terms at {terms} and set HF_TOKEN first."
+                yield Static(safe_text(gated), classes="gated", markup=False)
+            yield ColumnList(*_COLUMNS)
+            if refused := self._refused():
+                yield Static(safe_text(refused), classes="more", markup=False)
+            yield Static("", id="about", markup=False)
+        yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        options = self.query_one(OptionList)
-        options.focus()
-        options.highlighted = options.get_option_index(self._offer.recommended.name)
+        """Begin with the one that most people should take."""
+        found = self.query_one(ColumnList)
+        found.show(self._rows())
+        found.list.focus()
+        # The list is filled once it knows its width.
+        self.call_after_refresh(found.select, self._wanted)
 
-    def _about(self) -> str:
-        licence = self._repository.licence or "no licence named"
-        gated = ", gated: accept the licence on the Hub first" if self._repository.gated else ""
-        return f"{licence}{gated}"
+    def _facts(self) -> str:
+        found = self._menu.repository
+        parts = [
+            found.licence or "licence not stated",
+            f"{words.count(found.parameters)} weights" if found.parameters else "",
+            f"context {found.context:,}" if found.context else "",
+            "gated" if found.gated else "",
+        ]
+        return " · ".join(part for part in parts if part)
 
     def _refused(self) -> str:
-        return "\n".join(f"{file.path}: {file.reason}" for file in self._offer.refused[:3])
+        refused = self._menu.offer.refused
+        lines = [f"{file.path} is left out: {file.reason}." for file in refused[:_MOST_REFUSED]]
+        if len(refused) > _MOST_REFUSED:
+            lines.append(f"{len(refused) - _MOST_REFUSED} more are left out.")
+        return "\n".join(lines)
 
-    def _options(self) -> list[Option]:
-        options: list[Option] = []
-        group = ""
-        for choice in self._offer.choices:
-            if choice.group != group:
-                group = choice.group
-                options.append(Option(Content.styled(_GROUPS[group], "bold"), disabled=True))
-            options.append(Option(self._line(choice), id=choice.name))
-        return options
+    def _rows(self) -> list[Row]:
+        rows: list[Row] = []
+        for group, choices in groupby(self._menu.choices, key=lambda choice: choice.group):
+            rows.append(Row("", (group.capitalize(),)))
+            rows += [self._row(choice) for choice in choices]
+        return rows
 
-    def _line(self, choice: Choice) -> Content:
-        fit = self._fits.get(choice.name)
-        return Content.assemble(
-            f"  {safe_text(choice.name):<14} {format_size(choice.size_bytes):>10}  ",
-            (f"{fit.state:<7}" if fit is not None else "", "$text-muted"),
-            ("  Recommended" if choice.recommended else "", "bold $success"),
+    def _row(self, choice: Choice) -> Row:
+        fit = self._menu.fits[choice.name]
+        note = Content("")
+        if choice.name == self._menu.recommended:
+            note = Content.styled("Recommended", "bold $text-success")
+        elif _is_here(choice, fit):
+            note = Content.styled("here", "$text-muted")
+        about = "about " if fit.use.uncertain else ""
+        return Row(
+            choice.name,
+            (
+                Content("  ") + cell(choice.name),
+                words.size(choice.size_bytes),
+                fit_cell(fit),
+                f"{about}{words.size(fit.use.needed)}",
+                speed_words(fit.speed),
+                note,
+            ),
         )
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        chosen = [one for one in self._offer.choices if one.name == event.option.id]
-        self.dismiss(chosen[0])
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """Say more about how it fits."""
+        name = event.option.id
+        if name is None:
+            return
+        choice, fit = self._menu.choice(name), self._menu.fits[name]
+        line = fit_line(fit)
+        if _is_here(choice, fit):
+            line = f"All of it is here already. {line}"
+        if choice.kind == "safetensors":
+            line = f"For the native backend, which comes with a later version. {line}"
+        self.query_one("#about", Static).update(safe_text(line))
+
+    def on_option_list_option_selected(self) -> None:
+        self.action_take()
+
+    def action_take(self) -> None:
+        """Take the chosen one."""
+        name = self.query_one(ColumnList).selected
+        if name is not None:
+            self.dismiss(self._menu.choice(name))
+
+
+def _is_here(choice: Choice, fit: Fit) -> bool:
+    return not fit.download_bytes and choice.size_bytes > 0

@@ -129,6 +129,7 @@ class SamplingScreen(ModalScreen[dict[str, Any] | None]):
         }
 
     @on(SettingRow.Changed)
+    @on(ConstraintForm.Changed)
     @on(Select.Changed)
     def _show(self) -> None:
         answer = self.answer

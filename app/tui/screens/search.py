@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual import work
 from textual.app import ComposeResult
@@ -12,19 +13,22 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import Hit
 from hearth.app.terminal import safe_text
+from hearth.app.tui.widgets.cells import cell
+from hearth.app.tui.widgets.fields import SafeInput
 from hearth.backends.errors import HearthError
 
-_PAUSE_S = 0.15
+_PAUSE_S: Final = 0.15
+_WHO: Final = {"user": "you", "assistant": "answer", "title": "title"}
 
 
 class SearchScreen(ModalScreen[Hit | None]):
-    """Finds words in titles and messages, as they are typed.
+    """Finds words in titles and messages, archived chats too, as they are typed.
 
     Args:
         query: what to look for at first.
@@ -32,20 +36,23 @@ class SearchScreen(ModalScreen[Hit | None]):
 
     DEFAULT_CSS = """
     SearchScreen { align: center top; }
-    SearchScreen > Vertical {
-        width: 90%;
-        max-width: 100;
-        height: 80%;
-        margin: 2 0;
-        padding: 1 2;
-        background: $surface;
+    SearchScreen > .dialog {
+        width: 92%; max-width: 110; height: 85%; margin: 2 0;
+        padding: 1 1 0 1; background: $surface; border: round $primary;
     }
-    SearchScreen OptionList { height: 1fr; border: none; margin-top: 1; }
-    SearchScreen Static { height: 1; color: $text-muted; }
+    SearchScreen OptionList {
+        height: 1fr; border: none; padding: 0; margin-top: 1; background: transparent;
+        scrollbar-size-vertical: 1;
+    }
+    SearchScreen OptionList:focus { border: none; background-tint: transparent; }
+    SearchScreen SafeInput { border: none; height: 1; padding: 0 1; }
+    SearchScreen #count { height: 1; padding: 0 1; color: $text-muted; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "open", id="search.open", priority=True),
+        Binding("down", "move(1)", "next", id="search.next", priority=True),
+        Binding("up", "move(-1)", "previous", id="search.previous", priority=True),
         Binding("escape", "dismiss(None)", "close", id="search.close"),
-        Binding("down", "focus_hits", "results", id="search.results", show=False),
     ]
 
     def __init__(self, chats: ChatStore, query: str = "") -> None:
@@ -53,55 +60,84 @@ class SearchScreen(ModalScreen[Hit | None]):
         self._chats = chats
         self._query = query
         self._hits: list[Hit] = []
+        self._looked_for = ""
 
     def compose(self) -> ComposeResult:
-        with Vertical():
-            yield Input(self._query, placeholder="Words to look for in all chats", id="query")
+        with Vertical(classes="dialog"):
+            yield SafeInput(self._query, placeholder="Words to look for in all chats", id="query")
             yield OptionList(markup=False)
             yield Static("", id="count", markup=False)
+        yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        self.query_one(Input).focus()
+        """Write, and move in what is found, without leaving the line."""
+        self.query_one(OptionList).can_focus = False
+        self.query_one(SafeInput).focus()
         if self._query:
-            self.look(self._query)
+            self.look(pause_s=0)
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self.look(event.value)
-
-    def on_input_submitted(self) -> None:
-        """Enter opens the first hit."""
-        if self._hits:
-            self.dismiss(self._hits[0])
-
-    def action_focus_hits(self) -> None:
-        """Go from the words to what was found."""
-        self.query_one(OptionList).focus()
+    def on_input_changed(self) -> None:
+        """Look for what is written now."""
+        self.look()
 
     @work(group="search", exclusive=True)
-    async def look(self, query: str) -> None:
-        """Show what is found for `query`."""
-        await asyncio.sleep(_PAUSE_S)
-        said = ""
+    async def look(self, *, pause_s: float = _PAUSE_S, then_open: bool = False) -> None:
+        """Show what is found for what is written, and open the first of it if `then_open`."""
+        await asyncio.sleep(pause_s)
+        query = self.query_one(SafeInput).value
+        archived: set[str] = set()
         try:
-            self._hits = await asyncio.to_thread(self._chats.search, query) if query.strip() else []
-            said = f"{len(self._hits)} found" if query.strip() else ""
+            hits = await asyncio.to_thread(self._chats.search, query) if query.strip() else []
+            if hits:
+                threads = await asyncio.to_thread(self._chats.threads, archived=True)
+                archived = {thread.id for thread in threads}
+            said = _said(query, len(hits))
         except HearthError as error:
-            self._hits, said = [], error.message
+            hits, said = [], f"{error.message} {error.hint}"
+        self._hits, self._looked_for = hits, query
         results = self.query_one(OptionList)
         results.clear_options()
-        results.add_options(Option(_line(hit), id=str(at)) for at, hit in enumerate(self._hits))
-        self.query_one("#count", Static).update(Content(safe_text(said)))
+        results.add_options(Option(_line(hit, archived)) for hit in hits)
+        self.query_one("#count", Static).update(safe_text(said))
+        if then_open and hits:
+            self.dismiss(hits[0])
+
+    def action_move(self, by: int) -> None:
+        """Go to the next result or the one before, as far as there is one."""
+        results = self.query_one(OptionList)
+        if self._hits:
+            at = -1 if results.highlighted is None else results.highlighted
+            results.highlighted = max(0, min(at + by, len(self._hits) - 1))
+
+    def action_open(self) -> None:
+        """Open the chosen result; the first if none was chosen."""
+        if self.query_one(SafeInput).value != self._looked_for:
+            self.look(pause_s=0, then_open=True)
+        elif self._hits:
+            self.dismiss(self._hits[self.query_one(OptionList).highlighted or 0])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._hits[int(str(event.option.id))])
+        """Open what was clicked."""
+        self.dismiss(self._hits[event.option_index])
 
 
-def _line(hit: Hit) -> Content:
-    """Title and date, and below them where the words are."""
-    when = datetime.fromtimestamp(hit.created_at).strftime("%Y-%m-%d")
+def _said(query: str, count: int) -> str:
+    if not query.strip():
+        return ""
+    return f"{count} found" if count else "Nothing found. Every word must stand in one message."
+
+
+def _line(hit: Hit, archived: Container[str]) -> Content:
+    """Title, date and whose words they are, and below them where the words stand."""
+    when = datetime.fromtimestamp(hit.created_at).date().isoformat()
+    facts = [when, _WHO.get(hit.role, hit.role)]
+    if hit.thread_id in archived:
+        facts.append("archived")
+    # Of the same length as the snippet, so that the marks stay where they are.
     snippet = Content(safe_text(hit.snippet).replace("\n", " ").replace("\t", " "))
     for start, end in hit.marks:
-        snippet = snippet.stylize("bold $accent", start, end)
-    title = safe_text(hit.title or "New chat").replace("\n", " ")
-    head = Content.assemble((title, "bold"), (f"  {when} · {hit.role}", "$text-muted"))
+        snippet = snippet.stylize("bold $text-accent", start, end)
+    head = Content.assemble(
+        cell(hit.title or "New chat", "bold"), (f"  {' · '.join(facts)}", "$text-muted")
+    )
     return head + Content("\n  ") + snippet

@@ -103,8 +103,8 @@ class BlockSplitter:
         closed: list[Piece] = []
         until = 0 if most is None else len(text) - most
         while text and len(text) > until:
-            # In slices that end with a line: only as much is parsed at once as can be open.
-            end = text.rfind("\n", 0, MAX_OPEN_CHARS // 2) + 1 or text.find("\n") + 1 or len(text)
+            # In slices, with whole lines where there are any: parsing takes long on long texts.
+            end = text.rfind("\n", 0, MAX_OPEN_CHARS // 2) + 1 or MAX_OPEN_CHARS // 2
             self._tail += text[:end]
             text = text[end:]
             closed += self._cut()

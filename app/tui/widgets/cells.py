@@ -1,23 +1,19 @@
-"""Cells of tables: foreign text made safe, numbers to the right."""
+"""Cells of lists: foreign text made safe and put in one line, and bars."""
 
 from __future__ import annotations
 
-from rich.text import Text
+from textual.content import Content
 
 from hearth.app.terminal import safe_text
 
 
-def cell(text: str, style: str = "") -> Text:
-    """One line of foreign text; Textual would read a bare `str` as markup."""
-    return Text(" ".join(safe_text(text).split()), style=style, no_wrap=True, overflow="ellipsis")
+def cell(text: str, style: str = "") -> Content:
+    """One line of foreign text."""
+    return Content.styled(" ".join(safe_text(text).split()), style)
 
 
-def number(text: str, style: str = "") -> Text:
-    """A number, to the right."""
-    return Text(text, style=style, justify="right", no_wrap=True)
-
-
-def bar(share: float, width: int = 16) -> Text:
-    """How much of something is done."""
+def bar(share: float, width: int) -> Content:
+    """How much of something is done, in `width` cells."""
     filled = round(max(0.0, min(1.0, share)) * width)
-    return Text.assemble(("━" * filled, "green"), ("─" * (width - filled), "dim"))
+    done = Content.styled("━" * filled, "$text-success")
+    return done + Content.styled("─" * (width - filled), "$text-muted")

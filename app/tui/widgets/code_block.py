@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -119,3 +120,4 @@ class CodeBlock(Widget, can_focus=True):
         lines = [label, *(self._line(content) for content in contents)]
         for number, slab in enumerate(self._slabs):
             slab.replace(lines[number * FULL : (number + 1) * FULL])
+            await asyncio.sleep(0)

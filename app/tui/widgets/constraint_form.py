@@ -8,6 +8,7 @@ from typing import Any, Final
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.message import Message
 from textual.widgets import Select, Static, TextArea
 
 from hearth.app.presets import check_constraint
@@ -44,6 +45,9 @@ class ConstraintForm(Vertical):
     }
     ConstraintForm SafeTextArea:focus { border: none; }
     """
+
+    class Changed(Message):
+        """Kind or source are others than before."""
 
     def __init__(self, constraint: dict[str, Any] | None) -> None:
         super().__init__()
@@ -88,12 +92,14 @@ class ConstraintForm(Vertical):
             self._kind = str(event.value)
             self.query_one(TextArea).load_text(self._sources[self._kind])
             self._show()
+            self.post_message(self.Changed())
 
     @on(TextArea.Changed)
     def _other_source(self, event: TextArea.Changed) -> None:
         event.stop()
         self._sources[self._kind] = event.text_area.text
         self._show()
+        self.post_message(self.Changed())
 
     def _show(self) -> None:
         self.error = ""

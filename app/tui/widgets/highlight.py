@@ -6,14 +6,14 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from pygments.lexers import get_lexer_by_name
-from pygments.token import Token
-from pygments.util import ClassNotFound
+from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
+from pygments.token import Token  # type: ignore[import-untyped]
+from pygments.util import ClassNotFound  # type: ignore[import-untyped]
 from textual.content import Content, Span
 
 if TYPE_CHECKING:
-    from pygments.lexer import Lexer
-    from pygments.token import _TokenType
+    from pygments.lexer import Lexer  # type: ignore[import-untyped]
+    from pygments.token import _TokenType  # type: ignore[import-untyped]
 
 MAX_CHARS: Final = 200_000
 MAX_LINE: Final = 1_000

@@ -164,7 +164,7 @@ class MessageView(Widget, can_focus=True):
 
     def action_think(self) -> None:
         """Fold or unfold the thoughts."""
-        self.answer.thinking.action_toggle()
+        self.answer.thinking.action_fold()
 
     async def _finished(self, shown: Shown) -> None:
         await self.show(shown)

@@ -40,13 +40,12 @@ class PromptArea(SafeTextArea):
     """The text of a `PromptBox`, and its keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "send", id="prompt.send", priority=True, show=False),
+        Binding("enter", "send", "send", id="prompt.send", show=False),
         Binding(
             "ctrl+j,shift+enter,alt+enter",
             "newline",
             "new line",
             id="prompt.newline",
-            priority=True,
             show=False,
         ),
         Binding("tab", "complete", "complete", id="prompt.complete", show=False),
@@ -54,7 +53,7 @@ class PromptArea(SafeTextArea):
         Binding("ctrl+down", "newer", "newer prompt", id="prompt.newer", show=False),
         Binding("ctrl+e", "open_editor", "editor", id="prompt.editor", show=False),
         Binding("ctrl+x", "cut", "cut", id="prompt.cut", show=False),
-        Binding("escape", "escape", "stop", id="prompt.stop", priority=True, show=False),
+        Binding("escape", "escape", "stop", id="prompt.stop", show=False),
     ]
 
     @property
@@ -66,6 +65,15 @@ class PromptArea(SafeTextArea):
         """Show `text`, the cursor behind it."""
         self.load_text(text.replace("\r\n", "\n").replace("\r", "\n"))
         self.move_cursor(self.document.end)
+
+    async def _on_key(self, event: events.Key) -> None:
+        # Enter comes to its binding behind the keys that were typed before it: a binding with
+        # priority would overtake those that still wait in the queue of a busy app. What a text
+        # area does with Enter is left out then; for other keys its own handler follows this one.
+        if event.key == "enter":
+            found = self.screen.active_bindings.get("enter")
+            if found is not None and found.node is self:
+                event.prevent_default()
 
     async def _on_paste(self, event: events.Paste) -> None:
         # Lines end as this text area ends them, however the terminal or the source wrote them.
@@ -147,6 +155,8 @@ class PromptBox(Vertical):
         border-left: outer $border-blurred;
         padding: 0 1;
         scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;  /* The rows stay as they are when the scrollbar comes. */
+        overflow-x: hidden;
     }
     PromptBox > PromptArea:focus { border: none; border-left: outer $primary; }
     PromptBox.-busy > PromptArea:focus { border-left: outer $warning; }

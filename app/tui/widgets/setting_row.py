@@ -40,8 +40,8 @@ class SettingRow(Vertical):
     SettingRow.-wrong .name, SettingRow.-wrong .help { color: $text-error; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "screen.focus_next", "next", id="form.next", show=False),
-        Binding("up", "screen.focus_previous", "previous", id="form.previous", show=False),
+        Binding("down", "app.focus_next", "next", id="form.next", show=False),
+        Binding("up", "app.focus_previous", "previous", id="form.previous", show=False),
     ]
 
     class Changed(Message):

@@ -33,7 +33,7 @@ class Thinking(Widget, can_focus=True):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space", "toggle", "thinking", id="thinking.toggle", show=False),
+        Binding("enter,space", "fold", "thinking", id="thinking.toggle", show=False),
     ]
 
     def __init__(self, is_open: bool) -> None:
@@ -72,7 +72,7 @@ class Thinking(Widget, can_focus=True):
         """There are thoughts at all."""
         return bool(self._thought.strip())
 
-    def action_toggle(self) -> None:
+    def action_fold(self) -> None:
         """Fold or unfold."""
         self.set_open(not self.is_open)
 
@@ -91,13 +91,13 @@ class Thinking(Widget, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         if event.widget is self._label:
             event.stop()
-            self.action_toggle()
+            self.action_fold()
 
     def _show_label(self) -> None:
-        words = self._thought.count(" ") + 1
+        words = len(self._thought.split())
         verb = "thought" if self.is_done else "thinking"
         mark = "▾" if self.is_open else "▸"
-        label = Content.styled(f"{mark} {verb} · {words} words", ".muted")
+        label = Content.styled(f"{mark} {verb} · {words} word{'' if words == 1 else 's'}", ".muted")
         self._label.replace([Line(label)])
 
     def _show(self, text: str) -> None:

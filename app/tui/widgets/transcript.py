@@ -121,11 +121,26 @@ class Transcript(VerticalScroll):
                 await self._trim(Window(self._mounted.end - MOST, self._mounted.end))
 
     async def replace(self, shown: Shown) -> None:
-        """Show another state of the message with the id of `shown`; raises KeyError without it."""
+        """Show another state of the message with the id of `shown`; raises KeyError without it.
+
+        One that streams (again) gets a new view, which `answer` gives.
+        """
         async with self._changing:
             self._messages[self._numbers[shown.id]] = shown
-            if shown.id in self._views:
-                await self._views[shown.id].show(shown)
+            old = self._views.get(shown.id)
+            if shown.state != "streaming":
+                self._live.pop(shown.id, None)
+                if old is not None:
+                    await old.show(shown)
+                return
+            self._live.pop(shown.id, None)
+            view = await self._view(shown)
+            if old is None:
+                del self._views[shown.id]
+                return
+            with self.app.batch_update():
+                await self.mount(view, after=old)
+                await old.remove()
 
     async def remove_after(self, id: str) -> None:  # noqa: A002 - the id of Shown
         """Remove everything after a message; raises KeyError where there is no such message."""

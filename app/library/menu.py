@@ -1,0 +1,111 @@
+"""What can be pulled from one repository, and how each of it suits this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+from hearth.app.library.bandwidth import known_bandwidth
+from hearth.app.library.cache_layout import RepositoryCache
+from hearth.app.library.catalogue import Entry
+from hearth.app.library.fit import Fit, Room, fit_of_download, fit_of_header, room_here
+from hearth.app.library.guess import facts_of
+from hearth.app.library.hub import Repository
+from hearth.app.library.hub_files import Choice, Group, Offer, find_choice, offer
+from hearth.app.machine import this_machine
+from hearth.app.settings import Settings
+from hearth.backends.contract import ModelSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Menu:
+    """What can be pulled from one repository.
+
+    Attributes:
+        fits: how each choice suits this machine, by name.
+        recommended: the name of the one to take if nobody says otherwise.
+    """
+
+    repository: Repository
+    offer: Offer
+    fits: Mapping[str, Fit]
+    recommended: str
+
+    @property
+    def choices(self) -> Sequence[Choice]:
+        """By group, the smallest first."""
+        groups = get_args(Group)
+        return sorted(self.offer.choices, key=lambda choice: groups.index(choice.group))
+
+    def choice(self, wanted: str) -> Choice:
+        """The choice called `wanted`. Raises `ChoiceNotFound`."""
+        return find_choice(self.offer, self.repository.repo_id, wanted)
+
+
+def room_for(hub_cache: Path, cache: Path) -> Room:
+    """What this machine has now for models that come from the Hub.
+
+    Args:
+        hub_cache: where downloads go.
+        cache: where measured bandwidth is kept.
+    """
+    machine = this_machine()
+    return room_here(hub_cache, known_bandwidth(cache, machine), machine)
+
+
+def make_menu(
+    repository: Repository, settings: Settings, room: Room, hub_cache: Path, entry: Entry | None
+) -> Menu:
+    """What `repository` offers on this machine, as the settings would load it.
+
+    Args:
+        hub_cache: where downloads go; what is there already takes no more room.
+        entry: of the catalogue, if it was named by that: its recommendation counts where it fits.
+
+    Raises:
+        RefusedRepository: it offers nothing.
+        SettingsError, InvalidParameter: the settings cannot be used.
+    """
+    load = _load(settings, repository.repo_id)
+    cache = RepositoryCache(hub_cache, repository.repo_id)
+    offered = offer(repository)
+    fits = {}
+    for choice in offered.choices:
+        lacking = [file for file in choice.files if not cache.blob(file.etag).exists()]
+        fit = fit_of_download(facts_of(choice.size_bytes, entry, repository), load, room)
+        fits[choice.name] = replace(fit, download_bytes=sum(file.size_bytes for file in lacking))
+    by_size = {choice.size_bytes: fits[choice.name] for choice in offered.choices}
+    offered = offer(repository, lambda size_bytes: by_size[size_bytes].is_usable)
+    recommended = offered.recommended.name
+    if entry is not None and entry.recommended in fits and fits[entry.recommended].is_usable:
+        recommended = entry.recommended
+    return Menu(repository, offered, fits, recommended)
+
+
+def fit_of_entry(entry: Entry, settings: Settings, room: Room) -> Fit:
+    """How the recommended file of a catalogue's entry suits this machine, about.
+
+    Raises:
+        SettingsError, InvalidParameter: the settings cannot be used.
+    """
+    facts = facts_of(entry.size_bytes, entry)
+    return fit_of_download(facts, _load(settings, entry.repo), room)
+
+
+def fit_of_file(path: Path, name: str, settings: Settings, room: Room) -> Fit:
+    """How the model in the GGUF file `path` suits this machine.
+
+    Raises:
+        CorruptFile, UnsupportedModel: it cannot be read.
+        SettingsError, InvalidParameter: the settings cannot be used.
+    """
+    from hearth.quant.gguf import preflight
+
+    return fit_of_header(preflight.check(path), _load(settings, name), room)
+
+
+def _load(settings: Settings, name: str) -> ModelSettings:
+    """How a model would be loaded; what does not fit into a budget is said, and not an error."""
+    return replace(settings.for_model(name).load, kv_budget_bytes=None)

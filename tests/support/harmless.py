@@ -1,0 +1,91 @@
+"""What must hold of everything that a Textual app draws, whatever texts of others are in it."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from textual.app import App
+from textual.pilot import Pilot
+from textual.widget import Widget
+
+from hearth.app.terminal import safe_text
+from payloads import PAYLOADS
+
+_SCROLLBAR = ("grab", "scroll_up", "scroll_down", "release")
+MARKUP = tuple(text for text in PAYLOADS if "[" in text and text.isascii() and text.isprintable())
+"""Those that only Textual would obey."""
+ONE_LINE = tuple(text for text in PAYLOADS if "\n" not in text)
+
+
+def check(app: App[Any], *literal: str) -> None:
+    """Nothing on the screen steers a terminal, hides anything or acts when it is clicked.
+
+    Args:
+        literal: texts that stand on the screen as they are, but for white space.
+    """
+    found = list(faults(app))
+    assert not found, f"{len(found)} faults, such as {found[:3]}"
+    shown = _without_space("".join(strip.text for strip in _strips(app)))
+    missing = [text for text in literal if _without_space(safe_text(text)) not in shown]
+    assert not missing, f"{len(missing)} of {len(literal)} are not shown, such as {missing[:3]}"
+
+
+def faults(app: App[Any]) -> Iterator[str]:
+    """What is wrong on the screen, in words."""
+    for strip in _strips(app):
+        for text, style, control in strip:
+            if control:
+                yield f"control codes {control!r}"
+            if not is_harmless(text):
+                yield f"unsafe text {text!r}"
+            if style is None:
+                continue
+            if style.link:
+                yield f"link {style.link!r} of {text!r}"
+            actions = [
+                (name, what)
+                for name, what in style.meta.items()
+                if name.startswith("@") and what not in _SCROLLBAR
+            ]
+            if actions:
+                yield f"{actions} of {text!r}"
+
+
+def is_harmless(text: str) -> bool:
+    """A second opinion beside `safe_text`: by Unicode's categories, what no screen needs.
+
+    Joiners and variation selectors are judged by `safe_text` alone, as they may be writing.
+    """
+    return safe_text(text) == text and not any(
+        unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+        for char in text
+        if char not in "\u200c\u200d" and not "\u0600" <= char <= "\u08ff"
+    )
+
+
+async def pages(pilot: Pilot[Any], widget: Widget) -> None:
+    """Check the screen on every page of something that scrolls."""
+    widget.scroll_home(animate=False, immediate=True)
+    while True:
+        await pilot.pause()
+        check(pilot.app)
+        if widget.scroll_y >= widget.max_scroll_y:
+            return
+        widget.scroll_page_down(animate=False)
+        await pilot.pause()
+
+
+def chunks(texts: Sequence[str], size: int) -> Iterator[str]:
+    """`texts` in paragraphs, so many in each text."""
+    for start in range(0, len(texts), size):
+        yield "\n\n".join(texts[start : start + size])
+
+
+def _strips(app: App[Any]) -> Any:
+    return app.screen._compositor.render_strips()
+
+
+def _without_space(text: str) -> str:
+    return "".join(text.split())

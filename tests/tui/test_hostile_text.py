@@ -1,0 +1,553 @@
+"""Texts of others reach no terminal as anything but text, wherever the app shows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.containers import VerticalScroll
+from textual.widgets import DataTable, Input, OptionList, Select, TabbedContent
+
+from async_tests import in_loop
+from fake_host import ENGINE, INFO
+from harmless import MARKUP, ONE_LINE, check, chunks, pages
+from hearth.app.doctor import Finding
+from hearth.app.library.hub import HubModel, Repository, RepositoryFile
+from hearth.app.library.hub_files import offer
+from hearth.app.library.local import Library, LocalModel
+from hearth.app.presets import Preset, Presets
+from hearth.app.tui.app import HearthApp
+from hearth.app.tui.screens.compare import CompareScreen
+from hearth.app.tui.screens.dialogs import AskLine, Confirm, EditText, PickOne
+from hearth.app.tui.screens.pick_file import PickFile
+from hearth.app.tui.screens.presets import PresetsScreen
+from hearth.app.tui.screens.prompt_view import PromptView
+from hearth.app.tui.screens.search import SearchScreen
+from hearth.app.tui.services import Services
+from hearth.app.tui.widgets.message import Shown
+from hearth.app.tui.widgets.tool_call import ShownCall
+from hearth.backends.contract import (
+    EngineStats,
+    HostStats,
+    ModelInfo,
+    ModelSpec,
+    Request,
+    RequestStats,
+    WorkerStats,
+)
+from hearth.backends.errors import HearthError, WorkerDied
+from payloads import MARKDOWN_PAYLOADS, PAYLOADS
+from pilots import ask, chat_of, opened, say, until, until_shown
+from scripted import Script, ScriptedHost, ScriptedModel
+
+ALL = (*PAYLOADS, *MARKDOWN_PAYLOADS)
+TALL = (140, 420)
+"""So that most of it is on the screen at once."""
+FEW = 40
+"""Where each takes a widget, a file or a request of its own: this many in one text."""
+
+
+# ---- messages
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "system", "tool"])
+@in_loop
+async def test_messages(services: Services, role: str) -> None:
+    async with opened(services, TALL) as (_, pilot):
+        transcript = chat_of(pilot).transcript
+        texts = list(chunks(ALL, 60))
+        await transcript.show(
+            [
+                Shown(f"m{at}", role, text, note=ALL[at], numbers=ALL[-at - 1], model=ALL[at + 9])
+                for at, text in enumerate(texts)
+            ]
+        )
+        await pages(pilot, transcript)
+
+
+@in_loop
+async def test_markup_in_messages_is_shown_as_it_is(services: Services) -> None:
+    async with opened(services, TALL) as (app, pilot):
+        transcript = chat_of(pilot).transcript
+        await transcript.show([Shown("m", "user", "\n\n".join(MARKUP))])
+        await pilot.pause()
+        check(app, *MARKUP)
+
+
+@in_loop
+async def test_thoughts_and_calls(services: Services) -> None:
+    calls = tuple(ShownCall(name, text) for name, text in zip(ALL[::2], ALL[1::2], strict=False))
+    arguments = json.dumps({text: text for text in ALL}, ensure_ascii=False)
+    async with opened(services, TALL) as (_, pilot):
+        transcript = chat_of(pilot).transcript
+        transcript.show_thinking = True
+        await transcript.show(
+            [
+                Shown("m", "assistant", "", "\n".join(ALL), calls[:FEW]),
+                Shown("n", "assistant", "", "", (*calls[FEW:], ShownCall("x", arguments))),
+            ]
+        )
+        await pages(pilot, transcript)
+
+
+@in_loop
+async def test_an_answer_as_it_streams(services: Services, host: ScriptedHost) -> None:
+    text = "\n\n".join(ALL)
+    calls = [(ALL[3], ALL[7]), (ALL[100], json.dumps({ALL[50]: ALL[60]}))]
+    host.scripts["guide"] = Script(text, reasoning=text, calls=calls)
+    async with opened(services, (100, 100)) as (app, pilot):
+        chat = chat_of(pilot)
+        chat.transcript.show_thinking = True
+        await say(pilot, text)
+        await until(pilot, lambda: chat.session is not None and chat.session.is_busy)
+        session = chat.session
+        assert session is not None
+        while session.is_busy:
+            check(app)
+            await pilot.pause(0.05)
+        await pages(pilot, chat.transcript)
+        assert session.messages[-1].content == text
+
+
+# ---- chats
+
+
+@in_loop
+async def test_titles_of_chats(services: Services) -> None:
+    for text in ALL:
+        services.chats.create(title=text)
+    async with opened(services, TALL) as (app, pilot):
+        await until_shown(pilot, "[link=")
+        check(app, *(text for text in MARKUP if len(text) < 20))
+
+
+@in_loop
+async def test_what_a_search_finds(services: Services) -> None:
+    for part in range(0, len(ALL), 10):
+        thread = services.chats.create(title=f"needle {ALL[part]}")
+        for text in ALL[part : part + 10]:
+            services.chats.add(thread.id, None, "user", f"{text} needle {text}")
+    async with opened(services, TALL) as (app, pilot):
+        app.push_screen(SearchScreen(services.chats, "needle"))
+        await until_shown(pilot, "found")
+        check(app)
+        for text in ALL:
+            app.screen.query_one(Input).value = text
+            check(app)
+        await pilot.pause(0.3)
+        check(app)
+
+
+@in_loop
+async def test_a_chat_about_to_be_renamed_and_deleted(services: Services) -> None:
+    async with opened(services, TALL) as (app, pilot):
+        await ask(pilot, "x")
+        session = chat_of(pilot).session
+        assert session is not None
+        await session.change(title="".join(ALL[:FEW]))
+        for command in ("/rename", "/delete"):
+            await say(pilot, command)
+            await until(pilot, lambda: len(app.screen_stack) > 1)
+            await pilot.pause()
+            check(app)
+            await pilot.press("escape")
+            await until(pilot, lambda: len(app.screen_stack) == 1)
+
+
+# ---- dialogs, notices, the prompt box
+
+
+@pytest.mark.parametrize(
+    "dialog",
+    [
+        lambda text: Confirm(text, text, yes=text[:30], no=text[:30]),
+        lambda text: AskLine(text, text, placeholder=text),
+        lambda text: AskLine(text, "", placeholder=text),
+        lambda text: PickOne(text, ALL, details=dict.fromkeys(ALL, text[:50]), marked=ALL[5]),
+        lambda text: EditText(text[:200], text),
+    ],
+    ids=["confirm", "ask", "ask-empty", "pick", "edit"],
+)
+@in_loop
+async def test_dialogs(services: Services, dialog: Callable[[str], Any]) -> None:
+    async with opened(services, (140, 60)) as (app, pilot):
+        for text in chunks(ALL, FEW):
+            screen = app.push_screen(dialog(text))
+            await pilot.pause()
+            check(app)
+            for scrolled in app.screen.query("TextArea, OptionList"):
+                await pages(pilot, scrolled)
+            app.pop_screen()
+            await screen
+
+
+@in_loop
+async def test_markup_in_a_dialog_is_shown_as_it_is(services: Services) -> None:
+    async with opened(services, TALL) as (app, pilot):
+        text = "\n".join(MARKUP)
+        for screen in (
+            Confirm(text, ""),
+            Confirm("", text),
+            PickOne("", MARKUP),
+            EditText("", text),
+        ):
+            app.push_screen(screen)
+            await pilot.pause()
+            for scrolled in app.screen.query(OptionList):
+                scrolled.styles.max_height = 400
+            await pilot.pause(0.05)
+            check(app, *MARKUP)
+            app.pop_screen()
+
+
+@in_loop
+async def test_notices(services: Services) -> None:
+    async with opened(services, TALL) as (app, pilot):
+        chat = chat_of(pilot)
+        for text in ALL:
+            app.clear_notifications()
+            chat.tell_error(HearthError(text, text))
+            chat.tell(text)
+        for text in MARKUP[:FEW]:
+            chat.tell(text)
+        await pilot.pause(0.1)
+        check(app, *(text for text in MARKUP[:FEW] if len(text) < 40))
+
+
+@in_loop
+async def test_errors_of_hosts_and_workers(services: Services, host: ScriptedHost) -> None:
+    async with opened(services, TALL) as (app, pilot):
+        for text in chunks(ALL, 60):
+            host.scripts["guide"] = Script("said", error=WorkerDied(text, text))
+            await ask(pilot, "x")
+            await pilot.pause(0.05)
+            check(app)
+        host.backend = _failing(HearthError("\n".join(MARKUP), MARKUP[0]))  # type: ignore[method-assign]
+        await ask(pilot, "x")
+        await pilot.pause(0.05)
+        check(app)
+
+
+@in_loop
+async def test_slash_commands_and_attachments(services: Services, tmp_path: Path) -> None:
+    async with opened(services, TALL) as (app, pilot):
+        chat_of(pilot).actions.folder = tmp_path
+        commands = ("model", "preset", "import", "schema", "set", "nonsense", "export", "search")
+        for text in ALL[::6]:
+            line = text.replace("\n", " ")
+            for command in commands[:6]:
+                await say(pilot, f"/{command} {line}")
+                await pilot.pause()
+            await say(pilot, f'look at @"{line}"')
+            await pilot.pause(0.02)
+            check(app)
+            while len(app.screen_stack) > 1:
+                app.pop_screen()
+            app.clear_notifications()
+
+
+@in_loop
+async def test_the_prompt_box(services: Services, tmp_path: Path) -> None:
+    for at, text in enumerate(ONE_LINE):
+        name = text.replace("/", "").replace("\0", "")
+        (tmp_path / f"a{at}{name}").touch()
+    async with opened(services, TALL) as (app, pilot):
+        chat = chat_of(pilot)
+        chat.actions.folder = tmp_path
+        for text in chunks(ALL, FEW):
+            chat.prompt.load(text)
+            chat.prompt.set_hint(text)
+            await pilot.pause()
+            check(app)
+        chat.prompt.load("")
+        await pilot.press(*"@a1")
+        await pilot.pause(0.2)
+        check(app)
+
+
+@in_loop
+async def test_what_is_pasted(services: Services) -> None:
+    from textual.events import Paste
+
+    async with opened(services, TALL) as (app, pilot):
+        chat_of(pilot).prompt.focus()
+        for text in ALL:
+            app.post_message(Paste(text))
+        await pilot.pause(0.2)
+        check(app)
+        for name in ("library", "endpoint", "settings"):
+            app.switch_mode(name)
+            await pilot.pause(0.1)
+            for field in app.screen.query(Input):
+                field.post_message(Paste("\x1b]52;c;aGk=\x07[red]x[/] \u202eb \U000e0041"))
+            await pilot.pause(0.1)
+            check(app)
+
+
+# ---- the meter, the engine, logs
+
+
+@in_loop
+async def test_the_meter(services: Services) -> None:
+    from hearth.app.tui.widgets.context_meter import ContextMeter
+
+    async with opened(services) as (app, pilot):
+        meter = app.screen.query_one(ContextMeter)
+        for text in ONE_LINE:
+            meter.show(text[:60], text[:60], used=3, context=9)
+            await pilot.pause()
+            check(app, *([text] if text in MARKUP and len(text) < 60 else []))
+
+
+@in_loop
+async def test_the_engine(services: Services, host: ScriptedHost) -> None:
+    services.paths.log.mkdir(parents=True, exist_ok=True)
+    log = "\n".join(text.replace("\n", " ") for text in ALL)
+    for name in ("worker.log", "host.log"):
+        (services.paths.log / name).write_text(log, "utf-8", "surrogatepass")
+    requests = tuple(RequestStats(at, text, "queued") for at, text in enumerate(ALL))
+    engine = EngineStats(**{**ENGINE, "requests": requests})
+    workers = tuple(
+        WorkerStats(text, text, at, 0, 0, 0, 1.0, ModelInfo(**{**INFO, "name": text, "path": text}))
+        for at, text in enumerate(ALL)
+    )
+    busy = replace(workers[0], path="busy", engine=engine)
+    host.told = HostStats(1, ALL[7], 0.0, 1, (busy, *workers))
+    async with opened(services, TALL) as (app, pilot):
+        app.switch_mode("engine")
+        await until_shown(pilot, "queued")
+        check(app)
+        for scrolled in app.screen.query(OptionList):
+            await pages(pilot, scrolled)
+        await pilot.press("l")
+        await pilot.pause(0.1)
+        check(app)
+
+
+@in_loop
+async def test_the_engine_says_what_is_wrong(services: Services, host: ScriptedHost) -> None:
+    async with opened(services, TALL) as (app, pilot):
+        host.stats = _failing(HearthError("".join(MARKUP), "".join(ALL)))  # type: ignore[method-assign]
+        app.switch_mode("engine")
+        await pilot.pause(0.2)
+        check(app)
+
+
+# ---- models
+
+
+@in_loop
+async def test_models_of_this_machine(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = [
+        LocalModel(text, Path(f"/x/{at}"), "library", 5, text, text, 3, 4, error=text)
+        for at, text in enumerate(ALL)
+    ]
+    models += [replace(one, error="", file_type="F16") for one in models]
+    monkeypatch.setattr(Library, "list", lambda _: models)
+    async with opened(services, (200, 700)) as (app, pilot):
+        app.switch_mode("library")
+        await until_shown(pilot, "[link=")
+        check(app, *(text for text in MARKUP if len(text) < 30))
+        table = app.screen.query_one("#here-table", DataTable)
+        for row in range(0, len(models), 7):
+            table.move_cursor(row=row)
+            await pilot.pause()
+            check(app)
+        app.switch_mode("quantize")
+        await until(pilot, lambda: app.screen.query_one(Select).value is not Select.NULL)
+        await _every_option(app, pilot)
+
+
+@in_loop
+async def test_models_of_the_hub(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hearth.app.library.hub import Hub
+
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    found = [HubModel(text, 1, 2, True, text, (text,), now) for text in ALL]
+    monkeypatch.setattr(Hub, "search", lambda *_, **__: found)
+    async with opened(services, TALL) as (app, pilot):
+        app.switch_mode("library")
+        await pilot.pause()
+        app.screen.query_one(TabbedContent).active = "hub"
+        await pilot.pause()
+        app.screen.query_one("#query", Input).focus()
+        await pilot.press("x", "enter")
+        await until_shown(pilot, "[link=")
+        check(app, *(text for text in MARKUP if len(text) < 30))
+        monkeypatch.setattr(Hub, "search", _raising(HearthError("".join(MARKUP), "".join(ALL))))
+        app.screen.query_one("#query", Input).focus()
+        await pilot.press("x", "enter")
+        await pilot.pause(0.2)
+        check(app)
+
+
+@in_loop
+async def test_files_of_a_repository(services: Services) -> None:
+    sha = "a" * 64
+    files = [RepositoryFile(f"{at}{text}.gguf", 10, sha, sha) for at, text in enumerate(ALL)]
+    files += [RepositoryFile(f"{at}{text}.bin", 10, sha, sha) for at, text in enumerate(ALL)]
+    repository = Repository(ALL[6], "main", "c" * 40, True, "".join(ALL[:FEW]), tuple(files))
+    async with opened(services, TALL) as (app, pilot):
+        app.push_screen(PickFile(repository, offer(repository)))
+        await pilot.pause()
+        check(app)
+        await pages(pilot, app.screen.query_one(OptionList))
+
+
+@in_loop
+async def test_downloads(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hearth.app.library.downloads import DownloadItem, Downloads
+    from hearth.backends.contract import ErrorInfo
+
+    items = tuple(
+        DownloadItem(
+            str(at), text, "failed", text, text, 1, 2, None, None, ErrorInfo("x", text, text)
+        )
+        for at, text in enumerate(ALL)
+    )
+    monkeypatch.setattr(Downloads, "items", lambda _: items)
+    async with opened(services, TALL) as (app, pilot):
+        app.switch_mode("library")
+        await pilot.pause()
+        app.screen.query_one(TabbedContent).active = "downloads"
+        await until_shown(pilot, "[link=")
+        check(app, *(text for text in MARKUP if len(text) < 20))
+        table = app.screen.query_one("#downloads-table", DataTable)
+        for row in range(0, len(items), 3):
+            table.move_cursor(row=row)
+            await pilot.pause()
+            check(app)
+
+
+@in_loop
+async def test_comparing(services: Services, host: ScriptedHost, tmp_path: Path) -> None:
+    names = [text.replace("/", "").replace("\0", "") for text in ONE_LINE]
+    services.paths.models.mkdir(parents=True)
+    for name in names[:FEW] + list(MARKUP[:FEW]):
+        (services.paths.models / f"{name.replace('/', '')}.gguf").touch()
+    host.scripts["guide"] = Script("\n\n".join(ALL), "\n".join(ALL))
+    async with opened(services, TALL) as (app, pilot):
+        app.push_screen(CompareScreen(services, "guide", "guide"))
+        await pilot.pause()
+        await _every_option(app, pilot)
+        app.screen.query_one("#question", Input).focus()
+        await pilot.press(*"why", "enter")
+        await pilot.pause(0.5)
+        check(app)
+
+
+# ---- presets, prompts, forms, the doctor
+
+
+@in_loop
+async def test_presets(services: Services, tmp_path: Path) -> None:
+    presets = Presets(tmp_path / "presets.json")
+    for text in ALL:
+        if text.strip():
+            presets.save(Preset(f"{text} {len(text)}", system=text, model=text))
+    async with opened(services, TALL) as (app, pilot):
+        app.push_screen(PresetsScreen(presets, Preset("x")))
+        await pilot.pause()
+        options = app.screen.query_one(OptionList)
+        for at in range(0, options.option_count, 5):
+            options.highlighted = at
+            await pilot.pause()
+            check(app)
+
+
+@pytest.mark.parametrize("as_ids", [False, True])
+@in_loop
+async def test_the_prompt_as_the_model_gets_it(services: Services, as_ids: bool) -> None:
+    class Echo(ScriptedModel):
+        async def detokenize(self, ids: Sequence[int]) -> str:
+            return "".join(ALL[one % len(ALL)] for one in ids)
+
+    from hearth.backends.contract import Message
+
+    model = Echo(ModelSpec("/x"), Script())
+    request = Request(messages=(Message("user", "".join(ALL)),))
+    async with opened(services, TALL) as (app, pilot):
+        app.push_screen(PromptView(model, request, 5))
+        await until_shown(pilot, "tokens")
+        if as_ids:
+            await pilot.press("i")
+        await pilot.pause(0.2)
+        await pages(pilot, app.screen.query_one(VerticalScroll))
+
+
+@in_loop
+async def test_settings_of_a_chat(services: Services) -> None:
+    from hearth.app.tui.screens.sampling import SamplingScreen
+
+    settings = {
+        "set": {"stop": list(ALL[:4])},
+        "constraint": {"kind": "regex", "source": "\n".join(ALL)},
+    }
+    async with opened(services, TALL) as (app, pilot):
+        app.push_screen(SamplingScreen(settings, services.settings, "".join(ALL[:FEW])))
+        await pilot.pause()
+        check(app)
+        for text in ALL[::20]:
+            for field in app.screen.query(Input):
+                field.value = text
+            await pilot.pause()
+            check(app)
+
+
+@in_loop
+async def test_what_the_doctor_finds(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hearth.app.tui.screens import doctor
+
+    found = [Finding(text, "fault", text, text) for text in ALL]
+    monkeypatch.setattr(doctor, "examine", lambda *_: found)
+    async with opened(services, TALL) as (app, pilot):
+        app.switch_mode("doctor")
+        await until_shown(pilot, "broken")
+        await pages(pilot, app.screen.query_one("#findings"))
+        check(app)
+
+
+@in_loop
+async def test_what_asked_the_endpoint(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hearth.app.server.request_log import Answered
+    from hearth.app.tui.screens import endpoint
+
+    asked = [Answered(0.0, text, text, 200, 5, text, 1, 2) for text in ALL]
+    monkeypatch.setattr(endpoint, "last_requests", lambda *_, **__: asked)
+    async with opened(services, TALL) as (app, pilot):
+        app.switch_mode("endpoint")
+        await until_shown(pilot, "[link=")
+        for scrolled in app.screen.query(OptionList):
+            await pages(pilot, scrolled)
+
+
+def _failing(error: HearthError) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def _raising(error: HearthError) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+async def _every_option(app: HearthApp, pilot: Any) -> None:
+    """Look into every list that drops down, and at each of its entries as the chosen one."""
+    for select in app.screen.query(Select):
+        select.expanded = True
+        await pilot.pause()
+        await pages(pilot, select.query_one(OptionList))
+        select.expanded = False
+        for _, value in list(select._options)[::5]:
+            select.value = value
+            await pilot.pause()
+            check(app)

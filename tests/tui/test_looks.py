@@ -1,0 +1,84 @@
+"""Theme and keys as the settings have them."""
+
+import asyncio
+
+import pytest
+
+from hearth.app.settings import parse_settings
+from hearth.app.tui.looks import apply_looks, bindings, check_keys, checked_keymap
+from hearth.backends.errors import SettingsError
+from polling import until
+from screen_app import app_on
+from screens import text_of
+
+
+def applied(services, text, test=None):
+    settings = parse_settings(services.paths.settings_file, text)
+
+    async def main():
+        app = app_on("endpoint", services)
+        apply_looks(app, settings)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await until(pilot, lambda: "Last requests" in text_of(app))
+            if test is not None:
+                await test(app, pilot)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("theme", ["nord", "textual-ansi", "ansi-dark"])
+def test_every_theme_of_textual_can_be_had(services, theme):
+    async def test(app, pilot):
+        assert app.theme == theme
+
+    from textual.app import App
+
+    if theme not in App().available_themes:
+        pytest.skip("this Textual has no such theme")
+    applied(services, f'theme = "{theme}"\n', test)
+
+
+def test_a_key_is_remapped_by_the_id_of_its_binding(services):
+    async def test(app, pilot):
+        await pilot.press("c")
+        await pilot.pause()
+        assert not app.clipboard
+        await pilot.press("f9")
+        await until(pilot, lambda: app.clipboard)
+
+    applied(services, '[keys]\nendpoint.copy-example = "f8,f9"\n', test)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('theme = "nrod"\n', "Did you mean nord"),
+        ('[keys]\n"app.hlep" = "f1"\n', "Did you mean app.help"),
+        ('[keys]\n"app.help" = "ctrl+escap"\n', "Did you mean escape"),
+        ('[keys]\n"app.help" = "f1,"\n', "no key ''"),
+    ],
+)
+def test_a_mistake_names_the_nearest(services, text, said):
+    with pytest.raises(SettingsError, match=said):
+        applied(services, text)
+
+
+@pytest.mark.parametrize("text", ['[keys]\n"app.help" = 5\n', '[keys]\n"app.help" = ""\n'])
+def test_keys_are_texts(services, text):
+    with pytest.raises(SettingsError, match=r"app\.help must be keys"):
+        parse_settings(services.paths.settings_file, text)
+
+
+def test_keys_are_written_as_people_do():
+    for keys in ("f1", "ctrl+shift+a", "?", "question_mark", "+", "ctrl+full_stop", "space", "é"):
+        assert check_keys("app.help", keys) == keys
+    assert check_keys("app.help", "f1, ctrl+h") == "f1,ctrl+h"
+    assert check_keys("app.help", ",") == "comma"
+
+
+def test_every_binding_of_ours_can_be_remapped():
+    found = bindings()
+    assert {"app.help", "app.quit", "engine.cancel", "endpoint.switch", "doctor.copy"} <= set(found)
+    assert found["help.close"].key == "escape,f1"
+    assert all(binding.description for binding in found.values())
+    assert checked_keymap(dict.fromkeys(found, "f12")) == dict.fromkeys(found, "f12")

@@ -1,0 +1,202 @@
+"""One message: its parts, its keys, and that nothing in it steers the terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from textual.app import App, ComposeResult
+
+from async_tests import in_loop
+from hearth.app.terminal import safe_text
+from hearth.app.tui.widgets.message import MessageView, Shown
+from hearth.app.tui.widgets.tool_call import ShownCall
+from hearth.app.tui.widgets.transcript import Transcript
+from payloads import MARKDOWN_PAYLOADS, PAYLOADS
+from polling import until
+
+
+class Page(App[None]):
+    """A transcript that notes what its messages ask for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, str]] = []
+
+    def compose(self) -> ComposeResult:
+        yield Transcript(show_thinking=True)
+
+    def on_message_view_action(self, message: MessageView.Action) -> None:
+        self.asked.append((message.id, message.action))
+
+    @property
+    def text(self) -> str:
+        """What the screen shows."""
+        rows = self.screen._compositor.render_strips()
+        return "\n".join("".join(part.text for part in row).rstrip() for row in rows)
+
+
+def found_in(app: App[None]) -> tuple[str, set[str]]:
+    """All text on the screen, and every key of the styles' notes; links of terminals are none."""
+    notes: set[str] = set()
+    text = []
+    for row in app.screen._compositor.render_strips():
+        for part in row:
+            text.append(part.text)
+            if part.style is not None:
+                assert part.style.link is None
+                notes |= set(part.style.meta)
+    return "".join(text), notes
+
+
+def message_with(payload: str) -> Shown:
+    """A message that has `payload` everywhere."""
+    return Shown(
+        "a",
+        "assistant",
+        payload,
+        reasoning=payload,
+        calls=(ShownCall(payload, payload), ShownCall("f", '{"a": "' + payload + '"}')),
+        state="failed",
+        note=payload,
+        numbers=payload,
+        model=payload,
+    )
+
+
+@in_loop
+async def test_no_hostile_text_reaches_the_terminal() -> None:
+    app = Page()
+    async with app.run_test(size=(90, 120)) as pilot:
+        transcript = app.query_one(Transcript)
+        for payload in (*PAYLOADS, *MARKDOWN_PAYLOADS):
+            roles = [message_with(payload), Shown("u", "user", payload), Shown("t", payload, "")]
+            await transcript.show([*roles, Shown("z", "user", "mark-of-the-end")])
+            await pilot.pause()
+            text, notes = found_in(app)
+            assert text == safe_text(text), repr(payload)
+            # "offset": what text can be selected by; "url": links of Markdown.
+            assert notes <= {"offset", "url"}, repr(payload)
+
+
+@in_loop
+async def test_hostile_text_that_comes_in_pieces_is_as_harmless() -> None:
+    app = Page()
+    async with app.run_test(size=(90, 60)) as pilot:
+        transcript = app.query_one(Transcript)
+        for payload in PAYLOADS[::6]:
+            await transcript.show([Shown("a", "assistant", "", state="streaming")])
+            view = transcript.answer("a")
+            for mark in payload:
+                view.feed(mark)
+                view.feed(mark, "reasoning")
+            view.status(payload)
+            view.catch_up()
+            await pilot.pause()
+            text, notes = found_in(app)
+            assert text == safe_text(text), repr(payload)
+            assert notes <= {"offset", "url"}, repr(payload)
+
+
+@pytest.mark.parametrize("hidden", ["&#x202e;", "&#27;[2J", "<http://a.example/%E2%80%AE>"])
+@in_loop
+async def test_what_markdown_decodes_is_safe_too(hidden: str) -> None:
+    app = Page()
+    async with app.run_test(size=(60, 12)) as pilot:
+        await app.query_one(Transcript).show([Shown("a", "assistant", f"say {hidden} end")])
+        await until(pilot, lambda: "end" in app.text)
+        assert app.text == safe_text(app.text)
+
+
+@in_loop
+async def test_markup_is_text() -> None:
+    app = Page()
+    async with app.run_test(size=(60, 12)) as pilot:
+        markup = "[red]m[/] [@click=app.bell]x[/]"
+        await app.query_one(Transcript).show([message_with(markup)])
+        await until(pilot, lambda: app.text.count("[@click=app.bell]x[/]") >= 5)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.text(), min_size=12, max_size=12))
+def test_random_unicode_crashes_nothing(texts: list[str]) -> None:
+    @in_loop
+    async def shown() -> None:
+        app = Page()
+        async with app.run_test(size=(40, 30)) as pilot:
+            for text in texts:
+                await app.query_one(Transcript).show([message_with(text)])
+                await pilot.pause()
+                assert all(
+                    unicodedata.category(mark) != "Cc" for mark in app.text.replace("\n", "")
+                )
+
+    shown()
+
+
+@in_loop
+async def test_every_key_asks_for_its_action() -> None:
+    app = Page()
+    async with app.run_test(size=(60, 20)) as pilot:
+        await app.query_one(Transcript).show([Shown("a", "assistant", "x", sibling=2, siblings=3)])
+        await until(pilot, lambda: "‹2/3›" in app.text)
+        app.query_one(MessageView).focus()
+        await pilot.press("e", "r", "c", "y", "d", "left", "right", "b")
+        await until(pilot, lambda: len(app.asked) == 8)
+        actions = "edit regenerate continue copy delete_branch previous next clone"
+        assert app.asked == [("a", action) for action in actions.split()]
+
+
+@in_loop
+async def test_all_its_parts_are_shown() -> None:
+    app = Page()
+    call = ShownCall("weather", '{"city": "Paris", "days": 3, "units": "metric", "more": "words"}')
+    async with app.run_test(size=(70, 24)) as pilot:
+        shown = Shown(
+            "a",
+            "assistant",
+            "Let me see.",
+            reasoning="hm",
+            calls=(call,),
+            state="stopped",
+            note="stopped by you",
+            numbers="0.3 s · 41 tok/s",
+            model="guide",
+        )
+        await app.query_one(Transcript).show([Shown("u", "user", "**not** bold"), shown])
+        await until(pilot, lambda: "0.3 s · 41 tok/s" in app.text)
+        rows = [row.strip() for row in app.text.split("\n") if row.strip()]
+        assert rows == [
+            "▎ you",
+            "▎ **not** bold",
+            "guide",
+            "▾ thought · 1 word",
+            "hm",
+            "Let me see.",
+            "tool call weather  not run",
+            "│ {",
+            '│   "city": "Paris",',
+            '│   "days": 3,',
+            '│   "units": "metric",',
+            '│   "more": "words"',
+            "│ }",
+            "stopped by you",
+            "0.3 s · 41 tok/s",
+        ]
+
+
+@in_loop
+async def test_code_is_copied_by_its_number() -> None:
+    app = Page()
+    text = "```\none\n```\n\n- nested:\n\n  > ```\n  > two\n  > ```\n"
+    async with app.run_test(size=(60, 20)) as pilot:
+        transcript = app.query_one(Transcript)
+        await transcript.show([Shown("a", "assistant", text)])
+        await until(pilot, lambda: "two" in app.text)
+        assert transcript.copy_code(2)
+        assert app.clipboard == "two"
+        assert transcript.copy_code(1)
+        assert app.clipboard == "one"
+        assert not transcript.copy_code(3)
