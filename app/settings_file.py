@@ -47,6 +47,7 @@ def change(file: Path, section: Sequence[str], name: str, value: Any) -> None:
             right.
     """
     before = read_text(file)
+    parse_settings(file, before)  # A mistake of the user's is better told as one.
     after = changed(before, section, name, value)
     if after == before:
         return

@@ -65,6 +65,7 @@ def percentile(values: list[float], share: float) -> float:
 
 def run_app(kind: str, rate: int, seconds: float, preload: int, report: Path) -> None:
     """The child: an app in which text streams while somebody types."""
+    ready = report.with_suffix(".ready")
     from textual.app import App, ComposeResult
     from textual.widgets import Input
 
@@ -92,7 +93,10 @@ def run_app(kind: str, rate: int, seconds: float, preload: int, report: Path) ->
                 piece = next(pieces)
                 lines += piece.count("\n")
                 view.feed(piece)
-            await asyncio.sleep(1.0 + preload / 500)
+            while view.is_behind:
+                await asyncio.sleep(0.1)
+            ready.touch()
+            await asyncio.sleep(0.5)
             late = asyncio.create_task(self.lateness(seconds))
             used = time.process_time()
             started = time.perf_counter()
@@ -124,7 +128,7 @@ def run_app(kind: str, rate: int, seconds: float, preload: int, report: Path) ->
     Bench().run()
 
 
-def type_keys(child: subprocess.Popen[bytes], fd: int) -> list[float]:
+def type_keys(child: subprocess.Popen[bytes], fd: int, ready: Path) -> list[float]:
     """Type letters, none of which was there before; the milliseconds until each is shown."""
     found: list[float] = []
     letters = [chr(code) for code in (*range(0x14A, 0x180), *range(0x3B1, 0x52F))]
@@ -132,17 +136,20 @@ def type_keys(child: subprocess.Popen[bytes], fd: int) -> list[float]:
     typed = 0
     sent_at = 0.0
     waiting = b""
-    next_at = time.perf_counter() + 2.0
+    next_at = 0.0
     while child.poll() is None:
         now = time.perf_counter()
+        if not ready.exists():
+            if select.select([fd], [], [], 0.02)[0]:
+                os.read(fd, 65536)
+            continue
         if not waiting and now >= next_at:
             waiting = letters[typed % len(letters)].encode()
             typed += 1
             seen = b""
             sent_at = time.perf_counter()
             os.write(fd, waiting)
-        ready, _, _ = select.select([fd], [], [], 0.002 if not waiting else 0.05)
-        if ready:
+        if select.select([fd], [], [], 0.05 if waiting else 0.002)[0]:
             try:
                 seen = (seen + os.read(fd, 65536))[-200_000:]
             except OSError:
@@ -163,7 +170,6 @@ def type_keys(child: subprocess.Popen[bytes], fd: int) -> list[float]:
 def measure(kind: str, rate: int, seconds: float, preload: int, folder: Path) -> dict[str, object]:
     """One kind of text at one rate."""
     report = folder / f"{kind}-{rate}.json"
-    report.unlink(missing_ok=True)
     main, sub = pty.openpty()
     fcntl.ioctl(sub, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
     command = [sys.executable, __file__, "--child", kind, str(rate), str(seconds), str(preload)]
@@ -173,7 +179,7 @@ def measure(kind: str, rate: int, seconds: float, preload: int, folder: Path) ->
     )
     os.close(sub)
     try:
-        keys = type_keys(child, main)
+        keys = type_keys(child, main, report.with_suffix(".ready"))
     finally:
         child.kill()
         child.wait()

@@ -92,7 +92,7 @@ def entries(
                 group,
                 key.name,
                 written(key, setting.value),
-                setting.origin,
+                _short(setting.origin, settings.file),
                 written(key, default_of(key)),
                 key.help,
                 "one of the themes" if key.name == "theme" else key.expects(),
@@ -104,12 +104,17 @@ def entries(
             "Keys of the terminal app",
             ident,
             own or binding.key,
-            "default" if own is None else f"{settings.file}, [keys]",
+            "default" if own is None else f"{settings.file.name}, [keys]",
             binding.key,
             binding.tooltip or binding.description,
             'keys with commas between, such as "f1,ctrl+h"',
             is_key=True,
         )
+
+
+def _short(origin: str, file: Path) -> str:
+    """`origin`, with the settings file by its name alone."""
+    return origin.replace(str(file), file.name)
 
 
 def written(key: Key, value: Value) -> str:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from hearth.app.endpoint_control import EndpointControl, EndpointFailed, Launch, launch
+from hearth.app.paths import find_paths
 from hearth.app.settings import Setting, load_settings
 from hosts import gone
 
@@ -43,15 +44,9 @@ def environ(tmp_path):
     return {**QUIET, "HEARTH_HOME": str(tmp_path / "hearth")}
 
 
-def real(environ, port=0, **more):
-    settings = load_settings(environ_file(environ), {})
-    return launch(settings, "127.0.0.1", port, key=False, environ=environ, **more)
-
-
-def environ_file(environ):
-    from hearth.app.paths import find_paths
-
-    return find_paths(environ).settings_file
+def real(environ, port=0):
+    settings = load_settings(find_paths(environ).settings_file, {})
+    return launch(settings, "127.0.0.1", port, key=False, environ=environ)
 
 
 def health(url):

@@ -45,7 +45,7 @@ def test_both_stream_at_once_and_show_their_numbers(services: Services, host: Sc
         host.scripts["guide-draft"] = Script("right one two", gate=gate)
         async with opened(services, (120, 30)) as (app, pilot):
             screen = await compare(pilot, "why")
-            for _ in range(6):
+            for _ in range(4):
                 gate.release()
             await until_shown(pilot, "right one")
             assert screen.is_busy and "two" not in text_of(app)

@@ -234,7 +234,7 @@ class SettingsScreen(HearthScreen):
         self._take_effect()
         self._read()
         now = self._entries[entry.ident]
-        if text is not None and str(file) not in now.origin and now.origin != "default":
+        if text is not None and file.name not in now.origin and now.origin != "default":
             self.tell(f"It is kept, but {now.origin} holds: {now.text}.", severity="warning")
         return True
 

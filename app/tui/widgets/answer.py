@@ -87,6 +87,11 @@ class AnswerView(Widget):
         return self._reasoning.raw
 
     @property
+    def is_behind(self) -> bool:
+        """Text came that is not shown yet."""
+        return self._body.pending or self._thinking.pending
+
+    @property
     def codes(self) -> list[str]:
         """The code blocks so far, by their number less one."""
         return self._body.codes
@@ -185,9 +190,8 @@ class AnswerView(Widget):
         self._heir = heir
 
     def _schedule(self) -> None:
-        pending = self._body.pending or self._thinking.pending
         idle = self._update_timer is None and not self._is_drawing
-        if pending and idle and self.is_attached and not self._paused_updates:
+        if self.is_behind and idle and self.is_attached and not self._paused_updates:
             self._update_timer = self.set_timer(self._interval_s, self._tick)
 
     def _stop_timer(self) -> None:

@@ -127,8 +127,9 @@ class CompareColumn(Vertical):
             self._coming = None
             if answer.state != "failed" or answer.content:
                 self.messages += [question, answer]
-            self.query_one(".numbers", Static).update("")
-            await transcript.replace(shown(answer))
+            if self.is_running and transcript.is_attached:  # The app may be leaving.
+                self.query_one(".numbers", Static).update("")
+                await transcript.replace(shown(answer))
 
     async def _stream(self, messages: list[ChatMessage], coming: _Coming) -> None:
         view = self.query_one(Transcript).answer(coming.id)

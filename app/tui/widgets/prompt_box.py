@@ -155,8 +155,6 @@ class PromptBox(Vertical):
         border-left: outer $border-blurred;
         padding: 0 1;
         scrollbar-size-vertical: 1;
-        scrollbar-gutter: stable;  /* The rows stay as they are when the scrollbar comes. */
-        overflow-x: hidden;
     }
     PromptBox > PromptArea:focus { border: none; border-left: outer $primary; }
     PromptBox.-busy > PromptArea:focus { border-left: outer $warning; }

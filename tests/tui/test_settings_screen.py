@@ -1,0 +1,220 @@
+"""The settings screen: search, editing in place, defaults, themes and keys."""
+
+import asyncio
+
+import pytest
+from textual.widgets import Input
+
+from hearth.app.settings import load_settings
+from hearth.app.tui.setting_entries import entries
+from polling import notices, until
+from screen_app import app_on
+from screens import text_of
+
+FILE = "# mine\n\n[load]\n# enough\ncontext = 4096\n"
+
+
+@pytest.fixture
+def shown(services):
+    """Runs `test(app, pilot)` on the settings screen, with what `text` and `environ` set."""
+
+    def run(test, text=FILE, environ=None, size=(120, 40)):
+        file = services.paths.settings_file
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+        services.reload = lambda: load_settings(file, environ or {})
+        services.settings = services.reload()
+
+        async def main():
+            app = app_on("settings", services)
+            async with app.run_test(size=size) as pilot:
+                await until(pilot, lambda: "Loading models" in text_of(app) or size[1] < 20)
+                await test(app, pilot)
+
+        asyncio.run(main())
+        return file.read_text()
+
+    return run
+
+
+async def choose(app, pilot, name):
+    """Choose the setting of this name by searching for it."""
+    await pilot.press("slash")
+    app.screen.query_one("#search", Input).value = name
+    await pilot.press("enter")
+    app.screen.list.select(f"set:{name}")
+    app.screen.list.select(f"key:{name}")
+    await until(pilot, lambda: app.screen.chosen is not None and app.screen.chosen.name == name)
+
+
+def edit(app):
+    return app.screen.query_one("#edit", Input)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_setting_is_told_with_value_origin_help_and_range(shown, width):
+    async def test(app, pilot):
+        await choose(app, pilot, "context")
+        await until(pilot, lambda: "context length in tokens" in text_of(app))
+        text = text_of(app)
+        assert "4096" in text and "whole number from 1" in text and "settings.toml" in text
+
+    shown(test, size=(width, 30))
+
+
+def test_search_narrows_down_and_escape_ends_it(shown):
+    async def test(app, pilot):
+        await pilot.press("slash", *"kv")
+        await until(pilot, lambda: "host_idle_s" not in text_of(app))
+        assert "kv_type" in text_of(app)
+        await pilot.press(*"zzz")
+        await until(pilot, lambda: "Nothing is called so." in text_of(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: "host_idle_s" in text_of(app))
+
+    shown(test)
+
+
+def test_a_value_is_edited_checked_and_written_beside_its_comment(shown, services):
+    async def test(app, pilot):
+        await choose(app, pilot, "context")
+        await pilot.press("enter")
+        assert edit(app).has_focus and edit(app).value == "4096"
+        edit(app).value = "many"
+        await until(pilot, lambda: "Expected a whole number" in text_of(app))
+        await pilot.press("enter")
+        assert edit(app).has_focus
+        edit(app).value = "8192"
+        await pilot.press("enter")
+        await until(pilot, lambda: services.settings.all()["context"].value == 8192)
+        assert not edit(app).has_focus
+
+    assert shown(test) == FILE.replace("4096", "8192")
+
+
+def test_escape_leaves_a_value_as_it_was(shown):
+    async def test(app, pilot):
+        await choose(app, pilot, "context")
+        await pilot.press("e")
+        edit(app).value = "1"
+        await pilot.press("escape")
+        assert app.screen.chosen.text == "4096"
+
+    assert shown(test) == FILE
+
+
+def test_the_next_of_few_choices_is_taken(shown, services):
+    async def test(app, pilot):
+        await choose(app, pilot, "flash_attention")
+        for value in (True, False, None):
+            await pilot.press("space")
+            await until(
+                pilot,
+                lambda value=value: services.settings.all()["flash_attention"].value is value,
+            )
+        await choose(app, pilot, "context")
+        await pilot.press("space")
+        assert edit(app).has_focus
+
+    assert 'flash_attention = "auto"' in shown(test)
+
+
+def test_a_default_is_had_again(shown, services):
+    async def test(app, pilot):
+        await choose(app, pilot, "context")
+        await pilot.press("delete")
+        await until(pilot, lambda: services.settings.all()["context"].origin == "default")
+
+    assert shown(test) == FILE.replace("context = 4096\n", "")
+
+
+def test_what_holds_over_the_file_is_told(shown):
+    async def test(app, pilot):
+        await choose(app, pilot, "temperature")
+        await pilot.press("e")
+        edit(app).value = "0.5"
+        await pilot.press("enter")
+        await until(pilot, lambda: "HEARTH_TEMPERATURE holds: 0.25" in notices(app))
+
+    assert "temperature = 0.5" in shown(test, environ={"HEARTH_TEMPERATURE": "0.25"})
+
+
+def test_a_theme_is_shown_while_it_is_chosen_and_kept(shown):
+    async def test(app, pilot):
+        await choose(app, pilot, "theme")
+        await pilot.press("e")
+        edit(app).value = "nord"
+        await until(pilot, lambda: app.theme == "nord")
+        await pilot.press("escape")
+        await until(pilot, lambda: app.theme == "textual-dark")
+        await pilot.press("e")
+        edit(app).value = "nrod"
+        await until(pilot, lambda: "Did you mean nord" in text_of(app))
+        edit(app).value = "gruvbox"
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen.chosen.text == "gruvbox")
+        assert app.theme == "gruvbox"
+
+    assert 'theme = "gruvbox"' in shown(test)
+
+
+def test_a_key_is_remapped_at_once_and_had_back(shown):
+    async def test(app, pilot):
+        await choose(app, pilot, "settings.search")
+        await pilot.press("e")
+        assert edit(app).value == "slash"
+        edit(app).value = "f13,nokey"
+        await until(pilot, lambda: "there is no key 'nokey'" in text_of(app))
+        edit(app).value = "f9"
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen.chosen.text == "f9")
+        await pilot.press("f9")
+        await until(pilot, lambda: app.screen.query_one("#search", Input).has_focus)
+        await pilot.press("enter", "delete")
+        await until(pilot, lambda: app.screen.chosen.text == "slash")
+        await pilot.press("slash")
+        await until(pilot, lambda: app.screen.query_one("#search", Input).has_focus)
+
+    assert '"settings.search"' not in shown(test)
+
+
+def test_a_file_that_cannot_be_written_is_told(shown, services):
+    async def test(app, pilot):
+        await choose(app, pilot, "context")
+        services.paths.settings_file.write_text("broken = \n")
+        await pilot.press("delete")
+        await until(pilot, lambda: "settings.toml" in notices(app))
+
+    assert shown(test) == "broken = \n"
+
+
+def test_foreign_text_in_values_is_made_safe(shown):
+    async def test(app, pilot):
+        await choose(app, pilot, "system")
+        await until(pilot, lambda: "␛[31m[red]" in text_of(app))
+        assert "\x1b" not in text_of(app)
+
+    shown(test, 'system = "\\u001b[31m[red]\\nx"\n')
+
+
+def test_every_value_is_written_as_it_is_read(services):
+    text = """
+stop = ["a\\n", "b\\"", "\\u007f"]
+[sampling]
+logit_bias = { 42 = -100, 7 = 1.5 }
+"""
+    settings = services.settings
+    for entry in entries(settings, ["textual-dark"], {}):
+        assert entry.check(entry.text) == settings.all()[entry.name].value, entry.name
+    changed = load_settings_of(services, text.replace("stop", "").split("\n", 2)[2])
+    [bias] = [entry for entry in entries(changed, [], {}) if entry.name == "logit_bias"]
+    assert bias.check(bias.text) == {42: -100.0, 7: 1.5}
+    stops = load_settings_of(services, "[sampling]\n" + text.split("\n")[1])
+    [stop] = [entry for entry in entries(stops, [], {}) if entry.name == "stop"]
+    assert stop.check(stop.text) == ("a\n", 'b"', "\x7f")
+
+
+def load_settings_of(services, text):
+    from hearth.app.settings import parse_settings
+
+    return parse_settings(services.paths.settings_file, text)
