@@ -176,6 +176,7 @@ def measured_bytes(path: Path, case: Case, cache: Path) -> int:
             (worker,) = link.stats().workers
             peak_bytes = high_water_bytes(worker.pid)
             host = psutil.Process(worker.pid).parent()
+            link.unload(worker.name)
         if host is not None:  # It ends alone, and then its folder can go.
             psutil.wait_procs([host], timeout=60)
         return peak_bytes

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +48,16 @@ def build(home: Path) -> Any:
     from hearth.app.paths import find_paths
     from hearth.app.settings import load_settings
     from hearth.app.tui.services import Services
-    from scripted import Script, ScriptedHost
+
+    scripted = import_module("scripted")
 
     paths = find_paths({"HEARTH_HOME": str(home)})
     paths.data.mkdir(parents=True)
     scripts = {
-        "guide": Script(ANSWER, reasoning="They ask what fits. Name the parts, then the command."),
-        "guide-draft": Script("It depends on the size of the model and of the context."),
+        "guide": scripted.Script(
+            ANSWER, reasoning="What fits? Name the parts, then the command."
+        ),
+        "guide-draft": scripted.Script("It depends on the size of the model and of the context."),
     }
     settings = load_settings(paths.settings_file, {})
     chats = ChatStore(paths.chats_file)
@@ -66,7 +70,7 @@ def build(home: Path) -> Any:
         settings,
         Library(paths.models),
         chats,
-        ScriptedHost(scripts),
+        scripted.ScriptedHost(scripts),
         hub,
         Downloads(paths.downloads_file, home / "hub", hub),
         lambda: settings,
@@ -74,24 +78,18 @@ def build(home: Path) -> Any:
 
 
 async def on_chat(pilot: Any) -> None:
-    from pilots import ask
-
-    await ask(pilot, "What decides whether a model fits my laptop?")
+    await import_module("pilots").ask(pilot, "What decides whether a model fits my laptop?")
     await pilot.pause(0.4)
 
 
 async def on_search(pilot: Any) -> None:
-    from pilots import ask
-
-    await ask(pilot, "What decides whether a model fits my laptop?")
+    await import_module("pilots").ask(pilot, "What decides whether a model fits my laptop?")
     await pilot.press("ctrl+f", *"fits")
     await pilot.pause(0.6)
 
 
 async def on_compare(pilot: Any) -> None:
-    from pilots import say
-
-    await say(pilot, "/compare guide-draft")
+    await import_module("pilots").say(pilot, "/compare guide-draft")
     await pilot.pause(0.2)
     await pilot.press(*"What fits?", "enter")
     await pilot.pause(0.8)

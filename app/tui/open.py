@@ -76,7 +76,8 @@ def own_screen(log: Path) -> Iterator[None]:
     terminal, before = os.dup(2), sys.__stderr__
     with open_log(log) as file:
         os.dup2(file.fileno(), 2)
-    sys.__stderr__ = io.TextIOWrapper(  # type: ignore[misc] - Textual writes to it
+    # Textual writes to it.
+    sys.__stderr__ = io.TextIOWrapper(  # type: ignore[misc]
         os.fdopen(terminal, "wb", buffering=0), encoding="utf-8", write_through=True
     )
     try:

@@ -19,7 +19,9 @@ from hearth.quant.gguf import preflight
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return tiny_llama(tmp_path_factory.mktemp("model") / "tiny.gguf", layers=1, context=32_768)
+    return tiny_llama(
+        tmp_path_factory.mktemp("model") / "tiny.gguf", layers=1, hidden=128, context=32_768
+    )
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +73,17 @@ def test_no_less_is_set_aside_than_is_taken(path, header):
     settings = ModelSettings(context=32_768)
     plan = plan_for(header, settings)
     assert needed_bytes(path, settings) >= memory_of(header, plan).needed
+
+
+@pytest.mark.parametrize(
+    ("settings", "turns"),
+    [
+        (ModelSettings(), True),
+        (ModelSettings(flash_attention=True), False),
+        (ModelSettings(flash_attention=False), False),
+        (ModelSettings(kv_type="q8_0"), False),
+    ],
+    ids=str,
+)
+def test_attention_changes_where_the_worker_chooses_it(header, settings, turns):
+    assert (memory_of(header, plan_for(header, settings)).turning > 0) is turns

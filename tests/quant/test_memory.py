@@ -215,3 +215,12 @@ def test_vocabularies_cost_by_their_kind():
     assert 0 < vocabulary_bytes(plain) < vocabulary_bytes(QWEN3_0_6B)
     unknown = replace(QWEN3_0_6B, tokenizer="new")
     assert vocabulary_bytes(unknown) == vocabulary_bytes(QWEN3_0_6B)
+
+
+def test_a_change_of_attention_takes_what_the_pool_holds_twice_and_its_values_once_more():
+    weights = Weights(400 << 20, 401 << 20)
+    stays = memory_use(QWEN3_0_6B, weights, POOL)
+    turns = memory_use(QWEN3_0_6B, weights, replace(POOL, may_turn=True))
+    assert (stays.turning, stays.most) == (0, stays.total)
+    assert turns.turning == 8192 * 224 * 128 * 2 * 5
+    assert turns.total == stays.total and turns.most == turns.held + turns.turning

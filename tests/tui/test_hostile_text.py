@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 from textual.containers import VerticalScroll
-from textual.widgets import DataTable, Input, OptionList, Select, TabbedContent
+from textual.widgets import Input, OptionList, Select
 
 from async_tests import in_loop
 from fake_host import ENGINE, INFO
 from harmless import MARKUP, ONE_LINE, check, chunks, pages
 from hearth.app.doctor import Finding
-from hearth.app.library.hub import HubModel, Repository, RepositoryFile
+from hearth.app.library.downloads import DownloadItem, Downloads
+from hearth.app.library.hub import Hub, HubModel, Repository, RepositoryFile
 from hearth.app.library.hub_files import offer
 from hearth.app.library.local import Library, LocalModel
+from hearth.app.library.menu import Menu
 from hearth.app.presets import Preset, Presets
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens.compare import CompareScreen
@@ -29,10 +31,12 @@ from hearth.app.tui.screens.presets import PresetsScreen
 from hearth.app.tui.screens.prompt_view import PromptView
 from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
+from hearth.app.tui.widgets.column_list import ColumnList
 from hearth.app.tui.widgets.message import Shown
 from hearth.app.tui.widgets.tool_call import ShownCall
 from hearth.backends.contract import (
     EngineStats,
+    ErrorInfo,
     HostStats,
     ModelInfo,
     ModelSpec,
@@ -76,7 +80,7 @@ async def test_markup_in_messages_is_shown_as_it_is(services: Services) -> None:
         transcript = chat_of(pilot).transcript
         await transcript.show([Shown("m", "user", "\n\n".join(MARKUP))])
         await pilot.pause()
-        check(app, *MARKUP)
+        check(app, *(text for text in MARKUP if len(text) < 80))
 
 
 @in_loop
@@ -209,14 +213,15 @@ async def test_markup_in_a_dialog_is_shown_as_it_is(services: Services) -> None:
 async def test_notices(services: Services) -> None:
     async with opened(services, TALL) as (app, pilot):
         chat = chat_of(pilot)
-        for text in ALL:
+        for text in (*chunks(ALL, 60), *MARKUP[::4]):
             app.clear_notifications()
-            chat.tell_error(HearthError(text, text))
-            chat.tell(text)
-        for text in MARKUP[:FEW]:
-            chat.tell(text)
-        await pilot.pause(0.1)
-        check(app, *(text for text in MARKUP[:FEW] if len(text) < 40))
+            chat.tell_error(HearthError(f"Begins. {text}", text))
+            chat.tell("Begins.")
+            await until_shown(pilot, "Begins.")
+            check(app)
+        app.clear_notifications()
+        chat.tell("[red]a[/red]")
+        await until_shown(pilot, "[red]a[/red]")
 
 
 @in_loop
@@ -344,45 +349,36 @@ async def test_the_engine_says_what_is_wrong(services: Services, host: ScriptedH
 @in_loop
 async def test_models_of_this_machine(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     models = [
-        LocalModel(text, Path(f"/x/{at}"), "library", 5, text, text, 3, 4, error=text)
+        LocalModel(text, Path(f"/x/{at}{text}"), "library", 5, text, text, 3, 4, error=text)
         for at, text in enumerate(ALL)
     ]
-    models += [replace(one, error="", file_type="F16") for one in models]
+    models += [replace(one, name=f"x{one.name}", error="", file_type="F16") for one in models[::8]]
     monkeypatch.setattr(Library, "list", lambda _: models)
-    async with opened(services, (200, 700)) as (app, pilot):
+    async with opened(services, TALL) as (app, pilot):
         app.switch_mode("library")
         await until_shown(pilot, "[link=")
-        check(app, *(text for text in MARKUP if len(text) < 30))
-        table = app.screen.query_one("#here-table", DataTable)
-        for row in range(0, len(models), 7):
-            table.move_cursor(row=row)
-            await pilot.pause()
-            check(app)
+        await every_row(pilot, app.screen.query_one("#here-list", ColumnList), 7)
         app.switch_mode("quantize")
-        await until(pilot, lambda: app.screen.query_one(Select).value is not Select.NULL)
-        await _every_option(app, pilot)
+        await until(pilot, lambda: bool(app.screen.query("#source")))
+        await until(pilot, lambda: app.screen.query_one("#source", Select).value != Select.NULL)
+        await every_option(app, pilot)
 
 
 @in_loop
 async def test_models_of_the_hub(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hearth.app.library.hub import Hub
-
     now = datetime(2026, 1, 1, tzinfo=UTC)
     found = [HubModel(text, 1, 2, True, text, (text,), now) for text in ALL]
     monkeypatch.setattr(Hub, "search", lambda *_, **__: found)
     async with opened(services, TALL) as (app, pilot):
         app.switch_mode("library")
         await pilot.pause()
-        app.screen.query_one(TabbedContent).active = "hub"
-        await pilot.pause()
-        app.screen.query_one("#query", Input).focus()
-        await pilot.press("x", "enter")
+        await pilot.press("slash", "x", "enter")
         await until_shown(pilot, "[link=")
-        check(app, *(text for text in MARKUP if len(text) < 30))
-        monkeypatch.setattr(Hub, "search", _raising(HearthError("".join(MARKUP), "".join(ALL))))
-        app.screen.query_one("#query", Input).focus()
-        await pilot.press("x", "enter")
-        await pilot.pause(0.2)
+        await every_row(pilot, app.screen.query_one("#hub-list", ColumnList), 7)
+        wrong = HearthError("Wrong: " + "".join(MARKUP), "".join(ALL))
+        monkeypatch.setattr(Hub, "search", _raising(wrong))
+        await pilot.press("slash", "x", "enter")
+        await until_shown(pilot, "Wrong")
         check(app)
 
 
@@ -392,18 +388,16 @@ async def test_files_of_a_repository(services: Services) -> None:
     files = [RepositoryFile(f"{at}{text}.gguf", 10, sha, sha) for at, text in enumerate(ALL)]
     files += [RepositoryFile(f"{at}{text}.bin", 10, sha, sha) for at, text in enumerate(ALL)]
     repository = Repository(ALL[6], "main", "c" * 40, True, "".join(ALL[:FEW]), tuple(files))
+    found = offer(repository)
+    menu = Menu(repository, found, {}, found.recommended.name)
     async with opened(services, TALL) as (app, pilot):
-        app.push_screen(PickFile(repository, offer(repository)))
-        await pilot.pause()
-        check(app)
-        await pages(pilot, app.screen.query_one(OptionList))
+        app.push_screen(PickFile(menu, "".join(ALL[:FEW])))
+        await until_shown(pilot, "Gated")
+        await every_row(pilot, app.screen.query_one(ColumnList), 9)
 
 
 @in_loop
 async def test_downloads(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hearth.app.library.downloads import DownloadItem, Downloads
-    from hearth.backends.contract import ErrorInfo
-
     items = tuple(
         DownloadItem(
             str(at), text, "failed", text, text, 1, 2, None, None, ErrorInfo("x", text, text)
@@ -414,14 +408,9 @@ async def test_downloads(services: Services, monkeypatch: pytest.MonkeyPatch) ->
     async with opened(services, TALL) as (app, pilot):
         app.switch_mode("library")
         await pilot.pause()
-        app.screen.query_one(TabbedContent).active = "downloads"
+        await pilot.press("4")
         await until_shown(pilot, "[link=")
-        check(app, *(text for text in MARKUP if len(text) < 20))
-        table = app.screen.query_one("#downloads-table", DataTable)
-        for row in range(0, len(items), 3):
-            table.move_cursor(row=row)
-            await pilot.pause()
-            check(app)
+        await every_row(pilot, app.screen.query_one("#downloads-list", ColumnList), 7)
 
 
 @in_loop
@@ -434,7 +423,7 @@ async def test_comparing(services: Services, host: ScriptedHost, tmp_path: Path)
     async with opened(services, TALL) as (app, pilot):
         app.push_screen(CompareScreen(services, "guide", "guide"))
         await pilot.pause()
-        await _every_option(app, pilot)
+        await every_option(app, pilot)
         app.screen.query_one("#question", Input).focus()
         await pilot.press(*"why", "enter")
         await pilot.pause(0.5)
@@ -447,9 +436,11 @@ async def test_comparing(services: Services, host: ScriptedHost, tmp_path: Path)
 @in_loop
 async def test_presets(services: Services, tmp_path: Path) -> None:
     presets = Presets(tmp_path / "presets.json")
-    for text in ALL:
-        if text.strip():
-            presets.save(Preset(f"{text} {len(text)}", system=text, model=text))
+    kept = [
+        {"name": f"{at} {text}", "system": ALL[-at], "model": text, "settings": {}}
+        for at, text in enumerate(text for text in ALL if text.isprintable() and len(text) < 70)
+    ]
+    (tmp_path / "presets.json").write_text(json.dumps({"presets": kept}))
     async with opened(services, TALL) as (app, pilot):
         app.push_screen(PresetsScreen(presets, Preset("x")))
         await pilot.pause()
@@ -540,7 +531,7 @@ def _raising(error: HearthError) -> Callable[..., Any]:
     return fail
 
 
-async def _every_option(app: HearthApp, pilot: Any) -> None:
+async def every_option(app: HearthApp, pilot: Any) -> None:
     """Look into every list that drops down, and at each of its entries as the chosen one."""
     for select in app.screen.query(Select):
         select.expanded = True
@@ -551,3 +542,12 @@ async def _every_option(app: HearthApp, pilot: Any) -> None:
             select.value = value
             await pilot.pause()
             check(app)
+
+
+async def every_row(pilot: Any, rows: ColumnList, step: int) -> None:
+    """Look at a list on every page, and with every `step`-th of its lines as the chosen one."""
+    await pages(pilot, rows.list)
+    for at in range(0, rows.list.option_count, step):
+        rows.list.highlighted = at
+        await pilot.pause()
+        check(pilot.app)

@@ -59,7 +59,7 @@ async def settle(app: ListApp, pilot: Pilot[None]) -> None:
     await pilot.pause()
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [60, 120])
 @in_loop
 async def test_the_marked_one_is_shown_in_full_and_used(presets: Presets, width: int) -> None:
     async with listing(presets, width=width) as (app, pilot):

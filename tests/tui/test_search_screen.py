@@ -67,7 +67,7 @@ def test_down_goes_from_result_to_result_while_one_still_writes(services: Servic
 
 def test_the_words_are_marked_where_they_stand(services: Services) -> None:
     async def go() -> None:
-        a_chat(services, "before\n\x1b[31mneedle after", title="Title")
+        a_chat(services, "before\n\x1b needle after", title="Title")
         async with opened(services) as (_, pilot):
             screen = await search_for(pilot, "needle")
             await until_shown(pilot, "1 found")
@@ -84,7 +84,9 @@ def test_the_words_are_marked_where_they_stand(services: Services) -> None:
 
 def test_enter_opens_the_place(services: Services) -> None:
     async def go() -> None:
-        wanted = a_chat(services, *(f"line {n}" for n in range(40)), "the needle", title="Long")
+        texts = [f"line {number}" for number in range(60)]
+        texts[20] = "the needle"
+        wanted = a_chat(services, *texts, title="Long")
         async with opened(services) as (_, pilot):
             await search_for(pilot, "needle")
             await pilot.press("enter")  # before anything was shown

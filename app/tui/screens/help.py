@@ -15,6 +15,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Static
 
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
+from hearth.app.tui.widgets.fields import SafeInput
 
 _COLUMNS = (Column("keys", 20), Column("what they do"), Column("id", 20, least=64))
 
@@ -50,7 +51,7 @@ class HelpScreen(ModalScreen[None]):
         self._groups = tuple(_groups(below))
         with Vertical():
             yield Static(f"Keys · {name}", id="help-title", markup=False)
-            yield Input(placeholder="type to search", id="help-search", compact=True)
+            yield SafeInput(placeholder="type to search", id="help-search", compact=True)
             yield ColumnList(
                 *_COLUMNS, empty="No key does that here.", header=False, id="help-keys"
             )

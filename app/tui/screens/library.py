@@ -9,7 +9,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.timer import Timer
-from textual.widgets import Input, Static, TabbedContent, TabPane
+from textual.widgets import Input, Static, TabbedContent, TabPane, Tabs
 
 from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.catalogue import Entry, load_catalogue
@@ -77,7 +77,7 @@ class LibraryScreen(HearthScreen):
         Binding("2", "tab('worth')", "worth having", id="library.tab-worth", show=False),
         Binding("3", "tab('hub')", "the Hub", id="library.tab-hub", show=False),
         Binding("4", "tab('downloads')", "downloads", id="library.tab-downloads", show=False),
-        Binding("down", "enter_list", "list", id="library.list", show=False),
+        Binding("down,escape", "enter_list", "list", id="library.list", show=False),
     ]
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class LibraryScreen(HearthScreen):
                     placeholder="Words of a name, or organisation/name, or …/name:Q4_K_M",
                     id="query",
                 )
-                empty = "Write what to look for and press Enter. Only this asks the network."
+                empty = "Press / and write what to look for. Only this asks the network."
                 yield ColumnList(*rows.HUB, empty=empty, id="hub-list")
             with TabPane("4 Downloads", id="downloads"):
                 empty = "Nothing is being downloaded. Tabs 2 and 3 have what can be."
@@ -265,9 +265,7 @@ class LibraryScreen(HearthScreen):
     def action_tab(self, tab: str) -> None:
         """Show another list."""
         self.query_one(TabbedContent).active = tab
-        wants_words = tab == "hub" and not self._found
-        target = self.query_one("#query") if wants_words else self._list(tab).list
-        self.call_after_refresh(target.focus)
+        self.call_after_refresh(self.action_enter_list)
 
     def action_search(self) -> None:
         """Write what to look for on the Hub."""
@@ -275,8 +273,9 @@ class LibraryScreen(HearthScreen):
         self.call_after_refresh(self.query_one("#query").focus)
 
     def action_enter_list(self) -> None:
-        """Go from the tabs or from what is looked for to the list."""
-        self._list(self._tab).list.focus()
+        """Go to the list; to the tabs while there is nothing in it."""
+        found = self._list(self._tab).list
+        (found if found.option_count else self.query_one(Tabs)).focus()
 
     def action_refresh(self) -> None:
         """Read the models of this machine anew."""

@@ -39,7 +39,7 @@ _FULL_PRECISION: Final = re.compile(r"[-._](f16|bf16|f32|fp16|fp32)$", re.IGNORE
 _CONTEXT: Final = 4096
 _USUAL: Final = "Q4_K_M"
 _TYPES: Final = (
-    Column("Type", 8),
+    Column("Type", 9),
     Column("Size", 9, right=True),
     Column("Bits", 6, right=True),
     Column("In memory", 10, right=True, least=70),
@@ -101,6 +101,8 @@ class QuantizeScreen(HearthScreen):
         """By the name of a method."""
         self._job: Job | None = None
         self._is_busy = False
+        self._news = ""
+        """What came of the last job; it stays until another type is chosen."""
 
     def body(self) -> ComposeResult:
         yield Select[str]([], prompt="A model in F16, BF16 or F32", id="source", compact=True)
@@ -131,6 +133,16 @@ class QuantizeScreen(HearthScreen):
         """The model that is to be quantized."""
         value = self.query_one("#source", Select).value
         return self._sources.get(value) if isinstance(value, str) else None
+
+    @property
+    def is_planned(self) -> bool:
+        """It is known of every type what it would be."""
+        return bool(self._types) and all(one.plan is not None for one in self._types.values())
+
+    @property
+    def has_job(self) -> bool:
+        """A file is being written."""
+        return self._job is not None
 
     def _wishes_for(self, method: Method) -> Wishes:
         return self._wishes.get(method.name, Wishes())
@@ -198,11 +210,12 @@ class QuantizeScreen(HearthScreen):
     def on_option_list_option_highlighted(self) -> None:
         """Say more about the type."""
         if not self._is_busy:
+            self._news = ""
             self._describe()
 
     def _describe(self) -> None:
         one = self._types.get(self._list.selected or "")
-        if one is None or self._is_busy:
+        if one is None or self._is_busy or self._news:
             return
         told = self._wishes_for(one.method).words
         with_options = f"\nWith {told}." if told else ""
@@ -280,11 +293,11 @@ class QuantizeScreen(HearthScreen):
         try:
             answer = await self._run(one, question)
         except Stopped:
-            self._about("Stopped; nothing was written.")
+            self._tell_news("Stopped; nothing was written.")
             return
         spent = words.duration(answer["wall_s"])
         made = f"{path.name} is in the library, {answer['size_bytes']:,} bytes, made in {spent}."
-        self._about(made)
+        self._tell_news(made)
         self.refresh_sources()
         if sample is not None:
             await self._compare(source, path, sample, made)
@@ -319,11 +332,11 @@ class QuantizeScreen(HearthScreen):
                 results.add_class("-on")
                 results.show(rows)
         except asyncio.CancelledError:
-            self._about(f"{made} It was not measured to the end.")
+            self._tell_news(f"{made} It was not measured to the end.")
             raise
         change, error = perplexity_change(*found)
         told = f"Perplexity {change:+.2%} ± {error:.2%}" if math.isfinite(change) else "Perplexity"
-        self._about(f"{made}\n{told} on {sample.name}; lower is better.")
+        self._tell_news(f"{made}\n{told} on {sample.name}; lower is better.")
 
     async def _measure(self, model: FoundModel, sample: Sample) -> Quality:
         """Load `model`, measure it, and unload it unless it was loaded before."""
@@ -355,6 +368,10 @@ class QuantizeScreen(HearthScreen):
 
     def _say(self, text: str) -> None:
         self.query_one("#state", Static).update(safe_text(text))
+
+    def _tell_news(self, text: str) -> None:
+        self._news = text
+        self._about(text)
 
     def _about(self, text: str) -> None:
         self.query_one("#about", Static).update(safe_text(text))

@@ -17,6 +17,7 @@ from hearth.app.tui.looks import apply_looks, bindings
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.setting_entries import Entry, entries
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
+from hearth.app.tui.widgets.fields import SafeInput
 from hearth.backends.errors import SettingsError
 
 _COLUMNS = (Column("setting", 24), Column("value"), Column("from", 30, least=90))
@@ -30,7 +31,7 @@ class SettingsScreen(HearthScreen):
 
     NAME = "settings"
     DEFAULT_CSS = """
-    SettingsScreen #search { margin: 0 1 1 1; background: $surface; }
+    SettingsScreen #search { margin: 0 0 1 0; padding: 0 1; background: $surface; }
     SettingsScreen #list { height: 1fr; }
     SettingsScreen #list > OptionList { height: 1fr; }
     SettingsScreen #detail { height: auto; padding: 0 1; margin: 1 0 0 0; }
@@ -54,12 +55,12 @@ class SettingsScreen(HearthScreen):
         self._entries: dict[str, Entry] = {}
 
     def body(self) -> ComposeResult:
-        yield Input(placeholder="search", id="search", compact=True)
+        yield SafeInput(placeholder="search", id="search", compact=True)
         yield ColumnList(*_COLUMNS, empty="Nothing is called so.", header=False, id="list")
         with Vertical(id="detail"):
             yield Static("", id="what", markup=False)
             yield Static("", id="more", markup=False)
-            yield Input("", id="edit", compact=True)
+            yield SafeInput("", id="edit", compact=True)
             yield Static("", id="wrong", markup=False)
 
     def on_mount(self) -> None:

@@ -67,6 +67,7 @@ class ColumnList(Vertical):
     ColumnList > .column-list--header { height: 1; color: $text-muted; }
     ColumnList > .column-list--empty { height: auto; color: $text-muted; display: none; }
     ColumnList > OptionList {
+        width: 1fr;
         height: auto; max-height: 100%; padding: 0; border: none; background: transparent;
         scrollbar-size-vertical: 1;
     }

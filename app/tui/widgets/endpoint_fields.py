@@ -8,6 +8,8 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Checkbox, Input, Label
 
+from hearth.app.tui.widgets.fields import SafeInput
+
 
 class EndpointFields(Horizontal):
     """Host, port and key, as the settings have them; what is changed is told with `Changed` when
@@ -36,9 +38,9 @@ class EndpointFields(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Label("host", markup=False)
-        yield Input(self._values["serve_host"], id="serve_host", compact=True)
+        yield SafeInput(self._values["serve_host"], id="serve_host", compact=True)
         yield Label("port", markup=False)
-        yield Input(self._values["serve_port"], id="serve_port", compact=True)
+        yield SafeInput(self._values["serve_port"], id="serve_port", compact=True)
         yield Checkbox(
             "ask for a key", self._values["serve_key"] == "true", id="serve_key", compact=True
         )

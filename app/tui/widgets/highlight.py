@@ -13,7 +13,7 @@ from textual.content import Content, Span
 
 if TYPE_CHECKING:
     from pygments.lexer import Lexer  # type: ignore[import-untyped]
-    from pygments.token import _TokenType  # type: ignore[import-untyped]
+    from pygments.token import _TokenType
 
 MAX_CHARS: Final = 200_000
 MAX_LINE: Final = 1_000

@@ -33,9 +33,9 @@ INKS: Final = {
     ".title": "bold $text-primary",
     ".heading": "bold",
     ".mark": "$text-primary",
-    ".muted": "$text-muted",
+    ".muted": "$foreground 60%",
     ".error": "$text-error",
-    ".comment": "italic $text-muted",
+    ".comment": "italic $foreground 60%",
     ".keyword": "$text-accent",
     ".string": "$text-success",
     ".number": "$text-warning",
@@ -90,7 +90,8 @@ def row_starts(text: str, width: int, *, fold: bool = False) -> list[int]:
         at = starts[-1]
         for part in chopped[:-1]:
             at += len(part)
-            starts.append(at)
+            if part:  # a wide character in one cell leaves an empty part before it
+                starts.append(at)
         room = width - cell_len(chopped[-1])
         if fold:
             break

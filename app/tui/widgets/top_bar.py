@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.message import Message
@@ -25,7 +23,6 @@ class TopBar(Horizontal):
     TopBar > .brand { color: $primary; text-style: bold; }
     TopBar > .current { color: $text; text-style: bold reverse; }
     """
-    can_focus: ClassVar[bool] = False
 
     class Wanted(Message):
         """The user wants the screen called `name`."""

@@ -1,0 +1,77 @@
+"""A prompt box in an app of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from textual.app import App, ComposeResult
+from textual.message import Message
+from textual.pilot import Pilot
+from textual.widgets import Input, Static
+
+from hearth.app.tui.widgets.prompt_box import PromptBox
+
+
+class BoxApp(App[None]):
+    """A prompt box below something else, and what it said."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.said: list[Message] = []
+
+    def compose(self) -> ComposeResult:
+        yield Input(id="other")
+        yield PromptBox(
+            history_file=self.folder / "state" / "prompt-history", folder=self.folder, id="prompt"
+        )
+
+    def on_mount(self) -> None:
+        self.box.focus()
+
+    @property
+    def box(self) -> PromptBox:
+        return self.query_one(PromptBox)
+
+    @property
+    def hint(self) -> str:
+        return str(self.box.query_one(".hint", Static).content)
+
+    @property
+    def offered(self) -> list[str]:
+        return [one.text for one in self.box.completions.found]
+
+    def on_prompt_box_submitted(self, event: PromptBox.Submitted) -> None:
+        self.said.append(event)
+
+    def on_prompt_box_command(self, event: PromptBox.Command) -> None:
+        self.said.append(event)
+
+    def on_prompt_box_stop(self, event: PromptBox.Stop) -> None:
+        self.said.append(event)
+
+
+@asynccontextmanager
+async def opened(folder: Path, width: int = 80) -> AsyncIterator[tuple[BoxApp, Pilot[None]]]:
+    """The app at this width, settled."""
+    app = BoxApp(folder)
+    async with app.run_test(size=(width, 24)) as pilot:
+        await pilot.pause()
+        yield app, pilot
+
+
+async def settle(app: BoxApp, pilot: Pilot[None]) -> None:
+    """Until what was begun is done: names are looked for and prompts are kept in threads."""
+    await pilot.pause()
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+def texts(app: BoxApp) -> list[str]:
+    return [one.text for one in app.said if isinstance(one, PromptBox.Submitted)]
+
+
+def commands(app: BoxApp) -> list[tuple[str, str]]:
+    return [(one.name, one.argument) for one in app.said if isinstance(one, PromptBox.Command)]

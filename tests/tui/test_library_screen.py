@@ -1,0 +1,308 @@
+"""The library by its keys: models that are here, the catalogue, the Hub, downloads."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Coroutine, Iterator
+from contextlib import asynccontextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input, Static
+
+from hearth.app.library.catalogue import load_catalogue
+from hearth.app.library.downloads import Downloads
+from hearth.app.library.hub import Hub
+from hearth.app.library.local import Library
+from hearth.app.library.sources import Source
+from hearth.app.tui.screens.dialogs import AskLine, Confirm, PickOne
+from hearth.app.tui.screens.library import LibraryScreen
+from hearth.app.tui.screens.pick_file import PickFile
+from hearth.app.tui.screens.quantize import QuantizeScreen
+from hearth.app.tui.services import Services
+from hearth.app.tui.widgets.column_list import ColumnList
+from hearth.backends.models import HostStats, WorkerStats
+from hub_server import Fault, HubServer, Repo, hub_server
+from pilots import chat_of, opened, until, until_shown
+from quantizing import GUIDE
+from screens import text_of
+from scripted import ScriptedHost
+
+REPO = "organisation/tiny-GGUF"
+DRAFT = GUIDE.with_name("guide-draft.f16.gguf")
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+    """A stand-in with one repository of two files."""
+    with hub_server() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+        model = DRAFT.read_bytes()
+        files = {"tiny-Q4_K_M.gguf": model, "tiny-Q8_0.gguf": model + b"\0" * 32}
+        server.repos[REPO] = Repo(files, parameters=1_000_000)
+        yield server
+
+
+@pytest.fixture
+def online(services: Services, hub: HubServer, tmp_path: Path) -> Services:
+    """Services that ask the stand-in, and find what comes from there."""
+    place, asks = tmp_path / "hub", Hub()
+    services.hub = asks
+    services.downloads = Downloads(services.paths.downloads_file, place, asks)
+    services.library = Library(services.paths.models, sources=[Source("huggingface", place)])
+    return services
+
+
+def put(services: Services, name: str = "mine") -> Path:
+    """A model in the library folder."""
+    services.paths.models.mkdir(parents=True, exist_ok=True)
+    path = services.paths.models / f"{name}.gguf"
+    shutil.copyfile(DRAFT, path)
+    return path
+
+
+@asynccontextmanager
+async def library(services: Services, size: tuple[int, int] = (120, 34)) -> Any:
+    """The app at its library, with the models read."""
+    async with opened(services, size) as (app, pilot):
+        await pilot.press("f3")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        await until_shown(pilot, "guide-draft")
+        yield app, pilot
+
+
+async def choose(pilot: Pilot[Any], tab: str, key: str) -> None:
+    """Mark a line of a list."""
+    found = pilot.app.screen.query_one(f"#{tab}-list", ColumnList)
+    found.select(key)
+    await until(pilot, lambda: found.selected == key)
+
+
+async def look_for(pilot: Pilot[Any], words: str) -> None:
+    await pilot.press("slash")
+    await until(pilot, lambda: isinstance(pilot.app.focused, Input))
+    pilot.app.screen.query_one("#query", Input).value = words
+    await pilot.press("enter")
+
+
+def about(pilot: Pilot[Any]) -> str:
+    return str(pilot.app.screen.query_one("#about", Static).content)
+
+
+def test_search_choose_download_and_it_is_here(online: Services) -> None:
+    async def go() -> None:
+        async with library(online) as (app, pilot):
+            await look_for(pilot, "tiny")
+            await until_shown(pilot, REPO)
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, PickFile))
+            await until_shown(pilot, "Recommended")
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+            await until_shown(pilot, f"{REPO}:Q4_K_M")
+            await until(pilot, lambda: [i.state for i in online.downloads.items()] == ["done"])
+            await until_shown(pilot, "is here.")
+            await pilot.press("1")
+            await until_shown(pilot, "tiny-Q4_K_M")
+            await choose(pilot, "here", "tiny-Q4_K_M")
+            await until(pilot, lambda: REPO in about(pilot))
+
+    run(go())
+
+
+def test_a_typed_repository_with_a_quant(online: Services) -> None:
+    async def go() -> None:
+        async with library(online) as (app, pilot):
+            await look_for(pilot, f"{REPO}:Q8_0")
+            await until(pilot, lambda: isinstance(app.screen, PickFile))
+            found = app.screen.query_one(ColumnList)
+            await until(pilot, lambda: found.selected == "Q8_0")
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+            assert online.downloads.items() == ()
+
+    run(go())
+
+
+def test_a_repository_that_is_not_there(online: Services) -> None:
+    async def go() -> None:
+        async with library(online) as (_, pilot):
+            await look_for(pilot, "nobody/tiny")
+            await until_shown(pilot, REPO)  # what the Hub has instead
+            await look_for(pilot, "nothing at all")
+            await until(pilot, lambda: "no GGUF repository" in about(pilot))
+
+    run(go())
+
+
+def test_from_the_catalogue(online: Services, hub: HubServer) -> None:
+    async def go() -> None:
+        entry = load_catalogue().entries[0]
+        hub.repos[entry.repo] = Repo({f"a-{entry.recommended}.gguf": b"GGUF" * 100}, gated=True)
+        async with library(online) as (app, pilot):
+            await pilot.press("2")
+            await choose(pilot, "worth", entry.name)
+            await until(pilot, lambda: "needs about" in about(pilot))
+            assert entry.licence in about(pilot)
+            assert "about" in text_of(app) and "Fit" in text_of(app)
+            await pilot.press("p")
+            await until(pilot, lambda: isinstance(app.screen, PickFile))
+            await until_shown(pilot, "Gated: accept its terms")
+
+    run(go())
+
+
+def test_offline_is_told_with_what_to_do(services: Services) -> None:
+    async def go() -> None:
+        async with library(services) as (app, pilot):
+            await look_for(pilot, "tiny")
+            await until(pilot, lambda: "ffline" in text_of(app))
+
+    run(go())
+
+
+def test_chat_with_a_model(services: Services) -> None:
+    async def go() -> None:
+        async with library(services) as (_, pilot):
+            await choose(pilot, "here", "guide-draft")
+            await pilot.press("enter")
+            await until(
+                pilot,
+                lambda: (
+                    (session := chat_of(pilot).session) is not None
+                    and session.model == "guide-draft"
+                ),
+            )
+
+    run(go())
+
+
+def test_quantize_a_model(services: Services) -> None:
+    async def go() -> None:
+        async with library(services) as (app, pilot):
+            await choose(pilot, "here", "guide-draft")
+            await pilot.press("z")
+            await until(pilot, lambda: isinstance(app.screen, QuantizeScreen))
+            await until_shown(pilot, "guide-draft · F16")
+
+    run(go())
+
+
+def test_delete_unloads_and_says_what_it_frees(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        path = put(services)
+        worker = WorkerStats("mine", str(path), 1, 0, 0, 0, 0.0)
+        host.told = HostStats(1, "", 0.0, 0, workers=(worker,))
+        async with library(services) as (app, pilot):
+            await until_shown(pilot, "loaded")
+            await choose(pilot, "here", "mine")
+            await pilot.press("d")
+            await until(pilot, lambda: isinstance(app.screen, Confirm))
+            await until_shown(pilot, "It frees")
+            shown = text_of(app)
+            assert "It is loaded now" in shown and "mine.gguf" in shown
+            await pilot.press("y")
+            await until(pilot, lambda: not path.exists())
+            assert host.unloaded == [str(path)]
+            await until_shown(pilot, "mine is deleted")
+
+    run(go())
+
+
+def test_a_bundled_model_is_not_deleted(services: Services) -> None:
+    async def go() -> None:
+        async with library(services) as (_, pilot):
+            await choose(pilot, "here", "guide")
+            await pilot.press("d")
+            await until_shown(pilot, "guide comes with Hearth.")
+
+    run(go())
+
+
+def test_import_a_copy(services: Services, tmp_path: Path) -> None:
+    async def go() -> None:
+        source = tmp_path / "elsewhere.gguf"
+        shutil.copyfile(DRAFT, source)
+        async with library(services) as (app, pilot):
+            await pilot.press("i")
+            await until(pilot, lambda: isinstance(app.screen, AskLine))
+            app.screen.query_one(Input).value = str(source)
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, PickOne))
+            await pilot.press("enter")
+            await until_shown(pilot, "elsewhere is in the library.")
+            assert (services.paths.models / "elsewhere.gguf").is_file() and source.is_file()
+            await pilot.press("i")
+            await until(pilot, lambda: isinstance(app.screen, AskLine))
+            app.screen.query_one(Input).value = str(tmp_path / "nothing.gguf")
+            await pilot.press("enter")
+            await until_shown(pilot, "nothing.gguf")
+
+    run(go())
+
+
+def test_pause_move_resume_and_cancel(online: Services, hub: HubServer) -> None:
+    async def go() -> None:
+        hub.faults += [Fault("stall", f"tiny-{q}.gguf", 1000, 99) for q in ("Q4_K_M", "Q8_0")]
+        async with library(online) as (app, pilot):
+            for quant in ("Q4_K_M", "Q8_0"):
+                await look_for(pilot, f"{REPO}:{quant}")
+                await until(pilot, lambda: isinstance(app.screen, PickFile))
+                found = app.screen.query_one(ColumnList)
+                await until(pilot, lambda f=found, q=quant: f.selected == q)
+                await pilot.press("enter")
+                await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+            await until(pilot, lambda: len(online.downloads.items()) == 2)
+            first, second = (item.id for item in online.downloads.items())
+            await choose(pilot, "downloads", second)
+            await pilot.press("space")
+            await until(pilot, lambda: online.downloads.items()[1].state == "paused")
+            await until_shown(pilot, "paused")
+            await pilot.press("ctrl+up")
+            await until(pilot, lambda: online.downloads.items()[0].id == second)
+            await choose(pilot, "downloads", second)
+            await pilot.press("space")
+            await until(pilot, lambda: online.downloads.items()[0].state != "paused")
+            await pilot.press("x")
+            await until(pilot, lambda: isinstance(app.screen, Confirm))
+            await pilot.press("y")
+            await until(pilot, lambda: [item.id for item in online.downloads.items()] == [first])
+
+    run(go())
+
+
+def test_what_is_known_of_the_last_use(services: Services) -> None:
+    async def go() -> None:
+        thread = services.chats.create(model="guide-draft").id
+        services.chats.add(thread, None, "user", "x")
+        async with library(services) as (app, pilot):
+            day = date.fromtimestamp(services.chats.thread(thread).changed_at).isoformat()
+            await until(
+                pilot,
+                lambda: any(
+                    "guide-draft" in line and day in line for line in text_of(app).splitlines()
+                ),
+            )
+
+    run(go())
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_each_tab_fits_every_width(services: Services, width: int) -> None:
+    async def go() -> None:
+        async with library(services, (width, 24)) as (app, pilot):
+            assert "F16" in text_of(app)
+            for key, words in (("2", "about"), ("3", "Press / and"), ("4", "Nothing is being")):
+                await pilot.press(key)
+                await until_shown(pilot, words)
+
+    run(go())

@@ -1,0 +1,162 @@
+"""The quantize menu: plans, options, a real job, and what it did to the model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Checkbox, Static
+
+from hearth.app.tui.screens.dialogs import Confirm
+from hearth.app.tui.screens.quantize import QuantizeScreen
+from hearth.app.tui.screens.quantize_options import QuantizeOptions
+from hearth.app.tui.services import Services
+from hearth.app.tui.widgets.column_list import ColumnList
+from hearth.app.tui.widgets.fields import SafeInput, SafeTextArea
+from hearth.quant.gguf.quantize_method import GgufMethod
+from pilots import opened, until, until_shown
+from quantizing import GUIDE, importances, save_imatrix
+from screens import text_of
+from scripted import ScriptedHost
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+@asynccontextmanager
+async def menu(services: Services, size: tuple[int, int] = (120, 40)) -> Any:
+    """The app at its quantize screen, with every type planned for the bundled model."""
+    async with opened(services, size) as (app, pilot):
+        await pilot.press("f4")
+        await until(pilot, lambda: isinstance(app.screen, QuantizeScreen))
+        await until(pilot, lambda: screen_of(pilot).is_planned)
+        yield app, pilot
+
+
+def screen_of(pilot: Pilot[Any]) -> QuantizeScreen:
+    screen = next(one for one in pilot.app.screen_stack if isinstance(one, QuantizeScreen))
+    assert isinstance(screen, QuantizeScreen)
+    return screen
+
+
+async def choose(pilot: Pilot[Any], target: str) -> None:
+    found = screen_of(pilot).query_one("#types", ColumnList)
+    found.select(f"gguf {target}")
+    await until(pilot, lambda: found.selected == f"gguf {target}")
+
+
+async def start(pilot: Pilot[Any], target: str) -> None:
+    """Ask for `target`, and say yes."""
+    await choose(pilot, target)
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
+    await pilot.press("y")
+
+
+def about(pilot: Pilot[Any]) -> str:
+    return str(screen_of(pilot).query_one("#about", Static).content)
+
+
+def planned_bytes(target: str) -> int:
+    return GgufMethod().plan(GUIDE, target, {}).size_bytes
+
+
+def test_every_type_has_its_exact_size(services: Services) -> None:
+    async def go() -> None:
+        async with menu(services) as (_, pilot):
+            found = screen_of(pilot).query_one("#types", ColumnList)
+            assert found.selected == "gguf Q4_K_M"
+            await until(pilot, lambda: f"{planned_bytes('Q4_K_M'):,} bytes" in about(pilot))
+            await choose(pilot, "Q8_0")
+            await until(pilot, lambda: f"{planned_bytes('Q8_0'):,} bytes" in about(pilot))
+
+    run(go())
+
+
+def test_guide_to_q4_k_m_with_numbers_before_and_after(
+    services: Services, host: ScriptedHost
+) -> None:
+    async def go() -> None:
+        async with menu(services) as (app, pilot):
+            await start(pilot, "Q4_K_M")
+            made = services.paths.models / "guide-Q4_K_M.gguf"
+            await until(pilot, lambda: made.exists() or "error" in text_of(app))
+            assert made.stat().st_size == planned_bytes("Q4_K_M")
+            await until(pilot, lambda: "Perplexity +0.00%" in about(pilot))
+            shown = text_of(app)
+            assert shown.count("2.718 ± 0.000") == 2 and shown.count("42.0 tok/s") == 2
+            assert set(host.models) == {"guide", "guide-Q4_K_M"}
+            assert host.unloaded == [str(GUIDE), str(made)]
+            assert "guide-Q4_K_M" in [model.name for model in services.library.found()]
+
+    run(go())
+
+
+def test_stop_leaves_nothing(services: Services) -> None:
+    async def go() -> None:
+        async with menu(services) as (_, pilot):
+            await start(pilot, "Q4_K_M")
+            await until(pilot, lambda: screen_of(pilot).query_one("#run").has_class("-on"))
+            await until(pilot, lambda: screen_of(pilot).has_job)
+            await pilot.press("x")
+            await until(pilot, lambda: "nothing was written" in about(pilot))
+            assert list(services.paths.models.iterdir()) == []
+
+    run(go())
+
+
+def test_options_change_the_plan_and_the_result(services: Services, tmp_path: Path) -> None:
+    async def go() -> None:
+        matrix = save_imatrix(tmp_path / "imatrix.gguf", importances(GUIDE))
+        async with menu(services) as (app, pilot):
+            await pilot.press("o")
+            await until(pilot, lambda: isinstance(app.screen, QuantizeOptions))
+            form = app.screen
+            form.query_one("#option-imatrix", SafeInput).value = str(tmp_path / "missing")
+            form.query_one("#option-tensor", SafeTextArea).load_text("attn_q=Q8_0\n")
+            form.query_one("#measures", Checkbox).value = False
+            await pilot.press("ctrl+s")
+            await until_shown(pilot, "is no file")
+            form.query_one("#option-imatrix", SafeInput).value = str(matrix)
+            await pilot.press("ctrl+s")
+            await until(pilot, lambda: app.screen is not form)
+            options = {"imatrix": str(matrix), "tensor": ["attn_q=Q8_0"]}
+            wanted = GgufMethod().plan(GUIDE, "Q4_K_M", options).size_bytes
+            assert wanted != planned_bytes("Q4_K_M")
+            await choose(pilot, "Q4_K_M")
+            await until(pilot, lambda: f"{wanted:,} bytes" in about(pilot))
+            assert "imatrix" in about(pilot) and "attn_q=Q8_0" in about(pilot)
+            await start(pilot, "Q4_K_M")
+            await until(pilot, lambda: "is in the library" in about(pilot))
+            made = services.paths.models / "guide-Q4_K_M.gguf"
+            assert made.stat().st_size == wanted
+
+    run(go())
+
+
+def test_what_cannot_be_made_says_why(services: Services) -> None:
+    async def go() -> None:
+        async with menu(services) as (_, pilot):
+            await choose(pilot, "IQ1_S")
+            await until(pilot, lambda: "mportance matrix" in about(pilot))
+            await pilot.press("enter")
+            await pilot.pause()
+            assert not isinstance(pilot.app.screen, Confirm)
+
+    run(go())
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_every_width_shows_types_and_sizes(services: Services, width: int) -> None:
+    async def go() -> None:
+        async with menu(services, (width, 24)) as (app, _):
+            line = next(line for line in text_of(app).splitlines() if " Q4_K_M " in line)
+            assert "MB" in line
+
+    run(go())
