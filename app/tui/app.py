@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import os
+import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
+from rich.text import Text
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
+from textual.worker import WorkerFailed
 
 from hearth.app.library.errors import QueueHeld
 from hearth.app.presets import Presets
 from hearth.app.terminal import safe_text
 from hearth.app.tui.commands import ChatCommands
+from hearth.app.tui.looks import apply_looks
 from hearth.app.tui.services import Services
 from hearth.app.tui.session import Sessions
 from hearth.app.tui.widgets.top_bar import SCREENS, TopBar
@@ -81,6 +86,7 @@ class HearthApp(App[int]):
         self.wanted_source: Path | None = None
         """The model that another screen wants to be quantized."""
         self.presets = Presets(services.paths.presets_file)
+        apply_looks(self, services.settings)
 
     def on_mount(self) -> None:
         """Go on with the downloads that were left."""
@@ -123,6 +129,22 @@ class HearthApp(App[int]):
         from hearth.app.tui.screens.jump import JumpScreen
 
         self.push_screen(JumpScreen())
+
+    def _fatal_error(self) -> None:
+        # Textual's own would print the traceback with the values of variables: pages that quote
+        # chats, and texts of others as they are. They go where standard error goes, to the log.
+        error: BaseException | None = self._exception
+        if isinstance(error, WorkerFailed):
+            error = error.error
+        os.write(2, "".join(traceback.format_exception(error)).encode(errors="replace"))
+        if not self._exit_renderables:
+            what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            said = (
+                f"hearth: an error of its own ended the terminal app: {what}\n"
+                f"Your chats are kept. {self.services.paths.log / 'app.log'} has the details."
+            )
+            self._exit_renderables.append(Text(safe_text(said)))
+        self._close_messages_no_wait()
 
     async def action_leave(self) -> None:
         """End the answers under way, keep what came, and leave."""

@@ -357,7 +357,8 @@ class ChatActions:
         except HearthError as error:
             return 0, error.message
         files = in_words(expanded.files)
-        return tokens, f"{tokens:,} tokens" + (f", {files}" if files else "")
+        counted = f"{tokens:,} token" + ("" if tokens == 1 else "s")
+        return tokens, counted + (f", {files}" if files else "")
 
     async def _ask(self, screen: Any) -> Any:
         return await self._screen.app.push_screen_wait(screen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -61,11 +62,36 @@ def open_app(state: State, model: str, flags: Layer) -> int:
 
 async def _run(app: HearthApp, host: HostConnection) -> int:
     try:
-        await app.run_async()
+        with left_on_signals(app):
+            await app.run_async()
         return app.return_code or 0
     finally:
         await app.sessions.close()
         await host.close()
+
+
+@contextmanager
+def left_on_signals(app: HearthApp) -> Iterator[None]:
+    """SIGTERM and SIGHUP let the user's terminal and chats be as when the user leaves; the exit
+    code tells which it was.
+    """
+    loop = asyncio.get_running_loop()
+    leaving: set[asyncio.Task[None]] = set()
+
+    async def leave(number: int) -> None:
+        await app.sessions.close()
+        app.exit(return_code=128 + number)
+
+    def begin(number: int) -> None:
+        leaving.add(loop.create_task(leave(number)))
+
+    with ExitStack() as after:
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and sys.platform != "win32":
+                loop.add_signal_handler(number, begin, int(number))
+                after.callback(loop.remove_signal_handler, number)
+        yield
 
 
 @contextmanager

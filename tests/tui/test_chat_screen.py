@@ -66,7 +66,7 @@ def test_edit_makes_a_branch_and_arrows_cycle(services: Services, host: Scripted
             chat.act(session.messages[0].id, "edit")
             await until(
                 pilot,
-                lambda: isinstance(app.screen, EditText) and app.screen.area.text == "first",
+                lambda: isinstance(app.screen, EditText) and app.screen.area.has_focus,
             )
             assert isinstance(app.screen, EditText)
             app.screen.area.load_text("second")

@@ -440,7 +440,7 @@ async def test_presets(services: Services, tmp_path: Path) -> None:
         {"name": f"{at} {text}", "system": ALL[-at], "model": text, "settings": {}}
         for at, text in enumerate(text for text in ALL if text.isprintable() and len(text) < 70)
     ]
-    (tmp_path / "presets.json").write_text(json.dumps({"presets": kept}))
+    (tmp_path / "presets.json").write_text(json.dumps({"version": 1, "presets": kept}))
     async with opened(services, TALL) as (app, pilot):
         app.push_screen(PresetsScreen(presets, Preset("x")))
         await pilot.pause()

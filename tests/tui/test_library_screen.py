@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -42,7 +43,18 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
-    """A stand-in with one repository of two files."""
+    """A stand-in with one repository of two files; there is no token and no proxy."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import close_session
+
+    for name in list(os.environ):
+        if name.startswith("HF_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setattr(constants, "HF_STORED_TOKENS_PATH", str(tmp_path / "no-tokens"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
     with hub_server() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -50,6 +62,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
         files = {"tiny-Q4_K_M.gguf": model, "tiny-Q8_0.gguf": model + b"\0" * 32}
         server.repos[REPO] = Repo(files, parameters=1_000_000)
         yield server
+    close_session()
 
 
 @pytest.fixture
@@ -245,7 +258,9 @@ def test_import_a_copy(services: Services, tmp_path: Path) -> None:
             await until(pilot, lambda: isinstance(app.screen, AskLine))
             app.screen.query_one(Input).value = str(tmp_path / "nothing.gguf")
             await pilot.press("enter")
-            await until_shown(pilot, "nothing.gguf")
+            await until(
+                pilot, lambda: any("nothing.gguf" in one.message for one in app._notifications)
+            )
 
     run(go())
 

@@ -38,7 +38,7 @@ def a_menu(
     ]
     files.append(RepositoryFile("weights.bin", GIB, "e" * 64, "e" * 40))
     repository = Repository(
-        "organisation/\x1b[31mname-GGUF", "main", "a" * 40, gated, "apache-2.0", tuple(files),
+        "organisation/name-GGUF", "main", "a" * 40, gated, "\x1b[31mapache-2.0", tuple(files),
         parameters=8_000_000_000, context=32_768,
     )  # fmt: skip
     bandwidth = Bandwidth(20e9, 2, "a processor", "2026-01-01")

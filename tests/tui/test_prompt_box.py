@@ -27,6 +27,25 @@ async def test_enter_says_it_and_empties_the_box(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_keys_are_obeyed_in_their_order_however_fast_they_come(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (app, pilot):
+        for key in ("a", "ctrl+j", "x", "backspace", "b", "enter", "c", "left", "d"):
+            app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await settle(app, pilot)
+        assert texts(app) == ["a\nb"]
+        assert app.box.text == "dc"
+
+
+@in_loop
+async def test_other_keys_can_send(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (app, pilot):
+        app.set_keymap({"prompt.send": "f9"})
+        await pilot.press("a", "enter", "b", "f9")
+        await settle(app, pilot)
+        assert texts(app) == ["a\nb"]
+
+
+@in_loop
 async def test_blank_text_is_not_said(tmp_path: Path) -> None:
     async with opened(tmp_path) as (app, pilot):
         await pilot.press("enter", "space", "ctrl+j", "enter")

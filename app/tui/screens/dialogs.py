@@ -244,9 +244,9 @@ class EditText(ModalScreen[str | None]):
     """
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "save", "save", id="edit.save", priority=True),
+        Binding("ctrl+s", "save", "save", id="edit.save"),
         Binding("ctrl+e", "open_editor", "editor", id="edit.editor", priority=True),
-        Binding("escape", "leave", "cancel", id="edit.cancel", priority=True),
+        Binding("escape", "leave", "cancel", id="edit.cancel"),
     ]
 
     def __init__(self, title: str, text: str = "") -> None:
@@ -257,7 +257,9 @@ class EditText(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(self._title, classes="title", markup=False)
-            yield SafeTextArea(self._text, highlight_cursor_line=False)
+            area = SafeTextArea(self._text, highlight_cursor_line=False)
+            self._begun = area.text  # A text area knows one kind of line end alone.
+            yield area
             yield Static("", classes="wrong", markup=False)
         yield Footer(show_command_palette=False, compact=True)
 
@@ -268,7 +270,6 @@ class EditText(ModalScreen[str | None]):
 
     def on_mount(self) -> None:
         """Begin at the end of the text."""
-        self._begun = self.area.text  # A text area knows one kind of line end alone.
         self.area.focus()
         self.area.move_cursor(self.area.document.end)
 

@@ -67,13 +67,17 @@ class PromptArea(SafeTextArea):
         self.move_cursor(self.document.end)
 
     async def _on_key(self, event: events.Key) -> None:
-        # Enter comes to its binding behind the keys that were typed before it: a binding with
-        # priority would overtake those that still wait in the queue of a busy app. What a text
-        # area does with Enter is left out then; for other keys its own handler follows this one.
-        if event.key == "enter":
-            found = self.screen.active_bindings.get("enter")
-            if found is not None and found.node is self:
-                event.prevent_default()
+        # Keys that are bound here are obeyed in the order in which they were typed. Textual looks
+        # for bindings with priority before a key gets into this queue, and for others after it has
+        # passed the queues of all parents: in a busy app either would change places with letters.
+        found = None if event.is_printable else self.screen.active_bindings.get(event.key)
+        if (
+            found is not None
+            and found.node is self
+            and await self.app.run_action(found.binding.action, default_namespace=self)
+        ):
+            event.stop()
+            event.prevent_default()
 
     async def _on_paste(self, event: events.Paste) -> None:
         # Lines end as this text area ends them, however the terminal or the source wrote them.

@@ -1,0 +1,33 @@
+"""The terminal app over a scripted host, as a process of its own.
+
+`python app_over_script.py SCRIPT.json ARGUMENTS...` runs `hearth ARGUMENTS...` over the script (see
+`fake_host`). With "breaks": "text" in it, the key for a new chat meets an error with that text.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import fake_host
+
+
+def main() -> int:
+    from hearth.app import host_connection
+    from hearth.app.cli.main import main as hearth
+
+    script = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    host_connection.HostClient = fake_host.FakeHost(script)  # type: ignore[misc,assignment]
+    if "breaks" in script:
+        from hearth.app.tui.screens.chat import ChatScreen
+
+        def fail(_: ChatScreen) -> None:
+            raise RuntimeError(script["breaks"])
+
+        ChatScreen.action_new = fail  # type: ignore[method-assign,assignment]
+    return hearth(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
