@@ -140,7 +140,7 @@ async def draw(name: str, width: int) -> Path:
                 await pilot.pause(0.2)
                 await VIEWS[name](pilot)
                 svg = app.export_screenshot(title="hearth")
-    svg = svg.replace(folder, "~")
+    svg = svg.replace(folder, "~").replace(str(ROOT), "~/hearth")
     path = SCREENS / f"{name}-{width}.svg"
     path.write_text(svg, encoding="utf-8")
     return path

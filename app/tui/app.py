@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
-from rich.text import Text
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -24,7 +23,7 @@ from hearth.app.tui.looks import apply_looks
 from hearth.app.tui.services import Services
 from hearth.app.tui.session import Sessions
 from hearth.app.tui.widgets.top_bar import SCREENS, TopBar
-from hearth.backends.errors import HearthError
+from hearth.backends.errors import HearthError, InternalError
 
 _CLASSES: Final = {
     "chat": ("chat", "ChatScreen"),
@@ -85,6 +84,8 @@ class HearthApp(App[int]):
         """The chat that another screen wants to be shown."""
         self.wanted_source: Path | None = None
         """The model that another screen wants to be quantized."""
+        self.failure: InternalError | None = None
+        """What ended the app, if the user did not."""
         self.presets = Presets(services.paths.presets_file)
         apply_looks(self, services.settings)
 
@@ -132,18 +133,16 @@ class HearthApp(App[int]):
 
     def _fatal_error(self) -> None:
         # Textual's own would print the traceback with the values of variables: pages that quote
-        # chats, and texts of others as they are. They go where standard error goes, to the log.
+        # chats, and texts of others as they are. It goes where standard error goes, to the log.
         error: BaseException | None = self._exception
         if isinstance(error, WorkerFailed):
             error = error.error
         os.write(2, "".join(traceback.format_exception(error)).encode(errors="replace"))
-        if not self._exit_renderables:
-            what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-            said = (
-                f"hearth: an error of its own ended the terminal app: {what}\n"
-                f"Your chats are kept. {self.services.paths.log / 'app.log'} has the details."
-            )
-            self._exit_renderables.append(Text(safe_text(said)))
+        what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        self.failure = InternalError(
+            f"An error of its own ended the terminal app: {what}",
+            f"Your chats are kept. {self.services.paths.log / 'app.log'} has the details.",
+        )
         self._close_messages_no_wait()
 
     async def action_leave(self) -> None:

@@ -155,20 +155,26 @@ class ChatActions:
         from hearth.app.tui.screens.presets import PresetsScreen
 
         presets = self._screen.hearth.presets
-        chosen = presets.get(name) if name else await self._ask(PresetsScreen(presets))
+        screen = PresetsScreen(presets, self._as_preset("this chat"))
+        chosen = presets.get(name) if name else await self._ask(screen)
         if chosen is not None:
             settings = {**chosen.settings, "preset": chosen.name}
             await self._change(model=chosen.model, system=chosen.system, settings=settings)
 
     async def _save_preset(self, name: str) -> None:
-        session = self._screen.session
-        thread = session.thread if session is not None else None
         name = name or await self._ask(AskLine("Name of the preset", "")) or ""
         if name:
-            model = thread.model if thread is not None else str(self._first["model"])
-            system = thread.system if thread is not None else str(self._first["system"])
-            self._screen.hearth.presets.save(Preset(name, system, model, self._values()))
-            self._screen.tell(f"Kept as {name}.")
+            kept = self._screen.hearth.presets.save(self._as_preset(name))
+            self._screen.tell(f"Kept as {kept.name}.")
+
+    def _as_preset(self, name: str) -> Preset:
+        """Model, system prompt and settings of the chat that is shown, or of the one to come."""
+        session = self._screen.session
+        if session is None:
+            model, system = str(self._first["model"]), str(self._first["system"])
+        else:
+            model, system = session.thread.model, session.thread.system
+        return Preset(name, system, model, self._values())
 
     async def _rename(self, title: str) -> None:
         await self.on_thread(self._session.thread.id, "rename", title)

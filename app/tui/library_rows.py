@@ -34,7 +34,7 @@ HERE: Final = (
 WORTH: Final = (
     Column("Name"),
     Column("Weights", 7, right=True, least=66),
-    Column("Size", 13, right=True),
+    Column("Size", 14, right=True),
     Column("Quant", 7, least=110),
     Column("Fit", 7),
     Column("tok/s", 12, right=True, least=124),

@@ -33,6 +33,7 @@ def open_app(state: State, model: str, flags: Layer) -> int:
 
     Raises:
         HearthError: the settings, the history or the model cannot be used.
+        InternalError: an error of the app itself ended it; the log has the traceback.
     """
     if model:
         state.library.resolve(model)
@@ -64,6 +65,8 @@ async def _run(app: HearthApp, host: HostConnection) -> int:
     try:
         with left_on_signals(app):
             await app.run_async()
+        if app.failure is not None:
+            raise app.failure
         return app.return_code or 0
     finally:
         await app.sessions.close()

@@ -28,7 +28,7 @@ _STRINGS = {"]": "OSC", "P": "DCS", "X": "SOS", "^": "PM", "_": "APC"}
 
 
 def kinds(sent: bytes) -> set[str]:
-    """The kinds of control sequences in `sent`: what they are, without where and in which colour."""
+    """The kinds of control sequences in `sent`: what they are, not where or in which colour."""
     found = set()
     for match in _SEQUENCE.finditer(sent.decode("utf-8", "replace")):
         if match["final"]:

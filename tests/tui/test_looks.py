@@ -26,15 +26,11 @@ def applied(services, text, test=None):
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("theme", ["nord", "textual-ansi", "ansi-dark"])
+@pytest.mark.parametrize("theme", ["nord", "ansi-light", "ansi-dark"])
 def test_every_theme_of_textual_can_be_had(services, theme):
     async def test(app, pilot):
         assert app.theme == theme
 
-    from textual.app import App
-
-    if theme not in App().available_themes:
-        pytest.skip("this Textual has no such theme")
     applied(services, f'theme = "{theme}"\n', test)
 
 

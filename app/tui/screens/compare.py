@@ -44,9 +44,9 @@ class CompareScreen(ModalScreen[None]):
         (80, "-wide"),
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "stop, then close", id="compare.close"),
-        Binding("ctrl+l", "go_on('left')", "go on with the left", id="compare.left"),
-        Binding("ctrl+r", "go_on('right')", "with the right", id="compare.right"),
+        Binding("escape", "leave", "stop / close", id="compare.close"),
+        Binding("ctrl+l", "go_on('left')", "keep left", id="compare.left"),
+        Binding("ctrl+r", "go_on('right')", "keep right", id="compare.right"),
     ]
 
     def __init__(self, services: Services, left: str, right: str = "") -> None:

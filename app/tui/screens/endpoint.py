@@ -40,7 +40,7 @@ _COLUMNS: Final = (
     Column("model", 18, least=110),
 )
 _STATES: Final = {
-    "off": ("○", "$foreground 60%"),
+    "off": ("○", "dim"),
     "starting": ("◌", "$text-warning"),
     "on": ("●", "$text-success"),
     "stopping": ("◌", "$text-warning"),
@@ -181,10 +181,8 @@ class EndpointScreen(HearthScreen):
             said.update(safe_text(f"{control.error.message} {control.error.hint}".strip()))
         elif control.state == "off":
             said.update("Space lets programs on this machine ask your models, until you leave.")
-        elif control.state == "stopping":
-            said.update(safe_text(f"{control.says} Space again ends it at once.".strip()))
-        else:
-            said.update(safe_text(control.says))
+        else:  # It speaks to somebody at a prompt.
+            said.update(safe_text(control.says.replace("Ctrl+C", "Space")))
 
     def _key_line(self) -> str:
         if not self._key.asked:

@@ -96,7 +96,7 @@ Line = tuple[str, str, str]
 
 def _cells(line: Line, app: App[object]) -> tuple[Content, str, Content]:
     keys, what, ident = line
-    return Content.styled(keys, "$text-accent"), what, Content.styled(ident, "$foreground 50%")
+    return Content.styled(keys, "$text-accent"), what, Content.styled(ident, "dim")
 
 
 def _groups(screen: Screen[object]) -> Iterator[tuple[str, list[Line]]]:

@@ -71,7 +71,7 @@ class LibraryScreen(HearthScreen):
         Binding("x", "cancel", "cancel", id="library.cancel"),
         Binding("ctrl+up", "move(-1)", "earlier", id="library.earlier"),
         Binding("ctrl+down", "move(1)", "later", id="library.later"),
-        Binding("slash", "search", "find on the Hub", id="library.search"),
+        Binding("slash", "search", "find", id="library.search"),
         Binding("r", "refresh", "read anew", id="library.refresh", show=False),
         Binding("1", "tab('here')", "here", id="library.tab-here", show=False),
         Binding("2", "tab('worth')", "worth having", id="library.tab-worth", show=False),

@@ -81,9 +81,13 @@ class QuantizeOptions(ModalScreen[Wishes | None]):
     QuantizeOptions .title { text-style: bold; }
     QuantizeOptions .help { color: $text-muted; margin-top: 1; }
     QuantizeOptions .wrong { color: $text-error; height: auto; }
-    QuantizeOptions SafeTextArea { height: 4; border: none; padding: 0 1; }
-    QuantizeOptions SafeInput { border: none; height: 1; padding: 0 1; }
-    QuantizeOptions Checkbox { border: none; padding: 0; margin-top: 1; background: transparent; }
+    QuantizeOptions SafeTextArea, QuantizeOptions SafeTextArea:focus {
+        height: 4; border: none; padding: 0 1;
+    }
+    QuantizeOptions SafeInput, QuantizeOptions SafeInput:focus {
+        height: 1; border: none; padding: 0 1;
+    }
+    QuantizeOptions Checkbox { border: none; padding: 0 1; background: transparent; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "save", "take it", id="quantize-options.save", priority=True),
@@ -100,14 +104,19 @@ class QuantizeOptions(ModalScreen[Wishes | None]):
             yield Static(f"Options of {self._method.title}", classes="title", markup=False)
             for option in self._method.options:
                 yield from self._field(option)
+            yield Static("Perplexity and speed, before and after.", classes="help", markup=False)
             yield Checkbox(
-                Content("Measure perplexity and speed, before and after"),
+                Content("measure"),
                 self._wishes.measures,
                 id="measures",
                 compact=True,
             )
-            yield Static("A text to measure on; empty: the bundled one.", classes="help")
-            yield SafeInput(self._wishes.text, placeholder="path of a text file", id="text")
+            yield Static(
+                "A text to measure on; empty: the bundled one.", classes="help", markup=False
+            )
+            yield SafeInput(
+                self._wishes.text, placeholder="path of a text file", id="text", compact=True
+            )
             yield Static("", classes="wrong", markup=False)
         yield Footer(show_command_palette=False, compact=True)
 
@@ -115,14 +124,15 @@ class QuantizeOptions(ModalScreen[Wishes | None]):
         value = self._wishes.options.get(option.name)
         place = f"option-{option.name}"
         if option.kind == "flag":
-            yield Checkbox(Content(option.help), bool(value), id=place, compact=True)
+            yield Static(option.help, classes="help", markup=False)
+            yield Checkbox(Content(option.name), bool(value), id=place, compact=True)
             return
         more = " One a line." if option.kind == "texts" else ""
         yield Static(f"{option.name}: {option.help}{more}", classes="help", markup=False)
         if option.kind == "texts":
             yield SafeTextArea("\n".join(value or ()), id=place, highlight_cursor_line=False)
         else:
-            yield SafeInput(value or "", placeholder="path of a file", id=place)
+            yield SafeInput(value or "", placeholder="path of a file", id=place, compact=True)
 
     def action_save(self) -> None:
         """Give back what was written, once every file is there."""

@@ -45,7 +45,9 @@ class SearchScreen(ModalScreen[Hit | None]):
         scrollbar-size-vertical: 1;
     }
     SearchScreen OptionList:focus { border: none; background-tint: transparent; }
-    SearchScreen SafeInput { border: none; height: 1; padding: 0 1; }
+    SearchScreen SafeInput, SearchScreen SafeInput:focus {
+        border: none; height: 1; padding: 0 1;
+    }
     SearchScreen #count { height: 1; padding: 0 1; color: $text-muted; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -64,7 +66,12 @@ class SearchScreen(ModalScreen[Hit | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield SafeInput(self._query, placeholder="Words to look for in all chats", id="query")
+            yield SafeInput(
+                self._query,
+                placeholder="Words to look for in all chats",
+                id="query",
+                compact=True,
+            )
             yield OptionList(markup=False)
             yield Static("", id="count", markup=False)
         yield Footer(show_command_palette=False, compact=True)

@@ -251,6 +251,6 @@ def _cells(entry: Entry) -> tuple[str | Content, ...]:
     is_default = entry.origin == "default"
     return (
         entry.name,
-        Content.styled(value, "$foreground 60%" if is_default else "bold $text-accent"),
-        Content.styled(safe_text("" if is_default else entry.origin), "$foreground 60%"),
+        Content.styled(value, "dim" if is_default else "bold $text-accent"),
+        Content.styled(safe_text("" if is_default else entry.origin), "dim"),
     )

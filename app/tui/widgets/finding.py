@@ -41,7 +41,7 @@ def laid_out(finding: Finding, width: int) -> Content:
     if finding.state != "ok" and finding.cure:
         for line in safe_text(finding.cure).split("\n"):
             lines += Content.styled(line, "$text-warning").wrap(room)
-    subject = Content.assemble((mark, color), " ", (safe_text(finding.subject), "$foreground 70%"))
+    subject = Content.assemble((mark, color), " ", (safe_text(finding.subject), "dim"))
     if indent == 4:
         shown = [subject, *(line.pad_left(indent) for line in lines)]
     else:

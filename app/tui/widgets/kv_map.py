@@ -12,9 +12,8 @@ from textual.widgets import Static
 from hearth.app.cli.words import size
 from hearth.backends.contract import EngineStats
 
-_BLOCK: Final = "█"
-_PARTS: Final = (("used", "$primary"), ("kept", "$secondary"), ("free", "$foreground 25%"))
-_UNALLOCATED: Final = ("▁", "$foreground 25%")
+_PARTS: Final = (("used", "█", "$primary"), ("kept", "█", "$secondary"), ("free", "░", "dim"))
+_UNALLOCATED: Final = ("▁", "dim")
 
 
 class KvMap(Vertical):
@@ -61,7 +60,7 @@ def bar(engine: EngineStats, width: int) -> Content:
     blocks = [-(-count * width // total) for count in counts]
     while sum(blocks) > width:  # Rounded up, so the widest have one too many.
         blocks[blocks.index(max(blocks))] -= 1
-    marks = (*((_BLOCK, color) for _, color in _PARTS), _UNALLOCATED)
+    marks = (*((mark, color) for _, mark, color in _PARTS), _UNALLOCATED)
     return Content.assemble(
         *(
             (mark * count, color)
@@ -75,8 +74,8 @@ def legend(engine: EngineStats) -> Content:
     """The same in numbers."""
     used, kept, free, _ = _counts(engine)
     told: list[Content | tuple[str, str] | str] = []
-    for (name, color), count in zip(_PARTS, (used, kept, free), strict=True):
-        told += [(_BLOCK, color), f" {name} {count:,}  "]
+    for (name, mark, color), count in zip(_PARTS, (used, kept, free), strict=True):
+        told += [(mark, color), f" {name} {count:,}  "]
     if engine.shelved_tokens:
         told.append(f"shelved {engine.shelved_tokens:,}  ")
     token = engine.kv_bytes_per_token
