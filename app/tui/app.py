@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -23,7 +21,7 @@ from hearth.app.tui.looks import apply_looks
 from hearth.app.tui.services import Services
 from hearth.app.tui.session import Sessions
 from hearth.app.tui.widgets.top_bar import SCREENS, TopBar
-from hearth.backends.errors import HearthError, InternalError
+from hearth.backends.errors import HearthError
 
 _CLASSES: Final = {
     "chat": ("chat", "ChatScreen"),
@@ -84,7 +82,7 @@ class HearthApp(App[int]):
         """The chat that another screen wants to be shown."""
         self.wanted_source: Path | None = None
         """The model that another screen wants to be quantized."""
-        self.failure: InternalError | None = None
+        self.failure: BaseException | None = None
         """What ended the app, if the user did not."""
         self.presets = Presets(services.paths.presets_file)
         apply_looks(self, services.settings)
@@ -133,16 +131,9 @@ class HearthApp(App[int]):
 
     def _fatal_error(self) -> None:
         # Textual's own would print the traceback with the values of variables: pages that quote
-        # chats, and texts of others as they are. It goes where standard error goes, to the log.
-        error: BaseException | None = self._exception
-        if isinstance(error, WorkerFailed):
-            error = error.error
-        os.write(2, "".join(traceback.format_exception(error)).encode(errors="replace"))
-        what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        self.failure = InternalError(
-            f"An error of its own ended the terminal app: {what}",
-            f"Your chats are kept. {self.services.paths.log / 'app.log'} has the details.",
-        )
+        # chats, and texts of others as they are. Whoever runs the app raises the error again.
+        error = self._exception
+        self.failure = error.error if isinstance(error, WorkerFailed) else error
         self._close_messages_no_wait()
 
     async def action_leave(self) -> None:

@@ -33,7 +33,7 @@ def open_app(state: State, model: str, flags: Layer) -> int:
 
     Raises:
         HearthError: the settings, the history or the model cannot be used.
-        InternalError: an error of the app itself ended it; the log has the traceback.
+        Exception: whatever ended the app, if the user did not.
     """
     if model:
         state.library.resolve(model)

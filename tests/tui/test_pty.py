@@ -105,7 +105,7 @@ def test_an_error_of_the_app_itself_is_said_on_the_normal_screen(tmp_path: Path)
         opened.check_left()
         after = opened.sent.decode().rpartition(ALTERNATE_OFF)[2]
         assert "RuntimeError: broken [red]␛]52;c;aGk=��" in "".join(after.split("\r\n"))
-        assert "app.log" in after
+        assert "hearth.log" in after
         assert not any(kind.startswith("OSC") for kind in kinds(after.encode()))
-        log = (tmp_path / "home" / "log" / "app.log").read_text("utf-8", "replace")
+        log = (tmp_path / "home" / "log" / "hearth.log").read_text("utf-8", "replace")
         assert "Traceback" in log and "RuntimeError: broken" in log
