@@ -6,9 +6,7 @@ from typing import Any
 
 import click
 
-from hearth.app.cli.lines import LineReader
 from hearth.app.cli.options import complete_model, model_options, typed_settings
-from hearth.app.cli.repl import Repl
 from hearth.app.cli.state import State
 from hearth.app.cli.streams import can_draw
 from hearth.app.settings import Layer
@@ -49,5 +47,9 @@ def open_chat(
         from hearth.app.tui.open import open_app
 
         return open_app(state, model, flags)
+    # What the terminal app does without would cost it 50 ms.
+    from hearth.app.cli.lines import LineReader
+    from hearth.app.cli.repl import Repl
+
     with state.link() as link:
         return Repl(state, link, LineReader(), model, flags, stats=stats).run()

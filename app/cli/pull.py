@@ -22,10 +22,10 @@ from hearth.app.paths import private_folder
 from hearth.backends.errors import DoesNotFit, HearthError, ModelNotFound
 
 if TYPE_CHECKING:
-    from hearth.app.cli.pull_choices import Menu
     from hearth.app.library.hub import Hub
     from hearth.app.library.hub_files import Choice, Reference
     from hearth.app.library.local import LocalModel
+    from hearth.app.library.menu import Menu
 
 Told = Literal["bar", "json", "none"]
 _SEARCHED = 5
@@ -108,14 +108,16 @@ def look_up(state: State, name: str, revision: str, catalogue: Catalogue) -> tup
         ModelNotFound: neither the catalogue nor the Hub has it.
         HearthError: as `Hub.repository` and `hub_files.offer`.
     """
-    from hearth.app.cli.pull_choices import make_menu
     from hearth.app.library.hub import Hub
+    from hearth.app.library.menu import make_menu, room_for
 
     hub = Hub(offline=state.settings.offline)
     reference, entry = _reference(hub, name, catalogue)
     with state.output.note_if_slow(f"asking {hub.endpoint} …"):
         repository = hub.repository(reference.repo_id, revision or reference.revision)
-    return make_menu(state, repository, entry), reference.choice
+    room = room_for(hub_cache(), state.paths.cache)
+    menu = make_menu(repository, state.settings, room, hub_cache(), entry)
+    return menu, reference.choice
 
 
 def describe_choice(menu: Menu, choice: Choice) -> str:

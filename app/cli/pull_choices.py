@@ -2,99 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from hearth.app.cli import words
 from hearth.app.cli.confirm import ask
 from hearth.app.cli.state import State
-from hearth.app.library.bandwidth import known_bandwidth
-from hearth.app.library.cache_layout import RepositoryCache, hub_cache
-from hearth.app.library.catalogue import Entry
 from hearth.app.library.errors import ChoiceNotFound
-from hearth.app.library.fit import Fit, Room, fit_of_download, room_here
-from hearth.app.library.guess import FileFacts
-from hearth.app.library.hub import Repository
-from hearth.app.library.hub_files import Choice, Group, Offer, find_choice, offer
-from hearth.app.machine import this_machine
-from hearth.backends.contract import ModelSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Menu:
-    """What can be pulled from one repository.
-
-    Attributes:
-        fits: how each choice suits this machine, by name.
-        recommended: the name of the one to take if nobody says otherwise.
-    """
-
-    repository: Repository
-    offer: Offer
-    fits: Mapping[str, Fit]
-    recommended: str
-
-    @property
-    def choices(self) -> Sequence[Choice]:
-        """By group, the smallest first."""
-        groups = get_args(Group)
-        return sorted(self.offer.choices, key=lambda choice: groups.index(choice.group))
-
-    def choice(self, wanted: str) -> Choice:
-        """The choice called `wanted`. Raises `ChoiceNotFound`."""
-        return find_choice(self.offer, self.repository.repo_id, wanted)
-
-
-def make_menu(state: State, repository: Repository, entry: Entry | None) -> Menu:
-    """What `repository` offers on this machine, as the settings would load it.
-
-    Args:
-        entry: of the catalogue, if it was named by that: its recommendation counts where it fits.
-
-    Raises:
-        RefusedRepository: it offers nothing.
-        SettingsError, InvalidParameter: the settings cannot be used.
-    """
-    machine = this_machine()
-    room = room_here(hub_cache(), known_bandwidth(state.paths.cache, machine), machine)
-    load = replace(state.settings.for_model(repository.repo_id).load, kv_budget_bytes=None)
-    offered = offer(repository)
-    fits = {choice.name: _fit(repository, choice, entry, load, room) for choice in offered.choices}
-    by_size = {choice.size_bytes: fits[choice.name] for choice in offered.choices}
-    offered = offer(repository, lambda size_bytes: by_size[size_bytes].is_usable)
-    recommended = offered.recommended.name
-    if entry is not None and entry.recommended in fits and fits[entry.recommended].is_usable:
-        recommended = entry.recommended
-    return Menu(repository, offered, fits, recommended)
-
-
-def _fit(
-    repository: Repository, choice: Choice, entry: Entry | None, load: ModelSettings, room: Room
-) -> Fit:
-    """How `choice` suits this machine; only what is not here yet needs room on the disk."""
-    facts = FileFacts(choice.size_bytes, repository.parameters, context=repository.context)
-    if entry is not None:
-        facts = replace(
-            facts,
-            parameters=facts.parameters or entry.parameters,
-            active_parameters=entry.active_parameters,
-            context=facts.context or entry.context or None,
-        )
-        if entry.shape is not None:
-            facts = replace(
-                facts,
-                layers=entry.shape.layers,
-                kv_heads=entry.shape.kv_heads,
-                head_size=entry.shape.head_size,
-            )
-    cache = RepositoryCache(hub_cache(), repository.repo_id)
-    lacking = [file for file in choice.files if not cache.blob(file.etag).exists()]
-    fit = fit_of_download(facts, load, room)
-    return replace(fit, download_bytes=sum(file.size_bytes for file in lacking))
+from hearth.app.library.fit import Fit
+from hearth.app.library.hub_files import Choice
+from hearth.app.library.menu import Menu
 
 
 def fit_words(fit: Fit) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
@@ -11,7 +12,7 @@ from typing import ClassVar, Final
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from textual.worker import WorkerFailed
+from textual.worker import WorkerCancelled, WorkerFailed
 
 from hearth.app.library.errors import QueueHeld
 from hearth.app.presets import Presets
@@ -89,7 +90,9 @@ class HearthApp(App[int]):
 
     def on_mount(self) -> None:
         """Go on with the downloads that were left."""
-        self.run_worker(self._download(), group="downloads", exit_on_error=False)
+        self._downloading = self.run_worker(
+            self._download(), group="downloads", exit_on_error=False
+        )
 
     async def _download(self) -> None:
         try:
@@ -137,6 +140,9 @@ class HearthApp(App[int]):
         self._close_messages_no_wait()
 
     async def action_leave(self) -> None:
-        """End the answers under way, keep what came, and leave."""
+        """End the answers and downloads under way, keep what came, and leave."""
         await self.sessions.close()
+        self._downloading.cancel()
+        with suppress(WorkerCancelled, WorkerFailed):
+            await self._downloading.wait()
         self.exit(0)

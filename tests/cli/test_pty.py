@@ -48,7 +48,7 @@ def steering(seen: bytes) -> set[bytes]:
 
 
 def test_a_chat_in_a_terminal(terminal, requests) -> None:
-    chat = terminal(answers=[[{"text": "A"}, {"text": "B"}, {"finish": "stop"}]])
+    chat = terminal("chat", "--plain", answers=[[{"text": "A"}, {"text": "B"}, {"finish": "stop"}]])
     chat.expect("tiny · F32 · context 512 · f16 KV")
     chat.expect("> ")
     chat.send("hello")
@@ -96,14 +96,13 @@ def test_ctrl_c_while_a_model_loads_gives_up(terminal, tmp_path) -> None:
     assert b"Traceback" not in run.seen
 
 
-def test_run_without_a_prompt_opens_the_chat(terminal) -> None:
-    chat = terminal("run", "tiny")
-    chat.expect("> ")
-    chat.send("hi")
-    chat.expect("echo: hi")
-    chat.expect("> ")
-    chat.press("D")
-    assert chat.finish() == 0
+@pytest.mark.parametrize("command", [(), ("run", "tiny"), ("chat",)], ids=["", "run", "chat"])
+def test_without_a_prompt_the_app_opens(terminal, command) -> None:
+    app = terminal(*command)
+    app.expect("Write a message")
+    app.press("Q")
+    assert app.finish() == 0
+    assert b"\x1b[?1049l" in app.seen, "the screen of before is there again"
 
 
 @pytest.mark.parametrize(

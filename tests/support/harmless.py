@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from textual.app import App
 from textual.pilot import Pilot
+from textual.strip import Strip
 from textual.widget import Widget
 
 from hearth.app.terminal import safe_text
@@ -25,16 +27,17 @@ def check(app: App[Any], *literal: str) -> None:
     Args:
         literal: texts that stand on the screen as they are, but for white space.
     """
-    found = list(faults(app))
+    strips = app.screen._compositor.render_strips()
+    found = list(faults(strips))
     assert not found, f"{len(found)} faults, such as {found[:3]}"
-    shown = _without_space("".join(strip.text for strip in _strips(app)))
+    shown = _without_space("".join(strip.text for strip in strips)) if literal else ""
     missing = [text for text in literal if _without_space(safe_text(text)) not in shown]
     assert not missing, f"{len(missing)} of {len(literal)} are not shown, such as {missing[:3]}"
 
 
-def faults(app: App[Any]) -> Iterator[str]:
-    """What is wrong on the screen, in words."""
-    for strip in _strips(app):
+def faults(strips: Iterable[Strip]) -> Iterator[str]:
+    """What is wrong in rows of a screen, in words."""
+    for strip in strips:
         for text, style, control in strip:
             if control:
                 yield f"control codes {control!r}"
@@ -53,6 +56,7 @@ def faults(app: App[Any]) -> Iterator[str]:
                 yield f"{actions} of {text!r}"
 
 
+@functools.lru_cache(10_000)
 def is_harmless(text: str) -> bool:
     """A second opinion beside `safe_text`: by Unicode's categories, what no screen needs.
 
@@ -81,10 +85,6 @@ def chunks(texts: Sequence[str], size: int) -> Iterator[str]:
     """`texts` in paragraphs, so many in each text."""
     for start in range(0, len(texts), size):
         yield "\n\n".join(texts[start : start + size])
-
-
-def _strips(app: App[Any]) -> Any:
-    return app.screen._compositor.render_strips()
 
 
 def _without_space(text: str) -> str:

@@ -49,9 +49,10 @@ from payloads import MARKDOWN_PAYLOADS, PAYLOADS
 from pilots import ask, chat_of, opened, say, until, until_shown
 from scripted import Script, ScriptedHost, ScriptedModel
 
-ALL = (*PAYLOADS, *MARKDOWN_PAYLOADS)
-TALL = (140, 420)
-"""So that most of it is on the screen at once."""
+ALL = (*MARKUP, *(text for text in (*PAYLOADS, *MARKDOWN_PAYLOADS) if text not in MARKUP))
+LARGE = (140, 60)
+"""Those that only Textual would obey fill the first page."""
+TALL = (140, 250)
 FEW = 40
 """Where each takes a widget, a file or a request of its own: this many in one text."""
 
@@ -62,7 +63,7 @@ FEW = 40
 @pytest.mark.parametrize("role", ["user", "assistant", "system", "tool"])
 @in_loop
 async def test_messages(services: Services, role: str) -> None:
-    async with opened(services, TALL) as (_, pilot):
+    async with opened(services, LARGE) as (_, pilot):
         transcript = chat_of(pilot).transcript
         texts = list(chunks(ALL, 60))
         await transcript.show(
@@ -87,7 +88,7 @@ async def test_markup_in_messages_is_shown_as_it_is(services: Services) -> None:
 async def test_thoughts_and_calls(services: Services) -> None:
     calls = tuple(ShownCall(name, text) for name, text in zip(ALL[::2], ALL[1::2], strict=False))
     arguments = json.dumps({text: text for text in ALL}, ensure_ascii=False)
-    async with opened(services, TALL) as (_, pilot):
+    async with opened(services, LARGE) as (_, pilot):
         transcript = chat_of(pilot).transcript
         transcript.show_thinking = True
         await transcript.show(
@@ -125,7 +126,7 @@ async def test_an_answer_as_it_streams(services: Services, host: ScriptedHost) -
 async def test_titles_of_chats(services: Services) -> None:
     for text in ALL:
         services.chats.create(title=text)
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         await until_shown(pilot, "[link=")
         check(app, *(text for text in MARKUP if len(text) < 20))
 
@@ -136,7 +137,7 @@ async def test_what_a_search_finds(services: Services) -> None:
         thread = services.chats.create(title=f"needle {ALL[part]}")
         for text in ALL[part : part + 10]:
             services.chats.add(thread.id, None, "user", f"{text} needle {text}")
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         app.push_screen(SearchScreen(services.chats, "needle"))
         await until_shown(pilot, "found")
         check(app)
@@ -149,7 +150,7 @@ async def test_what_a_search_finds(services: Services) -> None:
 
 @in_loop
 async def test_a_chat_about_to_be_renamed_and_deleted(services: Services) -> None:
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         await ask(pilot, "x")
         session = chat_of(pilot).session
         assert session is not None
@@ -211,7 +212,7 @@ async def test_markup_in_a_dialog_is_shown_as_it_is(services: Services) -> None:
 
 @in_loop
 async def test_notices(services: Services) -> None:
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         chat = chat_of(pilot)
         for text in (*chunks(ALL, 60), *MARKUP[::4]):
             app.clear_notifications()
@@ -226,7 +227,7 @@ async def test_notices(services: Services) -> None:
 
 @in_loop
 async def test_errors_of_hosts_and_workers(services: Services, host: ScriptedHost) -> None:
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         for text in chunks(ALL, 60):
             host.scripts["guide"] = Script("said", error=WorkerDied(text, text))
             await ask(pilot, "x")
@@ -240,7 +241,7 @@ async def test_errors_of_hosts_and_workers(services: Services, host: ScriptedHos
 
 @in_loop
 async def test_slash_commands_and_attachments(services: Services, tmp_path: Path) -> None:
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         chat_of(pilot).actions.folder = tmp_path
         commands = ("model", "preset", "import", "schema", "set", "nonsense", "export", "search")
         for text in ALL[::6]:
@@ -261,7 +262,7 @@ async def test_the_prompt_box(services: Services, tmp_path: Path) -> None:
     for at, text in enumerate(ONE_LINE):
         name = text.replace("/", "").replace("\0", "")
         (tmp_path / f"a{at}{name}").touch()
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         chat = chat_of(pilot)
         chat.actions.folder = tmp_path
         for text in chunks(ALL, FEW):
@@ -279,7 +280,7 @@ async def test_the_prompt_box(services: Services, tmp_path: Path) -> None:
 async def test_what_is_pasted(services: Services) -> None:
     from textual.events import Paste
 
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         chat_of(pilot).prompt.focus()
         for text in ALL:
             app.post_message(Paste(text))
@@ -323,7 +324,7 @@ async def test_the_engine(services: Services, host: ScriptedHost) -> None:
     )
     busy = replace(workers[0], path="busy", engine=engine)
     host.told = HostStats(1, ALL[7], 0.0, 1, (busy, *workers))
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         app.switch_mode("engine")
         await until_shown(pilot, "queued")
         check(app)
@@ -336,7 +337,7 @@ async def test_the_engine(services: Services, host: ScriptedHost) -> None:
 
 @in_loop
 async def test_the_engine_says_what_is_wrong(services: Services, host: ScriptedHost) -> None:
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         host.stats = _failing(HearthError("".join(MARKUP), "".join(ALL)))  # type: ignore[method-assign]
         app.switch_mode("engine")
         await pilot.pause(0.2)
@@ -354,10 +355,10 @@ async def test_models_of_this_machine(services: Services, monkeypatch: pytest.Mo
     ]
     models += [replace(one, name=f"x{one.name}", error="", file_type="F16") for one in models[::8]]
     monkeypatch.setattr(Library, "list", lambda _: models)
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         app.switch_mode("library")
         await until_shown(pilot, "[link=")
-        await every_row(pilot, app.screen.query_one("#here-list", ColumnList), 7)
+        await every_row(pilot, app.screen.query_one("#here-list", ColumnList))
         app.switch_mode("quantize")
         await until(pilot, lambda: bool(app.screen.query("#source")))
         await until(pilot, lambda: app.screen.query_one("#source", Select).value != Select.NULL)
@@ -369,12 +370,12 @@ async def test_models_of_the_hub(services: Services, monkeypatch: pytest.MonkeyP
     now = datetime(2026, 1, 1, tzinfo=UTC)
     found = [HubModel(text, 1, 2, True, text, (text,), now) for text in ALL]
     monkeypatch.setattr(Hub, "search", lambda *_, **__: found)
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         app.switch_mode("library")
         await pilot.pause()
         await pilot.press("slash", "x", "enter")
         await until_shown(pilot, "[link=")
-        await every_row(pilot, app.screen.query_one("#hub-list", ColumnList), 7)
+        await every_row(pilot, app.screen.query_one("#hub-list", ColumnList))
         wrong = HearthError("Wrong: " + "".join(MARKUP), "".join(ALL))
         monkeypatch.setattr(Hub, "search", _raising(wrong))
         await pilot.press("slash", "x", "enter")
@@ -390,10 +391,10 @@ async def test_files_of_a_repository(services: Services) -> None:
     repository = Repository(ALL[6], "main", "c" * 40, True, "".join(ALL[:FEW]), tuple(files))
     found = offer(repository)
     menu = Menu(repository, found, {}, found.recommended.name)
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         app.push_screen(PickFile(menu, "".join(ALL[:FEW])))
         await until_shown(pilot, "Gated")
-        await every_row(pilot, app.screen.query_one(ColumnList), 9)
+        await every_row(pilot, app.screen.query_one(ColumnList))
 
 
 @in_loop
@@ -405,12 +406,12 @@ async def test_downloads(services: Services, monkeypatch: pytest.MonkeyPatch) ->
         for at, text in enumerate(ALL)
     )
     monkeypatch.setattr(Downloads, "items", lambda _: items)
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         app.switch_mode("library")
         await pilot.pause()
         await pilot.press("4")
         await until_shown(pilot, "[link=")
-        await every_row(pilot, app.screen.query_one("#downloads-list", ColumnList), 7)
+        await every_row(pilot, app.screen.query_one("#downloads-list", ColumnList))
 
 
 @in_loop
@@ -420,7 +421,7 @@ async def test_comparing(services: Services, host: ScriptedHost, tmp_path: Path)
     for name in names[:FEW] + list(MARKUP[:FEW]):
         (services.paths.models / f"{name.replace('/', '')}.gguf").touch()
     host.scripts["guide"] = Script("\n\n".join(ALL), "\n".join(ALL))
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         app.push_screen(CompareScreen(services, "guide", "guide"))
         await pilot.pause()
         await every_option(app, pilot)
@@ -441,11 +442,11 @@ async def test_presets(services: Services, tmp_path: Path) -> None:
         for at, text in enumerate(text for text in ALL if text.isprintable() and len(text) < 70)
     ]
     (tmp_path / "presets.json").write_text(json.dumps({"version": 1, "presets": kept}))
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         app.push_screen(PresetsScreen(presets, Preset("x")))
         await pilot.pause()
         options = app.screen.query_one(OptionList)
-        for at in range(0, options.option_count, 5):
+        for at in range(0, options.option_count, 15):
             options.highlighted = at
             await pilot.pause()
             check(app)
@@ -462,7 +463,7 @@ async def test_the_prompt_as_the_model_gets_it(services: Services, as_ids: bool)
 
     model = Echo(ModelSpec("/x"), Script())
     request = Request(messages=(Message("user", "".join(ALL)),))
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         app.push_screen(PromptView(model, request, 5))
         await until_shown(pilot, "tokens")
         if as_ids:
@@ -479,7 +480,7 @@ async def test_settings_of_a_chat(services: Services) -> None:
         "set": {"stop": list(ALL[:4])},
         "constraint": {"kind": "regex", "source": "\n".join(ALL)},
     }
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         app.push_screen(SamplingScreen(settings, services.settings, "".join(ALL[:FEW])))
         await pilot.pause()
         check(app)
@@ -496,7 +497,7 @@ async def test_what_the_doctor_finds(services: Services, monkeypatch: pytest.Mon
 
     found = [Finding(text, "fault", text, text) for text in ALL]
     monkeypatch.setattr(doctor, "examine", lambda *_: found)
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         app.switch_mode("doctor")
         await until_shown(pilot, "broken")
         await pages(pilot, app.screen.query_one("#findings"))
@@ -510,7 +511,7 @@ async def test_what_asked_the_endpoint(services: Services, monkeypatch: pytest.M
 
     asked = [Answered(0.0, text, text, 200, 5, text, 1, 2) for text in ALL]
     monkeypatch.setattr(endpoint, "last_requests", lambda *_, **__: asked)
-    async with opened(services, TALL) as (app, pilot):
+    async with opened(services, LARGE) as (app, pilot):
         app.switch_mode("endpoint")
         await until_shown(pilot, "[link=")
         for scrolled in app.screen.query(OptionList):
@@ -538,16 +539,16 @@ async def every_option(app: HearthApp, pilot: Any) -> None:
         await pilot.pause()
         await pages(pilot, select.query_one(OptionList))
         select.expanded = False
-        for _, value in list(select._options)[::5]:
+        for _, value in list(select._options)[::25]:
             select.value = value
             await pilot.pause()
             check(app)
 
 
-async def every_row(pilot: Any, rows: ColumnList, step: int) -> None:
-    """Look at a list on every page, and with every `step`-th of its lines as the chosen one."""
+async def every_row(pilot: Any, rows: ColumnList) -> None:
+    """Look at a list on every page, and with some of its lines as the chosen one."""
     await pages(pilot, rows.list)
-    for at in range(0, rows.list.option_count, step):
+    for at in range(0, rows.list.option_count, 25):
         rows.list.highlighted = at
         await pilot.pause()
         check(pilot.app)

@@ -291,6 +291,7 @@ def test_pause_move_resume_and_cancel(online: Services, hub: HubServer) -> None:
             await until(pilot, lambda: isinstance(app.screen, Confirm))
             await pilot.press("y")
             await until(pilot, lambda: [item.id for item in online.downloads.items()] == [first])
+            await online.downloads.cancel(first)  # Its process has ended when this returns.
 
     run(go())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Checkbox, Static
 
+from hearth.app.jobs.child import Stopped
 from hearth.app.tui.screens.dialogs import Confirm
 from hearth.app.tui.screens.quantize import QuantizeScreen
 from hearth.app.tui.screens.quantize_options import QuantizeOptions
@@ -98,12 +99,40 @@ def test_guide_to_q4_k_m_with_numbers_before_and_after(
     run(go())
 
 
-def test_stop_leaves_nothing(services: Services) -> None:
+class EndlessJob:
+    """Stands in for `Job`: tells that half is done, and ends when it is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = asyncio.Event()
+
+    @classmethod
+    async def start(cls, *_: object) -> EndlessJob:
+        return cls()
+
+    async def updates(self) -> AsyncIterator[dict[str, Any]]:
+        yield {"done": 1, "total": 2, "tensor": "blk.0.attn_q.weight", "eta_s": 7.0}
+        await self.stopped.wait()
+
+    async def result(self) -> dict[str, Any]:
+        raise Stopped("The job was stopped.")
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    async def close(self) -> None:
+        pass
+
+
+def test_progress_with_time_left_and_stop(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hearth.app.tui.screens.quantize.Job", EndlessJob)
+
     async def go() -> None:
         async with menu(services) as (_, pilot):
             await start(pilot, "Q4_K_M")
-            await until(pilot, lambda: screen_of(pilot).query_one("#run").has_class("-on"))
-            await until(pilot, lambda: screen_of(pilot).has_job)
+            await until_shown(pilot, "Q4_K_M · 7 s left · blk.0.attn_q.weight")
+            await until_shown(pilot, "50%")
             await pilot.press("x")
             await until(pilot, lambda: "nothing was written" in about(pilot))
             assert list(services.paths.models.iterdir()) == []

@@ -15,7 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.widgets import ProgressBar, Select, Static
+from textual.widgets import OptionList, ProgressBar, Select, Static
 
 from hearth.app.chosen import with_settings
 from hearth.app.cli import words
@@ -97,6 +97,8 @@ class QuantizeScreen(HearthScreen):
         super().__init__()
         self._sources: dict[str, LocalModel] = {}
         self._types: dict[str, _Type] = {}
+        self._planned: LocalModel | None = None
+        """The source that the types were planned for."""
         self._wishes: dict[str, Wishes] = {}
         """By the name of a method."""
         self._job: Job | None = None
@@ -139,11 +141,6 @@ class QuantizeScreen(HearthScreen):
         """It is known of every type what it would be."""
         return bool(self._types) and all(one.plan is not None for one in self._types.values())
 
-    @property
-    def has_job(self) -> bool:
-        """A file is being written."""
-        return self._job is not None
-
     def _wishes_for(self, method: Method) -> Wishes:
         return self._wishes.get(method.name, Wishes())
 
@@ -153,6 +150,8 @@ class QuantizeScreen(HearthScreen):
     async def refresh_sources(self) -> None:
         """Read the models that can be quantized anew."""
         models = await asyncio.to_thread(self.services.library.list)
+        if not self.query("#types"):  # The app may be leaving.
+            return
         self._sources = {str(one.path): one for one in models if one.file_type in _SOURCES}
         select = self.query_one("#source", Select)
         wanted, self.hearth.wanted_source = self.hearth.wanted_source, None
@@ -165,12 +164,14 @@ class QuantizeScreen(HearthScreen):
             select.set_options(options)
             if self._sources:
                 select.value = now if now in self._sources else next(iter(self._sources))
-        self.plan_all()
+        if self._source != self._planned:
+            self.plan_all()
         if wanted is not None and str(wanted) not in self._sources:
             self._about(f"{wanted.name} is quantized already; take the model in F16, BF16 or F32.")
 
     def action_refresh(self) -> None:
         """Read the models that can be quantized anew."""
+        self._planned = None
         self.refresh_sources()
 
     def action_source(self) -> None:
@@ -187,7 +188,7 @@ class QuantizeScreen(HearthScreen):
     @work(group="plan", exclusive=True)
     async def plan_all(self) -> None:
         """Show what every method would make of the chosen source."""
-        source = self._source
+        source = self._planned = self._source
         is_first = not self._types
         self._types = {}
         if source is not None:
@@ -207,9 +208,9 @@ class QuantizeScreen(HearthScreen):
     def _show_types(self) -> None:
         self._list.show([_row(one) for one in self._types.values()])
 
-    def on_option_list_option_highlighted(self) -> None:
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Say more about the type."""
-        if not self._is_busy:
+        if event.option_list is self._list.list and not self._is_busy:
             self._news = ""
             self._describe()
 
@@ -360,11 +361,13 @@ class QuantizeScreen(HearthScreen):
     # ---- showing it
 
     def _show_run(self, *, is_on: bool) -> None:
-        self.query_one("#run").set_class(is_on, "-on")
+        for line in self.query("#run"):  # None, when the app is leaving.
+            line.set_class(is_on, "-on")
         self._progress(0, 0)
 
     def _progress(self, done: int, total: int) -> None:
-        self.query_one(ProgressBar).update(total=total or None, progress=done)
+        for bar in self.query(ProgressBar):
+            bar.update(total=total or None, progress=done)
 
     def _say(self, text: str) -> None:
         self.query_one("#state", Static).update(safe_text(text))
@@ -374,7 +377,8 @@ class QuantizeScreen(HearthScreen):
         self._about(text)
 
     def _about(self, text: str) -> None:
-        self.query_one("#about", Static).update(safe_text(text))
+        for about in self.query("#about").results(Static):  # None, when the app is leaving.
+            about.update(safe_text(text))
 
 
 def _plan(one: _Type, source: Path, options: Any) -> Plan | HearthError:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
 
 MAX_OPEN_CHARS: Final = 6000
 """An open piece longer than this is cut at a line or a word, so that parsing it stays cheap."""
@@ -49,6 +51,9 @@ class Piece:
 
 def markdown_parser() -> MarkdownIt:
     """GitHub's Markdown; HTML and link definitions are shown as the text that they are."""
+    # 50 ms, which the first paint does not need.
+    from markdown_it import MarkdownIt
+
     return MarkdownIt("gfm-like", {"html": False}).disable("reference")
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from textual.content import Content, Span
 from textual.style import Style
 
 from hearth.app.terminal import safe_text
 from hearth.app.tui.widgets.lines import EMPTY, Line
 from hearth.app.tui.widgets.table import Table, TableRow
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 TAB: Final = 8
 _SPACE = re.compile(r"[ \t]+")

@@ -1,0 +1,112 @@
+"""How long a person waits for the terminal app: from its start until the prompt box is drawn.
+
+    python benchmarks/tui_startup.py [--runs 7]
+
+Warm means that the files of the program are in memory; cold, that the kernel was asked to forget
+them before (which it may do only in part). The home is empty in each run, and no host is started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import os
+import platform
+import pty
+import select
+import signal
+import site
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+HEARTH = [sys.executable, "-m", "hearth.app.cli.main"]
+PROMPT_BOX = b" message, or / for commands"
+"""Its placeholder, but for the cell of the cursor and its word."""
+PATIENCE_S = 60.0
+
+
+def first_paint() -> float:
+    """Seconds from the start of `hearth` until its prompt box reaches the terminal."""
+    with tempfile.TemporaryDirectory(prefix="hearth-") as home:
+        ours, theirs = pty.openpty()
+        env = {**os.environ, "HEARTH_HOME": home, "COLUMNS": "120", "LINES": "40"}
+        env["TERM"] = "xterm-256color"
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
+        began = time.perf_counter()
+        with subprocess.Popen(
+            HEARTH, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        ) as process:
+            os.close(theirs)
+            try:
+                drawn = b""
+                while PROMPT_BOX not in drawn:
+                    ready, _, _ = select.select([ours], [], [], PATIENCE_S)
+                    assert ready, f"no prompt box came, but {drawn!r}"
+                    drawn += os.read(ours, 65536)
+                return time.perf_counter() - began
+            finally:
+                process.send_signal(signal.SIGKILL)
+                os.close(ours)
+
+
+def help_page() -> float:
+    """Seconds of `hearth --help`."""
+    began = time.perf_counter()
+    subprocess.run([*HEARTH, "--help"], check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def forget_files() -> None:
+    """Ask the kernel to forget the files of the program and of what it imports."""
+    for file in _program_files():
+        with contextlib.suppress(OSError), file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _program_files() -> Iterator[Path]:
+    room = Path(__file__).resolve().parent.parent
+    for folder in (
+        room / "app",
+        room / "backends",
+        room / "quant",
+        *map(Path, site.getsitepackages()),
+    ):
+        for name in ("*.py", "*.pyc", "*.so"):
+            yield from folder.rglob(name)
+
+
+def cold(measure: Callable[[], float]) -> float:
+    """`measure` with files that the kernel has forgotten."""
+    forget_files()
+    return measure()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=7)
+    runs = parser.parse_args().runs
+    first_paint()
+    rows: list[tuple[str, Callable[[], float]]] = [
+        ("hearth --help, warm, whole", help_page),
+        ("hearth, warm, prompt box drawn", first_paint),
+        ("hearth --help, cold, whole", lambda: cold(help_page)),
+        ("hearth, cold, prompt box drawn", lambda: cold(first_paint)),
+    ]
+    print(f"{platform.machine()}, {os.cpu_count()} CPUs, {datetime.date.today()}, s of {runs}")
+    print(f"\n| {'what':<38} | {'min':>6} | {'median':>6} | {'max':>6} |")
+    print(f"|{'-' * 40}|{'-' * 7}:|{'-' * 7}:|{'-' * 7}:|")
+    for name, measure in rows:
+        took = [measure() for _ in range(runs)]
+        low, middle, high = min(took), statistics.median(took), max(took)
+        print(f"| {name:<38} | {low:>6.3f} | {middle:>6.3f} | {high:>6.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
