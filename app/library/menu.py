@@ -17,6 +17,7 @@ from hearth.app.library.hub_files import Choice, Group, Offer, find_choice, offe
 from hearth.app.machine import this_machine
 from hearth.app.settings import Settings
 from hearth.backends.contract import ModelSettings
+from hearth.backends.errors import ModelNotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +99,18 @@ def fit_of_file(path: Path, name: str, settings: Settings, room: Room) -> Fit:
     """How the model in the GGUF file `path` suits this machine.
 
     Raises:
+        ModelNotFound: the file is not there any more, or is not ours to read.
         CorruptFile, UnsupportedModel: it cannot be read.
         SettingsError, InvalidParameter: the settings cannot be used.
     """
     from hearth.quant.gguf import preflight
 
-    return fit_of_header(preflight.check(path), _load(settings, name), room)
+    try:
+        header = preflight.check(path)
+    except OSError as error:
+        why = f"{path} cannot be read: {error.strerror or error}."
+        raise ModelNotFound(why, "Read the list of models anew.") from error
+    return fit_of_header(header, _load(settings, name), room)
 
 
 def _load(settings: Settings, name: str) -> ModelSettings:

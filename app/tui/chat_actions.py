@@ -14,6 +14,7 @@ from hearth.app.sizes import format_size
 from hearth.app.tui.attachments import count, expand, in_words
 from hearth.app.tui.commands import Command
 from hearth.app.tui.screens.dialogs import AskLine, Confirm, EditText, PickOne
+from hearth.app.tui.typed_path import typed_path
 from hearth.backends.errors import HearthError, InvalidParameter
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class ChatActions:
         await self._set(constraint=None if argument == "off" else {"kind": "json", "source": ""})
 
     async def _schema(self, path: str) -> None:
-        text = await asyncio.to_thread(_read, self.folder / Path(path).expanduser())
+        text = await asyncio.to_thread(_read, typed_path(path, self.folder))
         try:
             json.loads(text)
         except ValueError as error:
@@ -195,7 +196,7 @@ class ChatActions:
         await self.on_thread(self._session.thread.id, "export", argument)
 
     async def _import(self, path: str) -> None:
-        text = await asyncio.to_thread(_read, self.folder / Path(path).expanduser())
+        text = await asyncio.to_thread(_read, typed_path(path, self.folder))
         try:
             data = json.loads(text)
         except ValueError as error:
@@ -331,7 +332,7 @@ class ChatActions:
         rest = rest.strip() or await self._ask(AskLine("File", f"chat{suffix}")) or ""
         if not rest:
             return
-        path = self.folder / Path(rest).expanduser()
+        path = typed_path(rest, self.folder)
         chats = self._screen.services.chats
 
         def write() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from hearth.app.cli import words
@@ -17,6 +16,7 @@ from hearth.app.library.menu import Menu, make_menu, room_for
 from hearth.app.library.removal import plan_removal, remove
 from hearth.app.tui.screens.dialogs import AskLine, Confirm, PickOne
 from hearth.app.tui.screens.pick_file import PickFile
+from hearth.app.tui.typed_path import typed_path
 
 if TYPE_CHECKING:
     from hearth.app.tui.screens.library import LibraryScreen
@@ -80,7 +80,7 @@ class LibraryActions:
         )
         if not typed:
             return
-        path = Path(typed).expanduser()
+        path = typed_path(typed)
         plan = await asyncio.to_thread(plan_adoption, path, library, "link")
         details = {
             "Copy it": f"{words.size(plan.size_bytes)} more on the disk",

@@ -31,7 +31,7 @@ from hearth.app.tui.screens.dialogs import Confirm
 from hearth.app.tui.screens.quantize_options import QuantizeOptions, Wishes
 from hearth.app.tui.widgets.cells import cell
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
-from hearth.backends.errors import HearthError
+from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.quant.methods import Method, Plan, Target, methods
 
 _SOURCES: Final = ("F32", "F16", "BF16")
@@ -387,6 +387,9 @@ def _plan(one: _Type, source: Path, options: Any) -> Plan | HearthError:
         return one.method.plan(source, one.target.name, options)
     except HearthError as error:
         return error
+    except OSError as error:
+        why = f"{source} cannot be read: {error.strerror or error}."
+        return ModelNotFound(why, "Read the list of models anew.")
 
 
 def _row(one: _Type) -> Row:

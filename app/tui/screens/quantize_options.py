@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -16,6 +15,7 @@ from textual.widgets import Checkbox, Footer, Static
 
 from hearth.app.library.compare_quality import Sample, bundled_sample
 from hearth.app.terminal import safe_text
+from hearth.app.tui.typed_path import typed_path
 from hearth.app.tui.widgets.fields import SafeInput, SafeTextArea
 from hearth.backends.errors import InvalidParameter
 from hearth.quant.methods import Method, Option
@@ -57,7 +57,7 @@ class Wishes:
         if not self.text:
             return bundled_sample(for_guide=for_guide)
         try:
-            return Sample(self.text, Path(self.text).expanduser().read_text(encoding="utf-8"))
+            return Sample(self.text, typed_path(self.text).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidParameter(
                 "text", f"{self.text} cannot be read as UTF-8 text: {error}.", "Name another file."
@@ -161,7 +161,7 @@ class QuantizeOptions(ModalScreen[Wishes | None]):
         path = self.query_one(place, SafeInput).value.strip()
         if not path:
             return ""
-        file = Path(path).expanduser().absolute()
+        file = typed_path(path)
         if not file.is_file():
             raise InvalidParameter(option.name, f"{path} is no file.", "Write its whole path.")
         return str(file)

@@ -35,4 +35,4 @@ class SafeInput(Input):
 
     def validate_value(self, value: str) -> str:
         """What the field holds once `value` is written into it."""
-        return safe_text(value)
+        return safe_text(value).replace("\n", " ").replace("\t", " ")

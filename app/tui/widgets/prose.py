@@ -55,7 +55,7 @@ def inline_content(token: Token) -> Content:
 
     def add(text: str, style: str | Style = "") -> None:
         nonlocal at
-        text = safe_text(text)
+        text = safe_text(text).replace("\t", " ")
         if style:
             spans.append(Span(at, at + len(text), style))
         parts.append(text)
