@@ -105,11 +105,11 @@ async def test_notices_and_the_prompt_box(services: Services) -> None:
         for at, text in enumerate(strings(800, 5)):
             chat.prompt.load(text)
             chat.prompt.set_hint(text)
-            if at % 4 == 0:
+            if at % 16 == 0:
                 app.clear_notifications()
                 chat.tell(text)
                 await pilot.pause()
-            if at % 20 == 0:
+            if at % 16 == 8:
                 check(app)
 
 
