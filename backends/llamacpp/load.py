@@ -6,12 +6,11 @@ import hashlib
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from hearth.backends.contract import Capability, ModelInfo, ModelSettings, ModelSpec
 from hearth.backends.engine.runner import RunnerInfo
 from hearth.backends.errors import HearthError, ModelNotFound
-from hearth.backends.llamacpp import attention, selftest
+from hearth.backends.llamacpp import attention, footprint, selftest
 from hearth.backends.llamacpp.facts import has_rank_head
 from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.memory import available_bytes
@@ -26,12 +25,6 @@ from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
 
 NAME = "llamacpp"
-
-_READ_SHARE: Final = 0.5
-"""Weights that take at most so much of the free memory are read, not mapped: in memory of our own
-they have large pages, so that every token is some 2 % faster, and what llama.cpp repacks is not
-held twice. More is left to the system, which can drop pages of a mapped file.
-"""
 
 
 def open_model(
@@ -74,7 +67,7 @@ def open_model(
         path,
         gpu_layers=layers,
         extra_buffers=extra_buffers,
-        map_file=layers != 0 or _weight_bytes(header) > _READ_SHARE * available_bytes(),
+        map_file=layers != 0 or footprint.is_mapped(_weight_bytes(header), available_bytes()),
         progress=progress,
     )
     try:

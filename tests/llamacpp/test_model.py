@@ -11,7 +11,7 @@ import pytest
 from gguf_builder import tiny_llama
 from hearth.backends.contract import ModelSettings, ModelSpec
 from hearth.backends.errors import CorruptFile, ModelNotFound, UnsupportedModel
-from hearth.backends.llamacpp import load
+from hearth.backends.llamacpp import footprint
 from hearth.backends.llamacpp.lib import LibraryLog, load_library
 from hearth.backends.llamacpp.load import open_model
 from hearth.backends.llamacpp.model import LlamaModel
@@ -142,7 +142,7 @@ def test_weights_that_fit_easily_are_read_and_others_mapped(
         return Path("/proc/self/maps").read_text().count(str(f32_model.resolve()))
 
     before = mapped()
-    monkeypatch.setattr(load, "_READ_SHARE", share)
+    monkeypatch.setattr(footprint, "READ_SHARE", share)
     loaded = open_model(ModelSpec(str(f32_model)))
     try:
         assert (mapped() > before) == (share == 0.0)

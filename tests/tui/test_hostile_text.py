@@ -181,7 +181,7 @@ async def test_a_chat_about_to_be_renamed_and_deleted(services: Services) -> Non
 @in_loop
 async def test_dialogs(services: Services, dialog: Callable[[str], Any]) -> None:
     async with opened(services, (140, 60)) as (app, pilot):
-        for text in chunks(ALL, FEW):
+        for text in chunks(ALL, 160):
             screen = app.push_screen(dialog(text))
             await pilot.pause()
             check(app)
@@ -244,7 +244,7 @@ async def test_slash_commands_and_attachments(services: Services, tmp_path: Path
     async with opened(services, LARGE) as (app, pilot):
         chat_of(pilot).actions.folder = tmp_path
         commands = ("model", "preset", "import", "schema", "set", "nonsense", "export", "search")
-        for text in ALL[::25]:
+        for text in ALL[::60]:
             line = text.replace("\n", " ")
             for command in commands[:6]:
                 await say(pilot, f"/{command} {line}")
@@ -490,7 +490,7 @@ async def test_settings_of_a_chat(services: Services) -> None:
         app.push_screen(SamplingScreen(settings, services.settings, "".join(ALL[:FEW])))
         await pilot.pause()
         check(app)
-        for text in ALL[::20]:
+        for text in ALL[::60]:
             for field in app.screen.query(Input):
                 field.value = text
             await pilot.pause()
