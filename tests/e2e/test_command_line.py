@@ -90,7 +90,8 @@ def test_raw_completes_without_a_template(environ):
         (("run", "guide", "hi", "--ctx", "99999999"), None, "context"),
         (("run", "guide", "x " * 3000), 1, "2,048"),
         (("frobnicate",), 2, "frobnicate"),
-        (("pull", "x"), 2, "not in this version"),
+        (("pull", "nobody"), 3, "catalogue"),
+        (("--offline", "pull", "nobody/nothing"), 5, "offline"),
     ],
 )
 def test_mistakes_are_named_with_an_exit_code(environ, arguments, code, words):
