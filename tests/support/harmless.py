@@ -11,14 +11,19 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.strip import Strip
 from textual.widget import Widget
+from textual.widgets import OptionList, Select
 
 from hearth.app.terminal import safe_text
-from payloads import PAYLOADS
+from hearth.app.tui.widgets.column_list import ColumnList
+from payloads import MARKDOWN_PAYLOADS, PAYLOADS
 
 _SCROLLBAR = ("grab", "scroll_up", "scroll_down", "release")
 MARKUP = tuple(text for text in PAYLOADS if "[" in text and text.isascii() and text.isprintable())
 """Those that only Textual would obey."""
+ALL = (*MARKUP, *(text for text in (*PAYLOADS, *MARKDOWN_PAYLOADS) if text not in MARKUP))
 ONE_LINE = tuple(text for text in PAYLOADS if "\n" not in text)
+LARGE = (140, 60)
+"""A screen on whose first page `MARKUP` has room, a line each."""
 
 
 def check(app: App[Any], *literal: str) -> None:
@@ -79,6 +84,28 @@ async def pages(pilot: Pilot[Any], widget: Widget) -> None:
             return
         widget.scroll_page_down(animate=False)
         await pilot.pause()
+
+
+async def every_option(pilot: Pilot[Any]) -> None:
+    """Look into every list that drops down, and at each of its entries as the chosen one."""
+    for select in pilot.app.screen.query(Select):
+        select.expanded = True
+        await pilot.pause()
+        await pages(pilot, select.query_one(OptionList))
+        select.expanded = False
+        for _, value in list(select._options)[::25]:
+            select.value = value
+            await pilot.pause()
+            check(pilot.app)
+
+
+async def every_row(pilot: Pilot[Any], rows: ColumnList) -> None:
+    """Look at a list on every page, and with some of its lines as the chosen one."""
+    await pages(pilot, rows.list)
+    for at in range(0, rows.list.option_count, 25):
+        rows.list.highlighted = at
+        await pilot.pause()
+        check(pilot.app)
 
 
 def chunks(texts: Sequence[str], size: int) -> Iterator[str]:

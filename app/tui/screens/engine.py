@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import ClassVar, Final
 
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 from textual.timer import Timer
 from textual.widgets import Static
 
@@ -101,7 +103,7 @@ class EngineScreen(HearthScreen):
             lines = await asyncio.to_thread(tail, self.services.paths.log / self._log)
         finally:
             self._looking = False
-        if self.query(LogTail):  # The app may be leaving.
+        with suppress(NoMatches):  # The app is leaving, and has taken a part of the screen away.
             self._show(said)
             self.query_one(LogTail).show(self._log, lines)
 
