@@ -59,7 +59,7 @@ def test_it_is_listed_without_being_asked(hearth) -> None:
     with serving(HELLO) as fake:
         code, out, _ = hearth(fake.url, "list")
         [line] = [line for line in out.splitlines() if line.startswith("cluster")]
-        assert code == 0 and line.split() == ["cluster", "remote", fake.url]
+        assert code == 0 and line.split() == ["cluster", "remote", fake.url, "remote"]
         assert fake.connections == 0
 
 

@@ -17,13 +17,16 @@ from hearth.app.tui.attachments import expand
 from hearth.app.tui.chat_actions import ChatActions
 from hearth.app.tui.commands import Command
 from hearth.app.tui.happenings import Calls, Changed, Ended, Happening, Moved, Noticed, Piece
+from hearth.app.tui.links import host_of
 from hearth.app.tui.screens.base import HearthScreen
+from hearth.app.tui.screens.dialogs import Confirm
 from hearth.app.tui.session import ChatSession
 from hearth.app.tui.shown import shown_of
 from hearth.app.tui.widgets.answer import AnswerView
 from hearth.app.tui.widgets.context_meter import ContextMeter
 from hearth.app.tui.widgets.message import MessageView, Shown
 from hearth.app.tui.widgets.prompt_box import PromptBox
+from hearth.app.tui.widgets.slab import LinkAsked
 from hearth.app.tui.widgets.thread_list import ThreadList
 from hearth.app.tui.widgets.transcript import Transcript
 from hearth.backends.errors import HearthError
@@ -314,6 +317,18 @@ class ChatScreen(HearthScreen):
     async def act(self, message: str, action: str) -> None:
         """Do something with a message."""
         await self.told(self.actions.on_message(message, action))
+
+    @work(group="link", exclusive=True)
+    async def on_link_asked(self, event: LinkAsked) -> None:
+        """Open a link of an answer, if the user says so to its host."""
+        try:
+            host = host_of(event.url)
+        except HearthError as error:
+            self.tell_error(error)
+            return
+        question = Confirm(f"Open {host} in the browser?", event.url, yes="Open it", no="No")
+        if await self.app.push_screen_wait(question):
+            self.app.open_url(event.url)
 
     def on_thread_list_asked(self, event: ThreadList.Asked) -> None:
         self.act_on_thread(event.thread, event.action)
