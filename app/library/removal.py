@@ -14,6 +14,7 @@ from pathlib import Path
 from hearth.app.library.local import FoundModel, Library
 from hearth.app.library.sources import SHARD, identity
 from hearth.backends.errors import HearthError
+from hearth.quant.gguf.quantize_file import manifest_path
 from hearth.quant.gguf.shards import shard_path
 
 
@@ -122,6 +123,9 @@ def _checked(removal: Removal) -> Removal:
 
 def _from_library(model: FoundModel, folder: Path) -> Removal:
     paths = _shards(model.path)
+    manifest = manifest_path(model.path)
+    if manifest.is_file():
+        paths.append(manifest)
     keeps = []
     for path in paths:
         if path.is_symlink():

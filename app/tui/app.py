@@ -97,7 +97,7 @@ class HearthApp(App[int]):
 
     def on_ready(self) -> None:
         """What is there by the first paint stays: no later collection need look through it, which
-        would cost 50 ms every few seconds.
+        would be felt while somebody types.
         """
         gc.collect()
         gc.freeze()

@@ -30,8 +30,8 @@ NO_LIMIT: Final = 1 << 62
 """Bytes: what the model needs does not depend on what there is."""
 READ_SHARE: Final = 0.5
 """Weights that take at most so much of the free memory are read, not mapped: in memory of our own
-they have large pages, so that every token is some 2 % faster, and what llama.cpp repacks is not
-held twice. More is left to the system, which can drop pages of a mapped file.
+they have large pages, and what llama.cpp repacks is not held twice. More is left to the
+system, which can drop pages of a mapped file.
 """
 
 

@@ -149,3 +149,8 @@ def _no_space(target: Path, size_bytes: int) -> NoSpace:
         needed=size_bytes,
         free=free,
     )
+
+
+def manifest_path(target: Path) -> Path:
+    """Where the manifest of the file `target` lies."""
+    return target.with_name(target.name + ".json")

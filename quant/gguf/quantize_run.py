@@ -23,7 +23,7 @@ from hearth.quant.gguf import preflight
 from hearth.quant.gguf.errors import CannotQuantize
 from hearth.quant.gguf.file import GgufFile
 from hearth.quant.gguf.quantize import QuantizePlan, TensorPlan
-from hearth.quant.gguf.quantize_file import check_target, new_file, write_json
+from hearth.quant.gguf.quantize_file import check_target, manifest_path, new_file, write_json
 from hearth.quant.gguf.writer import padded
 from hearth.quant.methods import Check, OnProgress, Quantized
 
@@ -32,11 +32,6 @@ _CHUNK_WEIGHTS = 1 << 18
 _COPY_BYTES = 4 << 20
 _CHUNKS_AHEAD = 2
 """Chunks a thread that are read or packed, but not written yet."""
-
-
-def manifest_path(target: Path) -> Path:
-    """Where the manifest of the file `target` lies."""
-    return target.with_name(target.name + ".json")
 
 
 def run(

@@ -66,6 +66,16 @@ def test_a_file_of_the_library_and_the_folder_it_was_alone_in(library: Library) 
     assert everything(library.folder) == {"other.gguf"}
 
 
+def test_what_quantizing_wrote_beside_it_goes_too(library: Library) -> None:
+    file(library.folder / "m.gguf")
+    file(library.folder / "m.gguf.json", size=10)
+    file(library.folder / "other.gguf.json")
+    removal = plan_removal(by_name(library, "m"), library)
+    assert removal.frees_bytes == 110
+    remove(removal)
+    assert everything(library.folder) == {"other.gguf.json"}
+
+
 def test_all_parts_of_a_split_model_go(library: Library) -> None:
     for part in (1, 2, 3):
         file(library.folder / f"m-0000{part}-of-00003.gguf")

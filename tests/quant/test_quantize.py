@@ -19,7 +19,8 @@ from hearth.quant.gguf.errors import (
     NeedsImportanceMatrix,
 )
 from hearth.quant.gguf.mixes import mixes
-from hearth.quant.gguf.quantize_run import manifest_path, run
+from hearth.quant.gguf.quantize_file import manifest_path
+from hearth.quant.gguf.quantize_run import run
 from hearth.quant.gguf.types import NOT_WEIGHTS, TensorType
 from hearth.quant.methods import UnknownMethod, methods
 from llama_quantizer import Order, llama_quantize
