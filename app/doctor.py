@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from hearth.app import machine
 from hearth.app.host_link import HostLink
-from hearth.app.library.local import BUNDLED, Library
+from hearth.app.library.local import BUNDLED, Library, LocalModel, Origin
 from hearth.app.paths import Paths
 from hearth.app.settings import Settings
 from hearth.backends.errors import HearthError, HostUnreachable
 
 DISTRIBUTION = "hearth-llm"
 _LOW_DISK_BYTES = 2 * 10**9
+_OWNERS: Final[Mapping[Origin, str]] = {
+    "huggingface": "It lies in the Hugging Face cache, which other programs use too",
+    "lmstudio": "It belongs to LM Studio",
+    "ollama": "It belongs to Ollama",
+    "llama.cpp": "It lies in the cache of llama.cpp",
+    "folder": "It lies in a folder of the setting library_folders",
+}
+"""Whose the models are that Hearth uses in place."""
 _MOVE_HOME = "Give yourself the right to write there, or set HEARTH_HOME to another folder."
 
 
@@ -194,6 +202,7 @@ def _settings(settings: Settings | HearthError) -> Iterator[Finding]:
             f"nothing reads {', '.join(settings.strangers)}",
             "hearth settings lists what there is to set; a variable is HEARTH_ and its name.",
         )
+    yield from _keys(settings)
     origin = settings.all()["offline"].origin
     text = (
         f"no connection is opened ({origin})"
@@ -203,19 +212,35 @@ def _settings(settings: Settings | HearthError) -> Iterator[Finding]:
     yield Finding("offline", "ok", text, data={"offline": settings.offline})
 
 
+def _keys(settings: Settings) -> Iterator[Finding]:
+    """What is wrong with the keys of the terminal app, which is imported if any are set."""
+    if not settings.keymap:
+        return
+    from hearth.app.tui.key_clashes import key_clashes
+    from hearth.app.tui.looks import checked_keymap
+
+    try:
+        clashes = key_clashes(checked_keymap(settings.keymap))
+    except HearthError as error:
+        yield Finding("keys", "fault", error.message, error.hint)
+        return
+    for clash in clashes:
+        data = {"key": clash.key, "bindings": clash.bindings}
+        yield Finding("keys", "warning", clash.text, clash.cure, data)
+
+
 def _models(library: Library) -> Iterator[Finding]:
-    models = library.list()
+    models = library.list(anew=True)
     names = {model.name for model in models}
     for model in models:
         if model.error:
-            cure = (
-                "Install Hearth again."
-                if model.origin == "bundled"
-                else f"Replace or remove {model.path}."
-            )
             state: Literal["warning", "fault"] = "fault" if model.origin == "bundled" else "warning"
             yield Finding(
-                "model", state, f"{model.name}: {model.error}", cure, {"path": str(model.path)}
+                "model",
+                state,
+                f"{model.name}: {model.error}",
+                _model_cure(model),
+                {"path": str(model.path), "origin": model.origin},
             )
     missing = [name for name in BUNDLED if name not in names]
     if missing:
@@ -226,6 +251,18 @@ def _models(library: Library) -> Iterator[Finding]:
     usable = [model.name for model in models if not model.error]
     text = f"{len(usable)} usable: {', '.join(usable)}" if usable else "there are none"
     yield Finding("models", "ok", text, data={"usable": usable})
+
+
+def _model_cure(model: LocalModel) -> str:
+    """What to do about a file that cannot be used: only those in Hearth's own library are the
+    user's to remove on its word.
+    """
+    if model.origin == "bundled":
+        return "Install Hearth again."
+    owner = _OWNERS.get(model.origin)
+    if owner is not None:
+        return f"{owner}, and Hearth leaves it as it is: {model.path}"
+    return f"Replace or remove {model.path}."
 
 
 def _host(paths: Paths) -> Finding:

@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from hearth.backends.client import HostClient, HostPlace
-from hearth.backends.contract import Backend, EngineStats, HostLimits, HostStats, ModelSpec
 from hearth.backends.errors import NoHost
 
 if TYPE_CHECKING:
+    from hearth.backends.contract import Backend, EngineStats, HostLimits, HostStats, ModelSpec
+    from hearth.backends.local_socket import HostPlace
     from hearth.backends.remote.backend import RemoteBackends
     from hearth.backends.remote.server import RemoteServer
 
@@ -97,11 +97,14 @@ class HostConnection:
             await self._remotes.close()
 
     async def host(self, *, start: bool = True) -> Host:
-        """The host, attached to again if the connection was lost.
+        """The host, attached to again if the connection was lost; what speaks to it is imported
+        when it is first needed.
 
         Args:
             start: start one where none runs; otherwise `NoHost` is raised.
         """
+        from hearth.backends.client import HostClient
+
         async with self._attaching:
             if self._host is None or self._host.lost:
                 self._host = None

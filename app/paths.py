@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hearth.backends.client import HostPlace
+    from hearth.backends.local_socket import HostPlace
 
 HOME_VARIABLE = "HEARTH_HOME"
 
@@ -56,13 +56,18 @@ class Paths:
         return self.state / "tuned.json"
 
     @property
+    def facts_file(self) -> Path:
+        """What the headers of models were found to say."""
+        return self.cache / "models.json"
+
+    @property
     def api_key_file(self) -> Path:
         """The key that `hearth serve --generate-key` made."""
         return self.state / "api-key"
 
     def host_place(self) -> HostPlace:
         """Where the host process has its socket, logs and caches."""
-        from hearth.backends.client import HostPlace
+        from hearth.backends.local_socket import HostPlace
 
         return HostPlace(runtime_dir=self.state / "run", log_dir=self.log, cache_dir=self.cache)
 
@@ -112,4 +117,31 @@ def private_folder(path: Path) -> Path:
         folder = folder.parent
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def own_folder(path: Path) -> Path:
+    """`private_folder` for one of `Paths`, into which something will be written.
+
+    Raises:
+        FolderUnusable: it cannot be made, is a file, or cannot be written to.
+    """
+    from hearth.app.errors import FolderUnusable
+
+    why = ""
+    try:
+        private_folder(path)
+    except OSError as error:
+        why = f"cannot be made: {error.strerror or error}"
+    else:
+        if not path.is_dir():
+            why = "is no folder"
+        elif not os.access(path, os.W_OK | os.X_OK):
+            why = "cannot be written to"
+    if why:
+        raise FolderUnusable(
+            f"{path} {why}.",
+            "Move away what is in its place, give yourself the right to write there, or set "
+            f"{HOME_VARIABLE} to another folder.",
+        )
     return path

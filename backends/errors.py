@@ -105,7 +105,9 @@ class PromptTooLong(HearthError):
     http_status = 400
 
     def __init__(self, message: str, hint: str = "", **data: object) -> None:
-        hint = hint or "Shorten the prompt, ask for fewer tokens, or raise the context with --ctx."
+        hint = hint or (
+            "Shorten the prompt, ask for fewer tokens, or raise the setting context (--ctx)."
+        )
         super().__init__(message, hint, **data)
 
 

@@ -296,7 +296,8 @@ class Preparer:
         if context == self._info.pool_tokens:
             hint = (
                 "Shorten the prompt, ask for fewer tokens, or allow more memory for keys and"
-                " values: a larger --ctx or --kv-budget, or --kv-type q8_0."
+                " values: a larger context (--ctx) or kv_budget (--kv-budget), or kv_type q8_0"
+                " (--kv-type)."
             )
         return PromptTooLong(
             f"{found}; the context of {self._name} holds {context:,}{left}.",

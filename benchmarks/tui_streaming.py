@@ -70,6 +70,7 @@ def run_app(kind: str, rate: int, seconds: float, preload: int, report: Path) ->
     from textual.app import App, ComposeResult
     from textual.widgets import Input
 
+    from hearth.app.tui.open import SWITCH_S
     from hearth.app.tui.widgets.message import Shown
     from hearth.app.tui.widgets.transcript import Transcript
 
@@ -130,6 +131,7 @@ def run_app(kind: str, rate: int, seconds: float, preload: int, report: Path) ->
                 late.append((loop.time() - now - 0.005) * 1e3)
             return late
 
+    sys.setswitchinterval(SWITCH_S)
     Bench().run()
 
 

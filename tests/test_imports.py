@@ -197,3 +197,26 @@ def test_the_command_starts_without_heavy_imports_or_a_network(arguments: list[s
     loaded = json.loads(done.stderr.splitlines()[-1])
     assert [name for name in loaded if under(name, *HEAVY)] == []
     assert arguments == [] or "Usage" in done.stdout
+
+
+def test_the_first_paint_imports_nothing_that_it_does_not_need() -> None:
+    code = (
+        "import json, sys, hearth.app.tui.open, hearth.app.tui.screens.chat;"
+        "json.dump(sorted(sys.modules), sys.stdout)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = json.loads(done.stdout)
+    late = (
+        "hearth.app.tui.screens.dialogs",
+        "hearth.backends.client",
+        "httpx2",
+        "huggingface_hub",
+        "markdown_it",
+        "msgspec",
+        "numpy",
+        "psutil",
+        "pygments.lexers",
+    )
+    assert [name for name in loaded if under(name, *late)] == []

@@ -6,7 +6,7 @@ All of it runs within a transaction of the caller.
 from __future__ import annotations
 
 import json
-import secrets
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ ROLES: Final = get_args(Role)
 
 def new_id() -> str:
     """A name for a thread or message: 16 hexadecimal digits, of chance."""
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ restart of the machine, when the number of a process means nothing.
 from __future__ import annotations
 
 import glob
+import os
 import re
-import secrets
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +38,7 @@ class Writers:
         for _ in range(_TRIES):
             if self.name is not None:
                 return self.name
-            name = secrets.token_hex(8)
+            name = os.urandom(8).hex()
             file = self._file(name)
             lock = LockFile(file)
             # Another process may take it for a dead one's and remove it, before it is locked.

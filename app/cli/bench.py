@@ -165,7 +165,7 @@ def _run_local(
     state: State, model: str, flags: Layer, options: dict[str, Any], *, as_json: bool
 ) -> int:
     from hearth.app.cli.bench_report import Report
-    from hearth.app.paths import private_folder
+    from hearth.app.paths import own_folder
     from hearth.backends.bench.child import BenchProcess
 
     chosen = state.choose(model, flags)
@@ -183,11 +183,11 @@ def _run_local(
     cache = state.paths.cache
     job = Job(
         chosen.spec,
-        str(private_folder(cache)),
+        str(own_folder(cache)),
         **{**_SIZES[size], **typed},
         tune=options["tune"],
     )
-    log_path = private_folder(state.paths.log) / "bench.log"
+    log_path = own_folder(state.paths.log) / "bench.log"
     report = Report(state, job, as_json=as_json)
     with BenchProcess(job, log_path) as process:
         for message in process.messages():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -44,12 +47,25 @@ def open_chat(
     or it is asked for. Returns the exit code.
     """
     if not (plain or stats) and can_draw():
-        from hearth.app.tui.open import open_app
+        with _no_collection():
+            from hearth.app.tui.open import open_app
 
-        return open_app(state, model, flags)
+            return open_app(state, model, flags)
     # What the terminal app does without would cost it 50 ms.
     from hearth.app.cli.lines import LineReader
     from hearth.app.cli.repl import Repl
 
     with state.link() as link:
         return Repl(state, link, LineReader(), model, flags, stats=stats).run()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Nothing looks for garbage until `HearthApp` is drawn, which turns that on again: what its
+    start makes stays, and is much to look through.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -158,14 +158,14 @@ def _room(state: State, *, downloads: bool) -> Room:
     from hearth.app.library.cache_layout import hub_cache
     from hearth.app.library.fit import room_here
     from hearth.app.machine import this_machine
-    from hearth.app.paths import private_folder
+    from hearth.app.paths import own_folder
 
     machine = this_machine()
     bandwidth = known_bandwidth(state.paths.cache, machine)
     if bandwidth is None:
         with state.output.note_if_slow("measuring how fast memory is read …"):
             bandwidth = measure_bandwidth(
-                private_folder(state.paths.cache), machine, private_folder(state.paths.log)
+                own_folder(state.paths.cache), machine, own_folder(state.paths.log)
             )
     return room_here(hub_cache() if downloads else None, bandwidth, machine)
 

@@ -18,7 +18,7 @@ from hearth.app.cli.progress import ProgressLine
 from hearth.app.cli.state import State, pass_state
 from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.catalogue import Catalogue, Entry, load_catalogue
-from hearth.app.paths import private_folder
+from hearth.app.paths import own_folder
 from hearth.backends.errors import DoesNotFit, HearthError, ModelNotFound
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
     wish = Download(found.repo_id, found.revision, found.commit, choice.files)
     hub = Hub(offline=state.settings.offline)
     question = download_job.question(wish, hub_cache(), hub=hub)
-    logs = private_folder(state.paths.log)
+    logs = own_folder(state.paths.log)
     with ProgressLine(state, f"{found.repo_id} {choice.name}") as line:
         teller = _Teller(state, line, told)
         try:

@@ -150,7 +150,7 @@ def _make(state: State, wish: _Wish, threads: int | None, *, replace: bool) -> d
     from hearth.app.cli.progress import ProgressLine
     from hearth.app.jobs.run import run_job
     from hearth.app.library.quantize_job import MODULE
-    from hearth.app.paths import private_folder
+    from hearth.app.paths import own_folder
 
     question = {
         "method": wish.method.name,
@@ -168,7 +168,7 @@ def _make(state: State, wish: _Wish, threads: int | None, *, replace: bool) -> d
             after = "" if left is None else f"{words.duration(left)} left"
             line.show(values["done"], values["total"], after=after)
 
-        return run_job(MODULE, question, show, private_folder(state.paths.log))
+        return run_job(MODULE, question, show, own_folder(state.paths.log))
 
 
 def _sample(path: Path | None, source: FoundModel) -> Sample:

@@ -141,7 +141,7 @@ async def _serve(state: State, chosen: Chosen, flags: Layer, door: _Door, *, loa
 
     from hearth.app.chosen import with_settings
     from hearth.app.host_connection import HostConnection
-    from hearth.app.paths import private_folder
+    from hearth.app.paths import own_folder
     from hearth.app.server.application import build
     from hearth.app.server.catalog import Catalog
     from hearth.app.server.request_log import REQUESTS_LOG, RequestLog
@@ -156,7 +156,7 @@ async def _serve(state: State, chosen: Chosen, flags: Layer, door: _Door, *, loa
         lambda found: with_settings(found, settings),
         settings.aliases,
     )
-    logs = private_folder(state.paths.log)
+    logs = own_folder(state.paths.log)
     hosts = HostConnection(
         state.paths.host_place(), settings.host_idle_s, settings.host_limits, settings.remotes
     )

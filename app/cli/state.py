@@ -59,13 +59,16 @@ class State:
         try:
             settings = self.settings
         except SettingsError:  # What needs the settings says what is wrong with them.
-            return Library(self.paths.models, sources=find_sources())
+            return Library(
+                self.paths.models, sources=find_sources(), facts_file=self.paths.facts_file
+            )
         folders = cast("tuple[str, ...]", settings.all()["library_folders"].value)
         return Library(
             self.paths.models,
             remotes=settings.remotes.values(),
             aliases=settings.aliases,
             sources=find_sources(folders=folders),
+            facts_file=self.paths.facts_file,
         )
 
     def choose(self, model: str, flags: Layer) -> Chosen:

@@ -83,7 +83,7 @@ def plan_adoption(source: Path, library: Library, way: Way = "copy", name: str =
         if os.path.lexists(target):
             raise ImportRefused(
                 f"The library has a file {target.name} already.",
-                "Give the new one another name with --name, or remove that one with `hearth rm`.",
+                "Give the new one another name (`hearth import --name`), or delete that one first.",
             )
     size_bytes = sum(part.size_bytes for part in (header, *header.shards))
     adoption = Adoption(called, files, size_bytes, way, library.folder)
@@ -126,7 +126,7 @@ def adopt(adoption: Adoption, on_progress: Callable[[int], None] = lambda done: 
     return adoption.files[0][1]
 
 
-_LINK_HINT = "This system or file system may know no links: leave out --link to copy."
+_LINK_HINT = "This system or file system may know no links: copy it (without --link)."
 
 
 def _stage(
@@ -182,7 +182,8 @@ def _rename_new(path: Path, target: Path) -> None:
     """Rename, replacing nothing: somebody may have put a file there since it was looked."""
     if os.path.lexists(target):
         raise ImportRefused(
-            f"The library has a file {target.name} by now.", "Import it under another --name."
+            f"The library has a file {target.name} by now.",
+            "Import it under another name (`hearth import --name`).",
         )
     path.rename(target)
 
@@ -257,7 +258,7 @@ def _require_room(adoption: Adoption) -> None:
         raise DiskFull(
             f"{adoption.name} has {adoption.size_bytes:,} bytes, and {adoption.folder} has "
             f"{free_bytes:,} free, of which {_RESERVE_BYTES:,} must stay.",
-            "Make room, or use the file where it lies with --link.",
+            "Make room, or link to the file, which stays where it lies (--link).",
             needed_bytes=needed_bytes,
             free_bytes=free_bytes,
         )

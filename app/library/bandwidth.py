@@ -6,8 +6,9 @@ import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from hearth.app.jobs.job import Job
 from hearth.app.jobs.run import run_job
 from hearth.app.machine import Machine
 from hearth.backends.json_file import write_json
@@ -61,7 +62,7 @@ def measure_bandwidth(
     cache_dir: Path, machine: Machine, log_dir: Path | None = None, size_bytes: int | None = None
 ) -> Bandwidth:
     """Measure in a child process, which takes a second, and keep the result, unless other programs
-    were busy.
+    were busy. For a command: Ctrl+C ends it.
 
     Args:
         cache_dir: exists.
@@ -71,8 +72,28 @@ def measure_bandwidth(
     Raises:
         HearthError: the child failed.
     """
-    question = {"threads": machine.usable_cores, "size_bytes": size_bytes}
-    answer = run_job(JOB, question, lambda _: None, log_dir)
+    answer = run_job(JOB, _question(machine, size_bytes), lambda _: None, log_dir)
+    return _kept(answer, cache_dir, machine)
+
+
+async def measured_bandwidth(
+    cache_dir: Path, machine: Machine, log_dir: Path | None = None, size_bytes: int | None = None
+) -> Bandwidth:
+    """As `measure_bandwidth`, beside what else the event loop does. Being cancelled ends it."""
+    job = await Job.start(JOB, _question(machine, size_bytes), log_dir)
+    try:
+        answer = await job.result()
+    finally:
+        await job.close()
+    return _kept(answer, cache_dir, machine)
+
+
+def _question(machine: Machine, size_bytes: int | None) -> dict[str, Any]:
+    return {"threads": machine.usable_cores, "size_bytes": size_bytes}
+
+
+def _kept(answer: dict[str, Any], cache_dir: Path, machine: Machine) -> Bandwidth:
+    """What the child found, written down if nothing disturbed it."""
     found = Bandwidth(
         float(answer["bytes_per_s"]),
         machine.usable_cores,

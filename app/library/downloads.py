@@ -1,7 +1,9 @@
 """The queue of downloads: kept on disk, at most two at a time, each in a process of its own.
 
 One process of Hearth looks after the queue; the others may look at it. What runs when that process
-ends, however it does, waits when the queue is opened again and goes on from where it was.
+ends, however it does, waits when the queue is opened again and goes on from where it was. What
+downloads is imported when there is something to download: each start of the terminal app opens the
+queue, and most find it empty.
 """
 
 from __future__ import annotations
@@ -14,12 +16,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
-from hearth.app.jobs.child import Stopped
-from hearth.app.jobs.job import Job
-from hearth.app.library import download_job
-from hearth.app.library.download import Download, discard_parts
 from hearth.app.library.download_rate import Rate
 from hearth.app.library.errors import (
     DownloadNotFound,
@@ -27,12 +25,15 @@ from hearth.app.library.errors import (
     QueueHeld,
     QueueUnreadable,
 )
-from hearth.app.library.hub import Hub
 from hearth.app.paths import private_folder
 from hearth.backends.contract import ErrorInfo
 from hearth.backends.errors import HearthError, InternalError, to_info
 from hearth.backends.json_file import write_json
 from hearth.backends.lock import LockFile
+
+if TYPE_CHECKING:
+    from hearth.app.library.download import Download
+    from hearth.app.library.hub import Hub
 
 DownloadState = Literal["waiting", "running", "paused", "failed", "done"]
 Values = dict[str, Any]
@@ -125,6 +126,8 @@ class _Entry:
 
     @classmethod
     def from_json(cls, values: Values) -> _Entry:
+        from hearth.app.library.download import Download
+
         state = values["state"]
         if state not in get_args(DownloadState):
             raise ValueError(f"state {state!r}")
@@ -213,6 +216,8 @@ class Downloads:
 
     async def cancel(self, ident: str) -> None:
         """Take it out of the queue, and remove what arrived unless it is complete."""
+        from hearth.app.library.download import discard_parts
+
         entry = self._find(ident)
         self._entries.remove(entry)
         self._save()
@@ -262,12 +267,13 @@ class Downloads:
 
     async def _work(self, entry: _Entry) -> None:
         """Run one download to its end, whichever that is."""
+        from hearth.app.jobs.child import Stopped
+        from hearth.app.library.download_job import question
+
         entry.not_before, entry.is_ending = 0.0, False
         entry.rate = Rate(clock=self._clock)
         try:
-            entry.job = await self._start(
-                download_job.question(entry.download, self._cache, hub=self._hub)
-            )
+            entry.job = await self._start(question(entry.download, self._cache, hub=self._hub))
             if entry.is_ending:
                 entry.job.stop()
             async for values in entry.job.updates():
@@ -312,6 +318,9 @@ class Downloads:
             await asyncio.wait([entry.task])
 
     async def _start_job(self, question: Values) -> RunningJob:
+        from hearth.app.jobs.job import Job
+        from hearth.app.library import download_job
+
         return await Job.start(download_job.MODULE, question, self._log_dir)
 
     def _find(self, ident: str) -> _Entry:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from hearth.app.library.facts import KnownFacts
 from hearth.app.library.formats import PICKLE_SUFFIXES, require_gguf
 from hearth.app.library.sources import (
     SUFFIX,
@@ -75,6 +77,7 @@ class Library:
         remotes: models of other machines.
         aliases: names of models by further names for them, in lower case.
         sources: where other programs keep models, which are used in place.
+        facts_file: where what headers say is remembered (`facts.KnownFacts`); None: nowhere.
     """
 
     def __init__(
@@ -84,12 +87,18 @@ class Library:
         remotes: Iterable[RemoteServer] = (),
         aliases: Mapping[str, str] | None = None,
         sources: Iterable[Source] = (),
+        facts_file: Path | None = None,
     ) -> None:
         self.folder = folder
-        self._bundled = bundled or bundled_folder()
+        self._given_bundled = bundled
         self._remotes = tuple(remotes)
         self._aliases = aliases or {}
         self.sources = tuple(sources)
+        self._facts_file = facts_file
+
+    @cached_property
+    def _bundled(self) -> Path:
+        return self._given_bundled or bundled_folder()
 
     def found(self) -> list[FoundModel]:
         """Every model by name, without opening a model file or a connection: bundled ones, remote
@@ -137,9 +146,16 @@ class Library:
                 name, stored.path, stored.store, repo=stored.repo, also=(stored.name, *stored.also)
             )
 
-    def list(self) -> Sequence[LocalModel]:
-        """Every model with the facts of its header; one whose header is bad carries its error."""
-        return [describe(model) for model in self.found()]
+    def list(self, *, anew: bool = False) -> Sequence[LocalModel]:
+        """Every model with the facts of its header; one whose header is bad carries its error.
+
+        Args:
+            anew: read every header, also of files that are as they were when it was last read.
+        """
+        facts = KnownFacts(None if anew else self._facts_file)
+        models = [describe(model, facts) for model in self.found()]
+        facts.keep()
+        return models
 
     def resolve(self, name_or_path: str) -> FoundModel:
         """The model behind `name_or_path`: a bundled or remote name, a name in the library or of
@@ -243,28 +259,23 @@ def bundled_folder() -> Path:
     return Path(str(files("hearth.assets"))) / "guide"
 
 
-def describe(model: FoundModel) -> LocalModel:
-    """`model` with its size and what its header says, or in `error` why that cannot be read."""
-    from hearth.quant.gguf import preflight
+def describe(model: FoundModel, facts: KnownFacts | None = None) -> LocalModel:
+    """`model` with its size and what its header says, or in `error` why that cannot be read.
 
+    Args:
+        facts: those that are known already; None: the header is read.
+    """
     if model.remote is not None:
         return LocalModel(model.name, model.path, model.origin, 0, url=model.remote.url)
     known = LocalModel(model.name, model.path, model.origin, 0, repo=model.repo)
     try:
         known = replace(known, size_bytes=model.path.stat().st_size)
-        header = preflight.check(model.path)
+        found = (facts or KnownFacts(None)).of(model.path)
     except OSError as error:
         return replace(known, size_bytes=0, error=error.strerror or str(error))
     except HearthError as error:
         return replace(known, error=error.message)
-    return replace(
-        known,
-        size_bytes=sum(part.size_bytes for part in (header, *header.shards)),
-        file_type=header.file_type_name,
-        architecture=header.architecture,
-        parameters=header.parameter_count,
-        context=header.context_length,
-    )
+    return replace(known, **asdict(found))
 
 
 def _looks_like_path(text: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from hearth.app.library.bandwidth import known_bandwidth
+from hearth.app.library.bandwidth import Bandwidth, known_bandwidth
 from hearth.app.library.cache_layout import RepositoryCache
 from hearth.app.library.catalogue import Entry
 from hearth.app.library.fit import Fit, Room, fit_of_download, fit_of_header, room_here
@@ -45,15 +45,16 @@ class Menu:
         return find_choice(self.offer, self.repository.repo_id, wanted)
 
 
-def room_for(hub_cache: Path, cache: Path) -> Room:
+def room_for(hub_cache: Path, cache: Path, measured: Bandwidth | None = None) -> Room:
     """What this machine has now for models that come from the Hub.
 
     Args:
         hub_cache: where downloads go.
         cache: where measured bandwidth is kept.
+        measured: bandwidth that counts while none is kept.
     """
     machine = this_machine()
-    return room_here(hub_cache, known_bandwidth(cache, machine), machine)
+    return room_here(hub_cache, known_bandwidth(cache, machine) or measured, machine)
 
 
 def make_menu(

@@ -56,7 +56,7 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     except OSError as error:
         raise FileTrouble(
             f"{error.filename or question['target']}: {error.strerror or error}.",
-            "Check the path and its permissions, or choose another one with --output.",
+            "Check the path and its permissions, or write to another one (--output).",
         ) from error
     return {
         "path": str(made.path),

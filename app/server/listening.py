@@ -159,9 +159,15 @@ def _cure(error: OSError, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         other = port + 1 if port < 65535 else port - 1
         return (
-            "If another hearth serve runs there, use that one; else take another port:"
-            f" --port {other}."
+            "If another hearth serve runs there, use that one; else take another port, with"
+            f" --port {other} or the setting serve_port."
         )
     if error.errno == errno.EACCES:
-        return "Ports below 1024 need rights of their own: take another, such as --port 4242."
-    return "Leave --host at 127.0.0.1, or name an address of this machine."
+        return (
+            "Ports below 1024 need rights of their own: take another, with --port 4242 or the"
+            " setting serve_port."
+        )
+    return (
+        "Leave the address (--host, the setting serve_host) at 127.0.0.1, or name one of this"
+        " machine."
+    )

@@ -127,8 +127,8 @@ def policy_for(host: str, address: str, key: str, origins: Iterable[str] = ()) -
         raise InvalidParameter(
             "host",
             f"{host} can be reached from other machines, and no API key is set.",
-            "Add --generate-key, which makes one and keeps it in a file; or set HEARTH_API_KEY;"
-            " or leave the host at 127.0.0.1.",
+            "Add --generate-key, or set serve_key to true: that makes one and keeps it in a file;"
+            " or set HEARTH_API_KEY; or leave the host (serve_host) at 127.0.0.1.",
         )
     named = frozenset(cors.parse_origin(origin) for origin in origins)
     return Policy(frozenset({host.lower()}), reachable, key, named)

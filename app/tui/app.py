@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
 from textual.screen import Screen
 from textual.worker import WorkerCancelled, WorkerFailed
 
@@ -90,17 +91,23 @@ class HearthApp(App[int]):
         apply_looks(self, services.settings)
 
     def on_mount(self) -> None:
-        """Go on with the downloads that were left."""
+        """Go on with the downloads that were left; say which keys clash."""
         self._downloading = self.run_worker(
             self._download(), group="downloads", exit_on_error=False
         )
+        self.tell_key_clashes()
 
     def on_ready(self) -> None:
+        """Look for garbage from the first paint on, not before."""
+        self.call_after_refresh(self._collect)
+
+    def _collect(self) -> None:
         """What is there by the first paint stays: no later collection need look through it, which
         would be felt while somebody types.
         """
         gc.collect()
         gc.freeze()
+        gc.enable()
 
     async def _download(self) -> None:
         try:
@@ -120,6 +127,20 @@ class HearthApp(App[int]):
         yield SystemCommand(
             "Jump", "Put a letter on everything that can have the focus", self.action_jump
         )
+
+    def search_themes(self) -> None:
+        """Choose a theme in the palette; it is kept."""
+        from hearth.app.tui.themes import KeptThemes
+
+        self.push_screen(CommandPalette([KeptThemes], placeholder="Search for themes…"))
+
+    def tell_key_clashes(self) -> None:
+        """Say which keys of the settings are those of two bindings of one place."""
+        if self.services.settings.keymap:
+            from hearth.app.tui.key_clashes import key_clashes
+
+            for clash in key_clashes(self.services.settings.keymap):
+                self.notify(safe_text(clash.text), severity="warning", markup=False)
 
     def action_go(self, name: str) -> None:
         """Show another screen."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,9 @@ from hearth.backends.errors import HearthError
 LARGEST_BYTES: Final = 2 << 20
 """Of one file."""
 MOST_FILES: Final = 32
+_NAMES_SHOWN: Final = 3
+_NAME_SHOWN: Final = 60
+"""Characters of a name."""
 _NAME: Final = re.compile(r'(?<![^\s(\[{])@(?:"([^"\n]+)"|([^\s"`@][^\s"`]*))')
 _FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
 _AFTER_A_NAME: Final = ".,;:!?)]}'’”"
@@ -115,6 +118,16 @@ def in_words(files: tuple[Attached, ...]) -> str:
         + (f"{file.tokens:,} tokens" if file.tokens is not None else _about(file.bytes))
         for file in files
     )
+
+
+def not_found(names: Sequence[str]) -> str:
+    """What to say of `names` after an @ that no file has; empty without names."""
+    if not names:
+        return ""
+    said = [f"@{name if len(name) <= _NAME_SHOWN else name[:_NAME_SHOWN] + '…'}" for name in names]
+    if len(said) > _NAMES_SHOWN:
+        said[_NAMES_SHOWN:] = [f"{len(said) - _NAMES_SHOWN} more"]
+    return f"No file goes by {', '.join(said)}: the message was sent as it is written."
 
 
 def quoted(path: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hearth.app.chats.export import to_json, to_markdown
 from hearth.app.chats.imports import import_json
@@ -13,7 +13,6 @@ from hearth.app.presets import Preset
 from hearth.app.sizes import format_size
 from hearth.app.tui.attachments import count, expand, in_words
 from hearth.app.tui.commands import Command
-from hearth.app.tui.screens.dialogs import AskLine, Confirm, EditText, PickOne
 from hearth.app.tui.typed_path import typed_path
 from hearth.backends.errors import HearthError, InvalidParameter
 
@@ -86,6 +85,8 @@ class ChatActions:
         await self._screen.leave()
 
     async def _model(self, name: str) -> None:
+        from hearth.app.tui.screens.dialogs import PickOne
+
         services = self._screen.services
         if not name:
             found = await asyncio.to_thread(services.library.found)
@@ -99,7 +100,7 @@ class ChatActions:
         if not text:
             session = self._screen.session
             now = session.thread.system if session is not None else self._first["system"]
-            answer = await self._ask(EditText("System prompt", now))
+            answer = await self._ask_text("System prompt", now)
             if answer is None:
                 return
             text = answer
@@ -163,7 +164,7 @@ class ChatActions:
             await self._change(model=chosen.model, system=chosen.system, settings=settings)
 
     async def _save_preset(self, name: str) -> None:
-        name = name or await self._ask(AskLine("Name of the preset", "")) or ""
+        name = name or await self._ask_line("Name of the preset")
         if name:
             kept = self._screen.hearth.presets.save(self._as_preset(name))
             self._screen.tell(f"Kept as {kept.name}.")
@@ -275,7 +276,7 @@ class ChatActions:
         if found is None:
             return
         if action == "edit":
-            text = await self._ask(EditText(f"Edit ({found.role})", found.content))
+            text = await self._ask_text(f"Edit ({found.role})", found.content)
             if text is not None and text != found.content:
                 await session.edit(message, text)
         elif action == "regenerate":
@@ -293,7 +294,7 @@ class ChatActions:
             await self._screen.refresh_list()
         elif action == "delete_branch":
             question = "Delete this message and everything after it?"
-            if await self._ask(Confirm(question, "Other branches stay.")):
+            if await self._confirmed(question, "Other branches stay."):
                 await session.delete_branch(message)
 
     async def on_thread(self, thread: str, action: str, argument: str = "") -> None:
@@ -305,7 +306,7 @@ class ChatActions:
             return
         session = await screen.sessions.open(thread)
         if action == "rename":
-            title = argument or await self._ask(AskLine("Title", session.thread.title))
+            title = argument or await self._ask_line("Title", session.thread.title)
             if title:
                 await session.change(title=title)
         elif action == "pin":
@@ -318,7 +319,7 @@ class ChatActions:
             await self._write_out(thread, argument)
         elif action == "delete":
             title = session.thread.title or "this chat"
-            if await self._ask(Confirm(f"Delete “{title}”?", "It cannot be brought back.")):
+            if await self._confirmed(f"Delete “{title}”?", "It cannot be brought back."):
                 if screen.session is not None and screen.session.thread.id == thread:
                     await screen.leave()
                 await screen.sessions.delete(thread)
@@ -329,7 +330,7 @@ class ChatActions:
         if kind not in ("markdown", "json"):
             kind, rest = "json" if argument.endswith(".json") else "markdown", argument
         suffix = ".json" if kind == "json" else ".md"
-        rest = rest.strip() or await self._ask(AskLine("File", f"chat{suffix}")) or ""
+        rest = rest.strip() or await self._ask_line("File", f"chat{suffix}")
         if not rest:
             return
         path = typed_path(rest, self.folder)
@@ -367,8 +368,25 @@ class ChatActions:
         counted = f"{tokens:,} token" + ("" if tokens == 1 else "s")
         return tokens, counted + (f", {files}" if files else "")
 
+    # Dialogs are imported when somebody is asked, which is not before the first paint.
+
     async def _ask(self, screen: Any) -> Any:
         return await self._screen.app.push_screen_wait(screen)
+
+    async def _confirmed(self, question: str, detail: str) -> bool:
+        from hearth.app.tui.screens.dialogs import Confirm
+
+        return bool(await self._ask(Confirm(question, detail)))
+
+    async def _ask_line(self, title: str, value: str = "") -> str:
+        from hearth.app.tui.screens.dialogs import AskLine
+
+        return await self._ask(AskLine(title, value)) or ""
+
+    async def _ask_text(self, title: str, text: str) -> str | None:
+        from hearth.app.tui.screens.dialogs import EditText
+
+        return cast("str | None", await self._ask(EditText(title, text)))
 
 
 def _as_json(value: Any) -> Any:

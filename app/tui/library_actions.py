@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from hearth.app.cli import words
 from hearth.app.library.adopt import Adoption, Way, adopt, plan_adoption
+from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.catalogue import Entry
 from hearth.app.library.download import Download
@@ -17,6 +18,7 @@ from hearth.app.library.removal import plan_removal, remove
 from hearth.app.tui.screens.dialogs import AskLine, Confirm, PickOne
 from hearth.app.tui.screens.pick_file import PickFile
 from hearth.app.tui.typed_path import typed_path
+from hearth.backends.errors import InternalError
 
 if TYPE_CHECKING:
     from hearth.app.tui.screens.library import LibraryScreen
@@ -31,6 +33,9 @@ class LibraryActions:
 
     def __init__(self, screen: LibraryScreen) -> None:
         self._screen = screen
+        self.bandwidth: Bandwidth | None = None
+        """What was measured for this screen, which is not kept where other programs were busy."""
+        self._has_timed = False
 
     async def chat(self, model: LocalModel) -> None:
         """Begin a chat with `model`."""
@@ -43,6 +48,31 @@ class LibraryActions:
         """The paths of the models that are loaded."""
         stats = await self._screen.services.host.stats()
         return {worker.path for worker in stats.workers} if stats is not None else set()
+
+    async def time_memory(self) -> bool:
+        """Measure how fast memory is read, if nobody has; True if that is known only now. Not while
+        a model answers: both would be slow.
+
+        Raises:
+            HearthError: it could not be measured; it is not tried again.
+        """
+        services = self._screen.services
+        if services.measure_bandwidth is None or self._has_timed:
+            return False
+        room = await asyncio.to_thread(room_for, hub_cache(), services.paths.cache)
+        stats = await services.host.stats()
+        is_busy = stats is not None and any(worker.running for worker in stats.workers)
+        if room.bandwidth is not None or is_busy:
+            return False
+        self._has_timed = True
+        try:
+            self.bandwidth = await services.measure_bandwidth()
+        except OSError as error:
+            raise InternalError(
+                f"How fast memory is read could not be measured: {error}.",
+                "`hearth fit` measures it too; `hearth doctor` looks at the folders.",
+            ) from error
+        return True
 
     async def unload(self, model: LocalModel) -> None:
         """Take `model` out of memory."""
@@ -125,7 +155,7 @@ class LibraryActions:
     def _menu(self, reference: Reference, entry: Entry | None) -> Menu:
         services = self._screen.services
         repository = services.hub.repository(reference.repo_id, reference.revision)
-        room = room_for(hub_cache(), services.paths.cache)
+        room = room_for(hub_cache(), services.paths.cache, self.bandwidth)
         return make_menu(repository, services.settings, room, hub_cache(), entry)
 
     async def _is_sure(self, menu: Menu, choice: Choice) -> bool:

@@ -66,6 +66,7 @@ _FIT_STYLES: Final = {
     "slow": "$text-warning",
     "cannot": "$text-error",
 }
+_TOLD_OF: Final = {"waiting": "Waits for its turn.", "done": "It is under Here."}
 _STATE_STYLES: Final = {"failed": "$text-error", "paused": "$text-warning", "done": "$text-success"}
 
 
@@ -162,18 +163,25 @@ def speed_words(speed: Speed | None) -> str:
 
 def fit_line(fit: Fit) -> str:
     """A fit in a line, with where its speed comes from."""
-    speed = f" {speed_words(fit.speed)} tok/s ({fit.speed.source})." if fit.speed else ""
     context = f"{fit.context:,} tokens of context"
-    return f"{fit.words} with {context}. {fit.reason}{speed}"
+    line = f"{fit.words} with {context}. {fit.reason}"
+    if fit.speed is None:
+        return line
+    rate = speed_words(fit.speed)
+    return f"{line} {rate[:1].upper()}{rate[1:]} tok/s ({fit.speed.source})."
 
 
-def about_here(model: LocalModel, fit: Fit | None) -> str:
-    """What is said of a chosen model of this machine."""
+def about_here(model: LocalModel, fit: Fit | None, width: int) -> str:
+    """What is said of a chosen model of this machine.
+
+    Args:
+        width: of a line, in cells, which its path gets at most.
+    """
     if model.error:
-        return f"{model.error}\n{model.path}"
+        return f"{model.error}\n{_where(model, width)}"
     if model.url:
         return f"A model of another machine, at {model.url}"
-    return "\n".join(filter(None, (_where(model), fit_line(fit) if fit is not None else "")))
+    return "\n".join(filter(None, (_where(model, width), fit_line(fit) if fit is not None else "")))
 
 
 def about_entry(entry: Entry, fit: Fit | None) -> str:
@@ -194,12 +202,12 @@ def about_hub(model: HubModel, endpoint: str) -> str:
 
 
 def about_download(item: DownloadItem) -> str:
-    """What is said of a chosen download."""
+    """What is said of a chosen download; its name too, which the list may have to cut."""
     if item.error is not None:
-        return f"{item.error.message} {item.error.hint}".strip()
-    return item.file or {"waiting": "Waits for its turn.", "done": "It is under Here."}.get(
-        item.state, ""
-    )
+        told = f"{item.error.message} {item.error.hint}".strip()
+    else:
+        told = item.file or _TOLD_OF.get(item.state, "")
+    return f"{item.name}\n{told}".strip()
 
 
 def last_used(threads: Mapping[str, float], model: LocalModel) -> float:
@@ -207,11 +215,23 @@ def last_used(threads: Mapping[str, float], model: LocalModel) -> float:
     return max(threads.get(model.name.lower(), 0.0), threads.get(str(model.path).lower(), 0.0))
 
 
-def _where(model: LocalModel) -> str:
+def _where(model: LocalModel, width: int) -> str:
     home = str(Path.home())
     path = str(model.path)
-    shown = f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
+    shown = _elided(f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path, width)
     return f"{shown} · {model.repo}" if model.repo else shown
+
+
+def _elided(path: str, width: int) -> str:
+    """`path`, without folders in its middle where it is longer than `width`: its beginning and its
+    end tell more than the digits that caches call their folders.
+    """
+    folders = path.split("/")
+    kept = len(folders)
+    while len(path) > width and kept > 3:
+        kept -= 1
+        path = "/".join((*folders[: kept - 1], "…", folders[-1]))
+    return path
 
 
 def _date(seconds: float) -> str:

@@ -74,7 +74,7 @@ def check_keys(ident: str, keys: str) -> str:
 def bindings() -> dict[str, Binding]:
     """Every binding of the terminal app that has an id; imports all of its screens."""
     found: dict[str, Binding] = {}
-    for kind in _classes():
+    for kind in classes():
         for binding in Binding.make_bindings(kind.__dict__.get("BINDINGS", ())):
             if binding.id:
                 same = found.get(binding.id)
@@ -87,7 +87,8 @@ def _joined(keys: str, more: str) -> str:
     return ",".join(dict.fromkeys([*keys.split(","), *more.split(",")]))
 
 
-def _classes() -> Iterator[type[DOMNode]]:
+def classes() -> Iterator[type[DOMNode]]:
+    """Every screen and widget of the terminal app, and itself; imports all of them."""
     import hearth.app.tui
 
     for name in _modules(hearth.app.tui.__path__, "hearth.app.tui."):

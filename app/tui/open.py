@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.cli.state import State
@@ -17,11 +18,19 @@ from hearth.app.host_connection import HostConnection
 from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.downloads import Downloads
 from hearth.app.library.hub import Hub
-from hearth.app.paths import private_folder
+from hearth.app.paths import own_folder
 from hearth.app.settings import Layer, Settings, load_settings
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.services import Services
 from hearth.backends.logs import open_log
+
+if TYPE_CHECKING:
+    from hearth.app.library.bandwidth import Bandwidth
+
+SWITCH_S: Final = 0.001
+"""How long a thread has Python for itself while another wants it. Keys come in by one thread and
+frames go out by another; with Python's own 5 ms each would wait so long while one is drawn.
+"""
 
 
 def open_app(state: State, model: str, flags: Layer) -> int:
@@ -42,7 +51,17 @@ def open_app(state: State, model: str, flags: Layer) -> int:
     def reload() -> Settings:
         return load_settings(state.paths.settings_file).with_flags(settings.flags)
 
-    private_folder(state.paths.data)
+    async def measure() -> Bandwidth:
+        from hearth.app.library.bandwidth import measured_bandwidth
+        from hearth.app.machine import this_machine
+
+        paths = state.paths
+        return await measured_bandwidth(
+            own_folder(paths.cache), this_machine(), own_folder(paths.log)
+        )
+
+    sys.setswitchinterval(SWITCH_S)
+    own_folder(state.paths.data)
     with ExitStack() as leaving:
         chats = leaving.enter_context(closing(ChatStore(state.paths.chats_file)))
         host = HostConnection(
@@ -55,9 +74,9 @@ def open_app(state: State, model: str, flags: Layer) -> int:
         downloads = Downloads(state.paths.downloads_file, hub_cache(), hub, log_dir=state.paths.log)
         leaving.callback(downloads.close)
         services = Services(
-            state.paths, settings, state.library, chats, host, hub, downloads, reload
+            state.paths, settings, state.library, chats, host, hub, downloads, reload, measure
         )
-        leaving.enter_context(own_screen(private_folder(state.paths.log) / "app.log"))
+        leaving.enter_context(own_screen(own_folder(state.paths.log) / "app.log"))
         return asyncio.run(_run(HearthApp(services, model=model), host))
 
 

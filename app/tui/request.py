@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from random import SystemRandom
 from typing import Any, Final
 
 from hearth.app.chats.tree import ChatMessage, Thread
@@ -27,7 +27,9 @@ def build(
         raise NoChatTemplate(
             f"{info.name} has no chat template, so it cannot chat.", "Choose another model."
         )
-    seed = use.sampling.seed if use.sampling.seed is not None else secrets.randbits(_SEED_BITS)
+    seed = use.sampling.seed
+    if seed is None:
+        seed = SystemRandom().getrandbits(_SEED_BITS)
     system = thread.system or use.system
     head = (Message("system", system),) if system else ()
     return Request(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.chosen import Chosen, with_settings
@@ -15,6 +15,9 @@ from hearth.app.paths import Paths
 from hearth.app.settings import Layer, Setting, Settings
 from hearth.app.settings_keys import ALL
 from hearth.backends.contract import Backend, HostStats, ModelSpec
+
+if TYPE_CHECKING:
+    from hearth.app.library.bandwidth import Bandwidth
 
 T = TypeVar("T")
 
@@ -48,6 +51,8 @@ class Services:
         hub: where models are found.
         downloads: what is being downloaded.
         reload: reads the settings again. Raises `SettingsError`.
+        measure_bandwidth: measures how fast this machine reads memory, and keeps it; None: nobody
+            shall.
     """
 
     paths: Paths
@@ -58,6 +63,7 @@ class Services:
     hub: Hub
     downloads: Downloads
     reload: Callable[[], Settings]
+    measure_bandwidth: Callable[[], Awaitable[Bandwidth]] | None = None
 
     def choose(self, model: str, changes: Mapping[str, Any]) -> Chosen:
         """The model called `model` (the default one if empty) with the settings that hold for it.

@@ -141,7 +141,8 @@ class Engine:
                 DoesNotFit(
                     f"{stuck.total:,} tokens do not fit into the key-value memory that could be"
                     f" had; {held:,} were planned.",
-                    "Close other programs, use a smaller --ctx, or --kv-type q8_0.",
+                    "Close other programs, set a smaller context (--ctx), or kv_type q8_0"
+                    " (--kv-type).",
                     tokens=stuck.total,
                     pool_tokens=held,
                 ),

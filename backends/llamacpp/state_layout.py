@@ -42,7 +42,7 @@ class _Values:
 
 def turned(state: State, *, by_channel: bool) -> State:
     """`state`, of a sequence or a whole context, with its values by channel (for attention without
-    flash) or by token.
+    flash) or by token. It has as many bytes, and nothing else of that size is made meanwhile.
 
     Raises:
         UnknownLayout: it is not understood, or has that layout already.
@@ -55,18 +55,21 @@ def turned(state: State, *, by_channel: bool) -> State:
     if reader.integer() != (not by_channel):
         raise UnknownLayout("the values lie that way already")
     values = list(reader.values(cells, by_channel=not by_channel))
-    parts = [state[:at], _bytes("<I", by_channel), state[at + 4 : reader.values_at]]
+    out = np.empty_like(state)  # either layout takes as much, also of its heads
+    out[: reader.values_at] = state[: reader.values_at]
+    out[at : at + 4] = _bytes("<I", by_channel)
     for layer in values:
         size = _ELEMENT_BYTES[layer.type]
-        data = state[layer.start : layer.start + layer.nbytes(cells)].view(f"u{size}")
         if by_channel:
-            parts.append(_bytes("<iII", layer.type, size, layer.channels))
-            data = data.reshape(cells, layer.channels)
+            head = _bytes("<iII", layer.type, size, layer.channels)
         else:
-            parts.append(_bytes("<iQ", layer.type, size * layer.channels))
-            data = data.reshape(layer.channels, cells)
-        parts.append(np.ascontiguousarray(data.T).reshape(-1).view(np.uint8))
-    return np.concatenate(parts)
+            head = _bytes("<iQ", layer.type, size * layer.channels)
+        out[layer.start - len(head) : layer.start] = head
+        place = slice(layer.start, layer.start + layer.nbytes(cells))
+        shape = (cells, layer.channels) if by_channel else (layer.channels, cells)
+        turned_values = out[place].view(f"u{size}").reshape(shape[::-1])
+        turned_values[...] = state[place].view(f"u{size}").reshape(shape).T
+    return out
 
 
 class _Reader:

@@ -178,7 +178,7 @@ def plan(
     if matrix is not None and recipe.mix.keeps_numbers:
         raise CannotQuantize(
             f"{recipe.mix.name} rounds each weight by itself; no importance matrix is used for it.",
-            "Leave out --imatrix, or choose a type of fewer bits.",
+            "Leave out the importance matrix (--imatrix), or choose a type of fewer bits.",
         )
     facts = ModelFacts.of(source, read_hyper_parameters(source))
     tensors = ordered(source.all_tensors)
@@ -229,7 +229,8 @@ def _check_source(
     raise CannotQuantize(
         f"{source.path.name} is quantized already ({source.file_type_name}; {tensor.name} is "
         f"{tensor.type.name}), and packing it again would lose twice.",
-        "Take the model's F16, BF16 or F32 file. --requantize does it all the same.",
+        "Take the model's F16, BF16 or F32 file. The option requantize (--requantize) does it "
+        "all the same.",
         tensor=tensor.name,
     )
 
@@ -268,8 +269,8 @@ def _weighted(
         raise NeedsImportanceMatrix(
             f"{tensor.name} of {source.path.name} would become {choice.type.name}, which needs an "
             f"importance matrix: {lacking}.",
-            "Pass one with --imatrix (publishers put them beside their files), or choose a type of "
-            "3 bits or more, such as Q3_K_M.",
+            "Pass one with the option imatrix (--imatrix; publishers put them beside their files), "
+            "or choose a type of 3 bits or more, such as Q3_K_M.",
             tensor=tensor.name,
         )
     return False

@@ -88,7 +88,7 @@ def check_target(target: Path, *, replace: bool) -> None:
     if target.is_dir() or (target.exists() and not replace):
         raise TargetExists(
             f"{target} exists already.",
-            "Choose another name with --output, or replace it with --yes.",
+            "Write to another name (--output), or let it be replaced (--yes).",
             path=str(target),
         )
 
@@ -145,7 +145,7 @@ def _no_space(target: Path, size_bytes: int) -> NoSpace:
     free = shutil.disk_usage(folder).free
     return NoSpace(
         f"{target.name} needs {size_bytes:,} bytes, but {folder} has {free:,} free.",
-        "Free some space, or choose another folder with --output.",
+        "Free some space, or write to another folder (--output).",
         needed=size_bytes,
         free=free,
     )

@@ -59,7 +59,8 @@ class GgufMethod:
             importance = read(matrix) if matrix else None
         except OSError as error:
             raise CannotQuantize(
-                f"{matrix} cannot be read: {error.strerror}.", "Check the path of --imatrix."
+                f"{matrix} cannot be read: {error.strerror}.",
+                "Check the path of the importance matrix (--imatrix).",
             ) from error
         return plan(header, recipe, importance, requantize=bool(options.get("requantize")))
 

@@ -248,7 +248,7 @@ def _check_places(parts: tuple[GgufFile, ...], target: Path) -> None:
     for part in parts:
         if target.exists() and part.path.samefile(target):
             raise CannotQuantize(
-                f"{target} is the source itself.", "Choose another name with --output."
+                f"{target} is the source itself.", "Write to another name (--output)."
             )
 
 

@@ -342,7 +342,7 @@ class _Rules:
         if found is None or int(found[1]) >= layers:
             raise CannotQuantize(
                 f"The layer of the tensor {tensor.name!r} cannot be told; there are {layers:,}.",
-                "Choose a type for it with --tensor, or a plain one such as F16.",
+                "Choose a type for it (--tensor), or a plain one such as F16.",
                 tensor=tensor.name,
             )
         return int(found[1]), layers
@@ -389,7 +389,7 @@ def _fitting(tensor: TensorInfo, wanted: T) -> T:
         raise CannotQuantize(
             f"The rows of {tensor.name!r} have {length:,} weights, no multiple of "
             f"{wanted.block_elements}, and no type stands for {wanted.name}.",
-            "Choose another type for it with --tensor, or another mix.",
+            "Choose another type for it (--tensor), or another mix.",
             tensor=tensor.name,
         )
     return T.F16

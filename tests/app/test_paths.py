@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import sys
 from pathlib import Path
 
 import pytest
 
-from hearth.app.paths import find_paths, private_folder
+from hearth.app.errors import FolderUnusable
+from hearth.app.paths import find_paths, own_folder, private_folder
 
 FOLDERS = ("config", "data", "state", "cache", "log")
 needs_xdg = pytest.mark.skipif(
@@ -70,3 +72,19 @@ def test_the_host_has_its_place_in_these_folders(tmp_path: Path) -> None:
     place = paths.host_place()
     assert place.runtime_dir.parent == paths.state
     assert (place.log_dir, place.cache_dir) == (paths.log, paths.cache)
+
+
+def test_a_file_where_a_folder_should_be_is_told_with_what_to_do(tmp_path: Path) -> None:
+    assert own_folder(tmp_path / "log") == tmp_path / "log"
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "log"):
+        with pytest.raises(FolderUnusable, match=str(path)) as caught:
+            own_folder(path)
+        assert "HEARTH_HOME" in caught.value.hint
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="rights bind no root")
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(FolderUnusable, match="cannot be written to"):
+        own_folder(tmp_path)

@@ -135,3 +135,37 @@ def test_a_bad_model_of_the_user_is_a_warning(hearth: Hearth, healthy: Path) -> 
     result = hearth("doctor")
     assert result.code == 0
     assert "! model" in result.out and "bad" in result.out
+
+
+def test_a_bad_file_of_another_program_is_not_ours_to_remove(
+    hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = healthy / "user" / ".lmstudio" / "models" / "maker" / "model" / "theirs.gguf"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"GGUF")
+    (healthy / "data" / "models" / "bad.gguf").write_bytes(b"GGUF")
+    monkeypatch.setenv("HOME", str(healthy / "user"))
+    monkeypatch.setenv("USERPROFILE", str(healthy / "user"))
+    report = hearth("doctor", "--json").json["findings"]
+    cures = {f["data"]["origin"]: f["cure"] for f in report if f["subject"] == "model"}
+    assert (
+        cures["lmstudio"].startswith("It belongs to LM Studio") and str(theirs) in cures["lmstudio"]
+    )
+    assert "emove" not in cures["lmstudio"]
+    assert cures["library"].startswith("Replace or remove")
+
+
+@pytest.mark.parametrize(
+    ("keys", "state", "said"),
+    [
+        ('"app.help" = "f3"', "warning", "f3 is the key of app.help and of app.library"),
+        ('"app.hlep" = "f3"', "fault", "Did you mean app.help"),
+    ],
+)
+def test_keys_that_clash_or_do_not_exist_are_told(
+    hearth: Hearth, healthy: Path, keys: str, state: str, said: str
+) -> None:
+    (healthy / "config").mkdir()
+    (healthy / "config" / "settings.toml").write_text(f"[keys]\n{keys}\n")
+    found = findings(hearth("doctor", "--json"))["keys"]
+    assert found["state"] == state and said in found["text"] and found["cure"]

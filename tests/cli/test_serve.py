@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -255,3 +256,12 @@ def test_the_key_of_the_environment_holds(serving, monkeypatch) -> None:
     server = serving()
     with closing(server.open("GET", "/v1/models")) as connection:
         assert connection.getresponse().status == 401
+
+
+def test_a_file_in_place_of_the_log_folder_is_told_with_what_to_do(
+    hearth: Callable[..., Any], home: Path
+) -> None:
+    (home / "log").touch()
+    result = hearth("serve", "--port", "0")
+    assert result.code == 1
+    assert f"{home / 'log'} is no folder." in result.err and "HEARTH_HOME" in result.err

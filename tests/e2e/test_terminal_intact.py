@@ -6,7 +6,7 @@ import sys
 import psutil
 import pytest
 
-from gguf_builder import tiny_llama
+from gguf_builder import SPECIALS, tiny_llama, tiny_vocabulary
 from terminals import open_terminal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals here")
@@ -22,11 +22,22 @@ def worker_of(home):
     raise AssertionError("no worker runs")
 
 
+def never_ending():
+    """A bias against every token that could end an answer: random weights draw them too."""
+    words = tiny_vocabulary()
+    return ",".join(f"{words.id_of(token)}=-100" for token in SPECIALS)
+
+
 def test_a_killed_worker_leaves_chat_and_terminal_intact(tmp_path):
     home = tmp_path / "home"
     model = tiny_llama(tmp_path / "endless.gguf", context=32768)
     command = [sys.executable, "-m", "hearth.app.cli.main", "chat", "--plain", str(model)]
-    env = {"HEARTH_HOME": str(home), "HEARTH_KEEP_ALIVE_S": "1", "HEARTH_MIN_P": "0"}
+    env = {
+        "HEARTH_HOME": str(home),
+        "HEARTH_KEEP_ALIVE_S": "1",
+        "HEARTH_MIN_P": "0",
+        "HEARTH_LOGIT_BIAS": never_ending(),
+    }
     chat = open_terminal(command, env)
     try:
         chat.expect("> ")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import pytest
 
+from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.app.library import bandwidth as bandwidths
-from hearth.app.library.bandwidth import Bandwidth, known_bandwidth, measure_bandwidth
+from hearth.app.library.bandwidth import (
+    Bandwidth,
+    known_bandwidth,
+    measure_bandwidth,
+    measured_bandwidth,
+)
 from hearth.app.library.catalogue import load_catalogue
 from hearth.app.library.fit import (
     USUAL_CONTEXT,
@@ -191,6 +198,18 @@ def test_bandwidth_is_measured_in_a_child_and_kept(tmp_path, monkeypatch):
     assert known_bandwidth(tmp_path, replace(machine, cpu="another")) is None
     (tmp_path / "bandwidth.json").write_text("{")
     assert known_bandwidth(tmp_path, machine) is None
+
+
+@in_loop
+async def test_bandwidth_is_measured_beside_an_event_loop_whose_signals_are_its_own(
+    tmp_path, monkeypatch
+):
+    machine = this_machine()
+    monkeypatch.setattr(bandwidths, "_QUIET_CORES", 1e9)
+    before = signal.getsignal(signal.SIGINT)
+    found = await measured_bandwidth(tmp_path, machine, size_bytes=1 << 20)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert found.bytes_per_s > 0 and known_bandwidth(tmp_path, machine) == found
 
 
 def test_a_busy_machine_is_measured_again(tmp_path, monkeypatch):

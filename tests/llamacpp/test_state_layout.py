@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import Busy
 from hearth.backends.llamacpp import store as store_module
 from hearth.backends.llamacpp.attention_choice import Attention, AttentionChoice
-from hearth.backends.llamacpp.memory import available_bytes
+from hearth.backends.memory import available_bytes
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import plan_context
 from hearth.backends.llamacpp.runner import LlamaRunner
@@ -97,6 +99,20 @@ def test_what_is_not_understood_is_refused(runner):
             turned(state[:cut], by_channel=True)
     with pytest.raises(UnknownLayout):
         turned(np.append(state, np.uint8(0)), by_channel=True)
+
+
+def test_turning_takes_the_memory_of_one_copy(runner):
+    runner.cache.open(0, [])
+    feed(runner, 0, [5, 6, 7, 8] * 60)
+    state = runner.store.context.export()
+    tracemalloc.start()
+    try:
+        changed = turned(state, by_channel=True)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(changed) == len(state)
+    assert peak_bytes < 1.25 * len(state)
 
 
 def test_a_memory_that_cannot_be_turned_stays_as_it_is(runner, monkeypatch):

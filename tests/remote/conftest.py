@@ -13,7 +13,6 @@ import pytest
 from endpoints import Endpoint
 from fake_host import FakeHost
 from gguf_builder import tiny_llama
-from hearth.app import host_connection
 from hearth.app.chosen import with_settings
 from hearth.app.host_connection import HostConnection
 from hearth.app.library.local import FoundModel, Library
@@ -22,6 +21,7 @@ from hearth.app.server.catalog import Catalog
 from hearth.app.server.security import Policy
 from hearth.app.server.services import Services
 from hearth.app.settings import Setting, Settings
+from hearth.backends import client
 from hearth.backends.remote.server import RemoteServer
 from hosts import place_in
 from second_hearth import ForEachLoop, Settled, served
@@ -54,7 +54,7 @@ def endpoint(
             **script: Any,
         ) -> Endpoint:
             host = FakeHost({"answers": list(answers), **script})
-            monkeypatch.setattr(host_connection, "HostClient", host)
+            monkeypatch.setattr(client, "HostClient", host)
             file = tmp_path / "settings.toml"
             second = services(
                 FoundModel("tiny", tiny_model, "path"),

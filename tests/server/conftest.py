@@ -12,7 +12,6 @@ import pytest
 from endpoints import Endpoint
 from fake_host import FakeHost
 from gguf_builder import tiny_llama
-from hearth.app import host_connection
 from hearth.app.chosen import with_settings
 from hearth.app.host_connection import HostConnection
 from hearth.app.library.local import FoundModel, Library
@@ -21,6 +20,7 @@ from hearth.app.server.catalog import Catalog
 from hearth.app.server.security import Policy
 from hearth.app.server.services import Services
 from hearth.app.settings import Setting, Settings
+from hearth.backends import client
 from hosts import place_in
 
 
@@ -46,7 +46,7 @@ def endpoint(
         **script: Any,
     ) -> Endpoint:
         host = host_kind({"answers": list(answers), **script})
-        monkeypatch.setattr(host_connection, "HostClient", host)
+        monkeypatch.setattr(client, "HostClient", host)
         settings = Settings(tmp_path / "settings.toml").with_flags(
             {name: Setting(value, "test") for name, value in (flags or {}).items()}
         )

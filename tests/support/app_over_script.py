@@ -14,11 +14,11 @@ import fake_host
 
 
 def main() -> int:
-    from hearth.app import host_connection
     from hearth.app.cli.main import main as hearth
+    from hearth.backends import client
 
     script = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    host_connection.HostClient = fake_host.FakeHost(script)  # type: ignore[misc,assignment]
+    client.HostClient = fake_host.FakeHost(script)  # type: ignore[misc,assignment]
     if "breaks" in script:
         from hearth.app.tui.screens.chat import ChatScreen
 

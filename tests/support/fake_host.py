@@ -330,9 +330,9 @@ def main() -> int:
     script = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     host_link.HostClient = FakeHost(script)
     if "serve" in sys.argv:
-        from hearth.app import host_connection
+        from hearth.backends import client
 
-        host_connection.HostClient = host_link.HostClient
+        client.HostClient = host_link.HostClient
     return hearth(sys.argv[2:])
 
 

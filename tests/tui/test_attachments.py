@@ -16,6 +16,7 @@ from hearth.app.tui.attachments import (
     counted,
     expand,
     in_words,
+    not_found,
     quoted,
 )
 from hearth.backends.contract import ModelSettings, ModelSpec
@@ -60,6 +61,13 @@ def test_what_names_no_file_is_text(folder: Path, name: str) -> None:
     expanded = expand(f"why {name} here?", folder)
     assert expanded.text == f"why {name} here?" and expanded.files == ()
     assert expanded.unmatched == (name[1:],)
+
+
+def test_names_without_a_file_are_told_a_few_of_them_and_not_at_length() -> None:
+    assert not_found(()) == ""
+    assert not_found(["a.txt"]).startswith("No file goes by @a.txt:")
+    assert "@a, @b, @c, 2 more:" in not_found(["a", "b", "c", "d", "e"])
+    assert len(not_found(["x" * 5000])) < 200
 
 
 @pytest.mark.parametrize("fence", ["```", "~~~~"])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.widgets import Input
 
 from hearth.app.tui.screens.dialogs import EditText
 from hearth.app.tui.screens.search import SearchScreen
@@ -16,6 +17,7 @@ from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import MessageView
 from hearth.app.tui.widgets.thread_list import ThreadList
 from pilots import ask, chat_of, opened, say, until, until_shown
+from polling import notices
 from screens import text_of
 from scripted import Script, ScriptedHost
 
@@ -149,13 +151,18 @@ def test_search_finds_a_message_on_another_branch(services: Services) -> None:
             await pilot.press("ctrl+n")
             await pilot.press("ctrl+f")
             await until(pilot, lambda: isinstance(app.screen, SearchScreen))
+            await until(pilot, lambda: isinstance(app.focused, Input))
             await pilot.press(*"needle")
             await until_shown(pilot, "2 found")  # in the title, and in the message
             await pilot.press("down", "down", "down", "enter")
-            await until(pilot, lambda: chat_of(pilot).session is not None)
-            await until_shown(pilot, "the needle")
-            session = chat_of(pilot).session
-            assert session is not None and session.messages[0].content == "the needle"
+            # The title stands in the list of chats too: what is shown of it says nothing.
+            await until(
+                pilot,
+                lambda: (
+                    (session := chat_of(pilot).session) is not None
+                    and [message.content for message in session.messages[:1]] == ["the needle"]
+                ),
+            )
 
     run(go())
 
@@ -256,6 +263,18 @@ def test_an_error_is_told_and_the_text_comes_back(services: Services, tmp_path: 
             await until(pilot, lambda: chat_of(pilot).prompt.text == f"look at @{tmp_path}")
             await until_shown(pilot, "folder")
             assert not services.chats.threads()
+
+    run(go())
+
+
+def test_a_name_that_no_file_has_is_told_and_sent_as_it_is(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (app, pilot):
+            await ask(pilot, "what does @nothing.here do?")
+            await until(pilot, lambda: "No file goes by @nothing.here" in notices(app))
+            session = chat_of(pilot).session
+            assert session is not None
+            assert session.messages[0].content == "what does @nothing.here do?"
 
     run(go())
 

@@ -37,6 +37,7 @@ async def search_for(pilot: Any, words: str) -> SearchScreen:
     await until(pilot, lambda: isinstance(pilot.app.screen, SearchScreen))
     screen = pilot.app.screen
     assert isinstance(screen, SearchScreen)
+    await until(pilot, lambda: isinstance(screen.focused, Input))
     await pilot.press(*(word if word != " " else "space" for word in words))
     return screen
 
@@ -61,6 +62,41 @@ def test_down_goes_from_result_to_result_while_one_still_writes(services: Servic
             await pilot.press("space", *"there")
             await until_shown(pilot, "1 found")
             assert isinstance(app.focused, Input)
+
+    run(go())
+
+
+def test_the_chosen_result_stays_chosen_while_one_still_writes(services: Services) -> None:
+    async def go() -> None:
+        a_chat(services, "a needle here", title="First")
+        a_chat(services, "and a needle there", title="Second")
+        async with opened(services) as (_, pilot):
+            screen = await search_for(pilot, "need")
+            await until_shown(pilot, "2 found")
+            await pilot.press("down", "down")
+            chosen = screen._hits[1]
+            await pilot.press("l", "enter")  # whether or not that was looked for by then
+            await until(pilot, lambda: chat_of(pilot).session is not None)
+            session = chat_of(pilot).session
+            assert session is not None and session.thread.id == chosen.thread_id
+
+    run(go())
+
+
+def test_one_that_is_no_longer_found_is_not_chosen(services: Services) -> None:
+    async def go() -> None:
+        here = a_chat(services, "a needle here", title="First")
+        there = a_chat(services, "and a needle there", title="Second")
+        async with opened(services) as (_, pilot):
+            screen = await search_for(pilot, "needle")
+            await until_shown(pilot, "2 found")
+            await pilot.press("down")
+            gone = screen._hits[0].thread_id
+            await pilot.press("space", *("there" if gone == here else "here"))
+            await until_shown(pilot, "1 found")
+            results = screen.query_one(OptionList)
+            assert results.highlighted is None
+            assert screen._hits[0].thread_id == (there if gone == here else here)
 
     run(go())
 

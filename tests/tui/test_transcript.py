@@ -43,11 +43,12 @@ class Chat(App[None]):
         self.told.append(message)
 
 
-def chat_of(count: int) -> list[Shown]:
-    """Questions and answers of three lines."""
+def chat_of(count: int, *, tall: bool = False) -> list[Shown]:
+    """Questions and answers of three lines, or of ten."""
     roles = ("user", "assistant")
+    body = "line\n\n" * (8 if tall else 1)
     return [
-        Shown(f"m{number}", roles[number % 2], f"message {number}\n\nline\n\nend {number}")
+        Shown(f"m{number}", roles[number % 2], f"message {number}\n\n{body}end {number}")
         for number in range(count)
     ]
 
@@ -159,6 +160,18 @@ async def test_jump_mounts_marks_and_selects() -> None:
         assert marked == ["m41"]
         with pytest.raises(KeyError):
             await app.transcript.jump_to("nobody")
+
+
+@pytest.mark.parametrize("name", ["m58", "m59"])
+@in_loop
+async def test_a_jump_right_after_opening_ends_at_the_message(name: str) -> None:
+    app = Chat()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.transcript.show(chat_of(60, tall=True))
+        await app.transcript.jump_to(name)  # while older messages are still being mounted
+        await until(pilot, lambda: app.transcript._mounted.first <= 40)
+        await pilot.pause()
+        assert f"message {name[1:]}" in app.text
 
 
 @in_loop

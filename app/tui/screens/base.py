@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from hearth.app.terminal import safe_text
+from hearth.app.tui.widgets.key_bar import KeyBar
 from hearth.app.tui.widgets.top_bar import TopBar
 from hearth.backends.errors import HearthError
 
@@ -35,6 +35,12 @@ class HearthScreen(Screen[None]):
         (200, "-very-wide"),
     ]
 
+    def __init__(self) -> None:
+        super().__init__()
+        # Textual 8.2 takes every new screen for one that missed a change of theme, and reads all
+        # styles twice more for it.
+        self._css_update_count = self.app._css_update_count
+
     @property
     def hearth(self) -> HearthApp:
         """The app."""
@@ -49,9 +55,24 @@ class HearthScreen(Screen[None]):
         return self.hearth.sessions
 
     def compose(self) -> ComposeResult:
+        # Textual gives this class when everything has got its styles, and then once more.
+        self.add_class(self._class_of_width(), update=False)
         yield TopBar(self.NAME)
         yield from self.body()
-        yield Footer(show_command_palette=False, compact=True)
+        yield KeyBar()
+
+    def _class_of_width(self) -> str:
+        """The one of `HORIZONTAL_BREAKPOINTS` that the terminal has now."""
+        return next(
+            name
+            for begin, name in reversed(self.HORIZONTAL_BREAKPOINTS)
+            if self.app.size.width >= begin
+        )
+
+    def _compositor_refresh(self) -> None:
+        # Textual 8.2 draws while the app starts, or mounts in a batch, and throws that away.
+        if not self.app._batch_count:
+            super()._compositor_refresh()
 
     def body(self) -> ComposeResult:
         """What stands between the bar and the keys."""

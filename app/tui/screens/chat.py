@@ -13,13 +13,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
 from hearth.app.chats.tree import Thread
-from hearth.app.tui.attachments import expand
+from hearth.app.tui.attachments import expand, not_found
 from hearth.app.tui.chat_actions import ChatActions
 from hearth.app.tui.commands import Command
 from hearth.app.tui.happenings import Calls, Changed, Ended, Happening, Moved, Noticed, Piece
 from hearth.app.tui.links import host_of
 from hearth.app.tui.screens.base import HearthScreen
-from hearth.app.tui.screens.dialogs import Confirm
 from hearth.app.tui.session import ChatSession
 from hearth.app.tui.shown import shown_of
 from hearth.app.tui.widgets.answer import AnswerView
@@ -87,13 +86,15 @@ class ChatScreen(HearthScreen):
         return self.query_one(PromptBox)
 
     async def on_mount(self) -> None:
-        """Open the chat that the app was started with, or an empty one."""
+        """Open the chat that the app was started with, or an empty one; the list of chats is read
+        once there is something to be seen.
+        """
         self.prompt.focus()
         if self.hearth.first_thread:
             await self.told(self.open(self.hearth.first_thread))
         else:
             self.show_meter()
-        await self.refresh_list()
+        self.call_after_refresh(self.reload_list)
         self.set_interval(1.0, self.show_list)
 
     async def on_screen_resume(self) -> None:
@@ -286,6 +287,8 @@ class ChatScreen(HearthScreen):
             expanded = await asyncio.to_thread(expand, text, self.actions.folder)
             session = await self.need_session()
             await session.send(expanded.text)
+            if expanded.unmatched:
+                self.tell(not_found(expanded.unmatched), severity="warning")
 
         if not await self.told(do()):
             self.prompt.restore(text)
@@ -321,6 +324,8 @@ class ChatScreen(HearthScreen):
     @work(group="link", exclusive=True)
     async def on_link_asked(self, event: LinkAsked) -> None:
         """Open a link of an answer, if the user says so to its host."""
+        from hearth.app.tui.screens.dialogs import Confirm
+
         try:
             host = host_of(event.url)
         except HearthError as error:

@@ -36,8 +36,12 @@ class EngineScreen(HearthScreen):
 
     NAME = "engine"
     DEFAULT_CSS = """
-    EngineScreen #host { height: 1; padding: 0 1; margin: 0 0 1 0; color: $text-muted; }
-    EngineScreen #models { max-height: 8; margin: 0 0 1 0; }
+    EngineScreen #host {
+        height: 1; padding: 0 1; margin: 0 0 1 0; color: $text-muted;
+        text-wrap: nowrap; text-overflow: ellipsis;
+    }
+    EngineScreen #models { margin: 0 0 1 0; }
+    EngineScreen #models > OptionList { max-height: 6; }
     EngineScreen KvMap { margin: 0 0 1 0; }
     EngineScreen #requests { height: 2fr; min-height: 4; }
     EngineScreen #requests > OptionList { height: 1fr; }
@@ -46,7 +50,8 @@ class EngineScreen(HearthScreen):
     EngineScreen.-short KvMap, EngineScreen.-short SparklineRow,
     EngineScreen.-short #host { margin: 0; }
     EngineScreen.-short #kv-title { display: none; }
-    EngineScreen.-short #models { max-height: 5; margin: 0; }
+    EngineScreen.-short #models { margin: 0; }
+    EngineScreen.-short #models > OptionList { max-height: 3; }
     """
     VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
         (0, "-short"),

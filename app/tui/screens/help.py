@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
 from hearth.app.tui.widgets.fields import SafeInput
 
-_COLUMNS = (Column("keys", 20), Column("what they do"), Column("id", 20, least=64))
+_COLUMNS = (Column("keys", 20), Column("what they do"), Column("id", 24, least=64))
 
 
 class HelpScreen(ModalScreen[None]):

@@ -59,6 +59,7 @@ class LibraryScreen(HearthScreen):
         height: auto; min-height: 2; max-height: 5; padding: 0 1; margin-top: 1;
         color: $text-muted;
     }
+    LibraryScreen.-narrow #about { max-height: 9; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "chat", "chat", id="library.chat"),
@@ -170,6 +171,18 @@ class LibraryScreen(HearthScreen):
             [rows.worth_row(entry, self._fits.get(name)) for name, entry in self._worth.items()]
         )
         self._describe()
+        self._time_memory()
+
+    @work(group="memory")
+    async def _time_memory(self) -> None:
+        """Let speeds be told, where memory was never timed."""
+        try:
+            is_new = await self._actions.time_memory()
+        except HearthError as error:
+            self.tell_error(error)
+            return
+        if is_new:
+            self.action_refresh()
 
     async def _last_chats(self) -> dict[str, float]:
         """When each model was last chatted with, by its name in lower case."""
@@ -186,7 +199,7 @@ class LibraryScreen(HearthScreen):
     def _read_catalogue(self) -> None:
         """The catalogue, and how each model of it suits this machine."""
         settings = self.services.settings
-        room = room_for(hub_cache(), self.services.paths.cache)
+        room = room_for(hub_cache(), self.services.paths.cache, self._actions.bandwidth)
         self._worth = {entry.name: entry for entry in load_catalogue().entries}
         for name, entry in self._worth.items():
             self._fits[name] = fit_of_entry(entry, settings, room)
@@ -194,7 +207,7 @@ class LibraryScreen(HearthScreen):
     @work(group="fit", exclusive=True)
     async def _find_fit(self, model: LocalModel) -> None:
         """How a model that is here suits this machine."""
-        room = room_for(hub_cache(), self.services.paths.cache)
+        room = room_for(hub_cache(), self.services.paths.cache, self._actions.bandwidth)
         settings = self.services.settings
         try:
             fit = await asyncio.to_thread(fit_of_file, model.path, model.name, settings, room)
@@ -249,7 +262,7 @@ class LibraryScreen(HearthScreen):
         elif self._tab == "here" and key in self._here:
             model = self._here[key]
             fit = self._fits.get(str(model.path))
-            text = rows.about_here(model, fit)
+            text = rows.about_here(model, fit, self.size.width - 2)
             if fit is None and not model.error and not model.url:
                 self._find_fit(model)
         elif self._tab == "worth" and key in self._worth:
@@ -284,6 +297,7 @@ class LibraryScreen(HearthScreen):
 
     def action_refresh(self) -> None:
         """Read the models of this machine anew."""
+        self.workers.cancel_group(self, "fit")  # what it finds would be of before
         self._fits.clear()
         self.refresh_models()
 

@@ -30,6 +30,9 @@ _COLUMNS: Final = (
     Column("", 11),
 )
 _MOST_REFUSED: Final = 3
+_SHARE: Final = 0.92
+"""Of the height above the keys, that the dialog has at most."""
+_LEAST_LINES: Final = 4
 
 
 class PickFile(ModalScreen[Choice | None]):
@@ -52,8 +55,13 @@ class PickFile(ModalScreen[Choice | None]):
     PickFile .more { color: $text-muted; }
     PickFile .gated { color: $text-warning; }
     PickFile #about { height: 3; color: $text-muted; margin-top: 1; }
-    PickFile ColumnList { max-height: 26; margin-top: 1; }
+    PickFile.-narrow #about { height: 5; }
+    PickFile ColumnList { margin-top: 1; }
     """
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
+        (0, "-narrow"),
+        (80, "-wide"),
+    ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "close", id="pick-file.close"),
         Binding("p", "take", "pull", id="pick-file.take"),
@@ -87,6 +95,19 @@ class PickFile(ModalScreen[Choice | None]):
         found.list.focus()
         # The list is filled once it knows its width.
         self.call_after_refresh(found.select, self._wanted)
+
+    def on_resize(self) -> None:
+        """Let the list have what the lines around it leave."""
+        self.call_after_refresh(self._fit_list)
+
+    def _fit_list(self) -> None:
+        dialog, found = self.query_one(".dialog"), self.query_one(ColumnList)
+        around = sum(one.outer_size.height for one in dialog.children if one is not found)
+        spaces = 3  # Above the list, its header, and above what is said of the chosen one.
+        room = self.size.height - self.query_one(Footer).outer_size.height
+        most = int(room * _SHARE) - dialog.gutter.height - around - spaces
+        found.list.styles.max_height = max(_LEAST_LINES, most)
+        self.call_after_refresh(found.list.scroll_to_highlight)
 
     def _facts(self) -> str:
         found = self._menu.repository

@@ -24,7 +24,7 @@ from hearth.app.jobs.job import Job
 from hearth.app.library import quantize_job
 from hearth.app.library.compare_quality import Quality, Sample, measure, perplexity_change
 from hearth.app.library.local import FoundModel, LocalModel
-from hearth.app.paths import private_folder
+from hearth.app.paths import own_folder, private_folder
 from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.screens.dialogs import Confirm
@@ -76,13 +76,16 @@ class QuantizeScreen(HearthScreen):
     QuantizeScreen #types > OptionList { height: 1fr; }
     QuantizeScreen #run { height: 1; padding: 0 1; display: none; }
     QuantizeScreen #run.-on { display: block; }
-    QuantizeScreen #state { width: 1fr; height: 1; color: $text; text-wrap: nowrap; }
+    QuantizeScreen #state {
+        width: 1fr; height: 1; padding: 0 2 0 0; color: $text;
+        text-wrap: nowrap; text-overflow: ellipsis;
+    }
     QuantizeScreen ProgressBar { width: auto; }
     QuantizeScreen #bar { width: 24; }
-    QuantizeScreen.-narrow Bar { width: 14; }
+    QuantizeScreen.-narrow #bar { width: 12; }
     QuantizeScreen #results { height: auto; margin-top: 1; display: none; }
     QuantizeScreen #results.-on { display: block; }
-    QuantizeScreen #about { height: auto; max-height: 5; padding: 0 1; margin-top: 1;
+    QuantizeScreen #about { height: auto; max-height: 8; padding: 0 1; margin-top: 1;
         color: $text-muted; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -105,6 +108,8 @@ class QuantizeScreen(HearthScreen):
         self._is_busy = False
         self._news = ""
         """What came of the last job; it stays until another type is chosen."""
+        self._told_of: str | None = None
+        """The key of the type that was chosen last."""
 
     def body(self) -> ComposeResult:
         yield Select[str]([], prompt="A model in F16, BF16 or F32", id="source", compact=True)
@@ -209,8 +214,12 @@ class QuantizeScreen(HearthScreen):
         self._list.show([_row(one) for one in self._types.values()])
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """Say more about the type."""
-        if event.option_list is self._list.list and not self._is_busy:
+        """Say more about the type, if it is another one: the list is drawn anew when the terminal
+        gets another size.
+        """
+        is_other = event.option_list is self._list.list and self._list.selected != self._told_of
+        if is_other and not self._is_busy:
+            self._told_of = self._list.selected
             self._news = ""
             self._describe()
 
@@ -226,9 +235,9 @@ class QuantizeScreen(HearthScreen):
             types = ", ".join(f"{n} {name}" for name, n in one.plan.facts()["types"].items())
             memory = words.size(one.plan.memory_bytes(_CONTEXT))
             self._about(
-                f"{one.target.name}: {one.plan.size_bytes:,} bytes, of "
-                f"{one.plan.source_bytes:,}; {memory} in memory with {_CONTEXT:,} tokens. "
-                f"Tensors: {types}.{with_options}"
+                f"{one.target.name}: {one.target.about}\n"
+                f"{one.plan.size_bytes:,} bytes, of {one.plan.source_bytes:,}; {memory} in memory "
+                f"with {_CONTEXT:,} tokens. Tensors: {types}.{with_options}"
             )
 
     @work(group="options", exclusive=True)
@@ -305,7 +314,7 @@ class QuantizeScreen(HearthScreen):
 
     async def _run(self, one: _Type, question: dict[str, Any]) -> dict[str, Any]:
         """The job's answer."""
-        log = private_folder(self.services.paths.log)
+        log = own_folder(self.services.paths.log)
         self._job = job = await Job.start(quantize_job.MODULE, question, log)
         try:
             async for values in job.updates():

@@ -90,8 +90,10 @@ class SearchScreen(ModalScreen[Hit | None]):
     @work(group="search", exclusive=True)
     async def look(self, *, pause_s: float = _PAUSE_S, then_open: bool = False) -> None:
         """Show what is found for what is written, and open the first of it if `then_open`."""
+        results, query_line = self.query_one(OptionList), self.query_one(SafeInput)
+        count = self.query_one("#count", Static)
         await asyncio.sleep(pause_s)
-        query = self.query_one(SafeInput).value
+        query = query_line.value
         archived: set[str] = set()
         try:
             hits = await asyncio.to_thread(self._chats.search, query) if query.strip() else []
@@ -101,13 +103,24 @@ class SearchScreen(ModalScreen[Hit | None]):
             said = _said(query, len(hits))
         except HearthError as error:
             hits, said = [], f"{error.message} {error.hint}"
+        if not results.is_attached:
+            return  # somebody chose, or left, meanwhile
+        chosen = self._chosen
         self._hits, self._looked_for = hits, query
-        results = self.query_one(OptionList)
         results.clear_options()
         results.add_options(Option(_line(hit, archived)) for hit in hits)
-        self.query_one("#count", Static).update(safe_text(said))
+        if chosen is not None:
+            again = [_place(hit) for hit in hits]
+            results.highlighted = again.index(_place(chosen)) if _place(chosen) in again else None
+        count.update(safe_text(said))
         if then_open and hits:
             self.dismiss(hits[0])
+
+    @property
+    def _chosen(self) -> Hit | None:
+        """The result that somebody went to."""
+        at = self.query_one(OptionList).highlighted
+        return None if at is None else self._hits[at]
 
     def action_move(self, by: int) -> None:
         """Go to the next result or the one before, as far as there is one."""
@@ -117,15 +130,23 @@ class SearchScreen(ModalScreen[Hit | None]):
             results.highlighted = max(0, min(at + by, len(self._hits) - 1))
 
     def action_open(self) -> None:
-        """Open the chosen result; the first if none was chosen."""
-        if self.query_one(SafeInput).value != self._looked_for:
+        """Open the chosen result; if none was chosen, the first for what is written now."""
+        chosen = self._chosen
+        if chosen is not None:
+            self.dismiss(chosen)
+        elif self.query_one(SafeInput).value != self._looked_for:
             self.look(pause_s=0, then_open=True)
         elif self._hits:
-            self.dismiss(self._hits[self.query_one(OptionList).highlighted or 0])
+            self.dismiss(self._hits[0])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Open what was clicked."""
         self.dismiss(self._hits[event.option_index])
+
+
+def _place(hit: Hit) -> tuple[str, str]:
+    """What a result leads to."""
+    return hit.thread_id, hit.message_id
 
 
 def _said(query: str, count: int) -> str:

@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.suggester import SuggestFromList
+from textual.theme import Theme
 from textual.widgets import Input, OptionList, Static
 
 from hearth.app.terminal import safe_text
@@ -67,10 +68,16 @@ class SettingsScreen(HearthScreen):
         """Show all of them."""
         self.list.list.focus()
         self._read()
+        self.app.theme_changed_signal.subscribe(self, self._theme_changed)
 
     def on_screen_resume(self) -> None:
         """They may have been changed elsewhere."""
         if self._entries:
+            self._read()
+
+    def _theme_changed(self, theme: Theme) -> None:
+        """It may have been chosen in the palette, which is open over this screen."""
+        if not self.query_one("#edit").has_class("-shown"):
             self._read()
 
     @property
@@ -233,6 +240,8 @@ class SettingsScreen(HearthScreen):
             self.tell_error(error)
             return False
         self._take_effect()
+        if entry.is_key:
+            self.hearth.tell_key_clashes()
         self._read()
         now = self._entries[entry.ident]
         if text is not None and file.name not in now.origin and now.origin != "default":

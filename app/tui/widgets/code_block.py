@@ -9,16 +9,15 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
-from textual.widget import Widget
 from textual.worker import Worker
 
 from hearth.app.tui.widgets.highlight import coloured_line, coloured_lines, lexer_of
 from hearth.app.tui.widgets.lines import Line
 from hearth.app.tui.widgets.prose import TAB
-from hearth.app.tui.widgets.slab import FULL, Slab
+from hearth.app.tui.widgets.slab import FULL, Frame, Slab
 
 
-class CodeBlock(Widget, can_focus=True):
+class CodeBlock(Frame, can_focus=True):
     """Code that may still be coming in.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -45,7 +46,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line; a heading if it has no `key`: its first cell then, and nobody can choose it."""
+    """One line; a heading if it has no `key`: its first cell then, and nobody can choose it. No two
+    lines of a list have the same key.
+    """
 
     key: str
     cells: tuple[Cell, ...]
@@ -130,7 +133,14 @@ class ColumnList(Vertical):
         self.query_one(".column-list--title", Static).update(text)
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Show these lines; their text has come through `safe_text`."""
+        """Show these lines; their text has come through `safe_text`.
+
+        Raises:
+            ValueError: two of them have the same key; what is shown stays as it is.
+        """
+        times = Counter(row.key for row in rows if row.key)
+        if twice := [key for key, count in times.items() if count > 1]:
+            raise ValueError(f"two lines of a list have the key {twice[0]!r}")
         before, self._rows = self._rows, tuple(rows)
         if not self.is_mounted:
             return

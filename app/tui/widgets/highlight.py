@@ -6,9 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
 from pygments.token import Token  # type: ignore[import-untyped]
-from pygments.util import ClassNotFound  # type: ignore[import-untyped]
 from textual.content import Content, Span
 
 if TYPE_CHECKING:
@@ -42,6 +40,9 @@ _STYLES: Final = {
 
 def lexer_of(info: str) -> Lexer | None:
     """The lexer for what stands behind a fence's mark, if there is one."""
+    from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
+    from pygments.util import ClassNotFound  # type: ignore[import-untyped]
+
     name = info.split()[0].strip("{}.,") if info.split() else ""
     if not name or len(name) > 40:
         return None

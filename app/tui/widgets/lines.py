@@ -13,6 +13,7 @@ from typing import Final
 
 from rich.cells import cell_len, chop_cells
 from rich.segment import Segment
+from rich.style import Style as RichStyle
 from textual.content import Content
 from textual.css.styles import RulesMap
 from textual.selection import Selection
@@ -96,6 +97,12 @@ def row_starts(text: str, width: int, *, fold: bool = False) -> list[int]:
         if fold:
             break
     return starts
+
+
+def ground(style: Style) -> RichStyle:
+    """What a row has where it has no text."""
+    found: RichStyle = Style(background=style.background).rich_style
+    return found
 
 
 def segments_of(
@@ -207,7 +214,8 @@ class Line:
             ]
             # Where a row was broken between words, the spaces there are not shown.
             shown = part if number == len(parts) - 1 else part.rstrip()
-            strips.append(Strip(segments + segments_of(shown, style, options, x, y)).crop(0, width))
+            strip = Strip(segments + segments_of(shown, style, options, x, y))
+            strips.append(strip.adjust_cell_length(width, ground(style)))
         return strips
 
     def forget(self) -> None:

@@ -14,14 +14,16 @@ from hearth.app.terminal import safe_text
 
 
 class LogTail(Vertical):
-    """A title and lines as they come; whoever has scrolled up is not moved."""
+    """A title and lines as they come, broken where they are long; whoever has scrolled up is not
+    moved.
+    """
 
     DEFAULT_CSS = """
     LogTail { height: 1fr; min-height: 3; padding: 0 1; }
     LogTail > .log-tail--title { height: 1; text-style: bold; }
     LogTail > RichLog {
         height: 1fr; background: transparent; color: $text-muted; scrollbar-size-vertical: 1;
-        scrollbar-size-horizontal: 0;
+        scrollbar-size-horizontal: 0; scrollbar-gutter: stable;
     }
     LogTail > RichLog:focus { background-tint: $foreground 3%; }
     """
@@ -29,24 +31,41 @@ class LogTail(Vertical):
     def __init__(self) -> None:
         super().__init__()
         self._lines: list[str] | None = None
+        self._width = 0
+        self._follows = True
 
     def compose(self) -> ComposeResult:
         yield Static("", classes="log-tail--title", markup=False)
-        yield RichLog(max_lines=MOST_LINES, markup=False, highlight=False, wrap=False, min_width=1)
+        yield RichLog(max_lines=MOST_LINES, markup=False, highlight=False, wrap=True, min_width=1)
+
+    def on_mount(self) -> None:
+        """Note whether one is at the end, whoever scrolls."""
+        self.watch(self.query_one(RichLog), "scroll_y", self._note_end, init=False)
+
+    def _note_end(self) -> None:
+        self._follows = self.query_one(RichLog).is_vertical_scroll_end
+
+    def on_resize(self) -> None:
+        """Break the lines anew, once the log has its size."""
+        if self._lines is not None:
+            self.call_after_refresh(self._show, self._lines)
 
     def show(self, title: str, lines: Sequence[str]) -> None:
         """Show these lines of the log called `title`."""
         self.query_one(".log-tail--title", Static).update(title)
+        self._show(lines)
+
+    def _show(self, lines: Sequence[str]) -> None:
         log = self.query_one(RichLog)
-        if self._lines == list(lines) or not log.size.width:
-            return
-        follows = log.is_vertical_scroll_end
-        at = log.scroll_y
-        log.clear()
-        for line in lines or ["Nothing has been written yet."]:
-            log.write(Text(safe_text(line).expandtabs(4)), scroll_end=False)
-        if follows or self._lines is None:
+        follows, at = self._follows, log.scroll_y
+        if log.size.width and (self._lines != list(lines) or self._width != log.size.width):
+            log.clear()
+            for line in lines or ["Nothing has been written yet."]:
+                text = Text(safe_text(line).expandtabs(4))
+                log.write(text, width=log.scrollable_content_region.width, scroll_end=False)
+            self._lines, self._width = list(lines), log.size.width
+            if not follows:
+                log.scroll_to(y=at, animate=False, immediate=True)
+        if follows:
             log.scroll_end(animate=False, immediate=True)
-        else:
-            log.scroll_to(y=at, animate=False, immediate=True)
-        self._lines = list(lines)
+        self._follows = follows

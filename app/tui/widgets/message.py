@@ -10,12 +10,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
-from textual.widget import Widget
 
 from hearth.app.tui.widgets.answer import AnswerView
 from hearth.app.tui.widgets.incoming import shown_text
 from hearth.app.tui.widgets.lines import Line
-from hearth.app.tui.widgets.slab import Slab
+from hearth.app.tui.widgets.slab import Frame, Slab
 from hearth.app.tui.widgets.tool_call import ShownCall, call_slabs
 
 State = Literal["complete", "streaming", "stopped", "failed"]
@@ -55,7 +54,7 @@ class Shown:
     model: str = ""
 
 
-class MessageView(Widget, can_focus=True):
+class MessageView(Frame, can_focus=True):
     """A message with its keys; what they ask for, somebody else does.
 
     Args:

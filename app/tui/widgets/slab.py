@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from typing import Final
 
 from textual import events
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.selection import Selection
+from textual.strip import Strip
+from textual.visual import Visual
 from textual.widget import Widget
 
-from hearth.app.tui.widgets.lines import Line, Lines, selected
+from hearth.app.tui.widgets.lines import Line, Lines, ground, selected
 
 FULL: Final = 40
 """Lines; where more come, the next slab takes them, so that none is drawn at great cost."""
@@ -29,8 +31,19 @@ class LinkAsked(Message):
         self.url = url
 
 
+class Frame(Widget):
+    """A container of which each row looks like the others: at most borders and padding at its
+    sides. It is drawn as one row, since Textual would draw each anew whenever its height changes.
+    """
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        return super().render_lines(Region(crop.x, 0, crop.width, 1)) * crop.height
+
+
 class Slab(Widget):
     """Lines of text, of which the last ones may still change.
+
+    It has no borders and no padding: its rows are those of its lines.
 
     Args:
         lines: what it shows from the start.
@@ -47,6 +60,7 @@ class Slab(Widget):
         self._open_lines: list[Line] = []
         self._visual_lines = Lines(self._fixed_lines)
         self._measured = (-1, 0)  # width and the height there
+        self._rows: list[Strip] = []  # as they were last drawn
 
     @property
     def lines(self) -> list[Line]:
@@ -103,6 +117,26 @@ class Slab(Widget):
     def render(self) -> Lines:
         self._visual_lines.is_ansi = self.app.native_ansi_color
         return self._visual_lines
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The rows, each the same `Strip` as long as its line stays as it is: Textual keeps what it
+        works out for a strip with it, where it would draw all rows anew when one more comes.
+        """
+        if self.opacity != 1.0 or self.styles.tint.a:
+            return super().render_lines(crop)
+        width = self.size.width
+        style = self.visual_style
+        if self.is_attached:  # One that was removed may be drawn once more, without a screen.
+            self._rows = Visual.to_strips(self, self.render(), width, None, style)
+        rows = self._rows[crop.y : crop.bottom]
+        background = self.background_colors[1]
+        for line_filter in self.get_line_filters():
+            rows = [row.apply_filter(line_filter, background) for row in rows]
+        if len(rows) < crop.height:
+            rows += [Strip.blank(width, ground(style))] * (crop.height - len(rows))
+        if crop.column_span != (0, width):
+            rows = [row.crop(*crop.column_span) for row in rows]
+        return rows
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         return selected(self.lines, selection), "\n"

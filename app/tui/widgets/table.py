@@ -10,7 +10,7 @@ from textual.strip import Strip
 from textual.style import Style
 from textual.visual import RenderOptions
 
-from hearth.app.tui.widgets.lines import EMPTY, Line, row_starts, segments_of
+from hearth.app.tui.widgets.lines import EMPTY, Line, ground, row_starts, segments_of
 
 BETWEEN: Final = " │ "
 MIN_COLUMN: Final = 4
@@ -139,6 +139,7 @@ class TableRow(Line):
             for row in self._laid(width):
                 if chosen is not None and options.selection_style is not None:
                     row = row.stylize(options.selection_style)
-                self._drawn.append(Strip(segments_of(row, style, options, 0, y)).crop(0, width))
+                strip = Strip(segments_of(row, style, options, 0, y))
+                self._drawn.append(strip.adjust_cell_length(width, ground(style)))
             self._key = key
         return self._drawn

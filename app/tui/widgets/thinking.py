@@ -8,14 +8,13 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widget import Widget
 
 from hearth.app.tui.widgets.lines import Line
 from hearth.app.tui.widgets.prose import plain_lines
-from hearth.app.tui.widgets.slab import FULL, Slab
+from hearth.app.tui.widgets.slab import FULL, Frame, Slab
 
 
-class Thinking(Widget, can_focus=True):
+class Thinking(Frame, can_focus=True):
     """Thoughts that may still be coming in; while they are folded, none of them is drawn.
 
     Args:

@@ -172,7 +172,10 @@ class Transcript(VerticalScroll):
         view.focus(scroll_visible=False)
         self.release_anchor()
         self._tell_following()
-        self.call_after_refresh(self.scroll_to_widget, view, animate=False, top=True)
+        # At once: a target that is kept for later is stale when messages are mounted above.
+        self.call_after_refresh(
+            self.scroll_to_widget, view, animate=False, top=True, immediate=True
+        )
 
     def copy_code(self, number: int) -> bool:
         """Copy a code block of the selected message, or of the last one that has any."""
@@ -209,7 +212,9 @@ class Transcript(VerticalScroll):
     def _select(self, view: MessageView) -> None:
         view.remove_class("-found")
         view.focus(scroll_visible=False)
-        self.scroll_to_widget(view, animate=False, top=view.size.height > self.size.height)
+        self.scroll_to_widget(
+            view, animate=False, top=view.size.height > self.size.height, immediate=True
+        )
 
     async def _show_end(self) -> None:
         async with self._changing:
