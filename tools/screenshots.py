@@ -17,6 +17,7 @@ from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parent.parent
 SCREENS = ROOT / "docs" / "screens"
@@ -54,9 +55,7 @@ def build(home: Path) -> Any:
     paths = find_paths({"HEARTH_HOME": str(home)})
     paths.data.mkdir(parents=True)
     scripts = {
-        "guide": scripted.Script(
-            ANSWER, reasoning="What fits? Name the parts, then the command."
-        ),
+        "guide": scripted.Script(ANSWER, reasoning="What fits? Name the parts, then the command."),
         "guide-draft": scripted.Script("It depends on the size of the model and of the context."),
     }
     settings = load_settings(paths.settings_file, {})
@@ -70,7 +69,7 @@ def build(home: Path) -> Any:
         settings,
         Library(paths.models),
         chats,
-        scripted.ScriptedHost(scripts),
+        import_module("busy_engine").BusyHost(scripts),
         hub,
         Downloads(paths.downloads_file, home / "hub", hub),
         lambda: settings,
@@ -100,6 +99,19 @@ async def on_form(pilot: Any) -> None:
     await pilot.pause(0.4)
 
 
+async def on_engine(pilot: Any) -> None:
+    from hearth.app.tui.screens import engine
+
+    busy = import_module("busy_engine")
+    services = pilot.app.services
+    busy.write_logs(services.paths.log)
+    with patch.object(engine, "time", services.host):
+        pilot.app.action_go("engine")
+        await pilot.pause(0.5)
+        await busy.watch_a_minute(pilot.app.screen, services.host)
+        await pilot.pause(0.5)
+
+
 async def on_help(pilot: Any) -> None:
     await pilot.press("f1")
     await pilot.pause(0.3)
@@ -121,10 +133,8 @@ VIEWS: dict[str, Callable[[Any], Awaitable[None]]] = {
     "compare": on_compare,
     "chat-settings": on_form,
     "help": on_help,
-    **{
-        name: on(name)
-        for name in ("library", "quantize", "engine", "endpoint", "settings", "doctor")
-    },
+    "engine": on_engine,
+    **{name: on(name) for name in ("library", "quantize", "endpoint", "settings", "doctor")},
 }
 
 

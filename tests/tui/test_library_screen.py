@@ -15,6 +15,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
+from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.catalogue import load_catalogue
 from hearth.app.library.downloads import Downloads
 from hearth.app.library.hub import Hub
@@ -320,5 +321,58 @@ def test_each_tab_fits_every_width(services: Services, width: int) -> None:
             for key, words in (("2", "about"), ("3", "Press / and"), ("4", "Nothing is being")):
                 await pilot.press(key)
                 await until_shown(pilot, words)
+
+    run(go())
+
+
+def test_memory_is_timed_once_where_nobody_has_so_that_speeds_are_told(services: Services) -> None:
+    times = 0
+
+    async def measure() -> Bandwidth:
+        nonlocal times
+        times += 1
+        return Bandwidth(20e9, 2, "a processor", "2026-01-01", is_busy=True)  # it is not kept
+
+    services.measure_bandwidth = measure
+
+    async def go() -> None:
+        async with library(services, (160, 34)) as (_, pilot):
+            await choose(pilot, "here", "guide")
+            await until(pilot, lambda: "20.0 GB/s" in about(pilot))
+            await pilot.press("r", "2")
+            await until_shown(pilot, "tok/s")
+            await pilot.press("1")
+            await until(pilot, lambda: "20.0 GB/s" in about(pilot))
+        assert times == 1
+
+    run(go())
+
+
+def test_memory_is_not_timed_while_a_model_answers(services: Services, host: ScriptedHost) -> None:
+    async def measure() -> Bandwidth:
+        raise AssertionError("it was")
+
+    services.measure_bandwidth = measure
+    worker = WorkerStats("guide", "guide.gguf", pid=1, running=1, waiting=0, restarts=0, idle_s=0.0)
+    host.told = HostStats(1, "", 0.0, 0, workers=(worker,))
+
+    async def go() -> None:
+        async with library(services) as (_, pilot):
+            await choose(pilot, "here", "guide")
+            await until(pilot, lambda: "guide" in about(pilot) and "context" in about(pilot))
+            assert "GB/s" not in about(pilot)
+
+    run(go())
+
+
+def test_what_cannot_be_timed_is_told(services: Services) -> None:
+    async def measure() -> Bandwidth:
+        raise OSError("no process can be made")
+
+    services.measure_bandwidth = measure
+
+    async def go() -> None:
+        async with library(services) as (_, pilot):
+            await until_shown(pilot, "could not be measured")
 
     run(go())
