@@ -1,1 +1,3 @@
-"""Hot operations."""
+"""Hot operations: a PyTorch reference for each, and faster ones a device where there are such.
+Callers get them from `table.pick`. Imports nothing of ours.
+"""

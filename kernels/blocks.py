@@ -1,0 +1,124 @@
+"""What GGUF's packed types share: the size of a block, and reading scales, nibbles and bit fields.
+
+Source: ggml's `ggml-common.h`. A row of weights is a whole number of blocks; a block holds its own
+scales. Little-endian, as GGUF is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+_BLOCKS: dict[str, tuple[int, int]] = {
+    "F32": (1, 4),
+    "F16": (1, 2),
+    "BF16": (1, 2),
+    "Q4_0": (32, 18),
+    "Q4_1": (32, 20),
+    "Q5_0": (32, 22),
+    "Q5_1": (32, 24),
+    "Q8_0": (32, 34),
+    "Q2_K": (256, 84),
+    "Q3_K": (256, 110),
+    "Q4_K": (256, 144),
+    "Q5_K": (256, 176),
+    "Q6_K": (256, 210),
+    "IQ1_S": (256, 50),
+    "IQ1_M": (256, 56),
+    "IQ2_XXS": (256, 66),
+    "IQ2_XS": (256, 74),
+    "IQ2_S": (256, 82),
+    "IQ3_XXS": (256, 98),
+    "IQ3_S": (256, 110),
+    "IQ4_NL": (32, 18),
+    "IQ4_XS": (256, 136),
+    "TQ1_0": (256, 54),
+    "TQ2_0": (256, 66),
+    "MXFP4": (32, 17),
+    "NVFP4": (64, 36),
+}
+
+_HALVES: dict[str, tuple[int, ...]] = {
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q8_0": (0,),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ1_S": (0,),
+    "IQ2_XXS": (0,),
+    "IQ2_XS": (0,),
+    "IQ2_S": (0,),
+    "IQ3_XXS": (0,),
+    "IQ3_S": (0,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+    "TQ1_0": (52,),
+    "TQ2_0": (64,),
+}
+
+
+def packings() -> tuple[str, ...]:
+    """Every type that can be dequantized, by its GGUF name."""
+    return tuple(_BLOCKS)
+
+
+def block_of(packing: str) -> tuple[int, int]:
+    """(elements, bytes) of one block.
+
+    Raises:
+        ValueError: there is no such type, or it cannot be dequantized.
+    """
+    if packing not in _BLOCKS:
+        raise ValueError(f"{packing!r} cannot be dequantized; the types are {', '.join(_BLOCKS)}")
+    return _BLOCKS[packing]
+
+
+def scale_offsets(packing: str) -> tuple[int, ...]:
+    """Where in a block its half-precision scales begin, in bytes; nothing for types that have none
+    in one piece. All else in a block is whole numbers.
+    """
+    return _HALVES.get(packing, ())
+
+
+def halves(blocks: Tensor, start: int, count: int = 1) -> Tensor:
+    """[n, count] float32: `count` half-precision numbers from byte `start` of each block on."""
+    return _view(blocks, start, 2 * count, torch.float16).to(torch.float32)
+
+
+def words16(blocks: Tensor, start: int, count: int) -> Tensor:
+    """[n, count] int32: unsigned 16-bit numbers from byte `start` on."""
+    return _view(blocks, start, 2 * count, torch.int16).to(torch.int32).bitwise_and_(0xFFFF)
+
+
+def words32(blocks: Tensor, start: int, count: int) -> Tensor:
+    """[n, count] int32: the bits of 32-bit words from byte `start` on. A shift to the right brings
+    in copies of the sign bit; mask them off.
+    """
+    return _view(blocks, start, 4 * count, torch.int32)
+
+
+def _view(blocks: Tensor, start: int, length: int, dtype: torch.dtype) -> Tensor:
+    # A copy, because a view of wider elements must begin at a multiple of their size.
+    part = blocks[:, start : start + length].clone(memory_format=torch.contiguous_format)
+    return part.view(dtype)
+
+
+def fields(values: Tensor, shifts: Iterable[int], mask: int, dim: int) -> Tensor:
+    """`values >> shift & mask` for each shift, stacked along the new dimension `dim`."""
+    # Torch goes through short pieces far apart one by one, and through one long piece by vectors.
+    values = values.contiguous()
+    shifted = [values.bitwise_right_shift(shift) if shift else values for shift in shifts]
+    return torch.stack(shifted, dim).bitwise_and_(mask)
+
+
+def signs_of(bits: Tensor) -> Tensor:
+    """[..., 8] float32: -1 where a bit of the bytes [...] is set, else 1; the lowest bit first."""
+    set_bits = fields(bits, range(8), 1, -1)
+    return set_bits.to(torch.float32).mul_(-2).add_(1)

@@ -1,0 +1,66 @@
+"""What this machine can compute on: which devices there are, what they hold and which numbers they
+multiply by instructions of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+
+import psutil
+import torch
+
+
+def best_device() -> torch.device:
+    """The fastest kind of device that works here: CUDA, then MPS, then the processor."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
+
+
+def default_dtype(device: torch.device) -> torch.dtype:
+    """What weights are held in on `device` unless somebody says otherwise: bfloat16 where the
+    device multiplies it, else float16 on CUDA (cards before Ampere) and float32 elsewhere.
+    """
+    if multiplies(device, torch.bfloat16):
+        return torch.bfloat16
+    return torch.float16 if device.type == "cuda" else torch.float32
+
+
+def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether `device` multiplies matrices of `dtype` (float32, float16 or bfloat16) by
+    instructions of its own, and not number by number.
+    """
+    if dtype == torch.float32:
+        return True
+    if device.type == "cuda":
+        return dtype == torch.float16 or torch.cuda.get_device_capability(device) >= (8, 0)
+    if device.type == "mps":
+        return dtype == torch.float16 or _macos_version() >= 14
+    return device.type == "cpu" and _processor_multiplies(dtype)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can be had on `device` now, in bytes."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type == "mps":
+        limit = torch.mps.recommended_max_memory()
+        return max(0, int(limit) - int(torch.mps.driver_allocated_memory()))
+    return int(psutil.virtual_memory().available)
+
+
+@functools.cache
+def _processor_multiplies(dtype: torch.dtype) -> bool:
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return True  # What ARM offers, torch uses.
+    if dtype == torch.bfloat16:
+        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return bool(torch.cpu._is_amx_fp16_supported())
+
+
+def _macos_version() -> int:
+    """The major version; 0 elsewhere. Since 14, MPS has bfloat16."""
+    return int(platform.mac_ver()[0].split(".")[0] or 0)

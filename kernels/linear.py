@@ -1,0 +1,72 @@
+"""Products with matrices of half precision on processors that have no instructions for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hearth.kernels.device import multiplies
+
+_FEW_ROWS: Final = {torch.bfloat16: 3, torch.float16: 1}
+"""Up to so many rows torch reads the matrix as it is about as fast as memory gives it; beyond them
+it computes in half precision, which such processors do number by number. Printed by
+`benchmarks/linear.py`.
+"""
+_SLICE: Final = 1 << 19
+"""Numbers of the matrix that are widened at a time: two megabytes, which stay in a core's cache."""
+_TILE: Final = 16
+"""Rows of one product where the result must not depend on how many there are."""
+
+
+def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x · weightᵀ + bias, in the dtype of the weight.
+
+    Args:
+        x: [..., inputs], of a float dtype.
+        weight: [outputs, inputs].
+        bias: [outputs], of the weight's dtype.
+
+    Returns:
+        [..., outputs], of the dtype of `x`.
+    """
+    return functional.linear(x.to(weight.dtype), weight, bias).to(x.dtype)
+
+
+def processor_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`plain_linear`, in float32 where that is faster."""
+    few = _FEW_ROWS.get(weight.dtype)
+    if few is None or multiplies(weight.device, weight.dtype) or x.numel() <= few * x.shape[-1]:
+        return plain_linear(x, weight, bias)
+    return widened_linear(x, weight, bias)
+
+
+def widened_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`plain_linear` in float32, with the matrix widened slice by slice."""
+    wide = x.float()
+    outputs, inputs = weight.shape
+    step = max(_SLICE // max(inputs, 1), 1)
+    found = torch.empty((*x.shape[:-1], outputs), dtype=torch.float32, device=x.device)
+    for begin in range(0, outputs, step):
+        part = weight[begin : begin + step].float()
+        found[..., begin : begin + step] = functional.linear(wide, part)
+    if bias is not None:
+        found += bias
+    return found.to(x.dtype)
+
+
+def in_tiles(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`function` of the rows of `x` [rows, inputs], of which a row's result has the same bits
+    whatever other rows there are: it gets tiles of a fixed number of rows, the last one filled up
+    with zeros.
+    """
+    found = []
+    for part in torch.split(x, _TILE):
+        count = len(part)
+        if count < _TILE:
+            part = torch.cat([part, part.new_zeros((_TILE - count, part.shape[1]))])
+        found.append(function(part)[:count])
+    return torch.cat(found)

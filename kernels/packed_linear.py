@@ -1,0 +1,52 @@
+"""Products with packed matrices: the reference, which unpacks a slice of rows at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hearth.kernels.blocks import block_of
+from hearth.kernels.dequantize import dequantize_into
+from hearth.kernels.device import multiplies
+
+_SLICE_BYTES = 64 << 20
+_SLICE_BYTES_CPU = 4 << 20
+"""Most bytes of plain weights that exist at a time; on a processor they stay in its cache."""
+
+
+def packed_linear(x: Tensor, packing: str, blocks: Tensor) -> Tensor:
+    """x · weightᵀ, where `blocks` hold the weight.
+
+    Args:
+        x: [..., inputs] float32, float16 or bfloat16.
+        packing: the GGUF type of `blocks`, one of `blocks.packings()`.
+        blocks: [outputs, bytes of a row] uint8, on the device of `x`.
+
+    Returns:
+        [..., outputs], of the dtype of `x`. Weights are rounded to that dtype before they are
+        multiplied; where the processor has no instructions for it, all is computed in float32
+        and the result is rounded.
+
+    Raises:
+        ValueError: the type is unknown, or rows have another length than `x`.
+    """
+    elements, size = block_of(packing)
+    inputs = blocks.shape[-1] // size * elements
+    if blocks.ndim != 2 or x.shape[-1] != inputs:
+        raise ValueError(
+            f"{tuple(blocks.shape)} bytes of {packing} have {inputs:,} inputs, not {x.shape[-1]:,}"
+        )
+    dtype = x.dtype if multiplies(x.device, x.dtype) else torch.float32
+    wide = x.to(dtype)
+    outputs = blocks.shape[0]
+    most = _SLICE_BYTES_CPU if x.device.type == "cpu" else _SLICE_BYTES
+    step = min(outputs, max(1, most // max(1, inputs * dtype.itemsize)))
+    room = wide.new_empty((step, inputs))
+    found = x.new_empty((*x.shape[:-1], outputs))
+    for start in range(0, outputs, step):
+        part = blocks[start : start + step]
+        weight = room[: len(part)]
+        dequantize_into(packing, part, weight)
+        found[..., start : start + step] = functional.linear(wide, weight)
+    return found

@@ -1,0 +1,93 @@
+"""The tensors of a model in safetensors files, mapped and not copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from hearth.quant.mapped import MappedFile
+from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry, read_header
+from hearth.quant.safetensors_shards import read_folder
+from hearth.quant.stored import StoredTensor
+
+DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        "BOOL": torch.bool,
+        "U8": torch.uint8,
+        "I8": torch.int8,
+        "F8_E4M3": torch.float8_e4m3fn,
+        "F8_E5M2": torch.float8_e5m2,
+        "I16": torch.int16,
+        "U16": torch.uint16,
+        "F16": torch.float16,
+        "BF16": torch.bfloat16,
+        "I32": torch.int32,
+        "U32": torch.uint32,
+        "F32": torch.float32,
+        "I64": torch.int64,
+        "U64": torch.uint64,
+        "F64": torch.float64,
+    }
+)
+
+
+class SafetensorsTensors:
+    """The tensors of some checked files, each in one of them."""
+
+    def __init__(self, headers: Sequence[SafetensorsHeader]) -> None:
+        """Raises `CorruptFile` where a file changed after it was checked, `OSError` where one
+        cannot be mapped.
+        """
+        self.headers = tuple(headers)
+        self._places: dict[str, tuple[MappedFile, TensorEntry]] = {}
+        for header in self.headers:
+            mapped = MappedFile(header.path, header.size_bytes)
+            self._places |= {name: (mapped, entry) for name, entry in header.tensors.items()}
+        self._stored = {
+            name: StoredTensor(name, entry.shape, DTYPES[entry.dtype], nbytes=entry.nbytes)
+            for name, (_, entry) in self._places.items()
+        }
+
+    @property
+    def stored(self) -> Mapping[str, StoredTensor]:
+        """Every tensor by name."""
+        return self._stored
+
+    def read(self, name: str) -> Tensor:
+        """A tensor over the map, not to be written to. Raises `KeyError` for an unknown name."""
+        mapped, entry = self._places[name]
+        mapped.prefetch(entry.start, entry.nbytes)
+        return mapped.tensor(entry.start, entry.nbytes, DTYPES[entry.dtype], entry.shape)
+
+    def read_packed(self, name: str) -> Tensor:
+        """Raises `KeyError` for an unknown name and `ValueError` for any other: none is packed."""
+        raise ValueError(f"{self._stored[name].name} is not packed")
+
+    def release(self, name: str) -> None:
+        """What was read of `name` was copied: it may leave this process's memory."""
+        mapped, entry = self._places[name]
+        mapped.release(entry.start, entry.nbytes)
+
+    def close(self) -> None:
+        """Let go of the maps. One stays as long as a tensor over it is in use."""
+        self._places.clear()
+
+
+class SafetensorsFile(SafetensorsTensors):
+    """One safetensors file. Raises as `read_header` and `SafetensorsTensors`."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__((read_header(path),))
+
+
+class SafetensorsFolder(SafetensorsTensors):
+    """The safetensors files of a model's folder. Raises as `read_folder` and
+    `SafetensorsTensors`.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(read_folder(folder))

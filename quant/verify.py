@@ -1,0 +1,162 @@
+"""Whether a model's weights are numbers: every tensor of a file is looked at, none is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hearth.kernels.blocks import block_of, packings, scale_offsets
+from hearth.kernels.dequantize import dequantize
+from hearth.quant.gguf.preflight import check
+from hearth.quant.gguf.tensor_file import GgufTensorFile
+from hearth.quant.safetensors import SafetensorsFile, SafetensorsFolder, SafetensorsTensors
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that were looked at so far and all of them."""
+
+_PIECE_BYTES = 16 << 20
+_EXPONENTS = {
+    torch.float16: (torch.int16, 0x7C00),
+    torch.bfloat16: (torch.int16, 0x7F80),
+    torch.float32: (torch.int32, 0x7F80_0000),
+    torch.float64: (torch.int64, 0x7FF0_0000_0000_0000),
+}
+"""Integers of the same size, and the bits that are all set in what is NaN or infinite alone."""
+_LARGE_EXPONENT = 253
+"""From here on MXFP4's largest number, 12, times half of 2 ** (exponent - 127) is infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """A tensor with NaN or infinite numbers."""
+
+    name: str
+    rows: int
+    """How many of its rows have some."""
+    first_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify_model` found."""
+
+    tensors: int
+    nbytes: int
+    not_finite: tuple[NotFinite, ...]
+    unread: tuple[str, ...]
+    """Tensors of packed types that cannot be looked into."""
+
+
+def verify_model(path: str | Path, progress: Progress = lambda done, total: None) -> VerifyReport:
+    """Looks at every weight of a GGUF file (with its further shards), a safetensors file or a
+    folder of those, at about the speed of the disk.
+
+    Args:
+        progress: called after each piece, from this thread; what it raises ends the walk.
+
+    Raises:
+        CorruptFile, UnsupportedModel: the files break their format.
+        OSError: something cannot be opened.
+    """
+    file = _open(Path(path))
+    total = sum(tensor.nbytes for tensor in file.stored.values())
+    done, bad, unread = 0, [], []
+    for name, tensor in file.stored.items():
+        if tensor.packing and tensor.packing not in packings():
+            unread.append(name)
+        else:
+            found = _look_at(name, file, _Progress(progress, done, total))
+            bad += [found] if found else []
+        done += tensor.nbytes
+        file.release(name)
+        progress(done, total)
+    report = VerifyReport(len(file.stored), total, tuple(bad), tuple(unread))
+    file.close()
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Of one tensor among all."""
+
+    report: Progress
+    before: int
+    total: int
+
+    def __call__(self, done: int) -> None:
+        self.report(self.before + done, self.total)
+
+
+def _look_at(
+    name: str, file: SafetensorsTensors | GgufTensorFile, progress: _Progress
+) -> NotFinite | None:
+    first, count, done = -1, 0, 0
+    for start, piece in _pieces(_rows(file, name)):
+        wrong = ~finite_rows(piece, file.stored[name].packing)
+        if first < 0 and wrong.any():
+            first = start + int(wrong.nonzero()[0])
+        count += int(wrong.sum())
+        done += piece.nbytes
+        progress(done)
+    return NotFinite(name, count, first) if count else None
+
+
+def finite_rows(rows: Tensor, packing: str = "") -> Tensor:
+    """[n] bool: whether all numbers of each row are finite.
+
+    Args:
+        rows: [n, length] of any dtype, or [n, bytes of a row] uint8 with the `packing`.
+    """
+    if not packing:
+        return _finite_plain(rows)
+    blocks = rows.reshape(len(rows), -1, block_of(packing)[1])
+    offsets = scale_offsets(packing)
+    if offsets:
+        # A product of finite scales and small whole numbers is finite; in half precision all
+        # exponent bits of anything else are set.
+        tops = torch.stack([blocks[:, :, start + 1] for start in offsets], -1)
+        return ((tops & 0x7C) != 0x7C).flatten(1).all(1)
+    suspicious = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    if packing == "MXFP4":
+        suspicious = (blocks[:, :, 0] >= _LARGE_EXPONENT).any(1)
+    finite = ~suspicious
+    finite[suspicious] = _finite_plain(dequantize(packing, rows[suspicious]))
+    return finite
+
+
+def _finite_plain(rows: Tensor) -> Tensor:
+    if not rows.dtype.is_floating_point:
+        return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    if rows.dtype not in _EXPONENTS:
+        rows = rows.float()  # Eight-bit floats, of two kinds.
+    # Many times faster than torch.isfinite, which goes number by number.
+    integers, exponent = _EXPONENTS[rows.dtype]
+    return (rows.view(integers) & exponent).amax(1) != exponent
+
+
+def _open(path: Path) -> SafetensorsTensors | GgufTensorFile:
+    if path.is_dir():
+        return SafetensorsFolder(path)
+    if path.suffix == ".safetensors":
+        return SafetensorsFile(path)
+    return GgufTensorFile(check(path))
+
+
+def _rows(file: SafetensorsTensors | GgufTensorFile, name: str) -> Tensor:
+    """[rows, ...]: the tensor as a matrix."""
+    packed = bool(file.stored[name].packing)
+    tensor = file.read_packed(name) if packed else file.read(name)
+    return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1] if tensor.ndim else 1)
+
+
+def _pieces(rows: Tensor) -> list[tuple[int, Tensor]]:
+    """`rows` in pieces of some megabytes, each with the number of its first row."""
+    if not rows.numel():
+        return []
+    step = max(1, _PIECE_BYTES // (rows.shape[1] * rows.dtype.itemsize))
+    return [(start, rows[start : start + step]) for start in range(0, len(rows), step)]
