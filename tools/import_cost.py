@@ -35,6 +35,7 @@ STATEMENTS = {
     "prometheus-client": "import prometheus_client.parser",
     "schemathesis": "import schemathesis",
     "tokenizers": "import tokenizers",
+    "transformers": "import transformers",
 }
 ROUNDS = 5
 

@@ -1,11 +1,14 @@
 """Vocabularies for models with random weights: made in code, or copied from a GGUF file.
 
-llama.cpp's own vocabulary-only files travel in the source package of llama-cpp-python; they are
-unpacked from there into the user's cache folder once.
+llama.cpp's own vocabulary-only files travel in the source package of llama-cpp-python, with vectors
+to test tokenizers by and chat templates; they are unpacked from there into the user's cache folder
+once, by `python tools/vocabularies.py` or when one is asked for.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
 import subprocess
 import sys
@@ -34,7 +37,11 @@ _TEMPLATE_KEY = "tokenizer.chat_template"
 _TOKENS, _TYPES, _SCORES = (f"tokenizer.ggml.{name}" for name in ("tokens", "token_type", "scores"))
 _MERGES = ("h e", "l l", "he ll", "hell o", "Ġ t", "Ġt h", "Ġth e", "i n", "a n", "a t", "o n")
 _SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-_MEMBER = re.compile(r"[^/]+/vendor/llama\.cpp/models/(ggml-vocab-[\w.-]+\.gguf)")
+_MEMBER = re.compile(
+    r"[^/]+/vendor/llama\.cpp/models/(ggml-vocab-[\w.-]+\.gguf(?:\.inp|\.out)?|templates/[\w.-]+\.jinja)"
+)
+TREE_VARIABLE = "LLAMA_CPP_MODELS"
+"""Names a folder `models` of llama.cpp's sources."""
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -156,11 +163,7 @@ def from_sdist(name: str, *, sdist: Path | None = None) -> Vocabulary:
     """
     folder = _cache_folder(pinned_version())
     if not folder.is_dir():
-        if sdist is not None:
-            unpack(sdist, folder)
-        else:
-            with tempfile.TemporaryDirectory() as download:
-                unpack(_download(pinned_version(), Path(download)), folder)
+        _unpack_pinned(sdist, folder)
     path = folder / f"ggml-vocab-{name}.gguf"
     if not path.is_file():
         known = ", ".join(sorted(found.stem[11:] for found in folder.glob("*.gguf")))
@@ -186,11 +189,33 @@ def unpack(sdist: Path, folder: Path) -> None:
             match = _MEMBER.fullmatch(member.name)
             content = package.extractfile(member) if match and member.isfile() else None
             if match and content is not None:
-                (ready / match[1]).write_bytes(content.read())
+                kept = ready / match[1]
+                kept.parent.mkdir(exist_ok=True)
+                kept.write_bytes(content.read())
         if not any(ready.iterdir()):
             raise ValueError(f"{sdist} holds no vocabulary of llama.cpp")
         if not folder.is_dir():
             ready.rename(folder)
+
+
+def found_tree() -> Path | None:
+    """A folder with llama.cpp's vocabularies, their test vectors and its templates: the one that
+    LLAMA_CPP_MODELS names, else what was unpacked before; None where there is none. No network.
+    """
+    named = os.environ.get(TREE_VARIABLE)
+    folder = Path(named) if named else _cache_folder(pinned_version())
+    return folder if any(folder.glob("*.gguf")) else None
+
+
+def main() -> None:
+    """Unpack the package of the pinned version, downloaded where it is not there yet."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--sdist", type=Path, help="a downloaded source package to take them from")
+    sdist = parser.parse_args().sdist
+    folder = _cache_folder(pinned_version())
+    if not folder.is_dir():
+        _unpack_pinned(sdist, folder)
+    print(f"{len(list(folder.glob('*.gguf')))} vocabularies are in {folder}")
 
 
 def pinned_version() -> str:
@@ -198,6 +223,14 @@ def pinned_version() -> str:
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pin = next(line for line in project["dependencies"] if line.startswith(f"{PACKAGE}=="))
     return str(pin.partition("==")[2])
+
+
+def _unpack_pinned(sdist: Path | None, folder: Path) -> None:
+    if sdist is not None:
+        unpack(sdist, folder)
+        return
+    with tempfile.TemporaryDirectory() as download:
+        unpack(_download(pinned_version(), Path(download)), folder)
 
 
 def _download(version: str, folder: Path) -> Path:
@@ -212,7 +245,7 @@ def _download(version: str, folder: Path) -> Path:
 
 
 def _cache_folder(version: str) -> Path:
-    return find_paths().cache / "vocabularies" / f"{PACKAGE}-{version}"
+    return find_paths().cache / "vocabularies" / f"{PACKAGE}-{version}-v2"
 
 
 def _byte_alphabet() -> list[str]:
@@ -220,3 +253,7 @@ def _byte_alphabet() -> list[str]:
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     shifted = iter(range(0x100, 0x200))
     return [chr(byte) if byte in printable else chr(next(shifted)) for byte in range(256)]
+
+
+if __name__ == "__main__":
+    main()

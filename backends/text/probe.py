@@ -61,7 +61,8 @@ def probe(render: Render) -> TemplateTraits:
     if not _keeps(render([user]), _USER):
         raise TemplateError(
             "The chat template drops what the user wrote.",
-            "Give another template in the model's settings, or use --raw to go without one.",
+            "Give another chat_template in the model's settings, or complete text without one: "
+            "hearth run MODEL --raw.",
             reason="dropped",
         )
     system: Literal["kept", "dropped", "refused"]

@@ -12,7 +12,10 @@ from hearth.backends.text import framing
 _RESERVED: Final = frozenset(
     ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")
 )
-_HINT: Final = "Give another template in the model's settings, or use --raw to go without one."
+_HINT: Final = (
+    "Give another chat_template in the model's settings, or complete text without one: "
+    "hearth run MODEL --raw."
+)
 
 
 class Renderer:

@@ -19,7 +19,12 @@ LARGEST_SOURCE_CHARS: Final = 256 * 1024
 MOST_ADDED_BYTES: Final = 1024 * 1024
 """What a template may produce beyond the conversation itself."""
 _LONGEST_MESSAGE_CHARS: Final = 300
-_HINT: Final = "Give another template in the model's settings, or use --raw to go without one."
+_HINT: Final = (
+    "Give another chat_template in the model's settings, or complete text without one: "
+    "hearth run MODEL --raw."
+)
+_THOUGHTS: Final = ("reasoning_content", "thinking", "reasoning")
+"""Names that templates give to what a model thought."""
 _OTHER_FILES: Final = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 
 
@@ -83,7 +88,7 @@ def render_compiled(
         "documents": None,
         **extra,
         "tools": tools,
-        "messages": [dict(message) for message in messages],
+        "messages": [_with_thoughts(message) for message in messages],
         "add_generation_prompt": add_generation_prompt,
         "bos_token": bos_token,
         "eos_token": eos_token,
@@ -137,6 +142,14 @@ def render(
         tools=tools,
         extra=extra or {},
     )
+
+
+def _with_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message whose thoughts have both names that templates read, as transformers gives it."""
+    found = next((message[name] for name in _THOUGHTS if message.get(name) is not None), None)
+    if found is None:
+        return dict(message)
+    return {"thinking": found, **message, "reasoning_content": found}
 
 
 def _explained(error: Exception) -> TemplateError:

@@ -1,0 +1,122 @@
+"""What the files beside a `tokenizer.json` say of its special tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from hearth.backends.errors import CorruptFile
+from hearth.backends.text.vocab.generation_defaults import read_generation_defaults
+from hearth.backends.text.vocab.model_folder import read_json, token_text
+
+CONFIG: Final = "tokenizer_config.json"
+_NAMED: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_LISTS: Final = ("additional_special_tokens", "extra_special_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """A token outside of the vocabulary proper, recognised in text before that is cut."""
+
+    text: str
+    ident: int | None
+    """None: what the vocabulary or its end gives."""
+    is_special: bool
+    strips_before: bool = False
+    strips_after: bool = False
+    is_single_word: bool = False
+    is_normalized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSettings:
+    """`tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`, and what of
+    `generation_config.json` concerns tokens.
+    """
+
+    bos: str | None
+    eos: str | None
+    added: tuple[AddedToken, ...]
+    """In the order of their ids; those without one last."""
+    adds_bos: bool
+    adds_eos: bool
+    """Text begins with `bos` and ends with `eos`, also where `tokenizer.json` does not say so."""
+    end_ids: frozenset[int]
+
+
+def read_settings(folder: Path) -> FolderSettings:
+    """What the files of `folder` say; a missing file says nothing.
+
+    Raises:
+        CorruptFile: a file is no JSON object, or a value has the wrong type.
+    """
+    config = read_json(folder, CONFIG)
+    names = {**read_json(folder, "special_tokens_map.json"), **config}
+    return FolderSettings(
+        bos=token_text(names.get("bos_token")),
+        eos=token_text(names.get("eos_token")),
+        added=tuple(_added(folder, config, names)),
+        adds_bos=config.get("add_bos_token") is True,
+        adds_eos=config.get("add_eos_token") is True,
+        end_ids=read_generation_defaults(folder).eos_ids | _ids(read_json(folder, "config.json")),
+    )
+
+
+def _ids(config: Mapping[str, Any]) -> frozenset[int]:
+    """End ids of `config.json`, which older folders have instead of `generation_config.json`."""
+    found = config.get("eos_token_id")
+    values = found if isinstance(found, list) else [found]
+    return frozenset(
+        value for value in values if isinstance(value, int) and not isinstance(value, bool)
+    )
+
+
+def _added(folder: Path, config: Mapping[str, Any], names: Mapping[str, Any]) -> list[AddedToken]:
+    found: dict[str, AddedToken] = {}
+    for key, value in _object(config, "added_tokens_decoder").items():
+        text = token_text(value)
+        if not key.isdecimal() or text is None:
+            raise CorruptFile(f"{CONFIG} of {folder} has no token text for id {key!r}.")
+        found[text] = _described(text, int(key), value)
+    for text, ident in read_json(folder, "added_tokens.json").items():
+        if not isinstance(ident, int):
+            raise CorruptFile(f"added_tokens.json of {folder} has no id for {text!r}.")
+        found.setdefault(text, AddedToken(text, ident, is_special=False, is_normalized=True))
+    listed = [token for name in _LISTS for token in _values(names.get(name))]
+    for value in (*(names.get(f"{name}_token") for name in _NAMED), *listed):
+        text = token_text(value)
+        if text is not None and text not in found:
+            found[text] = _described(text, None, {"special": True, **_flags(value)})
+    return sorted(found.values(), key=lambda token: (token.ident is None, token.ident or 0))
+
+
+def _described(text: str, ident: int | None, value: Mapping[str, Any]) -> AddedToken:
+    is_special = bool(value.get("special"))
+    return AddedToken(
+        text,
+        ident,
+        is_special,
+        strips_before=bool(value.get("lstrip")),
+        strips_after=bool(value.get("rstrip")),
+        is_single_word=bool(value.get("single_word")),
+        is_normalized=bool(value.get("normalized", not is_special)),
+    )
+
+
+def _flags(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _object(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = config.get(name) or {}
+    if not isinstance(found, Mapping):
+        raise CorruptFile(f"{CONFIG} has a {type(found).__name__} as {name}, not an object.")
+    return found
+
+
+def _values(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return value if isinstance(value, list) else []

@@ -1,0 +1,227 @@
+"""The tokenizer of a GGUF file, made from its metadata."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from hearth.backends.text.vocab.bpe import BpeEncoder, SpacelessEncoder
+from hearth.backends.text.vocab.byte_alphabet import to_bytes
+from hearth.backends.text.vocab.checks import refuse_surrogates, refuse_unknown_id
+from hearth.backends.text.vocab.chunks import SPACE_MARK
+from hearth.backends.text.vocab.gguf_vocabulary import (
+    BPE_MODELS,
+    BPE_WORDS,
+    SENTENCE_PIECE,
+    UNIGRAM,
+    WORD_PIECE,
+    GgufVocabulary,
+    Kind,
+)
+from hearth.backends.text.vocab.partition import Partition
+from hearth.backends.text.vocab.sentence_piece import SentencePieceEncoder
+from hearth.backends.text.vocab.unigram import UnigramEncoder
+from hearth.backends.text.vocab.word_piece import WordPieceEncoder
+
+_PLACES: Final = re.compile(r"(\{query\}|\{document\})")
+_UNSPOKEN: Final = (Kind.CONTROL, Kind.UNKNOWN)
+_RECOGNISED: Final = (*_UNSPOKEN, Kind.USER_DEFINED)
+
+
+class Encoder(Protocol):
+    """Text without special tokens to ids. Thread-safe."""
+
+    def encode(self, text: str, *, at_start: bool) -> list[int]:
+        """Token ids of `text`; `at_start`: nothing stands before it, or a special token."""
+        ...
+
+
+class GgufTokenizer:
+    """Implements `hearth.backends.text.tokenizer.Tokenizer`; gives the ids that llama.cpp gives,
+    except that plain text never becomes a control token, nor one of gpt-oss's marks, which have a
+    text. Thread-safe.
+    """
+
+    def __init__(self, vocabulary: GgufVocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._encoder = _encoder(vocabulary)
+        self._all_special = _partition(vocabulary, _RECOGNISED, but=())
+        self._plain_special = _partition(
+            vocabulary, (Kind.USER_DEFINED,), but=vocabulary.special.written
+        )
+        self._pieces = [
+            _piece(vocabulary, text, kind)
+            for text, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+        ]
+        self._control_tokens = MappingProxyType(_control_tokens(vocabulary, self._pieces))
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._pieces)
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Every end-of-generation token."""
+        return self._vocabulary.special.end_ids
+
+    @property
+    def bos_text(self) -> str:
+        return self._written(self._vocabulary.bos)
+
+    @property
+    def eos_text(self) -> str:
+        return self._written(self._vocabulary.eos)
+
+    @property
+    def control_tokens(self) -> Mapping[str, int]:
+        return self._control_tokens
+
+    @property
+    def infill_ids(self) -> tuple[int, int, int] | None:
+        return self._vocabulary.special.infill
+
+    def encode(
+        self, text: str, *, special: bool, add_bos: bool, add_eos: bool = False
+    ) -> list[int]:
+        """Token ids of `text` (see the protocol).
+
+        Raises:
+            InvalidParameter: `text` holds a lone surrogate.
+        """
+        refuse_surrogates(text)
+        vocabulary = self._vocabulary
+        ids: list[int] = []
+        if add_bos and vocabulary.adds_bos and vocabulary.bos is not None:
+            ids.append(vocabulary.bos)
+        partition = self._all_special if special else self._plain_special
+        at_start = True
+        for part in partition.parts(text):
+            if isinstance(part, int):
+                ids.append(part)
+                at_start = True
+            else:
+                ids += self._encoder.encode(part, at_start=at_start)
+                at_start = False
+        closing = self._closing_id()
+        if add_eos and closing is not None:
+            ids.append(closing)
+        return ids
+
+    def encode_pair(self, query: str, text: str) -> list[int]:
+        """Token ids of a question and a text (see the protocol): as the model's own template for
+        ranking says, else the two closed and separated by the vocabulary's tokens for that.
+        """
+        template = self._vocabulary.rank_template
+        if template is None:
+            return self._separated(query, text)
+        ids: list[int] = []
+        for part in _PLACES.split(template):
+            typed = {"{query}": query, "{document}": text}.get(part)
+            ids += self.encode(
+                part if typed is None else typed, special=typed is None, add_bos=False
+            )
+        return ids
+
+    def piece(self, token_id: int, *, special: bool = False) -> bytes:
+        """The bytes of one token (see the protocol).
+
+        Raises:
+            InvalidParameter: `token_id` is not in the vocabulary.
+        """
+        refuse_unknown_id(token_id, len(self._pieces))
+        if not special and self._vocabulary.kinds[token_id] in _UNSPOKEN:
+            return b""
+        return self._pieces[token_id]
+
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        """The text of `ids` (see the protocol): their pieces joined.
+
+        Raises:
+            InvalidParameter: an id is not in the vocabulary.
+        """
+        joined = b"".join(self.piece(token_id, special=special) for token_id in ids)
+        return joined.decode("utf-8", "replace")
+
+    def _written(self, token_id: int | None) -> str:
+        return "" if token_id is None else self.decode([token_id])
+
+    def _closing_id(self) -> int | None:
+        vocabulary = self._vocabulary
+        if vocabulary.model == WORD_PIECE:
+            return vocabulary.separator
+        return vocabulary.eos if vocabulary.adds_eos else None
+
+    def _separated(self, query: str, text: str) -> list[int]:
+        vocabulary = self._vocabulary
+        separator = vocabulary.separator
+        closing = separator if vocabulary.eos is None else vocabulary.eos
+        end = [closing] if vocabulary.adds_eos and closing is not None else []
+        between = [separator] if vocabulary.adds_separator and separator is not None else []
+        first = self.encode(query, special=False, add_bos=True)
+        second = self.encode(text, special=False, add_bos=False)
+        return first + end + between + second + end
+
+
+def _encoder(vocabulary: GgufVocabulary) -> Encoder:
+    ids = vocabulary.spellable()
+    if vocabulary.model in BPE_MODELS:
+        words = BpeEncoder(
+            ids,
+            vocabulary.merges,
+            vocabulary.pre,
+            escapes_spaces=vocabulary.escapes_spaces,
+            keeps_newlines=vocabulary.keeps_newlines,
+        )
+        if vocabulary.model == BPE_WORDS:
+            return SpacelessEncoder(words, lowercase=vocabulary.lowercase)
+        return words
+    if vocabulary.model == WORD_PIECE:
+        return WordPieceEncoder(
+            ids,
+            0 if vocabulary.unknown is None else vocabulary.unknown,
+            lowercase=vocabulary.lowercase,
+            strip_accents=vocabulary.strip_accents,
+        )
+    if vocabulary.model == UNIGRAM:
+        return UnigramEncoder(vocabulary)
+    assert vocabulary.model == SENTENCE_PIECE
+    return SentencePieceEncoder(ids, vocabulary.scores, adds_space=vocabulary.adds_space)
+
+
+def _partition(
+    vocabulary: GgufVocabulary, kinds: Sequence[Kind], *, but: Collection[int]
+) -> Partition:
+    return Partition(
+        {
+            text: ident
+            for ident, (text, kind) in enumerate(
+                zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+            )
+            if kind in kinds and ident not in but
+        },
+        strips_before=vocabulary.strips_before,
+        strips_after=vocabulary.strips_after,
+    )
+
+
+def _control_tokens(vocabulary: GgufVocabulary, pieces: Sequence[bytes]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for ident, kind in enumerate(vocabulary.kinds):
+        if kind is Kind.CONTROL:
+            found.setdefault(pieces[ident].decode("utf-8", "replace"), ident)
+    return found
+
+
+def _piece(vocabulary: GgufVocabulary, text: str, kind: Kind) -> bytes:
+    """The bytes that a token stands for; unused ones stand for none."""
+    if kind in _RECOGNISED:
+        return text.encode("utf-8", "surrogateescape")
+    if kind is Kind.BYTE:
+        return bytes((int(text[3:5], 16),))
+    if kind is not Kind.NORMAL:
+        return b""
+    if vocabulary.escapes_spaces:
+        return text.replace(SPACE_MARK, " ").encode("utf-8", "surrogateescape")
+    return to_bytes(text)

@@ -1,0 +1,291 @@
+"""What the metadata of a GGUF file says of its tokens.
+
+Source: `llama_vocab::impl::load` in llama.cpp's `llama-vocab.cpp`; defaults and what names mean are
+as there, so that a file gives the same tokens whatever runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from hearth.backends.errors import UnsupportedModel
+from hearth.backends.text.vocab.patterns import PreType, pre_type
+from hearth.backends.text.vocab.special_ids import Role, SpecialIds, special_ids
+from hearth.quant.gguf.faults import corrupt
+from hearth.quant.gguf.file import GgufFile
+from hearth.quant.gguf.values import NumberArray, StringArray
+
+PREFIX: Final = "tokenizer.ggml."
+SENTENCE_PIECE, WORD_PIECE, UNIGRAM, BPE, BPE_SPACES, BPE_WORDS = (
+    "llama",
+    "bert",
+    "t5",
+    "gpt2",
+    "gemma4",
+    "whitespace",
+)
+"""Values of `tokenizer.ggml.model`."""
+BPE_MODELS: Final = (BPE, BPE_SPACES, BPE_WORDS)
+
+
+class Kind(IntEnum):
+    """The type of a token, as GGUF numbers it."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Defaults:
+    """What holds where a file does not say otherwise."""
+
+    bos: int | None = None
+    eos: int | None = None
+    unknown: int | None = None
+    separator: int | None = None
+    adds_bos: bool = False
+    adds_eos: bool = False
+    adds_separator: bool = False
+    adds_space: bool = False
+
+
+_DEFAULTS: Final[Mapping[str, _Defaults]] = {
+    SENTENCE_PIECE: _Defaults(bos=1, eos=2, unknown=0, adds_bos=True, adds_space=True),
+    WORD_PIECE: _Defaults(bos=101, unknown=100, separator=102, adds_bos=True, adds_separator=True),
+    BPE: _Defaults(bos=11, eos=11),
+    BPE_WORDS: _Defaults(bos=11, eos=11),
+    BPE_SPACES: _Defaults(),
+    UNIGRAM: _Defaults(eos=1, unknown=2, adds_eos=True),
+}
+_ROLE_KEYS: Final[Mapping[Role, tuple[str, ...]]] = {
+    "eot": ("eot_token_id",),
+    "eom": ("eom_token_id",),
+    "fim_pre": ("prefix_token_id", "fim_pre_token_id"),
+    "fim_suf": ("suffix_token_id", "fim_suf_token_id"),
+    "fim_mid": ("middle_token_id", "fim_mid_token_id"),
+    "fim_pad": ("fim_pad_token_id",),
+    "fim_rep": ("fim_rep_token_id",),
+    "fim_sep": ("fim_sep_token_id",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GgufVocabulary:
+    """The tokens of a file and how text becomes them."""
+
+    model: str
+    pre: PreType
+    """Of byte-pair encoding; the default's for other kinds."""
+    keeps_newlines: bool
+    tokens: list[str]
+    """Bytes that are not UTF-8 are lone surrogates, which no text has."""
+    kinds: list[Kind]
+    scores: list[float]
+    merges: list[str]
+    charsmap: bytes
+    """SentencePiece's compiled normalisation; b"" where there is none."""
+    special: SpecialIds
+    bos: int | None
+    eos: int | None
+    unknown: int | None
+    separator: int | None
+    adds_bos: bool
+    adds_eos: bool
+    adds_separator: bool
+    adds_space: bool
+    """Text begins with a space, as every word does."""
+    merges_spaces: bool
+    lowercase: bool
+    strip_accents: bool
+    strips_before: frozenset[int]
+    """Special tokens that swallow the white space before them."""
+    strips_after: frozenset[int]
+    rank_template: str | None
+
+    @property
+    def escapes_spaces(self) -> bool:
+        """A space is written ▁ in tokens."""
+        return self.model not in BPE_MODELS or (
+            not self.pre.is_byte_level and self.model != BPE_WORDS
+        )
+
+    def spellable(self) -> dict[str, int]:
+        """Ids of the tokens that ordinary text may become: all but those that models read as
+        marks.
+        """
+        return {
+            text: ident
+            for ident, (text, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
+            if kind is not Kind.CONTROL and ident not in self.special.written
+        }
+
+
+def read_vocabulary(file: GgufFile) -> GgufVocabulary:
+    """The vocabulary of a file whose header was checked (`hearth.quant.gguf.preflight`).
+
+    Raises:
+        UnsupportedModel: a kind of vocabulary, or of pre-tokenizer, that is not built in.
+        CorruptFile: a list is missing.
+    """
+    model = str(file.value(PREFIX + "model", ""))
+    if model not in _DEFAULTS:
+        raise UnsupportedModel(
+            f"{file.path.name} has a vocabulary of the kind {model or 'none'!r}, which is not built"
+            f" in: {', '.join(sorted(_DEFAULTS))} are.",
+            "Use --backend llamacpp.",
+        )
+    name = "gemma4" if model == BPE_SPACES else str(file.value(PREFIX + "pre", ""))
+    pre = pre_type(name) if model in BPE_MODELS else PreType(())
+    if pre is None:
+        raise UnsupportedModel(
+            f"{file.path.name} cuts words in the way {name!r}, which this version does not know.",
+            "Use --backend llamacpp, or update Hearth.",
+        )
+    tokens = _tokens(file)
+    ids = {text: ident for ident, text in enumerate(tokens)}
+    defaults = _DEFAULTS[model]
+    bos = defaults.bos if pre.has_default_bos else None
+    eos = _id(file, ("eos_token_id",), len(tokens), defaults.eos)
+    special = special_ids(ids, _given_roles(file, len(tokens), eos))
+    lowercase = bool(file.value("tokenizer.ggml.normalizer.lowercase", model != BPE_WORDS))
+    keeps_newlines = name in ("gemma4", "granite-embed-multi-311m")
+    before, after = _strips(file, name, ids)
+    kinds = _kinds(file, len(tokens), special)
+    if after is None:
+        after = _special_of_phi3(ids, kinds)
+    return GgufVocabulary(
+        model=model,
+        pre=pre,
+        keeps_newlines=keeps_newlines,
+        tokens=tokens,
+        kinds=kinds,
+        scores=_scores(file, len(tokens)),
+        merges=_merges(file) if model in BPE_MODELS else [],
+        charsmap=_charsmap(file) if model == UNIGRAM else b"",
+        special=special,
+        bos=_id(file, ("bos_token_id",), len(tokens), bos),
+        eos=eos,
+        unknown=_id(file, ("unknown_token_id",), len(tokens), defaults.unknown),
+        separator=_id(file, ("seperator_token_id",), len(tokens), defaults.separator),
+        adds_bos=_flag(file, "add_bos_token", defaults.adds_bos or pre.adds_bos) or keeps_newlines,
+        adds_eos=_flag(file, "add_eos_token", defaults.adds_eos),
+        adds_separator=_flag(file, "add_sep_token", defaults.adds_separator or pre.adds_separator),
+        adds_space=_flag(file, "add_space_prefix", defaults.adds_space),
+        merges_spaces=_flag(file, "remove_extra_whitespaces", False),
+        lowercase=lowercase,
+        strip_accents=bool(file.value("tokenizer.ggml.normalizer.strip_accents", lowercase)),
+        strips_before=before,
+        strips_after=after,
+        rank_template=_text(file.value("tokenizer.chat_template.rerank")),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _flag(file: GgufFile, name: str, default: bool) -> bool:
+    return bool(file.value(PREFIX + name, default))
+
+
+def _id(file: GgufFile, names: tuple[str, ...], count: int, default: int | None) -> int | None:
+    """The first id that a key of `names` gives and the vocabulary has; else the default, where the
+    vocabulary has that.
+    """
+    for name in names:
+        found = file.value(PREFIX + name)
+        if isinstance(found, int) and 0 <= found < count:
+            return found
+    return default if default is not None and default < count else None
+
+
+def _given_roles(file: GgufFile, count: int, eos: int | None) -> dict[Role, int]:
+    roles: dict[Role, int] = {} if eos is None else {"eos": eos}
+    for role, names in _ROLE_KEYS.items():
+        found = _id(file, names, count, None)
+        if found is not None:
+            roles[role] = found
+    return roles
+
+
+def _tokens(file: GgufFile) -> list[str]:
+    found = file.value(PREFIX + "tokens")
+    if not isinstance(found, StringArray):
+        raise corrupt(file.path, f"key '{PREFIX}tokens'", "is missing")
+    return [
+        raw.decode("utf-8", "surrogateescape") or f"[EMPTY_{ident}]"
+        for ident, raw in enumerate(found.raw_strings())
+    ]
+
+
+def _merges(file: GgufFile) -> list[str]:
+    found = file.value(PREFIX + "merges")
+    if not isinstance(found, StringArray):
+        return []
+    return [raw.decode("utf-8", "surrogateescape") for raw in found.raw_strings()]
+
+
+def _scores(file: GgufFile, count: int) -> list[float]:
+    found = file.value(PREFIX + "scores")
+    if not isinstance(found, NumberArray):
+        return [0.0] * count
+    return [float(score) for score in found]
+
+
+def _charsmap(file: GgufFile) -> bytes:
+    found = file.value(PREFIX + "precompiled_charsmap")
+    if not isinstance(found, NumberArray):
+        return b""
+    return bytes(int(byte) & 0xFF for byte in found)
+
+
+def _kinds(file: GgufFile, count: int, special: SpecialIds) -> list[Kind]:
+    found = file.value(PREFIX + "token_type")
+    if isinstance(found, NumberArray):
+        known = {kind.value: kind for kind in Kind}
+        kinds = [known.get(int(value), Kind.UNDEFINED) for value in found][:count]
+    else:
+        kinds = [Kind.NORMAL] * count
+    for group, kind in (
+        (special.control, Kind.CONTROL),
+        (special.written, Kind.USER_DEFINED),
+        (special.ordinary, Kind.NORMAL),
+    ):
+        for ident in group:
+            kinds[ident] = kind
+    return kinds
+
+
+def _strips(
+    file: GgufFile, pre: str, ids: Mapping[str, int]
+) -> tuple[frozenset[int], frozenset[int] | None]:
+    """Tokens that swallow white space before, and after; None: as Phi-3's. No file says it, so
+    llama.cpp goes by names, and so do we.
+    """
+    name = str(file.value("general.name", "")).lower()
+    architecture = str(file.value("general.architecture", ""))
+    masks = ""
+    if pre.startswith(("jina-v2-de", "jina-v2-es", "jina-v2-code")) or architecture.startswith(
+        ("nomic-bert-moe", "jina-bert-v3")
+    ):
+        masks = "<mask>"
+    elif "phi-3" in name or "phi3" in name:
+        return frozenset(), None
+    elif "modern-bert" in name:
+        masks = "[MASK]"
+    return frozenset({ids[masks]} if masks in ids else ()), frozenset()
+
+
+def _special_of_phi3(ids: Mapping[str, int], kinds: list[Kind]) -> frozenset[int]:
+    special = (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
+    found = {ident for ident, kind in enumerate(kinds) if kind in special}
+    found.update(ids[name] for name in ("</s>",) if name in ids)
+    return frozenset(found - {ids.get(name) for name in ("<unk>", "<s>", "<|endoftext|>")})

@@ -1,0 +1,232 @@
+"""The tokenizer of a folder with a `tokenizer.json`, by the library that writes such files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import tokenizers
+from tokenizers import Encoding, Tokenizer
+
+from hearth.backends.errors import CorruptFile
+from hearth.backends.text.vocab.checks import refuse_surrogates, refuse_unknown_id
+from hearth.backends.text.vocab.folder_settings import AddedToken, FolderSettings
+from hearth.backends.text.vocab.json_pieces import piece_rules
+from hearth.backends.text.vocab.special_ids import SpecialIds, special_ids
+
+_LARGEST_BYTES: Final = 256 * 1024 * 1024
+_NOWHERE: Final = "\U0010ffff"
+"""No character, so that no vocabulary has it."""
+
+
+class JsonTokenizer:
+    """Implements `hearth.backends.text.tokenizer.Tokenizer`. Thread-safe: the library's one switch,
+    whether special tokens are recognised, is set under a lock.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, settings: FolderSettings) -> None:
+        """Takes `tokenizer` over: adds what `settings` name to it."""
+        self._lock = threading.Lock()
+        self._tokenizer = tokenizer
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        if getattr(tokenizer.model, "dropout", None):
+            tokenizer.model.dropout = None
+        _add(tokenizer, settings.added)
+        self._special = _special_ids(tokenizer, settings)
+        self._bos, self._eos = settings.bos, settings.eos
+        self._begin, self._end = _surroundings(tokenizer, settings)
+        added = tokenizer.get_added_tokens_decoder()
+        self._unspoken = {ident for ident, token in added.items() if token.special}
+        self._unspoken |= self._special.control
+        # What is not in the vocabulary becomes the unknown token, which is no forgery.
+        self._forbidden = self._unspoken.difference(
+            tokenizer.encode(_NOWHERE, add_special_tokens=False).ids
+        )
+        self._unspoken -= self._special.written
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        rules = piece_rules(tokenizer)
+        self._pieces: list[bytes] = [b""] * (max(vocabulary.values(), default=-1) + 1)
+        for text, ident in vocabulary.items():
+            self._pieces[ident] = text.encode() if ident in added else rules.piece(text)
+        self._control_tokens = MappingProxyType(
+            {added[ident].content: ident for ident in sorted(self._unspoken) if ident in added}
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._pieces)
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Every end-of-generation token."""
+        return self._special.end_ids
+
+    @property
+    def bos_text(self) -> str:
+        return self._bos or ""
+
+    @property
+    def eos_text(self) -> str:
+        return self._eos or ""
+
+    @property
+    def control_tokens(self) -> Mapping[str, int]:
+        return self._control_tokens
+
+    @property
+    def infill_ids(self) -> tuple[int, int, int] | None:
+        return self._special.infill
+
+    def encode(
+        self, text: str, *, special: bool, add_bos: bool, add_eos: bool = False
+    ) -> list[int]:
+        """Token ids of `text` (see the protocol).
+
+        Raises:
+            InvalidParameter: `text` holds a lone surrogate.
+        """
+        refuse_surrogates(text)
+        begin = self._begin if add_bos else []
+        end = self._end if add_eos else []
+        return begin + (self._recognised(text) if special else self._plain(text)) + end
+
+    def encode_pair(self, query: str, text: str) -> list[int]:
+        """Token ids of a question and a text (see the protocol), put together as the file says."""
+        refuse_surrogates(query)
+        refuse_surrogates(text)
+        with self._lock:
+            self._tokenizer.encode_special_tokens = True
+            return list(self._tokenizer.encode(query, text).ids)
+
+    def piece(self, token_id: int, *, special: bool = False) -> bytes:
+        """The bytes of one token (see the protocol).
+
+        Raises:
+            InvalidParameter: `token_id` is not in the vocabulary.
+        """
+        refuse_unknown_id(token_id, len(self._pieces))
+        if not special and token_id in self._unspoken:
+            return b""
+        return self._pieces[token_id]
+
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        """The text of `ids` (see the protocol): their pieces joined.
+
+        Raises:
+            InvalidParameter: an id is not in the vocabulary.
+        """
+        joined = b"".join(self.piece(token_id, special=special) for token_id in ids)
+        return joined.decode("utf-8", "replace")
+
+    def _recognised(self, text: str) -> list[int]:
+        with self._lock:
+            self._tokenizer.encode_special_tokens = False
+            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _plain(self, text: str) -> list[int]:
+        """Ids of `text` without a control token among them, whatever it says.
+
+        A model may make one of ordinary text where its vocabulary holds it (unigram models do); the
+        text is then cut inside of it.
+        """
+        with self._lock:
+            self._tokenizer.encode_special_tokens = True
+            found: Encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        ids = list(found.ids)
+        forged = next(
+            (place for place, ident in enumerate(ids) if ident in self._forbidden),
+            None,
+        )
+        if forged is None:
+            return ids
+        start, end = found.offsets[forged]
+        middle = start + 1
+        if end - start < 2:
+            return ids[:forged] + self._plain(text[end:])
+        return self._plain(text[:middle]) + self._plain(text[middle:])
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The library's tokenizer of a `tokenizer.json`.
+
+    Raises:
+        CorruptFile: it is too large, no JSON, or not what the library reads.
+    """
+    size = path.stat().st_size
+    if size > _LARGEST_BYTES:
+        raise CorruptFile(f"{path} has {size:,} bytes; at most 256 MiB are read.")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises no other type
+        raise CorruptFile(
+            f"tokenizers {tokenizers.__version__} cannot read {path}: {error}.",
+            "Download the file again, or update Hearth.",
+        ) from error
+
+
+def _add(tokenizer: Tokenizer, added: Sequence[AddedToken]) -> None:
+    """Add what other files name and `tokenizer.json` lacks. Raises `CorruptFile` where a token
+    would get another id than they say.
+    """
+    present = tokenizer.get_added_tokens_decoder()
+    known = {token.content: token for token in present.values()}
+    for token in added:
+        have = known.get(token.text)
+        if have is None and token.ident is None and tokenizer.token_to_id(token.text) is None:
+            continue
+        if have is None or (token.is_special and not have.special):
+            _add_one(tokenizer, token)
+        if token.ident is not None and tokenizer.token_to_id(token.text) != token.ident:
+            raise CorruptFile(
+                f"{token.text!r} is token {tokenizer.token_to_id(token.text)} of tokenizer.json and"
+                f" token {token.ident} of the files beside it.",
+                "Download the folder again.",
+            )
+
+
+def _add_one(tokenizer: Tokenizer, token: AddedToken) -> None:
+    entry = tokenizers.AddedToken(
+        token.text,
+        single_word=token.is_single_word,
+        lstrip=token.strips_before,
+        rstrip=token.strips_after,
+        normalized=token.is_normalized,
+        special=token.is_special,
+    )
+    if token.is_special:
+        tokenizer.add_special_tokens([entry])
+    else:
+        tokenizer.add_tokens([entry])
+
+
+def _special_ids(tokenizer: Tokenizer, settings: FolderSettings) -> SpecialIds:
+    """What the names of the added tokens mean. What is a control token by its name becomes one, so
+    that plain text cannot hold it.
+    """
+    added = {token.content: ident for ident, token in tokenizer.get_added_tokens_decoder().items()}
+    eos = tokenizer.token_to_id(settings.eos) if settings.eos else None
+    found = special_ids(added, {} if eos is None else {"eos": eos})
+    for text, ident in added.items():
+        if ident in found.control:
+            _add_one(tokenizer, AddedToken(text, ident, is_special=True))
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    ends = found.end_ids | {ident for ident in settings.end_ids if ident < size}
+    return SpecialIds(ends, found.infill, found.control, found.written, found.ordinary)
+
+
+def _surroundings(tokenizer: Tokenizer, settings: FolderSettings) -> tuple[list[int], list[int]]:
+    """What is put before and behind a text: what `tokenizer.json` adds, as in transformers, and
+    where that is nothing, what `tokenizer_config.json` asks for.
+    """
+    bare = tokenizer.encode("a", add_special_tokens=False).ids
+    full = tokenizer.encode("a", add_special_tokens=True).ids
+    places = range(len(full) - len(bare) + 1)
+    start = next((n for n in places if full[n : n + len(bare)] == bare), 0)
+    begin, end = list(full[:start]), list(full[start + len(bare) :])
+    bos = tokenizer.token_to_id(settings.bos) if settings.adds_bos and settings.bos else None
+    eos = tokenizer.token_to_id(settings.eos) if settings.adds_eos and settings.eos else None
+    return begin or ([] if bos is None else [bos]), end or ([] if eos is None else [eos])

@@ -1,0 +1,140 @@
+"""Special tokens found in text."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+_WHITE: Final = " \t\n\v\f\r"
+_MOST_TANGLES: Final = 4096
+
+
+class Partition:
+    """Cuts text at special tokens, as llama.cpp does (`tokenizer_st_partition`): the longest token
+    goes first wherever it stands, not the one that begins first. Thread-safe.
+
+    Args:
+        ids: of the special tokens, by their text.
+        strips_before, strips_after: those that swallow the white space beside them.
+    """
+
+    def __init__(
+        self,
+        ids: Mapping[str, int],
+        *,
+        strips_before: Collection[int] = (),
+        strips_after: Collection[int] = (),
+    ) -> None:
+        by_length = sorted(ids, key=lambda text: len(text.encode("utf-8", "surrogateescape")))
+        self._ids = {text: ids[text] for text in reversed(by_length)}
+        self._any = re.compile(_longest_of(sorted(ids))) if ids else None
+        self._before = frozenset(strips_before)
+        self._after = frozenset(strips_after)
+        self._tangles: dict[str, tuple[str | int, ...]] = {}
+
+    def parts(self, text: str) -> list[str | int]:
+        """Text between special tokens, never empty, and the ids of these, in order."""
+        if not text:
+            return []
+        if self._any is None:
+            return [text]
+        found = _joined(self._raw_parts(self._any, text))
+        return self._stripped(found) if self._before or self._after else found
+
+    def _raw_parts(self, any_token: re.Pattern[str], text: str) -> Iterator[str | int]:
+        place = 0
+        for start, end, count in _stretches(any_token, text):
+            if start > place:
+                yield text[place:start]
+            stretch = text[start:end]
+            if count == 1:
+                yield self._ids[stretch]
+            else:
+                yield from self._untangled(stretch)
+            place = end
+        if place < len(text):
+            yield text[place:]
+
+    def _untangled(self, stretch: str) -> tuple[str | int, ...]:
+        """The parts of a text that is covered by tokens which overlap."""
+        known = self._tangles.get(stretch)
+        if known is None:
+            parts: list[str | int] = [stretch]
+            for token, ident in self._ids.items():
+                if token in stretch:
+                    parts = [piece for part in parts for piece in _cut(part, token, ident)]
+            known = tuple(parts)
+            if len(self._tangles) >= _MOST_TANGLES:
+                self._tangles = {}
+            self._tangles[stretch] = known
+        return known
+
+    def _stripped(self, parts: Sequence[str | int]) -> list[str | int]:
+        kept: list[str | int] = []
+        for index, part in enumerate(parts):
+            if isinstance(part, str):
+                if index and parts[index - 1] in self._after:
+                    part = part.lstrip(_WHITE)
+                if index + 1 < len(parts) and parts[index + 1] in self._before:
+                    part = part.rstrip(_WHITE)
+            if part != "":
+                kept.append(part)
+        return kept
+
+
+def _stretches(any_token: re.Pattern[str], text: str) -> Iterator[tuple[int, int, int]]:
+    """Where tokens stand: begin and end of each stretch without a gap inside a token, and how many
+    were found in it, each the longest at its place.
+    """
+    found = any_token.search(text)
+    while found is not None:
+        start, end = found.span()
+        count = 1
+        following = any_token.search(text, start + 1)
+        while following is not None and following.start() < end:
+            end = max(end, following.end())
+            count += 1
+            following = any_token.search(text, following.start() + 1)
+        yield start, end, count
+        found = following
+
+
+def _joined(parts: Iterable[str | int]) -> list[str | int]:
+    """`parts` with texts that follow each other made one."""
+    joined: list[str | int] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if isinstance(part, str) and isinstance(last, str):
+            joined[-1] = last + part
+        else:
+            joined.append(part)
+    return joined
+
+
+def _cut(part: str | int, token: str, ident: int) -> list[str | int]:
+    if isinstance(part, int) or token not in part:
+        return [part]
+    pieces = part.split(token)
+    cut: list[str | int] = [pieces[0]]
+    for piece in pieces[1:]:
+        cut += (ident, piece)
+    return [piece for piece in cut if piece != ""]
+
+
+def _longest_of(texts: Sequence[str]) -> str:
+    """An expression for the longest of `texts`, sorted and different, at a place."""
+    groups = [list(group) for _, group in itertools.groupby(texts, key=lambda text: text[:1])]
+    branches = [_branch(group) for group in groups]
+    return "|".join(branches)
+
+
+def _branch(texts: Sequence[str]) -> str:
+    pairs = enumerate(zip(texts[0], texts[-1], strict=False))
+    alike = next((place for place, (one, other) in pairs if one != other), len(texts[0]))
+    head, rests = texts[0][:alike], [text[alike:] for text in texts]
+    longer = [rest for rest in rests if rest]
+    if not longer:
+        return re.escape(head)
+    return f"{re.escape(head)}(?:{_longest_of(longer)}){'?' * (not rests[0])}"

@@ -1,0 +1,318 @@
+"""How vocabularies cut text into words before merging: the types of `tokenizer.ggml.pre`.
+
+The expressions are those of the models' own tokenizers in the form that llama.cpp gives them
+(`llm_tokenizer_bpe` in `llama-vocab.cpp`), written for text whose characters above ASCII are marks
+of their category (`characters`). Where several stand in a row, each cuts what those before it left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from hearth.backends.text.vocab.characters import HAN, LETTER, MARK, NUMBER, PUNCTUATION, SYMBOL
+
+View = Literal["categories", "han", "spaces"]
+Cut = Literal["expression", "after digits", "before digits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One cut."""
+
+    expression: str
+    view: View = "categories"
+    """What the expression reads: see `characters`; "spaces" is the text itself."""
+    cut: Cut = "expression"
+    """Of runs of digits in groups of three, counted from their end: after each group, or before
+    each whole one. An expression for that would take quadratic time.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class PreType:
+    """What a value of `tokenizer.ggml.pre` stands for."""
+
+    steps: tuple[Step, ...]
+    ignore_merges: bool = False
+    """A word that is a token is that token, whatever merging would make of it."""
+    adds_bos: bool = False
+    adds_separator: bool = False
+    has_default_bos: bool = True
+    is_byte_level: bool = True
+    """False: SentencePiece's way, with ▁ for a space and <0x..> for bytes."""
+
+
+_S = r" \t-\r"
+_L = f"A-Za-z{LETTER}"
+_N = f"0-9{NUMBER}"
+_P = rf"!-#%-*,-/:;?@\[-\]_{{}}{PUNCTUATION}"
+_Y = rf"$+<->^`|~{SYMBOL}"
+_M = MARK
+_ENDINGS = "'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
+_SMALL_ENDINGS = "'(?:[stmd]|re|ve|ll)"
+_GAPS = rf"[{_S}]+(?![^{_S}])|[{_S}]+"
+_BREAKS = rf"[{_S}]*[\r\n]+|{_GAPS}"
+_OTHERS = rf" ?[^{_S}{_L}{_N}]+[\r\n]*"
+_ASCII_WORD = r"[!-/:-@\[-`{-~][A-Za-z]+"
+_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+
+_GPT2 = Step(
+    rf"{_SMALL_ENDINGS}| ?[{_L}]+| ?[{_N}]+| ?[^{_S}{_L}{_N}]+|{_GAPS}",
+)
+_EACH_NUMBER = Step(f"[{_N}]")
+_THREE_NUMBERS = Step(f"[{_N}]{{1,3}}")
+
+
+def _modern(letters: str = f"[{_L}]+", numbers: str = f"[{_N}]", others: str = _OTHERS) -> Step:
+    """The expression that most models since GPT-4 share, with their own parts."""
+    return Step(
+        rf"{_ENDINGS}|[^\r\n{_L}{_N}]?{letters}|{numbers}|{others}|{_BREAKS}",
+    )
+
+
+def _cased(mark: str, ending: str, numbers: str) -> Step:
+    """Words break where small letters are followed by capitals (Tekken, o200k)."""
+    upper, lower = f"[A-Z{LETTER}{mark}]", f"[a-z{LETTER}{mark}]"
+    lead = rf"[^\r\n{_L}{_N}]?"
+    return Step(
+        rf"{lead}{upper}*{lower}+{ending}|{lead}{upper}+{lower}*{ending}|{numbers}"
+        rf"| ?[^{_S}{_L}{_N}]+[\r\n/]*|{_BREAKS}",
+    )
+
+
+def _uncased(numbers: str) -> Step:
+    return Step(
+        rf"[^\r\n{_L}{_N}]?[{_L}{_M}]+(?:{_ENDINGS})?|{numbers}"
+        rf"| ?[^{_S}{_L}{_N}]+[\r\n/]*|{_BREAKS}",
+    )
+
+
+_LLAMA3 = _modern(numbers=f"[{_N}]{{1,3}}")
+_QWEN2 = _modern()
+_LINES = Step(r"[^\n]+|\n+", "spaces")
+_PUNCTUATED = rf"{_ASCII_WORD}|[^\r\n{_L}{_P}{_Y}]?[{_L}{_M}]+| ?[{_P}{_Y}]+"
+_DEEPSEEK3 = (
+    _THREE_NUMBERS,
+    Step(_KANA, "spaces"),
+    Step(rf"{_PUNCTUATED}[\r\n]*|{_BREAKS}"),
+)
+_SPARK = (
+    _THREE_NUMBERS,
+    Step(_KANA, "spaces"),
+    Step(rf"{_PUNCTUATED}|[\r\n]|{_GAPS}"),
+    _EACH_NUMBER,
+)
+_CASED_SCRIPTS = (
+    "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
+    "\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1"
+    "\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5"
+    "\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a"
+    "\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d"
+    "\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3"
+    "\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115"
+    "\u2119-\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149"
+    "\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d"
+    "\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf\ufb00-\ufb06"
+    "\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3"
+    "\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df"
+    "\U0001e900-\U0001e943"
+)
+"""Letters of the scripts that have capitals, as DeepSeek's first vocabularies list them."""
+
+_ASIAN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_DEEPSEEK_LLM = (
+    Step(r"[\r\n]", "spaces"),
+    Step(f"[{_S}]?[{_CASED_SCRIPTS}]+", "spaces"),
+    Step(f"[{_S}]?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", "spaces"),
+    Step(rf"[{_S}]+\Z", "spaces"),
+    Step(_ASIAN, "spaces"),
+    Step(f"[{_N}]+"),
+)
+_DEEPSEEK_CODER = (
+    Step(r"[\r\n]", "spaces"),
+    Step(f"[{_S}]?[{_L}]+"),
+    Step(f"[{_S}]?[{_P}]+"),
+    Step(_ASIAN, "spaces"),
+    _EACH_NUMBER,
+)
+_YOUTU = (
+    Step(
+        "[\uac00-\ud7a3\u3131-\u318e]+"
+        "|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
+        f"|[\u3105-\u312f]+|{_KANA}",
+        "spaces",
+    ),
+    _uncased(f"[{_N}]"),
+)
+_AFMOE = (
+    Step("", cut="after digits"),
+    Step(
+        "[\u4e00-\u9fff\u3400-\u4dbf\u8c48-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f"
+        "\u2f00-\u2fdf\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f"
+        "\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+",
+        "spaces",
+    ),
+    Step(rf"{_PUNCTUATED}[\r\n]*|{_BREAKS}"),
+)
+_KIMI_OTHERS = rf" ?[^{_S}{_L}{HAN}{_N}]+[\r\n]*"
+_KIMI = Step(
+    rf"{HAN}+|[^\r\n{_L}{HAN}{_N}]?[{_L}]+(?:{_ENDINGS})?|[{_N}]{{1,3}}|{_KIMI_OTHERS}|{_BREAKS}",
+    "han",
+)
+_JAIS_GAPS = "|".join(
+    rf"[{_S}]{{{count}}}(?![^{_S}])"
+    for count in ("512", "256", "128", "64", "32", "16", "8", "4", "1,2")
+)
+_JAIS2 = Step(
+    rf"{_ENDINGS}|[^\r\n{_L}{_N}]?[{_L}]+|[{_N}]{{1,3}}|{_OTHERS}|[{_S}]*[\r\n]+|{_JAIS_GAPS}|[{_S}]",
+)
+_BLOOM = Step(f" ?[^({_S}|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+", "spaces")
+_CHAMELEON = (
+    Step("<sentinel:[0-9]+>", "spaces"),
+    Step("IMGIMG[A-I]{1,4}Z", "spaces"),
+    Step(r"[\t\n]|    |  ", "spaces"),
+    _EACH_NUMBER,
+    Step(rf"[{_P}!-/:-@\[-`{{-~]"),
+    _GPT2,
+)
+_BAILING = Step(
+    rf"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n{_L}{_N}]?[{_L}]+|[{_N}]|{_OTHERS}"
+    rf"|[{_S}]*[\r\n]|{_GAPS}",
+)
+_EXAONE_MOE = Step(
+    rf"{_ENDINGS}|[^\r\n{_L}{_N}]?(?:[{_L}]{_M}*(?: [{_L}]{_M}*)*)+|[{_N}]"
+    rf"| ?[^{_S}{_L}{_N}]+[\r\n/]?|[{_S}]*[\r\n]|{_GAPS}",
+)
+_QWEN35 = Step(
+    rf"{_ENDINGS}|[^\r\n{_L}{_N}]?[{_L}{_M}]+|[{_N}]| ?[^{_S}{_L}{_M}{_N}]+[\r\n]*|{_BREAKS}",
+)
+_UFAKZEKA = Step(rf"[^\r\n{_L}{_N}]?[{_L}]+|[{_N}]|{_OTHERS}|{_BREAKS}")
+_SEED_CODER = _modern(others=rf" ?[^{_S}{_L}{_N}\r\n]+")
+_O200K = _cased("", f"(?:{_ENDINGS})?", f"[{_N}]{{1,3}}")
+_FALCON = (
+    Step(rf"[{_P}$+<=>^~|`]+"),
+    _GPT2,
+    Step("[0-9]{3}", "spaces"),
+)
+_DEFAULT = (
+    Step(rf"[{_P}$+<=>^~|]+"),
+    _GPT2,
+    Step(f"[{_N}]+"),
+    Step("[0-9]{3}", "spaces"),
+)
+_DIGITS_APART = PreType((_EACH_NUMBER, _GPT2))
+_PLAIN = PreType((_GPT2,))
+_QWEN = PreType((_QWEN2,))
+_LLAMA = PreType((_LLAMA3,), ignore_merges=True, adds_bos=True)
+_GLM = PreType((_LLAMA3,), has_default_bos=False)
+_SENTENCE_PIECE = PreType((_LINES,), is_byte_level=False)
+
+_TYPES: Final[Mapping[str, PreType]] = {
+    "default": PreType(_DEFAULT),
+    "llama3": _LLAMA,
+    "llama-v3": _LLAMA,
+    "llama-bpe": _LLAMA,
+    "falcon3": _LLAMA,
+    "falcon-h1": _LLAMA,
+    "pixtral": _LLAMA,
+    "midm-2.0": _LLAMA,
+    "lfm2": _LLAMA,
+    "jina-v5-nano": _LLAMA,
+    "minicpm5": PreType((_THREE_NUMBERS, _modern(numbers=f"[{_N}]+")), ignore_merges=True),
+    "deepseek-llm": PreType(_DEEPSEEK_LLM),
+    "deepseek-coder": PreType(_DEEPSEEK_CODER),
+    "deepseek-v3": PreType(_DEEPSEEK3),
+    "hunyuan-dense": PreType(_DEEPSEEK3),
+    "hy_v4": PreType(_DEEPSEEK3),
+    "joyai-llm": PreType(_DEEPSEEK3),
+    "spark2_5": PreType(_SPARK),
+    "youtu": PreType(_YOUTU, ignore_merges=True),
+    "falcon": PreType(_FALCON),
+    "starcoder": _DIGITS_APART,
+    "refact": _DIGITS_APART,
+    "command-r": _DIGITS_APART,
+    "smollm": _DIGITS_APART,
+    "codeshell": _DIGITS_APART,
+    "exaone": _DIGITS_APART,
+    "minerva-7b": _DIGITS_APART,
+    "mellum2": _DIGITS_APART,
+    "gpt-2": _PLAIN,
+    "phi-2": _PLAIN,
+    "jina-es": _PLAIN,
+    "jina-de": _PLAIN,
+    "gigachat": _PLAIN,
+    "jina-v2-es": _PLAIN,
+    "jina-v2-de": _PLAIN,
+    "a.x-4.0": _PLAIN,
+    "mellum": _PLAIN,
+    "modern-bert": _PLAIN,
+    "mpt": _PLAIN,
+    "olmo": _PLAIN,
+    "jais": _PLAIN,
+    "exaone4": _PLAIN,
+    "trillion": _PLAIN,
+    "granite-docling": _PLAIN,
+    "jina-v1-en": PreType((_GPT2,), adds_separator=True),
+    "jina-v2-code": PreType((_GPT2,), adds_separator=True),
+    "roberta-bpe": PreType((_GPT2,), adds_separator=True),
+    "jais-2": PreType((_JAIS2,)),
+    "gemma4": _SENTENCE_PIECE,
+    "granite-embed-multi-311m": _SENTENCE_PIECE,
+    "sarvam-moe": _SENTENCE_PIECE,
+    "whitespace": PreType((Step(f"[^{_S}]+", "spaces"),), is_byte_level=False),
+    "qwen2": _QWEN,
+    "deepseek-r1-qwen": _QWEN,
+    "kormo": _QWEN,
+    "f2llmv2": _QWEN,
+    "megrez": _QWEN,
+    "stablelm2": _QWEN,
+    "hunyuan": _QWEN,
+    "solar-open": _QWEN,
+    "grok-2": _QWEN,
+    "qwen35": PreType((_QWEN35,)),
+    "dbrx": PreType((_LLAMA3,)),
+    "smaug-bpe": PreType((_LLAMA3,)),
+    "chatglm-bpe": _GLM,
+    "glm4": replace(_GLM, ignore_merges=True),
+    "glm5": replace(_GLM, ignore_merges=True),
+    "poro-chat": PreType((_BLOOM,)),
+    "bloom": PreType((_BLOOM,)),
+    "gpt3-finnish": PreType((_BLOOM,)),
+    "viking": PreType((_BLOOM, _EACH_NUMBER)),
+    "tekken": PreType((_cased("", "", f"[{_N}]"),), ignore_merges=True, adds_bos=True),
+    "chameleon": PreType(_CHAMELEON, adds_bos=True),
+    "gpt-4o": PreType((_O200K,)),
+    "llama4": PreType((_O200K,)),
+    "kanana2": PreType((_O200K,)),
+    "talkie": PreType((_O200K,)),
+    "minimax-m2": PreType((_O200K,)),
+    "granite-embed-multi-97m": PreType(
+        (_cased(_M, f"(?:{_ENDINGS})?", f"[{_N}]{{1,3}}"),), ignore_merges=True
+    ),
+    "tiny_aya": PreType((Step("", cut="after digits"), _uncased(f"[{_N}]{{1,3}}"))),
+    "cohere2moe": PreType((Step("", cut="after digits"), _uncased(f"[{_N}]{{1,3}}"))),
+    "kimi-k2": PreType((_KIMI,)),
+    "superbpe": PreType((Step(f"[{_N}]+"), Step("", "spaces", "before digits"))),
+    "bailingmoe": PreType((_BAILING,)),
+    "bailingmoe2": PreType((_BAILING,)),
+    "llada-moe": PreType((_BAILING,)),
+    "seed-coder": PreType((_SEED_CODER,)),
+    "ufakzeka": PreType((_UFAKZEKA,)),
+    "afmoe": PreType(_AFMOE),
+    "laguna": PreType((_LINES, _QWEN2)),
+    "exaone-moe": PreType((_EXAONE_MOE,)),
+}
+
+
+def pre_type(name: str) -> PreType | None:
+    """What `tokenizer.ggml.pre` = `name` stands for; None for one that this version does not know.
+    A file without a name has the type "default".
+    """
+    return _TYPES.get(name or "default")
+
+
+def known_names() -> tuple[str, ...]:
+    """Every value of `tokenizer.ggml.pre` that is built in."""
+    return tuple(_TYPES)

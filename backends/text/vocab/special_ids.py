@@ -1,0 +1,144 @@
+"""Tokens that mean something by their name: where a model stops, and where code is filled in.
+
+Files name one end of a text, and chat models end their turns with another; the lists are those that
+llama.cpp knows (`llama_vocab::impl::load` in `llama-vocab.cpp`), so that a model stops at the same
+tokens whatever runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Role = Literal[
+    "eos", "eot", "eom", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"
+]
+
+_NAMES: Final[Mapping[Role, tuple[str, ...]]] = {
+    "eot": (
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "<｜end▁of▁sentence｜>",
+        "<end_of_utterance>",
+    ),
+    "eom": ("<|eom_id|>",),
+    "fim_pre": (
+        "<|fim_prefix|>",
+        "<fim-prefix>",
+        "<fim_prefix>",
+        "<｜fim▁begin｜>",
+        "<PRE>",
+        "▁<PRE>",
+        "<|code_prefix|>",
+        "<|prefix|>",
+    ),
+    "fim_suf": (
+        "<|fim_suffix|>",
+        "<fim-suffix>",
+        "<fim_suffix>",
+        "<｜fim▁hole｜>",
+        "<SUF>",
+        "▁<SUF>",
+        "<|code_suffix|>",
+        "<|suffix|>",
+    ),
+    "fim_mid": (
+        "<|fim_middle|>",
+        "<fim-middle>",
+        "<fim_middle>",
+        "<｜fim▁end｜>",
+        "<MID>",
+        "▁<MID>",
+        "<|code_middle|>",
+        "<|middle|>",
+    ),
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "fim_sep": ("<|file_sep|>",),
+}
+"""Names of a token's role, for files that do not give its id."""
+
+_ENDS: Final = (
+    *_NAMES["eot"],
+    *_NAMES["eom"],
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "</s>",
+    "[EOS]",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "[e~[",
+)
+_HARMONY: Final = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
+"""Of gpt-oss: part of what the model writes, so they have a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialIds:
+    """What the names of a vocabulary say."""
+
+    end_ids: frozenset[int]
+    infill: tuple[int, int, int] | None
+    """Before the prefix, before the suffix, before the middle."""
+    control: frozenset[int]
+    """Control tokens by their name, whatever type the file gives them."""
+    written: frozenset[int]
+    """Tokens recognised everywhere that have a text, whatever type the file gives them."""
+    ordinary: frozenset[int]
+    """Tokens like any other, whatever type the file gives them."""
+
+
+def special_ids(ids: Mapping[str, int], given: Mapping[Role, int]) -> SpecialIds:
+    """What the names in a vocabulary mean.
+
+    Args:
+        ids: of the tokens that may be special, by their text.
+        given: ids that the file itself says.
+    """
+    roles = dict(given)
+    control: set[int] = set()
+    for role, names in _NAMES.items():
+        found = next((ids[name] for name in names if name in ids), None)
+        if role not in roles and found is not None:
+            roles[role] = found
+            control.add(found)
+    named = {name: ids[name] for name in _ENDS if name in ids}
+    control.update(named.values())
+    written = {ids[name] for name in _HARMONY if name in ids}
+    ordinary: set[int] = set()
+    ends = set(named.values())
+    ends.update(roles[role] for role in _ENDING_ROLES if role in roles)
+    if "<|end|>" in ids and _is_end_of_a_part(named):
+        ends.discard(ids["<|end|>"])
+        written.add(ids["<|end|>"])
+    if "</s>" in named and "<|tool_response>" in named:
+        ends.discard(named["</s>"])
+        ordinary.add(named["</s>"])
+    infill = tuple(roles[role] for role in ("fim_pre", "fim_suf", "fim_mid") if role in roles)
+    return SpecialIds(
+        end_ids=frozenset(ends),
+        infill=(infill[0], infill[1], infill[2]) if len(infill) == 3 else None,
+        control=frozenset(control - written - ordinary),
+        written=frozenset(written),
+        ordinary=frozenset(ordinary),
+    )
+
+
+_ENDING_ROLES: Final[tuple[Role, ...]] = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+
+
+def _is_end_of_a_part(named: Mapping[str, int]) -> bool:
+    """Whether `<|end|>` ends a part of an answer (gpt-oss, Solar Open), and not all of it."""
+    calls = "<|call|>" in named or "<|calls|>" in named
+    return calls and ("<|return|>" in named or "<|flush|>" in named)

@@ -1,0 +1,233 @@
+"""Small GGUF vocabularies of every kind: as llama.cpp has them, and safe where it is not."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gguf_builder import byte_alphabet, tiny_llama, tiny_vocabulary
+from hearth.backends.errors import InvalidParameter, UnsupportedModel
+from hearth.backends.text.vocab.gguf_tokenizer import GgufTokenizer
+from hearth.backends.text.vocab.load import open_gguf
+from hearth.quant.gguf.reader import read_header
+from llama_tree import llama_tokenizer
+from random_texts import RandomTexts
+from vocabulary_files import write_vocabulary
+
+NORMAL, UNKNOWN, CONTROL, WRITTEN, UNUSED, BYTE = (int(kind) for kind in gguf.TokenType)
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+WORDS = (
+    "▁",
+    "▁a",
+    "▁the",
+    "th",
+    "e",
+    "t",
+    "h",
+    "a",
+    "b",
+    "ab",
+    "▁ab",
+    "<",
+    "s",
+    ">",
+    "<s",
+    "</",
+    "é",
+)
+SCORES = {"▁the": -1.0, "th": -2.0, "▁a": -3.0, "ab": -2.5, "▁ab": -2.25, "<s": -4.0}
+
+
+def opened(path: Path) -> GgufTokenizer:
+    return open_gguf(read_header(path))
+
+
+def sentence_piece(path: Path, **extra: Any) -> Path:
+    tokens = ["<unk>", "<s>", "</s>", *BYTES, *WORDS, "<turn>", "[tag]", "<|endoftext|>"]
+    kinds = [NORMAL] * len(WORDS)
+    types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *kinds, CONTROL, WRITTEN, CONTROL]
+    scores = [SCORES.get(token, -9.0) for token in tokens]
+    return write_vocabulary(path, "llama", tokens, types=types, scores=scores, **extra)
+
+
+def word_piece(path: Path, **extra: Any) -> Path:
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "▁the", "▁cat", "s", "▁!", "▁語", "▁e"]
+    types = [NORMAL, *[CONTROL] * 4, *[NORMAL] * 6]
+    ids = {"cls_token_id": 2, "bos_token_id": 2, "seperator_token_id": 3, "unknown_token_id": 1}
+    ids |= {"padding_token_id": 0, "mask_token_id": 4}
+    return write_vocabulary(path, "bert", tokens, types=types, **ids, **extra)
+
+
+def unigram(path: Path, **extra: Any) -> Path:
+    tokens = ["<pad>", "</s>", "<unk>", *WORDS, "[tag]"]
+    types = [CONTROL, CONTROL, UNKNOWN, *[NORMAL] * len(WORDS), WRITTEN]
+    scores = [SCORES.get(token, -5.0) for token in tokens]
+    return write_vocabulary(path, "t5", tokens, types=types, scores=scores, **extra)
+
+
+FILES = {
+    "sentence piece": (sentence_piece, {}),
+    "without a space in front": (sentence_piece, {"add_space_prefix": False}),
+    "without bos": (sentence_piece, {"add_bos_token": False, "add_eos_token": True}),
+    "phi 3": (sentence_piece, {"name": "Phi-3 mini"}),
+    "word piece": (word_piece, {}),
+    "unigram": (unigram, {"add_space_prefix": True}),
+    "unigram of words": (unigram, {"remove_extra_whitespaces": True}),
+    "filled in": (sentence_piece, {"fim_pre_token_id": 3, "fim_suf_token_id": 4}),
+    "filled in by old keys": (
+        sentence_piece,
+        {"prefix_token_id": 3, "suffix_token_id": 4, "middle_token_id": 5, "eot_token_id": 276},
+    ),
+}
+PIECES = (
+    "the",
+    " ",
+    "a",
+    "ab",
+    "cats",
+    "Cat!",
+    "<s>",
+    "</s>",
+    "<turn>",
+    "[tag]",
+    "\n",
+    "é",
+    "語",
+    "🎉",
+)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_each_kind_is_as_llama_cpp_has_it(kind: str, tmp_path: Path) -> None:
+    write, extra = FILES[kind]
+    path = write(tmp_path / "vocabulary.gguf", **extra)
+    tokenizer = opened(path)
+    random = RandomTexts(4)
+    with llama_tokenizer(path) as theirs:
+        assert tokenizer.end_ids == theirs._model.facts.end_ids
+        for name in ("vocab_size", "bos_text", "eos_text", "control_tokens", "infill_ids"):
+            assert getattr(tokenizer, name) == getattr(theirs, name), name
+        for ident in range(tokenizer.vocab_size):
+            for special in (True, False):
+                expected = theirs.piece(ident, special=special)
+                assert tokenizer.piece(ident, special=special) == expected, ident
+        for text in ("", *(random.mixed("the cats ab", PIECES) for _ in range(200))):
+            options: dict[str, Any] = {"special": True, "add_bos": True, "add_eos": True}
+            assert tokenizer.encode(text, **options) == theirs.encode(text, **options), text
+        assert tokenizer.encode_pair("the", "cats") == theirs.encode_pair("the", "cats")
+
+
+@pytest.mark.parametrize("write", [sentence_piece, unigram])
+def test_typed_text_never_becomes_a_control_token(write: Any, tmp_path: Path) -> None:
+    """llama.cpp merges "<s" and ">" to the token that begins a text."""
+    tokenizer = opened(write(tmp_path / "vocabulary.gguf"))
+    control = set(tokenizer.control_tokens.values())
+    for text in ("<s>", "</s>", "a<turn>b</s>", "<<s>s>"):
+        assert not control & set(tokenizer.encode(text, special=False, add_bos=False)), text
+        if write is sentence_piece:
+            ids = tokenizer.encode(text, special=False, add_bos=False)
+            assert tokenizer.decode(ids) == f" {text}"
+
+
+def test_marks_of_harmony_have_a_text_and_cannot_be_typed(tmp_path: Path) -> None:
+    marks = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")
+    tokens = [*byte_alphabet(), *marks, "ab"]
+    types = [NORMAL] * 256 + [CONTROL] * len(marks) + [NORMAL]
+    path = write_vocabulary(
+        tmp_path / "v.gguf",
+        "gpt2",
+        tokens,
+        types=types,
+        merges=["a b"],
+        pre="gpt-4o",
+        eos_token_id=260,
+    )
+    tokenizer = opened(path)
+    assert tokenizer.end_ids == {260, 261}
+    assert tokenizer.piece(257) == b"<|channel|>" and tokenizer.piece(260) == b""
+    text = "".join(marks)
+    assert tokenizer.encode(text, special=True, add_bos=False) == list(range(256, 262))
+    assert max(tokenizer.encode(text, special=False, add_bos=False)) < 256
+    with llama_tokenizer(path) as theirs:
+        assert tokenizer.end_ids == theirs._model.facts.end_ids
+        assert tokenizer.control_tokens == theirs.control_tokens
+
+
+def test_a_template_for_ranking_is_followed(tmp_path: Path) -> None:
+    extra: dict[str, Any] = {
+        "tokenizer.chat_template.rerank": "<|user|>{query}<|end|>{document}<|end|>"
+    }
+    path = tiny_llama(tmp_path / "rank.gguf", extra=extra)
+    with llama_tokenizer(path) as theirs:
+        for pair in (("hello", "the"), ("<|end|>", "{query}")):
+            assert opened(path).encode_pair(*pair) == theirs.encode_pair(*pair)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> GgufTokenizer:
+    return opened(tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf", vocab=320))
+
+
+def test_any_text_comes_back(tiny: GgufTokenizer) -> None:
+    @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+    def check(text: str) -> None:
+        ids = tiny.encode(text, special=False, add_bos=True)
+        assert tiny.decode(ids) == text
+
+    check()
+
+
+def test_special_tokens_in_typed_text_are_plain_text(tiny: GgufTokenizer) -> None:
+    end = tiny_vocabulary().id_of("<|end|>")
+    assert end in tiny.encode("a<|end|>", special=True, add_bos=False)
+    assert end not in tiny.encode("a<|end|>", special=False, add_bos=False)
+    assert tiny.piece(end) == b"" and tiny.piece(end, special=True) == b"<|end|>"
+    assert tiny.decode([end], special=False) == ""
+
+
+def test_a_cut_character_becomes_a_replacement(tiny: GgufTokenizer) -> None:
+    ids = tiny.encode("🎉", special=False, add_bos=False)
+    assert tiny.decode(ids[:3]) == "\ufffd"
+
+
+def test_bad_input_is_refused(tiny: GgufTokenizer) -> None:
+    with pytest.raises(InvalidParameter, match=r"U\+D83D\) at position 2"):
+        tiny.encode("ab\ud83d", special=False, add_bos=False)
+    for ident in (-1, tiny.vocab_size):
+        with pytest.raises(InvalidParameter, match="not in the vocabulary"):
+            tiny.piece(ident)
+
+
+def test_a_long_word_takes_no_quadratic_time(tiny: GgufTokenizer) -> None:
+    for char in "x 語!":
+        text = char * 100_000
+        ids = tiny.encode(text, special=True, add_bos=False)
+        assert tiny.decode(ids) == text
+
+
+def test_threads_may_tokenize_together(tiny: GgufTokenizer) -> None:
+    text = "hello the and in " * 50
+    found: list[list[int]] = []
+
+    def work() -> None:
+        found.append(tiny.encode(text, special=False, add_bos=False))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4 and all(ids == found[0] for ids in found)
+
+
+@pytest.mark.parametrize("model", ["rwkv", "plamo2", "hybriddna", "none"])
+def test_a_kind_that_is_not_built_in_is_refused_by_name(model: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=model) as caught:
+        opened(write_vocabulary(tmp_path / "v.gguf", model, ["a"]))
+    assert "llamacpp" in caught.value.hint
