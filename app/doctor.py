@@ -5,11 +5,13 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib import metadata
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from hearth.app import machine
+from hearth.app.doctor_runners import choice_findings, torch_findings
+from hearth.app.finding import Finding
 from hearth.app.host_link import HostLink
 from hearth.app.library.local import BUNDLED, Library, LocalModel, Origin
 from hearth.app.paths import Paths
@@ -26,26 +28,8 @@ _OWNERS: Final[Mapping[Origin, str]] = {
     "folder": "It lies in a folder of the setting library_folders",
 }
 """Whose the models are that Hearth uses in place."""
+__all__ = ["Finding", "examine"]
 _MOVE_HOME = "Give yourself the right to write there, or set HEARTH_HOME to another folder."
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the doctor's report.
-
-    Attributes:
-        subject: what was looked at, a stable name.
-        state: "ok"; "warning": works, but see `cure`; "fault": broken.
-        text: what was found.
-        cure: what to do about it; may be several lines of commands.
-        data: the same for programs.
-    """
-
-    subject: str
-    state: Literal["ok", "warning", "fault"]
-    text: str
-    cure: str = ""
-    data: dict[str, Any] = field(default_factory=dict)
 
 
 def examine(paths: Paths, settings: Settings | HearthError, library: Library) -> Iterator[Finding]:
@@ -55,6 +39,8 @@ def examine(paths: Paths, settings: Settings | HearthError, library: Library) ->
     yield _machine()
     yield _compiler()
     yield _llamacpp(paths)
+    yield from torch_findings()
+    yield from choice_findings(paths, settings)
     yield from _folders(paths)
     yield _disk(paths)
     yield from _settings(settings)

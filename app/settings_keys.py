@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from hearth.app.sizes import format_size, parse_size
-from hearth.backends.contract import BackendName, KvPool, KvType, ModelSettings, SamplingParams
+from hearth.backends.contract import (
+    BackendName,
+    Dtype,
+    KvPool,
+    KvType,
+    ModelSettings,
+    SamplingParams,
+)
 from hearth.backends.engine.validate import REQUEST_FIELDS, SAMPLING_FIELDS, Field
 
 Value = bool | int | float | str | tuple[str, ...] | dict[int, float] | None
@@ -256,7 +263,13 @@ _PARSERS: dict[Kind, Callable[[str], object]] = {
 GENERAL = (
     Key("model", "text", "model of a bare `hearth` and `hearth chat`", default="guide"),
     Key("system", "text", "system prompt", default=""),
-    Key("backend", "text", "what runs models", choices=get_args(BackendName), default="llamacpp"),
+    Key(
+        "backend",
+        "text",
+        "what runs models; auto: what suits the file and this machine, as hearth doctor says",
+        choices=get_args(BackendName),
+        default="auto",
+    ),
     Key(
         "offline",
         "bool",
@@ -266,7 +279,7 @@ GENERAL = (
     Key(
         "library_folders",
         "paths",
-        "further folders whose GGUF files are listed and used in place, 8 levels deep",
+        "further folders whose models are listed and used in place, 8 levels deep",
         default=(),
     ),
     Key(
@@ -366,6 +379,18 @@ LOADING = (
     Key("gpu_layers", "int", "layers on the GPU; auto: all, where there is one", low=0, auto=True),
     Key("threads", "int", "threads for decode; auto: measured", low=1, high=512, auto=True),
     Key("batch_threads", "int", "threads for prefill; auto: measured", low=1, high=512, auto=True),
+    Key(
+        "dtype",
+        "text",
+        "numbers of the native runner; auto: as stored, where the device can use them",
+        choices=get_args(Dtype),
+        auto=True,
+    ),
+    Key(
+        "deterministic",
+        "bool",
+        "greedy answers of the native runner do not depend on what else runs; slower",
+    ),
     Key("flash_attention", "bool", "flash attention; auto: the library decides", auto=True),
     Key(
         "extra_buffers", "bool", "repacked weights; auto: on where the self-test passed", auto=True

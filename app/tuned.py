@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hearth.app.library.model_files import model_files
 from hearth.app.machine import Machine
 from hearth.app.paths import private_folder
 from hearth.backends.bench.job import Choice, Tuned
@@ -71,13 +72,16 @@ class TunedStore:
 
 
 def fingerprint(path: Path) -> str:
-    """Size and sha256 of the first and last MiB of a file: quick, and any other file differs there
-    (a GGUF begins with its metadata).
+    """Size and sha256 of the first and last MiB of each file of a model: quick, and any other file
+    differs there (a GGUF begins with its metadata, safetensors with their header).
     """
-    size = path.stat().st_size
+    size = 0
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        digest.update(file.read(_ENDS_BYTES))
-        file.seek(max(0, size - _ENDS_BYTES))
-        digest.update(file.read(_ENDS_BYTES))
+    for part in model_files(path) if path.is_dir() else (path,):
+        part_size = part.stat().st_size
+        size += part_size
+        with part.open("rb") as file:
+            digest.update(file.read(_ENDS_BYTES))
+            file.seek(max(0, part_size - _ENDS_BYTES))
+            digest.update(file.read(_ENDS_BYTES))
     return f"{size}-{digest.hexdigest()[:32]}"

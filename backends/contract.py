@@ -36,6 +36,7 @@ from hearth.backends.events import (
 from hearth.backends.models import (
     BackendName,
     Capability,
+    Dtype,
     EngineStats,
     HostLimits,
     HostStats,
@@ -57,6 +58,7 @@ __all__ = [
     "ChoiceFinished",
     "Constraint",
     "ConstraintKind",
+    "Dtype",
     "Embeddings",
     "EngineStats",
     "ErrorInfo",

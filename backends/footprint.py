@@ -6,14 +6,20 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from hearth.backends.choice import runner_of
 from hearth.backends.contract import EngineStats, ModelInfo, ModelSpec
 from hearth.backends.errors import HearthError
 
 
 class Footprints:
-    """What models need; a file is read anew when it changed or is to be loaded in another way."""
+    """What models need; a file is read anew when it changed or is to be loaded in another way.
 
-    def __init__(self) -> None:
+    Args:
+        cache_dir: where measurements about this machine are kept, which decide what runs a model.
+    """
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        self._cache_dir = cache_dir
         self._known: dict[str, tuple[object, int | None]] = {}
 
     def of(self, spec: ModelSpec) -> int | None:
@@ -30,15 +36,20 @@ class Footprints:
         version = (found.st_mtime_ns, found.st_size, spec.backend, settings)
         known = self._known.get(path)
         if known is None or known[0] != version:
-            known = self._known[path] = (version, _needed_bytes(spec))
+            known = self._known[path] = (version, _needed_bytes(spec, self._cache_dir))
         return known[1]
 
 
-def _needed_bytes(spec: ModelSpec) -> int | None:
-    if spec.backend != "llamacpp":
+def _needed_bytes(spec: ModelSpec, cache_dir: Path | None) -> int | None:
+    if spec.backend == "remote":
         return None
-    from hearth.backends.llamacpp.footprint import needed_bytes
+    from hearth.backends.llamacpp.footprint import needed_bytes as llamacpp_bytes
+    from hearth.backends.native.footprint import needed_bytes as native_bytes
 
+    runner = runner_of(spec, cache_dir)
+    if runner is None:
+        return None
+    needed_bytes = native_bytes if runner == "native" else llamacpp_bytes
     try:
         return needed_bytes(Path(spec.path), spec.settings)
     except (HearthError, OSError):
@@ -52,6 +63,6 @@ def taken_bytes(info: ModelInfo, engine: EngineStats) -> int:
 
 def free_bytes() -> int:
     """Memory of this machine, or of its control group, that can be taken without swapping."""
-    from hearth.backends.llamacpp.memory import available_bytes
+    from hearth.backends.memory import available_bytes
 
     return available_bytes()

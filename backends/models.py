@@ -7,7 +7,9 @@ from typing import Literal
 
 KvType = Literal["f32", "f16", "q8_0", "q4_0"]
 KvPool = Literal["grow", "static"]
-BackendName = Literal["llamacpp", "remote"]
+Dtype = Literal["f32", "f16", "bf16"]
+BackendName = Literal["auto", "llamacpp", "native", "remote"]
+"""What runs a model. "auto": what suits the file and the machine (`hearth.backends.choice`)."""
 RequestState = Literal["queued", "prefill", "decoding"]
 Capability = Literal["chat", "tools", "thinking", "infill", "embed", "rank"]
 
@@ -33,6 +35,14 @@ class ModelSettings:
     """
     flash_attention: bool | None = None
     """None: the library decides. False with kv_type "f32" is the exact mode of the tests."""
+    dtype: Dtype | None = None
+    """Of weights that are not packed, and of activations, in the native runner; None: as stored,
+    where the device can use it.
+    """
+    deterministic: bool = False
+    """What a greedy answer says does not depend on batch mates, chunking or prefix hits, bit for
+    bit; slower. Of the native runner.
+    """
     extra_buffers: bool | None = None
     """llama.cpp's repacked and AMX weights; None: on where the self-test passed."""
     max_sessions: int = 8
@@ -60,7 +70,7 @@ class ModelSpec:
     path: str
     name: str = ""
     """What people call it; the file's stem if empty."""
-    backend: BackendName = "llamacpp"
+    backend: BackendName = "auto"
     settings: ModelSettings = ModelSettings()
 
 

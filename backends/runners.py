@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hearth.backends.choice import choose
 from hearth.backends.contract import ModelInfo, ModelSpec
 from hearth.backends.engine.runner import Runner
-from hearth.backends.errors import InvalidParameter
 from hearth.backends.text.tokenizer import Tokenizer
 
 
@@ -25,7 +25,7 @@ class Loaded:
 
 
 def open_model(spec: ModelSpec, cache_dir: Path) -> Loaded:
-    """Load the model of `spec`.
+    """Load the model of `spec` with the runner that it names, or that suits (`choice.choose`).
 
     Args:
         cache_dir: where verdicts and measurements about this machine are kept.
@@ -33,10 +33,10 @@ def open_model(spec: ModelSpec, cache_dir: Path) -> Loaded:
     Raises:
         HearthError: the file is corrupt, not supported, too large, or the backend is not installed.
     """
-    if spec.backend == "llamacpp":
-        from hearth.backends.llamacpp import load
+    if choose(spec, cache_dir).runner == "native":
+        from hearth.backends.native import load as native
 
-        return load.open_model(spec, cache_dir)
-    raise InvalidParameter(
-        "backend", f"There is no backend called {spec.backend!r}.", "Use llamacpp."
-    )
+        return native.open_model(spec, cache_dir)
+    from hearth.backends.llamacpp import load as llamacpp
+
+    return llamacpp.open_model(spec, cache_dir)

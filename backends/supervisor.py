@@ -61,7 +61,7 @@ class Supervisor:
     def __init__(self, place: HostPlace) -> None:
         self._place = place
         self._models: dict[str, _Model] = {}
-        self._footprints = Footprints()
+        self._footprints = Footprints(place.cache_dir)
         self._room = Residency(self, free_bytes)
         self._watchers: set[asyncio.Task[None]] = set()
 

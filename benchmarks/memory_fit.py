@@ -53,8 +53,8 @@ from hearth.backends.contract import (  # noqa: E402
 )
 from hearth.backends.llamacpp.attention import heads_of, measured  # noqa: E402
 from hearth.backends.llamacpp.footprint import memory_of, plan_for  # noqa: E402
-from hearth.backends.llamacpp.memory import available_bytes  # noqa: E402
-from hearth.backends.llamacpp.threads import usable_cores  # noqa: E402
+from hearth.backends.memory import available_bytes  # noqa: E402
+from hearth.backends.threads import usable_cores  # noqa: E402
 from hearth.quant.gguf import preflight  # noqa: E402
 from hearth.quant.memory import MemoryUse  # noqa: E402
 from model_shapes import SHAPES, Shape  # noqa: E402

@@ -16,8 +16,8 @@ from typing import Final
 
 from hearth.backends.contract import ModelSettings, ModelSpec
 from hearth.backends.engine.runner import Row, Runner, StepPlan
-from hearth.backends.llamacpp.threads import usable_threads
 from hearth.backends.runners import open_model
+from hearth.backends.threads import usable_threads
 
 DEPTH: Final = 110
 DECODING: Final = (0, 1, 3, 7)

@@ -101,8 +101,10 @@ class Method(Protocol):
         """The types it makes, from the most bits to the fewest."""
         ...
 
-    def target_named(self, name: str) -> str:
-        """The name of the type that a person called `name`. Raises `BadRecipe` if it is none."""
+    def target_named(self, name: str, source: Path) -> str:
+        """The name of the type that a person called `name`, made of `source`. Raises `BadRecipe` if
+        it is none, and a `HearthError` where the source must be read for that and cannot.
+        """
         ...
 
     def takes(self, source: Path) -> bool:
@@ -165,14 +167,15 @@ class Methods:
         for method in self:
             if method.takes(source):
                 try:
-                    return method, method.target_named(target)
+                    return method, method.target_named(target, source)
                 except HearthError as error:
                     refusals.append(error)
         if refusals:
             raise refusals[0]
         raise UnsupportedModel(
             f"{source.name} is nothing that this version can quantize.",
-            "Take the model's GGUF file in F16, BF16 or F32.",
+            "Take the model's GGUF file in F16, BF16 or F32, or its folder with config.json and "
+            "safetensors.",
             path=str(source),
         )
 

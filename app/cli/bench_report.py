@@ -91,8 +91,8 @@ class Report:
         share = found.bandwidth_share(self._setup)
         cells = (
             _rate(Spread.of(found.engine)),
-            _rate(Spread.of(found.raw)),
-            f"{found.ratio.median:.3f}",
+            _rate(Spread.of(found.raw)) if found.raw else "",
+            "" if found.ratio is None else f"{found.ratio.median:.3f}",
             "" if share is None else f"{share:.0%}",
         )
         row = "".join(cell.rjust(_WIDTH) for cell in cells)
@@ -139,8 +139,8 @@ class Report:
         return {
             **asdict(found),
             "engine_tok_per_s": asdict(Spread.of(found.engine)),
-            "raw_tok_per_s": asdict(Spread.of(found.raw)),
-            "ratio": asdict(found.ratio),
+            "raw_tok_per_s": asdict(Spread.of(found.raw)) if found.raw else None,
+            "ratio": None if found.ratio is None else asdict(found.ratio),
             "bandwidth_share": self._setup and found.bandwidth_share(self._setup),
         }
 
@@ -148,10 +148,12 @@ class Report:
 def headlines(setup: Setup, machine: Machine, date: str) -> list[str]:
     """What was measured, with what, and where."""
     info = setup.info
+    native = f"native, PyTorch {info.backend_version}"
+    library = native if info.backend == "native" else info.backend_version
     return [
         f"{info.name} · {info.quantization} · {words.size(info.size_bytes)} · "
         f"{words.count(info.parameters)} parameters",
-        f"{info.backend_version} · threads {info.threads} (prefill {info.batch_threads}) · "
+        f"{library} · threads {info.threads} (prefill {info.batch_threads}) · "
         f"{info.kv_type} KV · flash attention {setup.flash_attention} · "
         f"batch {setup.batch} / {setup.ubatch} · pool {setup.pool_tokens:,}",
         f"{machine.cpu} · {machine.usable_cores} cores · reads memory at "

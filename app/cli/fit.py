@@ -111,16 +111,22 @@ def _is_repository(model: str) -> bool:
 
 def _local(state: State, model: str, flags: Layer) -> Verdict:
     from hearth.app.library.fit import fit_of_header
+    from hearth.app.library.fit_folder import fit_of_folder
+    from hearth.backends.native.model_folder import read_model_folder
     from hearth.quant.gguf import preflight
 
     chosen = state.choose(model, flags)
     if chosen.found.remote is not None:
         url = chosen.found.remote.url
         raise click.UsageError(f"{chosen.found.name} runs at {url} and takes no memory here.")
-    header = preflight.check(chosen.found.path)
+    path, room = chosen.found.path, _room(state, downloads=False)
+    if path.is_dir():
+        folder = read_model_folder(path)
+        found = fit_of_folder(folder, chosen.spec.settings, room)
+        return Verdict(chosen.found.name, folder.size_bytes, found)
+    header = preflight.check(path)
     size = sum(part.size_bytes for part in (header, *header.shards))
-    found = fit_of_header(header, chosen.spec.settings, _room(state, downloads=False))
-    return Verdict(chosen.found.name, size, found)
+    return Verdict(chosen.found.name, size, fit_of_header(header, chosen.spec.settings, room))
 
 
 def _remote(state: State, model: str, entry: Entry | None, flags: Layer) -> Iterator[Verdict]:

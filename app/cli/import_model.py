@@ -22,7 +22,8 @@ from hearth.app.library.adopt import Way, adopt, plan_adoption
 @json_option
 @pass_state
 def import_model(state: State, source: Path, way: Way, name: str, as_json: bool) -> None:
-    """Take a GGUF file, or the one model in a folder, into the library.
+    """Take a GGUF file, or the one model in a folder, into the library; a model in safetensors is
+    a folder.
 
     It is checked first, all parts of a split model are taken, and it is there whole or not at all.
     """

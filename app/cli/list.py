@@ -35,7 +35,7 @@ def list_models(state: State, as_json: bool) -> None:
             state.output.problem(f"{model.name}: {model.error}")
     if all(model.origin in ("bundled", "remote") for model in models):
         state.output.note(
-            f"`hearth pull` shows what can be downloaded. GGUF files in {state.library.folder} are "
+            f"`hearth pull` shows what can be downloaded. Models in {state.library.folder} are "
             "listed here, too."
         )
 

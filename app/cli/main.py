@@ -21,7 +21,7 @@ COMMANDS = {
     "list": ("list", "list_models", "List the models on this machine."),
     "show": ("show", "show", "Show what is known about a model."),
     "pull": ("pull", "pull", "Download a model from the Hugging Face Hub."),
-    "import": ("import_model", "import_model", "Take a GGUF file into the library."),
+    "import": ("import_model", "import_model", "Take a model into the library."),
     "rm": ("rm", "rm", "Delete models, after saying what that frees."),
     "fit": ("fit", "fit", "Say whether a model fits this machine, and how fast it will be."),
     "quantize": ("quantize", "quantize", "Make a smaller file of a model."),

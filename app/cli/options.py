@@ -74,6 +74,10 @@ def loading_options(command: Command) -> Command:
 
 def _with_options(command: Command, declared: Sequence[Key]) -> Command:
     for key in reversed(declared):
+        if key.kind == "bool" and not key.auto:
+            names = f"{flag_of(key)}/--no-{flag_of(key)[2:]}"
+            command = click.option(names, key.name, default=None, help=_help(key))(command)
+            continue
         command = click.option(
             flag_of(key),
             key.name,
@@ -88,7 +92,8 @@ def _help(key: Key) -> str:
     text = key.help[0].upper() + key.help[1:] + "."
     default = key.shown(keys.default_of(key))
     # Some say what happens without them; of others the default is nothing.
-    return text if default in (keys.AUTO, "", (), {}, None) else f"{text} Default: {default}."
+    nothing: tuple[object, ...] = (keys.AUTO, "", (), {}, None, False)
+    return text if default in nothing else f"{text} Default: {default}."
 
 
 def offline_option(command: Command) -> Command:

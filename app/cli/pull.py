@@ -128,8 +128,8 @@ def describe_choice(menu: Menu, choice: Choice) -> str:
     return f"{headline(menu)}\n{choice.name}, {size}: {fit_words(menu.fits[choice.name])}"
 
 
-def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel | None:
-    """Download `choice`, and say how to use it; None if this version runs no such model.
+def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel:
+    """Download `choice`, and say how to use it, or why it cannot be.
 
     Raises:
         Stopped: by Ctrl+C; what came is kept.
@@ -252,20 +252,17 @@ def _choose(state: State, menu: Menu, wanted: str, *, asks: bool, yes: bool) -> 
     )
 
 
-def _welcome(state: State, choice: Choice, path: Path, told: Told) -> LocalModel | None:
+def _welcome(state: State, choice: Choice, path: Path, told: Told) -> LocalModel:
     """Say what the new model is called, or why it cannot be used."""
-    from hearth.app.library.local import describe
-    from hearth.app.library.sources import identity
+    from hearth.app.library.local import FoundModel, describe
+    from hearth.app.library.model_files import identity, stem
 
-    if choice.kind != "gguf":
-        state.output.note(
-            f"It is in {path.parent}. The native backend that runs safetensors comes with a later "
-            "version."
-        )
-        return None
+    if choice.kind == "safetensors":
+        path = path.parent
     new = identity(path)
-    found = next(model for model in state.library.found() if identity(model.path) == new)
-    model = describe(found)
+    here = (model for model in state.library.found() if identity(model.path) == new)
+    # Folders of unknown families are not listed; what is wrong with this one is said below.
+    model = describe(next(here, FoundModel(stem(path), path, "huggingface")))
     if model.error:
         state.output.problem(f"{model.name} cannot be run: {model.error}")
     elif told != "json":
@@ -273,15 +270,15 @@ def _welcome(state: State, choice: Choice, path: Path, told: Told) -> LocalModel
     return model
 
 
-def _answer(menu: Menu, choice: Choice, model: LocalModel | None) -> dict[str, Any]:
+def _answer(menu: Menu, choice: Choice, model: LocalModel) -> dict[str, Any]:
     """The object of `hearth pull --json`."""
     from hearth.app.cli.pull_choices import choice_json
 
     found = menu.repository
     return {
-        "name": model.name if model is not None else None,
-        "path": str(model.path) if model is not None else None,
-        "error": (model.error or None) if model is not None else None,
+        "name": model.name,
+        "path": str(model.path),
+        "error": model.error or None,
         "repo": found.repo_id,
         "revision": found.revision,
         "commit": found.commit,

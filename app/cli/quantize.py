@@ -37,7 +37,8 @@ class _Wish:
 
 @click.command("quantize")
 @click.argument("source", shell_complete=complete_model)
-@click.argument("type", metavar="TYPE")
+@click.argument("type", metavar="[TYPE]", required=False)
+@click.option("--to", metavar="TYPE", help="Another way to say TYPE.")
 @click.option(
     "--output",
     "-o",
@@ -70,7 +71,8 @@ class _Wish:
 def quantize(
     state: State,
     source: str,
-    type: str,  # noqa: A002 - what people call it
+    type: str | None,  # noqa: A002 - what people call it
+    to: str | None,
     output: Path | None,
     imatrix: str | None,
     tensor: tuple[str, ...],
@@ -83,15 +85,17 @@ def quantize(
     as_json: bool,
 ) -> int:
     """Make a smaller file of SOURCE: a name that `hearth list` shows, or a path to a GGUF file in
-    F16, BF16 or F32.
+    F16, BF16 or F32, or to a folder of safetensors.
 
     TYPE is what to make, such as Q4_K_M, Q6_K, Q8_0 or IQ4_XS; docs/quantize.md has them all.
     """
     from hearth.app.library.compare_quality import perplexity_change
     from hearth.quant.gguf.quantize_file import check_room, check_target
 
+    if (type is None) == (to is None):
+        raise click.UsageError("Say once which TYPE to make, such as Q4_K_M.")
     options = {"imatrix": imatrix, "tensor": list(tensor), "requantize": requantize}
-    wish = _wish(state, source, type, options, output)
+    wish = _wish(state, source, type or to or "", options, output)
     if dry_run:
         _show_plan(state, wish, as_json=as_json)
         return 0

@@ -89,7 +89,7 @@ def serve(
     """Serve models to programs that speak to OpenAI, until Ctrl+C.
 
     Requests name a model that `hearth list` shows; it is loaded when it is first asked for. MODEL
-    is loaded at once, and may be a path to a GGUF file as well.
+    is loaded at once, and may be a path as well.
     """
     import asyncio
 

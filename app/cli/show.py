@@ -1,4 +1,4 @@
-"""`hearth show`: what the header of a model says."""
+"""`hearth show`: what the headers of a model say, and whether its weights are right."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import click
 from hearth.app.cli import words
 from hearth.app.cli.options import complete_model, json_option
 from hearth.app.cli.state import State, pass_state
+from hearth.app.cli.verify import look_at_weights, verdict_lines
+from hearth.app.exit_codes import ExitCode
 from hearth.app.library.local import FoundModel
 from hearth.backends.contract import KvType
 from hearth.backends.errors import HearthError, NoChatTemplate
@@ -24,21 +26,44 @@ _TOKENS = "tokenizer.ggml.tokens"
 @click.argument("model", shell_complete=complete_model)
 @click.option("--template", is_flag=True, help="Print the chat template alone.")
 @click.option("--tensors", is_flag=True, help="List the tensors too.")
+@click.option("--verify", is_flag=True, help="Read all of it, and look for numbers that are none.")
 @json_option
 @pass_state
-def show(state: State, model: str, template: bool, tensors: bool, as_json: bool) -> None:
-    """Show what is known about MODEL: a name that `hearth list` shows, or a path to a GGUF file."""
+def show(
+    state: State, model: str, template: bool, tensors: bool, verify: bool, as_json: bool
+) -> int:
+    """Show what is known about MODEL: a name that `hearth list` shows, or a path to a GGUF file or
+    a folder of safetensors.
+
+    With --verify the exit code is 1 if something is wrong with its weights.
+    """
     found = state.library.resolve(model)
     if found.remote is not None:
+        if verify:
+            raise click.UsageError(f"{found.name} runs elsewhere: its weights are not here.")
         _show_remote(state, found.remote, as_json=as_json)
-        return
-    header = preflight.check(found.path)
+        return ExitCode.OK
+    if found.path.is_dir():
+        from hearth.app.cli.show_folder import describe_folder
+
+        facts = describe_folder(found, tensors=tensors)
+    else:
+        facts = describe(found, preflight.check(found.path), tensors=tensors)
+    chat_template = facts.pop("template")
     if template and not as_json:
-        if header.chat_template is None:
+        if chat_template is None:
             raise NoChatTemplate(f"{found.name} has no chat template.")
-        state.output.data(header.chat_template)
-        return
-    facts = describe(found, header, tensors=tensors, template=template)
+        state.output.data(chat_template)
+        return ExitCode.OK
+    if template:
+        facts["template"] = chat_template
+    if verify:
+        facts["verified"] = look_at_weights(state, found.path, found.name)
+    _print(state, facts, as_json=as_json)
+    return ExitCode.FAILED if verify and not facts["verified"]["sound"] else ExitCode.OK
+
+
+def _print(state: State, facts: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         state.output.json(facts)
         return
@@ -46,7 +71,10 @@ def show(state: State, model: str, template: bool, tensors: bool, as_json: bool)
     for title, text in ((title, line(facts)) for title, line in _LINES):
         if text:
             state.output.data(f"{title:{width}}  {text}")
-    if tensors:
+    if "verified" in facts:
+        for line in verdict_lines(facts["verified"]):
+            state.output.data(f"{'weights':{width}}  {line}")
+    if "tensors" in facts:
         state.output.data("")
         rows = [("TENSOR", "TYPE", "SHAPE", "SIZE")]
         rows += [
@@ -76,10 +104,8 @@ def _show_remote(state: State, remote: RemoteServer, *, as_json: bool) -> None:
             state.output.data(f"{title:7}  {value}")
 
 
-def describe(
-    found: FoundModel, header: GgufFile, *, tensors: bool, template: bool
-) -> dict[str, Any]:
-    """The object of `hearth show --json`, with the list of tensors and the template on request."""
+def describe(found: FoundModel, header: GgufFile, *, tensors: bool) -> dict[str, Any]:
+    """The object of `hearth show --json`, with the template, and the list of tensors on request."""
     chat_template = header.chat_template
     tokens = header.value(_TOKENS)
     facts: dict[str, Any] = {
@@ -104,8 +130,7 @@ def describe(
         "gguf_version": header.version,
         "tensor_count": len(header.all_tensors),
     }
-    if template:
-        facts["template"] = chat_template
+    facts["template"] = chat_template
     if tensors:
         facts["tensors"] = [
             {"name": t.name, "type": t.type.name, "shape": list(t.shape), "size_bytes": t.nbytes}
@@ -160,7 +185,7 @@ _LINES = (
     (
         "tokenizer",
         lambda facts: (
-            f"{facts['tokenizer']} ({facts['pre_tokenizer'] or 'default'}), "
+            f"{facts['tokenizer'] or 'none'} ({facts['pre_tokenizer'] or 'default'}), "
             f"{facts['vocabulary'] or 0:,} tokens"
         ),
     ),

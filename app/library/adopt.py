@@ -1,24 +1,33 @@
-"""Importing a model file into the library folder: checked first, and there whole or not at all."""
+"""Importing a model into the library folder: checked first, and there whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from hearth.app.library.cache_layout import sync_folder
 from hearth.app.library.errors import DiskFull
-from hearth.app.library.formats import PICKLE_SUFFIXES, require_gguf
+from hearth.app.library.formats import PICKLE_SUFFIXES, model_at
 from hearth.app.library.local import Library
-from hearth.app.library.sources import SHARD, SUFFIX, gguf_files, identity, stem
+from hearth.app.library.model_files import (
+    SHARD,
+    SUFFIX,
+    identity,
+    model_files,
+    model_paths,
+    stem,
+)
 from hearth.app.machine import free_disk_bytes
 from hearth.app.paths import private_folder
-from hearth.backends.errors import HearthError, ModelNotFound, UnsupportedModel
+from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.quant.gguf import preflight
 
 Way = Literal["copy", "move", "link"]
@@ -41,7 +50,8 @@ class Adoption:
 
     Attributes:
         name: under which the library will show it.
-        files: where each file lies, and where it will, the first shard first.
+        files: where each file lies, and where it will, the first shard first; of a folder that is
+            linked to, the folder alone.
         size_bytes: of all files.
         way: copy; move, which leaves nothing behind; link, which leaves the files where they are.
         folder: of the library.
@@ -55,7 +65,8 @@ class Adoption:
 
 
 def plan_adoption(source: Path, library: Library, way: Way = "copy", name: str = "") -> Adoption:
-    """How the model at `source`, a GGUF file or a folder that holds one, comes into `library`.
+    """How the model at `source`, a GGUF file or a folder that holds one model, comes into
+    `library`; a model in safetensors becomes a folder there.
 
     All of its structure is checked as before a load, and every shard must be there.
 
@@ -64,35 +75,31 @@ def plan_adoption(source: Path, library: Library, way: Way = "copy", name: str =
 
     Raises:
         ModelNotFound: nothing lies there, or a folder holds no model or several.
-        UnsupportedModel: a pickle or safetensors file, or no language model; the reason is named.
+        UnsupportedModel: a pickle, or a model that no runner knows; the reason is named.
         CorruptFile: it is damaged, or a shard is missing.
         ImportRefused: its name cannot be used, or is used already.
         DiskFull: a copy would not fit; both numbers are in `data`.
     """
     source = source.expanduser().absolute()
-    first = _model_in(source) if source.is_dir() else source
-    require_gguf(first)
-    header = preflight.check(first)
-    paths = [first, *(shard.path for shard in header.shards)]
+    first = model_at(_model_in(source) if source.is_dir() else source)
     known = {identity(model.path) for model in library.found() if model.origin == "library"}
     if identity(first) in known:
         raise ImportRefused(f"{first} is in the library already.", "`hearth list` shows its name.")
     called = _name_of(name or stem(first))
-    files = tuple((path, library.folder / _file_name(called, path)) for path in paths)
-    for _, target in files:
+    files, size_bytes = (_of_folder if first.is_dir() else _of_gguf)(first, library, called, way)
+    adoption = Adoption(called, files, size_bytes, way, library.folder)
+    for target in _tops(adoption):
         if os.path.lexists(target):
             raise ImportRefused(
                 f"The library has a file {target.name} already.",
                 "Give the new one another name (`hearth import --name`), or delete that one first.",
             )
-    size_bytes = sum(part.size_bytes for part in (header, *header.shards))
-    adoption = Adoption(called, files, size_bytes, way, library.folder)
     _require_room(adoption)
     return adoption
 
 
 def adopt(adoption: Adoption, on_progress: Callable[[int], None] = lambda done: None) -> Path:
-    """Do it; returns the model's file in the library.
+    """Do it; returns the model's file or folder in the library.
 
     Files are written under temporary names, made safe against a power cut, and then renamed, the
     first shard last: a model is in the library whole or not at all. What an import that was killed
@@ -109,13 +116,15 @@ def adopt(adoption: Adoption, on_progress: Callable[[int], None] = lambda done: 
     temporary = folder / f".import-{os.getpid()}-{secrets.token_hex(4)}"
     temporary.mkdir(mode=0o700)
     try:
-        staged = _stage(adoption, temporary, on_progress)
-        for path, target in reversed(staged):
-            _rename_new(path, target)
+        _stage(adoption, temporary, on_progress)
+        for target in reversed(_tops(adoption)):
+            staged = temporary / target.name
+            if staged.is_dir() and not staged.is_symlink():
+                sync_folder(staged)
+            _rename_new(staged, target)
         sync_folder(folder)
         if adoption.way == "move":
-            for origin, _ in adoption.files:
-                origin.unlink(missing_ok=True)
+            _leave(adoption)
     except OSError as error:
         raise ImportRefused(
             f"{error.filename or adoption.name} cannot be imported: {error.strerror}.",
@@ -123,29 +132,69 @@ def adopt(adoption: Adoption, on_progress: Callable[[int], None] = lambda done: 
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return adoption.files[0][1]
+    return _tops(adoption)[0]
 
 
 _LINK_HINT = "This system or file system may know no links: copy it (without --link)."
 
 
-def _stage(
-    adoption: Adoption, temporary: Path, on_progress: Callable[[int], None]
-) -> Sequence[tuple[Path, Path]]:
-    """Each file in the temporary folder, with its place in the library.
+def _of_gguf(
+    first: Path, library: Library, name: str, way: Way
+) -> tuple[tuple[tuple[Path, Path], ...], int]:
+    """The files of a GGUF with their places in the library, and their bytes. Raises as
+    `plan_adoption`.
+    """
+    header = preflight.check(first)
+    paths = [first, *(shard.path for shard in header.shards)]
+    files = tuple((path, library.folder / _file_name(name, path)) for path in paths)
+    return files, sum(part.size_bytes for part in (header, *header.shards))
+
+
+def _of_folder(
+    folder: Path, library: Library, name: str, way: Way
+) -> tuple[tuple[tuple[Path, Path], ...], int]:
+    """The same of a folder of safetensors."""
+    from hearth.backends.native.model_folder import read_model_folder
+
+    read_model_folder(folder)
+    place = library.folder / name
+    paths = model_files(folder)
+    size_bytes = sum(path.stat().st_size for path in paths)
+    if way == "link":
+        return ((folder, place),), size_bytes
+    return tuple((path, place / path.relative_to(folder)) for path in paths), size_bytes
+
+
+def _tops(adoption: Adoption) -> list[Path]:
+    """What will be new in the library folder itself: files, or one folder."""
+    folder = adoption.folder
+    names = (target.relative_to(folder).parts[0] for _, target in adoption.files)
+    return [folder / name for name in dict.fromkeys(names)]
+
+
+def _leave(adoption: Adoption) -> None:
+    """Remove what was moved from where it lay, and folders that are empty then."""
+    for origin, _ in adoption.files:
+        origin.unlink(missing_ok=True)
+    for origin, target in reversed(adoption.files):
+        if target.parent != adoption.folder:
+            with contextlib.suppress(OSError):  # Something else is in it.
+                origin.parent.rmdir()
+
+
+def _stage(adoption: Adoption, temporary: Path, on_progress: Callable[[int], None]) -> None:
+    """Each file in the temporary folder, at the place that it will have in the library's.
 
     A moved file on the same disk gets a second name, so that a move that is killed loses nothing.
     """
-    staged = []
     done = 0
     for origin, target in adoption.files:
-        path = temporary / target.name
+        path = temporary / target.relative_to(adoption.folder)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if adoption.way == "link":
             path.symlink_to(os.path.realpath(origin))
         elif adoption.way == "copy" or not _second_name(origin, path):
             done = _copy(origin, path, done, on_progress)
-        staged.append((path, target))
-    return staged
 
 
 def _second_name(origin: Path, path: Path) -> bool:
@@ -189,12 +238,14 @@ def _rename_new(path: Path, target: Path) -> None:
 
 
 def _model_in(folder: Path) -> Path:
-    """The only model of `folder`. Raises as `plan_adoption`."""
-    found = gguf_files(folder)
+    """The only model of `folder`, which may be `folder` itself. Raises as `plan_adoption`."""
+    found = model_paths(folder)
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(path.relative_to(folder).as_posix() for path in found[:8])
+        # Where the folder is one of them, it can only be named by its weights.
+        shown = (next(folder.glob("*.safetensors")) if path == folder else path for path in found)
+        names = ", ".join(path.relative_to(folder).as_posix() for path in islice(shown, 8))
         raise ModelNotFound(f"{folder} holds {len(found)} models.", f"Import one of them: {names}.")
     try:
         suffixes = {path.suffix.lower() for path in folder.iterdir()}
@@ -205,18 +256,9 @@ def _model_in(folder: Path) -> Path:
             f"{folder} holds parts of a split model, but not its first.",
             "Put all of its files there, from -00001-of- on.",
         )
-    if ".safetensors" in suffixes:
-        raise UnsupportedModel(
-            f"{folder} holds safetensors; the native backend that runs them comes with a later "
-            "version.",
-            "Take the GGUF form of the model.",
-        )
-    if suffixes & set(PICKLE_SUFFIXES):
-        raise UnsupportedModel(
-            f"{folder} holds pickle files, which can run any code when they are loaded: refused.",
-            "Take the GGUF form of the model.",
-        )
-    raise ModelNotFound(f"{folder} holds no GGUF file.", "Name the file, or its folder.")
+    if suffixes & {".safetensors", *PICKLE_SUFFIXES}:
+        return model_at(folder)  # Says what is missing, or refused.
+    raise ModelNotFound(f"{folder} holds no model.", "Name the file, or its folder.")
 
 
 def _name_of(text: str) -> str:

@@ -106,3 +106,9 @@ class QueueUnreadable(HearthError):
     """The file of the queue of downloads is damaged."""
 
     code = "queue_unreadable"
+
+
+class FileTrouble(HearthError):
+    """A file could not be read or written."""
+
+    code = "file_trouble"

@@ -1,4 +1,4 @@
-"""What the headers of model files say, kept so that listing them does not read each one again."""
+"""What the headers of models say, kept so that listing them does not read each one again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from hearth.app.library.model_files import model_files
 from hearth.app.paths import private_folder
 
 MOST: Final = 1000
@@ -51,25 +52,17 @@ class KnownFacts:
 
         Raises:
             OSError: it cannot be read.
-            CorruptFile, UnsupportedModel: as `preflight.check`; that is not remembered.
+            CorruptFile, UnsupportedModel: as `preflight.check` or `read_model_folder`; that is not
+                remembered.
         """
-        from hearth.quant.gguf import preflight
-
-        before = _state(path)
+        is_folder = path.is_dir()
+        before = _folder_states(path) if is_folder else _state(path)
         entry = self._entries.pop(str(path), None)
         if entry is not None and entry["states"] == _states(path, len(entry["states"])):
             self._entries[str(path)] = entry  # at the end now: it was asked for last
             return HeaderFacts(**entry["facts"])
-        header = preflight.check(path)
-        facts = HeaderFacts(
-            sum(part.size_bytes for part in (header, *header.shards)),
-            header.file_type_name,
-            header.architecture,
-            header.parameter_count,
-            header.context_length,
-        )
-        states = _states(path, 1 + len(header.shards))
-        if states is not None and states[0] == before:
+        facts, states = _read_folder(path) if is_folder else _read_gguf(path)
+        if states is not None and before == (states if is_folder else states[0]):
             self._entries[str(path)] = {"states": states, "facts": asdict(facts)}
             self._is_changed = True
         return facts
@@ -87,6 +80,36 @@ class KnownFacts:
         except OSError:
             return  # the next list takes longer, and `hearth doctor` tells of such folders
         self._is_changed = False
+
+
+def _read_gguf(path: Path) -> tuple[HeaderFacts, Sequence[_State] | None]:
+    """The facts of a GGUF, and the states of its files afterwards."""
+    from hearth.quant.gguf import preflight
+
+    header = preflight.check(path)
+    facts = HeaderFacts(
+        sum(part.size_bytes for part in (header, *header.shards)),
+        header.file_type_name,
+        header.architecture,
+        header.parameter_count,
+        header.context_length,
+    )
+    return facts, _states(path, 1 + len(header.shards))
+
+
+def _read_folder(path: Path) -> tuple[HeaderFacts, Sequence[_State] | None]:
+    """The same of a folder of safetensors."""
+    from hearth.backends.native.model_folder import read_model_folder
+
+    found = read_model_folder(path)
+    facts = HeaderFacts(
+        found.size_bytes,
+        found.stored,
+        found.architecture,
+        found.parameters,
+        found.config.context,
+    )
+    return facts, _folder_states(path)
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:
@@ -113,11 +136,21 @@ def _checked(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _states(first: Path, count: int) -> Sequence[_State] | None:
-    """The states of the `count` files of a model; None where one is missing."""
+    """The states of the `count` files of a model; None where one is missing or more."""
     from hearth.quant.gguf.shards import shard_path
 
+    if first.is_dir():
+        folder_states = _folder_states(first)
+        return folder_states if folder_states and len(folder_states) == count else None
     rest = [shard_path(first, index, count) for index in range(1, count)]
     states = [None if path is None else _state(path) for path in (first, *rest)]
+    found = [state for state in states if state is not None]
+    return found if len(found) == len(states) else None
+
+
+def _folder_states(folder: Path) -> Sequence[_State] | None:
+    """The states of the files of a model in safetensors; None where one cannot be asked."""
+    states = [_state(path) for path in model_files(folder)]
     found = [state for state in states if state is not None]
     return found if len(found) == len(states) else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.guess import FileFacts, GuessedFacts, shape_for
@@ -210,10 +210,21 @@ def fit_of_download(facts: FileFacts, settings: ModelSettings, room: Room) -> Fi
     return fit_of(use, room, plan, largest, facts.read_bytes, facts.size_bytes)
 
 
+class Planned(Protocol):
+    """What of a runner's plan the verdict needs."""
+
+    @property
+    def context(self) -> int: ...
+    @property
+    def kv_type(self) -> str: ...
+    @property
+    def kv_bytes_per_token(self) -> int: ...
+
+
 def fit_of(
     use: MemoryUse,
     room: Room,
-    plan: ContextPlan,
+    plan: Planned,
     largest_context: int,
     read_bytes: int,
     download_bytes: int = 0,

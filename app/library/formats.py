@@ -4,55 +4,45 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hearth.app.library.model_files import CONFIG, WEIGHTS, entries, is_model_folder
 from hearth.backends.errors import CorruptFile, ModelNotFound, UnsupportedModel
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 _GGUF_MAGIC = b"GGUF"
 _ZIP_MAGIC = b"PK\x03\x04"  # torch.save writes a zip archive that holds a pickle
 _PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
-_USE_GGUF = (
-    "Take the GGUF form of the model; most repositories of GGUF files carry it in their name."
-)
+_USE_ANOTHER = "Take the model as safetensors or GGUF; most repositories have one of them."
 
 
-def require_gguf(path: Path) -> None:
-    """Return if `path` starts as a GGUF file does. Before it is loaded, all of it is checked.
+def model_at(path: Path) -> Path:
+    """The model that `path` means: a file that starts as a GGUF does, a folder with a configuration
+    and safetensors, or the folder of such a file. Before it is loaded, all of it is checked.
 
     Raises:
         ModelNotFound: nothing lies there.
-        UnsupportedModel: a folder, a pickle, safetensors or something else; the reason is named.
+        UnsupportedModel: a pickle, a folder without a model, or something else; the reason is
+            named.
         CorruptFile: called .gguf, but does not start as one.
     """
     if path.is_dir():
-        raise UnsupportedModel(
-            f"{path} is a folder. This version runs single GGUF files.",
-            "Name the .gguf file in it. Folders of safetensors come with the native backend in a "
-            "later version.",
-        )
-    try:
-        with path.open("rb") as file:
-            start = file.read(16)
-    except FileNotFoundError:
-        raise ModelNotFound(
-            f"There is no file {path}.", "Check the path.", path=str(path)
-        ) from None
-    except OSError as error:
-        raise ModelNotFound(
-            f"{path} cannot be read: {error.strerror}.", "Check its permissions."
-        ) from error
+        if not is_model_folder(path):
+            raise _no_model_in(path)
+        return path
+    start = _start_of(path)
     if start.startswith(_GGUF_MAGIC):
-        return
+        return path
     suffix = path.suffix.lower()
     if suffix in PICKLE_SUFFIXES or start.startswith((*_PICKLE_STARTS, _ZIP_MAGIC)):
         raise UnsupportedModel(
             f"{path} is refused: a file of this kind (pickle) can run any code when it is loaded.",
-            _USE_GGUF,
+            _USE_ANOTHER,
         )
-    if suffix == ".safetensors":
+    if suffix == WEIGHTS:
+        if is_model_folder(path.parent):
+            return path.parent
         raise UnsupportedModel(
-            f"{path} is a safetensors file; the native backend that runs them comes with a later "
-            "version.",
-            _USE_GGUF,
+            f"{path} is a safetensors file without the {CONFIG} of a model beside it.",
+            f"Put {CONFIG} and tokenizer.json of the same model into its folder.",
         )
     if suffix == ".gguf":
         raise CorruptFile(
@@ -61,4 +51,43 @@ def require_gguf(path: Path) -> None:
             f"{_GGUF_MAGIC.hex(' ')}.",
             field="magic",
         )
-    raise UnsupportedModel(f"{path} is not a model file that this version can run.", _USE_GGUF)
+    raise UnsupportedModel(f"{path} is not a model file that this version can run.", _USE_ANOTHER)
+
+
+def _start_of(path: Path) -> bytes:
+    """The first bytes of a file. Raises `ModelNotFound`."""
+    try:
+        with path.open("rb") as file:
+            return file.read(16)
+    except FileNotFoundError:
+        raise ModelNotFound(
+            f"There is no file {path}.", "Check the path.", path=str(path)
+        ) from None
+    except OSError as error:
+        raise ModelNotFound(
+            f"{path} cannot be read: {error.strerror}.", "Check its permissions."
+        ) from error
+
+
+def _no_model_in(folder: Path) -> UnsupportedModel:
+    """The error for a folder, by what it holds instead."""
+    names = [entry.name for entry in entries(folder)]
+    suffixes = {Path(name).suffix.lower() for name in names}
+    if ".gguf" in suffixes:
+        return UnsupportedModel(
+            f"{folder} is a folder with GGUF files.", "Name the .gguf file in it."
+        )
+    if WEIGHTS in suffixes:
+        return UnsupportedModel(
+            f"{folder} has safetensors, but not the {CONFIG} of a model.",
+            f"Put {CONFIG} and tokenizer.json of the same model into it.",
+        )
+    if suffixes & set(PICKLE_SUFFIXES):
+        return UnsupportedModel(
+            f"{folder} holds pickle files, which can run any code when they are loaded: refused.",
+            _USE_ANOTHER,
+        )
+    return UnsupportedModel(
+        f"{folder} is a folder without a model.",
+        f"Name a GGUF file, or a folder with {CONFIG} and safetensors.",
+    )

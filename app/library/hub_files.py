@@ -11,6 +11,7 @@ from typing import Final, Literal
 from hearth.app.library.errors import ChoiceNotFound, RefusedRepository, RepositoryNotFound
 from hearth.app.library.formats import PICKLE_SUFFIXES
 from hearth.app.library.hub import Repository, RepositoryFile
+from hearth.app.library.model_files import BESIDE_WEIGHTS, POOLING
 from hearth.app.nearest import nearest
 
 Group = Literal["small", "balanced", "large"]
@@ -41,23 +42,6 @@ _BITS: Final = {
 _BEST_BITS: Final = _BITS["Q4_K_M"]
 _SMALL_BELOW: Final = 4.0
 _LARGE_FROM: Final = 6.2
-_WITH_SAFETENSORS: Final = frozenset(
-    {
-        "config.json",
-        "generation_config.json",
-        "model.safetensors.index.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "tokenizer.model",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "vocab.json",
-        "vocab.txt",
-        "merges.txt",
-        "chat_template.json",
-        "chat_template.jinja",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +265,8 @@ def _safetensors(repository: Repository) -> list[Choice]:
     weights = [file for file in top if file.path.endswith(".safetensors")]
     usual = [file for file in weights if file.path.startswith("model")]
     weights = usual or weights  # Some have the same weights a second time, as consolidated*.
-    beside = [file for file in top if file.path in _WITH_SAFETENSORS]
+    beside = [file for file in top if file.path in BESIDE_WEIGHTS]
+    beside += [file for file in repository.files if file.path == POOLING]
     if not weights or "config.json" not in {file.path for file in beside}:
         return []
     files = (*beside, *weights)

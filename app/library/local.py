@@ -10,31 +10,30 @@ from pathlib import Path
 from typing import Literal
 
 from hearth.app.library.facts import KnownFacts
-from hearth.app.library.formats import PICKLE_SUFFIXES, require_gguf
-from hearth.app.library.sources import (
+from hearth.app.library.formats import PICKLE_SUFFIXES, model_at
+from hearth.app.library.model_files import (
     SUFFIX,
-    Source,
-    Store,
-    StoredModel,
-    gguf_files,
+    WEIGHTS,
     has_quant,
     identity,
+    model_files,
+    model_paths,
     stem,
-    stored_models,
 )
+from hearth.app.library.sources import Source, Store, StoredModel, stored_models
 from hearth.app.nearest import nearest
 from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.backends.remote.server import RemoteServer
 
 BUNDLED = ("guide", "guide-draft")
 Origin = Literal["bundled", "library", "path", "remote"] | Store
-MODEL_SUFFIXES = (SUFFIX, ".safetensors", *PICKLE_SUFFIXES)
+MODEL_SUFFIXES = (SUFFIX, WEIGHTS, *PICKLE_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model file on this machine; what was read from its header, or why it could not be. Of a
-    remote model, which is not asked, only where it is.
+    """A model on this machine, a GGUF file or a folder of safetensors; what was read from its
+    headers, or why it could not be. Of a remote model, which is not asked, only where it is.
     """
 
     name: str
@@ -54,7 +53,7 @@ class LocalModel:
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """Which file, or which model of another machine, a name or path stands for."""
+    """Which file or folder, or which model of another machine, a name or path stands for."""
 
     name: str
     path: Path
@@ -68,8 +67,8 @@ class FoundModel:
 
 
 class Library:
-    """The bundled models, the remote ones, the GGUF files in one folder and its subfolders, and
-    what other programs keep on this machine.
+    """The bundled models, the remote ones, the GGUF files and folders of safetensors in one folder
+    and its subfolders, and what other programs keep on this machine.
 
     Args:
         folder: the library folder; need not exist.
@@ -101,11 +100,13 @@ class Library:
         return self._given_bundled or bundled_folder()
 
     def found(self) -> list[FoundModel]:
-        """Every model by name, without opening a model file or a connection: bundled ones, remote
-        ones, those of the library folder, and those of other programs that are not there too.
+        """Every model by name, without reading weights or opening a connection: bundled ones,
+        remote ones, those of the library folder, and those of other programs that are not there
+        too.
 
-        A name is that of the file without suffix; where two would have the same, it begins with the
-        folder, and where that is not enough, it is the file's own with its suffix. A model of
+        A name is that of the folder, or of the file without suffix; where two would have the same,
+        it begins with the folder above, and where that is not enough, it is the file's own with its
+        suffix. A model of
         another program never takes the name of one before it: then its own begins with its
         repository, or with whose it is.
         """
@@ -118,7 +119,7 @@ class Library:
             FoundModel(remote.name, Path(remote.url, "models", remote.name), "remote", remote)
             for remote in self._remotes
         ]
-        paths = sorted(gguf_files(self.folder), key=lambda path: (stem(path).lower(), path))
+        paths = sorted(self._in_folder(), key=lambda path: (stem(path).lower(), path))
         stems = Counter(stem(path).lower() for path in paths)
         stems.update((*BUNDLED, *(remote.name.lower() for remote in self._remotes)))
         taken = {model.name.lower() for model in models}
@@ -132,6 +133,10 @@ class Library:
             taken.add(name.lower())
             models.append(FoundModel(name, path, "library"))
         return [*models, *self._elsewhere(taken | ambiguous, {identity(path) for path in paths})]
+
+    def _in_folder(self) -> Iterator[Path]:
+        """The models of the library folder, which is itself none."""
+        return (path for path in model_paths(self.folder) if path != self.folder)
 
     def _elsewhere(
         self, taken: set[str], here: set[tuple[int, int] | None]
@@ -168,7 +173,7 @@ class Library:
         Raises:
             ModelNotFound: with the nearest names and how to add one; also when two models go by
                 that name.
-            UnsupportedModel, CorruptFile: a path to something that is no GGUF file.
+            UnsupportedModel, CorruptFile: a path to something that is no model.
         """
         if _looks_like_path(name_or_path):
             return _at(Path(name_or_path).expanduser())
@@ -216,8 +221,9 @@ class Library:
         )
         return ModelNotFound(
             f'There is no model "{name}".',
-            f"{guess}`hearth list` shows the models that are here. {way} A .gguf file can also be "
-            f"put into {self.folder}, or run by its path: hearth run ./model.gguf.",
+            f"{guess}`hearth list` shows the models that are here. {way} A .gguf file, or a "
+            f"folder of safetensors, can also be put into {self.folder}, or run by its path: "
+            "hearth run ./model.gguf.",
             name=name,
             nearest=near,
             **({"pull": command} if command else {}),
@@ -235,7 +241,7 @@ def _names(stored: StoredModel) -> Iterator[str]:
 
 def _usable(model: FoundModel) -> FoundModel:
     if model.remote is None:
-        require_gguf(model.path)
+        model_at(model.path)
     return model
 
 
@@ -269,13 +275,21 @@ def describe(model: FoundModel, facts: KnownFacts | None = None) -> LocalModel:
         return LocalModel(model.name, model.path, model.origin, 0, url=model.remote.url)
     known = LocalModel(model.name, model.path, model.origin, 0, repo=model.repo)
     try:
-        known = replace(known, size_bytes=model.path.stat().st_size)
+        known = replace(known, size_bytes=_size_on_disk(model.path))
         found = (facts or KnownFacts(None)).of(model.path)
     except OSError as error:
         return replace(known, size_bytes=0, error=error.strerror or str(error))
     except HearthError as error:
         return replace(known, error=error.message)
     return replace(known, **asdict(found))
+
+
+def _size_on_disk(path: Path) -> int:
+    """Raises OSError where there is nothing."""
+    size_bytes = path.stat().st_size
+    if not path.is_dir():
+        return size_bytes
+    return sum(file.stat().st_size for file in model_files(path) if file.suffix == WEIGHTS)
 
 
 def _looks_like_path(text: str) -> bool:
@@ -287,5 +301,5 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _at(path: Path) -> FoundModel:
-    require_gguf(path)
-    return FoundModel(stem(path), path.absolute(), "path")
+    model = model_at(path.absolute())
+    return FoundModel(stem(model), model, "path")

@@ -97,21 +97,25 @@ def fit_of_entry(entry: Entry, settings: Settings, room: Room) -> Fit:
 
 
 def fit_of_file(path: Path, name: str, settings: Settings, room: Room) -> Fit:
-    """How the model in the GGUF file `path` suits this machine.
+    """How the model at `path`, a GGUF file or a folder of safetensors, suits this machine.
 
     Raises:
         ModelNotFound: the file is not there any more, or is not ours to read.
         CorruptFile, UnsupportedModel: it cannot be read.
         SettingsError, InvalidParameter: the settings cannot be used.
     """
+    from hearth.app.library.fit_folder import fit_of_folder
+    from hearth.backends.native.model_folder import read_model_folder
     from hearth.quant.gguf import preflight
 
+    load = _load(settings, name)
     try:
-        header = preflight.check(path)
+        if path.is_dir():
+            return fit_of_folder(read_model_folder(path), load, room)
+        return fit_of_header(preflight.check(path), load, room)
     except OSError as error:
         why = f"{path} cannot be read: {error.strerror or error}."
         raise ModelNotFound(why, "Read the list of models anew.") from error
-    return fit_of_header(header, _load(settings, name), room)
 
 
 def _load(settings: Settings, name: str) -> ModelSettings:

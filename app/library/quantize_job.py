@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hearth.backends.errors import HearthError
+from hearth.app.library.errors import FileTrouble
 from hearth.quant.methods import methods
 
 if TYPE_CHECKING:
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 MODULE: Final = "hearth.app.library.quantize_job"
 _ETA_AFTER_S: Final = 1.0
 """Before that, what is left cannot be told from what was done."""
-
-
-class FileTrouble(HearthError):
-    """A file could not be read or written."""
-
-    code = "file_trouble"
 
 
 def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:

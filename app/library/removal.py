@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hearth.app.library.local import FoundModel, Library
-from hearth.app.library.sources import SHARD, identity
+from hearth.app.library.model_files import SHARD, identity, model_files
 from hearth.backends.errors import HearthError
 from hearth.quant.gguf.quantize_file import manifest_path
 from hearth.quant.gguf.shards import shard_path
@@ -122,14 +122,15 @@ def _checked(removal: Removal) -> Removal:
 
 
 def _from_library(model: FoundModel, folder: Path) -> Removal:
-    paths = _shards(model.path)
+    paths = _files_of(model.path)
     manifest = manifest_path(model.path)
-    if manifest.is_file():
+    if manifest.is_file() and not model.path.is_dir():
         paths.append(manifest)
     keeps = []
     for path in paths:
         if path.is_symlink():
-            keeps.append(f"{path.name} is a link; the file it leads to stays: {_target(path)}.")
+            what = "folder" if path.is_dir() else "file"
+            keeps.append(f"{path.name} is a link; the {what} it leads to stays: {_target(path)}.")
         elif _links(path) > 1:
             keeps.append(f"{path.name} has another name elsewhere, under which it stays.")
     return Removal(
@@ -145,7 +146,7 @@ def _from_library(model: FoundModel, folder: Path) -> Removal:
 def _from_cache(model: FoundModel, cache: Path) -> Removal:
     """The snapshot's links, and each blob that no other file of the repository leads to."""
     folder = cache / model.path.relative_to(cache).parts[0]
-    files = _shards(model.path)
+    files = _files_of(model.path)
     ours = set(files)
     used = {identity(path) for path in _files(folder / "snapshots") if path not in ours}
     blobs = {identity(path): path for path in _files(folder / "blobs")}
@@ -167,6 +168,13 @@ def _from_cache(model: FoundModel, cache: Path) -> Removal:
         else:
             frees_bytes += _bytes_of(path)
     return Removal(model.name, tuple(paths), frees_bytes, tuple(keeps), folder, is_cached=True)
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The files of a model; of a folder that is a link, the link."""
+    if not path.is_dir():
+        return _shards(path)
+    return [path] if path.is_symlink() else model_files(path)
 
 
 def _shards(path: Path) -> list[Path]:

@@ -1,12 +1,14 @@
 """Models that other programs keep on this machine: used in place, never written to.
 
-Where they lie is looked up anew each time, since those programs come and go. No model file is
-opened here, and what cannot be read is left out: a foreign store's trouble is not ours.
+Where they lie is looked up anew each time, since those programs come and go. No weights are opened
+here, and what cannot be read is left out: a foreign store's trouble is not ours. Of safetensors,
+stores have much that is no language model, so only what the native runner knows is listed.
 
 Layouts: the Hugging Face cache as in `cache_layout`; LM Studio
-(`<publisher>/<repository>/<file>.gguf`); Ollama (`manifests/<host>/<namespace>/<name>/<tag>`, an
-OCI manifest whose layers lie under `blobs/`); llama.cpp (`<org>_<repository>_<file>.gguf`, all in
-one folder, beside `manifest=<org>=<repository>=<tag>.json`).
+(`<publisher>/<repository>/<file>.gguf`, or safetensors there); Ollama
+(`manifests/<host>/<namespace>/<name>/<tag>`, an OCI manifest whose layers lie under `blobs/`);
+llama.cpp (`<org>_<repository>_<file>.gguf`, all in one folder, beside
+`manifest=<org>=<repository>=<tag>.json`).
 """
 
 from __future__ import annotations
@@ -15,19 +17,17 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hearth.app.library.cache_layout import hub_cache
+from hearth.app.library.model_files import SHARD, SUFFIX, entries, identity, model_paths, stem
+from hearth.backends.errors import HearthError
 
 Store = Literal["huggingface", "lmstudio", "ollama", "llama.cpp", "folder"]
 
-SUFFIX = ".gguf"
-SHARD = re.compile(r"-(\d{5})-of-\d{5}(?=\.gguf$)", re.IGNORECASE)
-MAX_DEPTH = 8
-MAX_ENTRIES = 100_000
 _NO_MODELS = ("mmproj", "imatrix")  # projectors and importance matrices, which no one can chat with
 _HUB_PREFIX = "models--"
 _OLLAMA_HOST = "registry.ollama.ai"
@@ -47,10 +47,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model file in a source.
+    """A model in a source.
 
     Attributes:
-        path: the file; of a split model its first.
+        path: the file, of a split model its first, or the folder of safetensors.
         name: short, and not unique.
         store: whose it is.
         repo: the repository on the Hub that it came from, `org/name`; empty if that is not known.
@@ -102,87 +102,42 @@ def stored_models(sources: Iterable[Source]) -> Iterator[StoredModel]:
                 yield model
 
 
-def identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of the file behind `path`; None if there is none."""
+def _models_in(root: Path) -> list[Path]:
+    """The models below `root`: no projectors and the like, and no folders that cannot be run."""
+    return [
+        path
+        for path in model_paths(root)
+        if not path.name.lower().startswith(_NO_MODELS)
+        and (path.name.lower().endswith(SUFFIX) or _is_known(path))
+    ]
+
+
+def _is_known(folder: Path) -> bool:
+    """The native runner knows the family of the model in `folder`, and this variant of it."""
+    from hearth.backends.native.model_folder import read_config
+
     try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino
-
-
-def stem(path: Path) -> str:
-    """The name of a model file without suffix and part number."""
-    name = SHARD.sub("", path.name)
-    return name[: -len(SUFFIX)] if name.lower().endswith(SUFFIX) else name
-
-
-def has_quant(path: Path, quant: str) -> bool:
-    """The name of the model file says that it is of type `quant`, such as Q4_K_M."""
-    return bool(re.search(rf"(?:^|[-._]){re.escape(quant)}$", stem(path), re.IGNORECASE))
-
-
-def gguf_files(root: Path) -> list[Path]:
-    """The GGUF files below `root`, of a split model the first, sorted.
-
-    Looks `MAX_DEPTH` levels deep and at `MAX_ENTRIES` entries at most, into no hidden folder, and
-    into no folder twice, so that links in a circle end.
-    """
-    found: list[Path] = []
-    pending = [(root, 0)]
-    visited: set[tuple[int, int] | None] = {None}
-    entries = 0
-    while pending:
-        folder, depth = pending.pop()
-        place = identity(folder)
-        if place in visited:
-            continue
-        visited.add(place)
-        for entry in _entries(folder):
-            entries += 1
-            if entries > MAX_ENTRIES:
-                return sorted(found)
-            if entry.name.lower().endswith(SUFFIX):
-                part = SHARD.search(entry.name)
-                if part is None or int(part[1]) == 1:
-                    found.append(Path(entry.path))
-            elif depth < MAX_DEPTH and not entry.name.startswith(".") and _is_folder(entry):
-                pending.append((Path(entry.path), depth + 1))
-    return sorted(found)
-
-
-def _entries(folder: Path) -> Sequence[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except (OSError, ValueError):
-        return ()
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
+        read_config(folder)
+    except (HearthError, OSError):
         return False
-
-
-def _model_files(root: Path) -> list[Path]:
-    return [path for path in gguf_files(root) if not path.name.lower().startswith(_NO_MODELS)]
+    return True
 
 
 def _hugging_face(folder: Path) -> Iterator[StoredModel]:
     """Files of the commits that a branch points to come before those of others, which bear the
     beginning of their commit in their name.
     """
-    for repo_entry in _entries(folder):
+    for repo_entry in entries(folder):
         if not repo_entry.name.startswith(_HUB_PREFIX):
             continue
         repo = repo_entry.name.removeprefix(_HUB_PREFIX).replace("--", "/", 1)
         current = _branch_commits(Path(repo_entry.path, "refs"))
-        snapshots = _entries(Path(repo_entry.path, "snapshots"))
+        snapshots = entries(Path(repo_entry.path, "snapshots"))
         names: set[str] = set()
         for snapshot in sorted(snapshots, key=lambda entry: entry.name not in current):
-            for path in _model_files(Path(snapshot.path)):
+            for path in _models_in(Path(snapshot.path)):
+                if path.suffix.lower() != SUFFIX and path != Path(snapshot.path):
+                    continue  # A part of something else, such as what a picture model reads with.
                 name = stem(path)
                 inside = path.relative_to(snapshot.path).as_posix()
                 if inside in names:
@@ -193,7 +148,7 @@ def _hugging_face(folder: Path) -> Iterator[StoredModel]:
 
 def _branch_commits(refs: Path) -> set[str]:
     found = set()
-    for entry in _entries(refs):
+    for entry in entries(refs):
         try:
             if entry.is_file():
                 found.add(Path(entry.path).read_bytes()[:64].decode("ascii", "replace").strip())
@@ -203,9 +158,10 @@ def _branch_commits(refs: Path) -> set[str]:
 
 
 def _lm_studio(folder: Path) -> Iterator[StoredModel]:
-    for path in _model_files(folder):
+    for path in _models_in(folder):
         inside = path.relative_to(folder).parts
-        repo = "/".join(inside[:2]) if len(inside) == 3 else ""
+        is_file = path.name.lower().endswith(SUFFIX)
+        repo = "/".join(inside[:2]) if len(inside) == (3 if is_file else 2) else ""
         yield StoredModel(path, stem(path), "lmstudio", repo)
 
 
@@ -234,10 +190,10 @@ def _ollama(folder: Path) -> Iterator[StoredModel]:
 
 
 def _tags(manifests: Path) -> Iterator[tuple[str, str, str, str]]:
-    for host in _entries(manifests):
-        for namespace in _entries(Path(host.path)):
-            for name in _entries(Path(namespace.path)):
-                for tag in _entries(Path(name.path)):
+    for host in entries(manifests):
+        for namespace in entries(Path(host.path)):
+            for name in entries(Path(namespace.path)):
+                for tag in entries(Path(name.path)):
                     yield host.name, namespace.name, name.name, tag.name
 
 
@@ -257,13 +213,13 @@ def _ollama_blob(folder: Path, manifest: Path) -> Path | None:
 
 
 def _llama_cpp(folder: Path) -> Iterator[StoredModel]:
-    entries = _entries(folder)
+    found = entries(folder)
     repos = {
         f"{parts[1]}_{parts[2]}_": f"{parts[1]}/{parts[2]}"
-        for entry in entries
+        for entry in found
         if len(parts := entry.name.removesuffix(".json").split("=")) == 4 and parts[0] == "manifest"
     }
-    for entry in entries:
+    for entry in found:
         path = Path(entry.path)
         part = SHARD.search(entry.name)
         if not entry.name.lower().endswith(SUFFIX) or (part is not None and int(part[1]) != 1):
@@ -275,8 +231,9 @@ def _llama_cpp(folder: Path) -> Iterator[StoredModel]:
 
 
 def _any_folder(folder: Path) -> Iterator[StoredModel]:
-    for path in _model_files(folder):
-        yield StoredModel(path, stem(path), "folder")
+    for path in model_paths(folder):
+        if not path.name.lower().startswith(_NO_MODELS):
+            yield StoredModel(path, stem(path), "folder")
 
 
 _READERS = {

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hearth.app.library.local import FoundModel, LocalModel, describe
+from hearth.app.library.model_files import model_files
 
 _Version = tuple[int, int]
-"""Size in bytes and time of the last change in nanoseconds."""
+"""Size in bytes and time of the last change in nanoseconds, of all files of a folder."""
 
 
 class Facts:
@@ -44,7 +45,8 @@ class Facts:
 
 def _version(path: Path) -> _Version | None:
     try:
-        found = path.stat()
+        parts = model_files(path) if path.is_dir() else (path,)
+        found = [part.stat() for part in parts]
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return sum(one.st_size for one in found), max((one.st_mtime_ns for one in found), default=0)

@@ -87,7 +87,7 @@ def _model(model: FoundModel, facts: LocalModel) -> Json:
 
 def _details(facts: LocalModel) -> Json:
     return {
-        "format": "gguf",
+        "format": "safetensors" if facts.path.is_dir() else "gguf",
         "family": facts.architecture,
         "families": [facts.architecture] if facts.architecture else [],
         "parameter_size": _size(facts.parameters),

@@ -106,7 +106,7 @@ class LibraryActions:
         screen = self._screen
         library = screen.services.library
         typed = await screen.app.push_screen_wait(
-            AskLine("Import a model", placeholder="a GGUF file, or a folder with one")
+            AskLine("Import a model", placeholder="a GGUF file, or a folder with a model")
         )
         if not typed:
             return

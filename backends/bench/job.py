@@ -29,7 +29,7 @@ class Job:
     """Where verdicts about this machine are kept."""
     tests: tuple[TestKind, ...] = TEST_KINDS
     repeats: int = 5
-    """Pairs of one measurement of the engine and one of the raw loop."""
+    """Pairs of one measurement of the engine and one of the raw loop, where there is one."""
     sessions: tuple[int, ...] = (1, 2, 4, 8, 16)
     prompt_tokens: int = 512
     """Of "pp"."""
@@ -64,9 +64,9 @@ class Setup:
     pool_tokens: int
     """n_ctx of both contexts, one unified pool each."""
     flash_attention: str
-    """on, off or auto (the library decides)."""
+    """on, off or auto (the library decides); of the native runner: by PyTorch."""
     weight_bytes: int
-    """Of all tensors."""
+    """Of all tensors; 0: not known."""
     mixture: bool
     """A mixture of experts: a token does not read all weights."""
     read_bytes_per_s: float
@@ -106,12 +106,15 @@ class Measured:
     """That one measurement computed, all sessions together."""
     engine: tuple[float, ...]
     raw: tuple[float, ...]
+    """Empty where the runner has no raw loop."""
     cached_tokens: int = 0
     """Prompt tokens that the engine did not compute, because another session held them."""
 
     @property
-    def ratio(self) -> Spread:
-        """Engine to raw loop, pair by pair."""
+    def ratio(self) -> Spread | None:
+        """Engine to raw loop, pair by pair; None without one."""
+        if not self.raw:
+            return None
         pairs = zip(self.engine, self.raw, strict=True)
         return Spread.of(tuple(engine / raw for engine, raw in pairs))
 
@@ -119,7 +122,7 @@ class Measured:
         """Of the time that reading all weights takes at the measured memory bandwidth, what a step
         of the engine takes: 1 is the limit of decoding. None where it is no such limit.
         """
-        if self.kind == "pp" or setup.mixture or not setup.read_bytes_per_s:
+        if self.kind == "pp" or setup.mixture or not setup.read_bytes_per_s * setup.weight_bytes:
             return None
         steps_per_s = Spread.of(self.engine).median / self.sessions
         return steps_per_s * setup.weight_bytes / setup.read_bytes_per_s

@@ -1,4 +1,6 @@
-"""Two sides measured in pairs: A B, B A, A B ..., so that neither has the quieter machine."""
+"""Two sides measured in pairs: A B, B A, A B ..., so that neither has the quieter machine; or the
+engine alone.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,24 @@ def alternate(
     return tuple(results[0]), tuple(results[1])
 
 
-def measure(case: Case, engine: EngineSide, raw: RawLoop, repeats: int) -> Measured:
-    """`case` on both sides, after one untimed measurement of each.
+Side = EngineSide | RawLoop
+
+
+def measure(case: Case, engine: EngineSide, raw: RawLoop | None, repeats: int) -> Measured:
+    """`case` on both sides, or on the engine alone, after one untimed measurement of each.
 
     Both begin with the same tokens in each session, and compute the same number in each step.
     """
     prompts = random_prompts(case, engine.usable_tokens)
-    engine.clear()
-    raw.clear()
+    _clear(engine, raw)
     if case.gen_tokens == 0:
         return _measure_prompt(case, prompts[0], engine, raw, repeats)
     histories = engine.start(prompts, case.shared_tokens, case.tokens(repeats))
     cached = engine.cached_tokens
-    raw.start(histories, case.shared_tokens)
+    if raw is not None:
+        raw.start(histories, case.shared_tokens)
 
-    def rate(side: EngineSide | RawLoop) -> float:
+    def rate(side: Side) -> float:
         if case.fresh:
             side.clear()
             if isinstance(side, EngineSide):
@@ -50,11 +55,8 @@ def measure(case: Case, engine: EngineSide, raw: RawLoop, repeats: int) -> Measu
                 side.start(histories, case.shared_tokens)
         return case.sessions * case.gen_tokens / side.decode(case.gen_tokens)
 
-    rate(engine)
-    rate(raw)
-    rates = alternate(lambda: rate(engine), lambda: rate(raw), repeats)
-    engine.clear()
-    raw.clear()
+    rates = _rates(rate, engine, raw, repeats)
+    _clear(engine, raw)
     return Measured(
         case.name,
         case.kind,
@@ -67,18 +69,32 @@ def measure(case: Case, engine: EngineSide, raw: RawLoop, repeats: int) -> Measu
 
 
 def _measure_prompt(
-    case: Case, prompt: list[int], engine: EngineSide, raw: RawLoop, repeats: int
+    case: Case, prompt: list[int], engine: EngineSide, raw: RawLoop | None, repeats: int
 ) -> Measured:
-    def rate(side: EngineSide | RawLoop) -> float:
+    def rate(side: Side) -> float:
         side.clear()
         return len(prompt) / side.prefill(prompt)
 
-    rate(engine)
-    rate(raw)
-    rates = alternate(lambda: rate(engine), lambda: rate(raw), repeats)
-    engine.clear()
-    raw.clear()
+    rates = _rates(rate, engine, raw, repeats)
+    _clear(engine, raw)
     return Measured(case.name, case.kind, 1, 0, len(prompt), *rates)
+
+
+def _rates(
+    rate: Callable[[Side], float], engine: EngineSide, raw: RawLoop | None, repeats: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """`repeats` rates of each side that there is, after one that does not count."""
+    rate(engine)
+    if raw is None:
+        return tuple(rate(engine) for _ in range(repeats)), ()
+    rate(raw)
+    return alternate(lambda: rate(engine), lambda: rate(raw), repeats)
+
+
+def _clear(engine: EngineSide, raw: RawLoop | None) -> None:
+    engine.clear()
+    if raw is not None:
+        raw.clear()
 
 
 def random_prompts(case: Case, usable: NDArray[np.int64]) -> list[list[int]]:

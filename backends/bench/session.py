@@ -11,15 +11,12 @@ from hearth.backends.bench.cases import Case, cases, check_job, pool_tokens
 from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.bench.job import Job, Message, Progress, Setup, Skipped
 from hearth.backends.bench.measure import measure
+from hearth.backends.bench.model_facts import ModelFacts, read_facts
 from hearth.backends.bench.raw_llama import RawLoop
 from hearth.backends.contract import ModelSpec
-from hearth.backends.errors import InternalError, InvalidParameter, ModelNotFound
-from hearth.backends.llamacpp import recurrent
 from hearth.backends.llamacpp.params import KEPT_STATES
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.runners import Loaded, open_model
-from hearth.quant.gguf import preflight
-from hearth.quant.gguf.file import GgufFile
 
 _FLASH_ATTENTION = {-1: "auto", 0: "off", 1: "on"}
 
@@ -32,10 +29,10 @@ def run_tests(job: Job) -> Iterator[Message]:
         HearthError: what `open_model` raises.
     """
     check_job(job)
-    header = read_header(job.spec)
+    facts = read_facts(job)
     possible: list[Case] = []
     for case in cases(job):
-        reason = impossible(case, job, header)
+        reason = impossible(case, job, facts)
         if reason:
             yield Skipped(case.name, reason)
         else:
@@ -43,7 +40,7 @@ def run_tests(job: Job) -> Iterator[Message]:
     if not possible:
         return
     yield Progress(f"loading {job.spec.name or Path(job.spec.path).stem}")
-    with opened(job, header, possible) as bench:
+    with opened(job, facts, possible) as bench:
         yield bench.setup
         for case in possible:
             room = bench.room
@@ -60,22 +57,10 @@ def run_tests(job: Job) -> Iterator[Message]:
             yield measure(case, bench.engine, bench.raw, job.repeats)
 
 
-def read_header(spec: ModelSpec) -> GgufFile:
-    """The header of the model's file. Raises `ModelNotFound`, or what `preflight.check` does."""
-    if spec.backend != "llamacpp":
-        raise InvalidParameter(
-            "backend", f"The raw loop beside the {spec.backend} backend is not there."
-        )
-    path = Path(spec.path)
-    if not path.is_file():
-        raise ModelNotFound(f"There is no file {path}.", "`hearth list` shows the models you have.")
-    return preflight.check(path)
-
-
-def impossible(case: Case, job: Job, header: GgufFile) -> str:
+def impossible(case: Case, job: Job, facts: ModelFacts) -> str:
     """Why `case` cannot be measured on this model under these settings; empty if it can."""
     asked = job.spec.settings.context
-    limit = asked or header.context_length
+    limit = asked or facts.context
     need = case.tokens(job.repeats)
     if limit and need > limit:
         whose = "--ctx" if asked else "the model's context"
@@ -83,25 +68,29 @@ def impossible(case: Case, job: Job, header: GgufFile) -> str:
     return ""
 
 
-def sized(job: Job, header: GgufFile, wanted: list[Case]) -> ModelSpec:
-    """`job.spec` with context, sessions and pool as large as `wanted` need; the pool is made whole
-    at load, so that no measurement waits for it to grow.
+def sized(job: Job, facts: ModelFacts, wanted: list[Case]) -> ModelSpec:
+    """The model's spec with context, sessions and pool as large as `wanted` need; the pool is made
+    whole at load, so that no measurement waits for it to grow.
+
+    Raises:
+        InvalidParameter, UnsupportedModel: a KV type that the runner or model cannot have.
     """
     settings = job.spec.settings
     pool = pool_tokens(wanted, job.repeats)
     context = max(case.tokens(job.repeats) for case in wanted)
     sessions = max(case.sessions for case in wanted)
-    kv_bytes = header.kv_bytes_per_token(settings.kv_type, settings.kv_type)
+    if settings.kv_type in facts.kv_refusals:
+        raise facts.kv_refusals[settings.kv_type]
     # Recurrent states come out of the same budget, with some for kept prefixes.
-    states = recurrent.state_bytes(header) * (2 * sessions + KEPT_STATES)
+    states = facts.state_bytes * (2 * sessions + KEPT_STATES)
     return replace(
-        job.spec,
+        replace(facts.spec, settings=settings),
         settings=replace(
             settings,
             context=context,
             max_sessions=sessions,
             kv_pool="static",
-            kv_budget_bytes=pool * kv_bytes + states or None,
+            kv_budget_bytes=pool * facts.kv_bytes[settings.kv_type] + states or None,
         ),
     )
 
@@ -112,7 +101,8 @@ class Bench:
 
     loaded: Loaded
     engine: EngineSide
-    raw: RawLoop
+    raw: RawLoop | None
+    """None: the runner's library has no bare loop of its own."""
     setup: Setup
 
     @property
@@ -124,22 +114,33 @@ class Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.raw.close()
+        if self.raw is not None:
+            self.raw.close()
         self.loaded.runner.close()
 
 
-def opened(job: Job, header: GgufFile, wanted: list[Case]) -> Bench:
+def opened(job: Job, facts: ModelFacts, wanted: list[Case]) -> Bench:
     """Load the model once for both sides.
 
     Raises:
         DoesNotFit: the weights or two pools need more memory than there is.
         HearthError: what else `open_model` raises.
     """
-    loaded = open_model(sized(job, header, wanted), Path(job.cache_dir))
+    loaded = open_model(sized(job, facts, wanted), Path(job.cache_dir))
     runner = loaded.runner
     if not isinstance(runner, LlamaRunner):
-        runner.close()
-        raise InternalError(f"The raw loop cannot run beside a {type(runner).__name__}.")
+        info = runner.info
+        setup = Setup(
+            info=loaded.info,
+            batch=info.max_batch_tokens,
+            ubatch=info.max_batch_tokens,
+            pool_tokens=info.pool_tokens,
+            flash_attention="by PyTorch",
+            weight_bytes=facts.weight_bytes,
+            mixture=facts.mixture,
+            read_bytes_per_s=read_bytes_per_s(loaded.info.threads),
+        )
+        return Bench(loaded, EngineSide(loaded), None, setup)
     try:
         raw = RawLoop(
             runner.model,
@@ -157,8 +158,8 @@ def opened(job: Job, header: GgufFile, wanted: list[Case]) -> Bench:
         ubatch=runner.plan.ubatch,
         pool_tokens=runner.store.context.cells,
         flash_attention=_FLASH_ATTENTION[runner.plan.flash_attention],
-        weight_bytes=sum(tensor.nbytes for tensor in header.all_tensors),
-        mixture=bool(header.value(f"{header.architecture}.expert_count", 0)),
+        weight_bytes=facts.weight_bytes,
+        mixture=facts.mixture,
         read_bytes_per_s=read_bytes_per_s(runner.threads),
     )
     return Bench(loaded, EngineSide(loaded), raw, setup)

@@ -8,6 +8,7 @@ both are tokens per second of all sessions together.
 
 from __future__ import annotations
 
+import importlib.metadata
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +19,12 @@ from hearth.backends.bench.cases import Case, cases, check_job
 from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.bench.job import Choice, Job, Message, Progress, Skipped, Tuned
 from hearth.backends.bench.measure import random_prompts
-from hearth.backends.bench.session import impossible, read_header, sized
+from hearth.backends.bench.model_facts import ModelFacts, read_facts
+from hearth.backends.bench.session import impossible, sized
 from hearth.backends.contract import KvType
-from hearth.backends.errors import DoesNotFit, InvalidParameter, UnsupportedModel
-from hearth.backends.llamacpp.lib import load_library
-from hearth.backends.llamacpp.threads import candidates, usable_cores, usable_threads
+from hearth.backends.errors import DoesNotFit, InvalidParameter
 from hearth.backends.runners import open_model
-from hearth.quant.gguf.file import GgufFile
+from hearth.backends.threads import candidates, usable_cores, usable_threads
 
 CHUNKS = (512, 256, 128)
 """The library's default first: of two that are as fast, the earlier one is chosen."""
@@ -54,21 +54,21 @@ def tune(job: Job) -> Iterator[Message]:
         HearthError: what `open_model` raises.
     """
     check_job(job)
-    header = read_header(job.spec)
+    facts = read_facts(job)
     for case in (_prompt_case(job), *_decode_cases(job, job.sessions)):
-        reason = impossible(case, job, header)
+        reason = impossible(case, job, facts)
         if reason:
             raise InvalidParameter("prompt_tokens", f"{case.name} {reason}.", "Measure less.")
     found: list[Speeds] = []
     for kv_type in KV_TYPES:
-        reason = _refusal(job, header, kv_type)
+        reason = _refusal(job, facts, kv_type)
         if reason:
             yield Skipped(f"KV {kv_type}", reason)
             continue
         speeds = Speeds(kv_type, {}, {})
-        yield from _measure_kv_type(job, speeds)
+        yield from _measure_kv_type(job, facts, speeds)
         found.append(speeds)
-    yield choose(found, job, load_library().version)
+    yield choose(found, job, _library_version(facts))
 
 
 def thread_counts() -> list[int]:
@@ -76,33 +76,43 @@ def thread_counts() -> list[int]:
     return candidates(usable_cores(), usable_threads())
 
 
-def _refusal(job: Job, header: GgufFile, kv_type: KvType) -> str:
+def _refusal(job: Job, facts: ModelFacts, kv_type: KvType) -> str:
     """Why this model cannot run with `kv_type` under these settings; empty if it can."""
     if kv_type != "f16" and job.spec.settings.flash_attention is False:
         return "it needs flash attention, which is switched off"
-    try:
-        header.kv_bytes_per_token(kv_type, kv_type)
-    except UnsupportedModel as error:
-        return error.message
-    return ""
+    refused = facts.kv_refusals.get(kv_type)
+    return refused.message if refused is not None else ""
 
 
-def _measure_kv_type(job: Job, speeds: Speeds) -> Iterator[Message]:
+def _library_version(facts: ModelFacts) -> str:
+    """As `ModelInfo.backend_version` says it."""
+    if facts.runner == "native":
+        return importlib.metadata.version("torch")
+    from hearth.backends.llamacpp.lib import load_library
+
+    return load_library().version
+
+
+def _measure_kv_type(job: Job, facts: ModelFacts, speeds: Speeds) -> Iterator[Message]:
     for threads in thread_counts():
         sessions = job.sessions
         for chunk in CHUNKS:
             yield Progress(f"{speeds.kv_type} KV · {threads} threads · chunk {chunk}")
-            decoded = _measure_load(job, speeds, threads, chunk, sessions)
+            decoded = _measure_load(job, facts, speeds, threads, chunk, sessions)
             yield from decoded
             sessions = ()  # a chunk does not matter to decode
 
 
 def _measure_load(
-    job: Job, speeds: Speeds, threads: int, chunk: int, sessions: tuple[int, ...]
+    job: Job,
+    facts: ModelFacts,
+    speeds: Speeds,
+    threads: int,
+    chunk: int,
+    sessions: tuple[int, ...],
 ) -> Iterator[Message]:
     """Load once, and measure prefill with `chunk` and decode of `sessions`."""
     prompt, decodes = _prompt_case(job), _decode_cases(job, sessions)
-    header = read_header(job.spec)
     settings = replace(
         job.spec.settings,
         kv_type=speeds.kv_type,
@@ -111,7 +121,7 @@ def _measure_load(
         max_batch_tokens=chunk,
     )
     wanted = replace(job, spec=replace(job.spec, settings=settings))
-    loaded = open_model(sized(wanted, header, [prompt, *decodes]), Path(job.cache_dir))
+    loaded = open_model(sized(wanted, facts, [prompt, *decodes]), Path(job.cache_dir))
     try:
         side = EngineSide(loaded)
         speeds.prefill[threads, chunk] = _prefill_rate(side, prompt, job.repeats)

@@ -22,12 +22,12 @@ from hearth.backends.json_file import write_json
 from hearth.backends.llamacpp import selftest
 from hearth.backends.llamacpp.attention_choice import Attention
 from hearth.backends.llamacpp.facts import GgufFacts
-from hearth.backends.llamacpp.memory import available_bytes
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan, head_sizes, plan_context
 from hearth.backends.llamacpp.probe_model import Heads, write_attention
 from hearth.backends.llamacpp.runner import LlamaRunner
-from hearth.backends.llamacpp.threads import usable_cores
+from hearth.backends.memory import available_bytes
+from hearth.backends.threads import usable_cores
 from hearth.quant.gguf.reader import read_header
 
 log = logging.getLogger(__name__)

@@ -121,7 +121,7 @@ class LlamaContext:
         if not self._handle:
             raise DoesNotFit(
                 f"llama.cpp cannot make a context of {cells:,} tokens: {log.said()}",
-                "Use a smaller --ctx or --kv-type q8_0.",
+                "Set a smaller context (--ctx), or kv_type q8_0 (--kv-type).",
                 context=cells,
             )
         self._memory = self._api.llama_get_memory(self._handle)

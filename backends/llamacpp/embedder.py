@@ -21,9 +21,9 @@ from hearth.backends.errors import (
 )
 from hearth.backends.llamacpp.context import Batch
 from hearth.backends.llamacpp.lib import set_fields
-from hearth.backends.llamacpp.memory import available_bytes
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import CELL_ALIGNMENT, MAX_THREADS, START_CELLS, ContextPlan
+from hearth.backends.memory import available_bytes
 
 MAX_WHOLE_TOKENS = 8192
 """Longest text of a model whose attention looks both ways: it must be computed in one piece."""

@@ -13,11 +13,11 @@ from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.backends.llamacpp import attention, footprint, selftest
 from hearth.backends.llamacpp.facts import has_rank_head
 from hearth.backends.llamacpp.lib import load_library
-from hearth.backends.llamacpp.memory import available_bytes
 from hearth.backends.llamacpp.model import LlamaModel, Progress
 from hearth.backends.llamacpp.params import ContextPlan, check_settings, gpu_layers, plan_context
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
+from hearth.backends.memory import available_bytes
 from hearth.backends.runners import Loaded
 from hearth.backends.text.output.families import takes_tools, thinks
 from hearth.backends.text.tokenizer import Tokenizer

@@ -219,5 +219,5 @@ def _load_error(path: Path, said: str) -> HearthError:
     if "cannot be used as main model" in lowered:
         return UnsupportedModel(reason, "Choose the language model file, not its projector.")
     if "alloc" in lowered or "out of memory" in lowered:
-        return DoesNotFit(reason, "Use a smaller quantization, or fewer --gpu-layers.")
+        return DoesNotFit(reason, "Use a smaller quantization, or fewer gpu_layers (--gpu-layers).")
     return CorruptFile(reason)

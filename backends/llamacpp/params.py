@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import get_args
 
+from hearth.backends import settings_checks
 from hearth.backends.contract import KvPool, KvType, ModelSettings
-from hearth.backends.errors import DoesNotFit, InvalidParameter, UnsupportedModel
+from hearth.backends.errors import (
+    DoesNotFit,
+    InvalidParameter,
+    UnsupportedModel,
+    UnsupportedParameter,
+)
 from hearth.backends.llamacpp.facts import GgufFacts
 from hearth.backends.llamacpp.recurrent import state_bytes
+from hearth.backends.settings_checks import MAX_CONTEXT
 
 MAX_THREADS = 512
 """GGML_MAX_N_THREADS of ggml.h."""
-MAX_CONTEXT = 1 << 24
-MAX_BATCH = 8192
 MAX_SEQUENCES = 256
 """LLAMA_MAX_SEQ of llama-cparams.h: sequence ids of one context."""
 UBATCH = 512
@@ -88,19 +92,22 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
 
     Raises:
         InvalidParameter: with the name of the field and its bounds.
+        UnsupportedParameter: it is a setting of the native runner.
     """
-    _in_range("context", settings.context, 1, MAX_CONTEXT)
-    _in_range("threads", settings.threads, 1, MAX_THREADS)
-    _in_range("batch_threads", settings.batch_threads, 1, MAX_THREADS)
-    _in_range("gpu_layers", settings.gpu_layers, 0, 1 << 20)
-    _in_range("max_batch_tokens", settings.max_batch_tokens, 1, MAX_BATCH)
-    _in_range("max_sessions", settings.max_sessions, 1, max_sequences)
-    _in_range("max_waiting", settings.max_waiting, 0, 1 << 20)
-    _in_range("kv_budget_bytes", settings.kv_budget_bytes, 1, 1 << 60)
-    _is_positive("target_itl_ms", settings.target_itl_ms, math.inf)
-    _is_positive("memory_fraction", settings.memory_fraction, 1.0)
-    _is_one_of("kv_type", settings.kv_type, get_args(KvType))
-    _is_one_of("kv_pool", settings.kv_pool, get_args(KvPool))
+    settings_checks.check_settings(settings, max_sequences)
+    if settings.dtype is not None:
+        raise UnsupportedParameter(
+            "dtype",
+            f"llama.cpp runs weights as the file has them, so there is no dtype {settings.dtype}.",
+            "Leave dtype unset, or run the model with --backend native.",
+        )
+    if settings.deterministic:
+        raise UnsupportedParameter(
+            "deterministic",
+            "llama.cpp does not promise that answers are independent of what runs beside them.",
+            "Run the model with --backend native, or in llama.cpp's exact mode: kv_type f32 "
+            "(--kv-type) and flash_attention false.",
+        )
     if _BLOCK[settings.kv_type] > 1 and settings.flash_attention is False:
         raise InvalidParameter(
             "flash_attention",
@@ -139,7 +146,7 @@ def plan_context(
     if wanted < 1:
         raise UnsupportedModel(
             "The file does not say what context length the model was trained for.",
-            "Set one with --ctx.",
+            "Set the context (--ctx).",
         )
     slots = settings.max_sessions
     a_state = state_bytes(facts)
@@ -197,7 +204,8 @@ def gpu_layers(settings: ModelSettings, supports_gpu: bool) -> int:
             "gpu_layers",
             f"{settings.gpu_layers} GPU layers were asked for, "
             "but this build of llama.cpp has no GPU.",
-            "Use --gpu-layers auto, or install a Metal or CUDA build (`hearth doctor`).",
+            "Set gpu_layers to auto (--gpu-layers), or install a Metal or CUDA build "
+            "(`hearth doctor`).",
         )
     if settings.gpu_layers is not None:
         return settings.gpu_layers
@@ -297,7 +305,8 @@ def _allowed_by_budget(settings: ModelSettings, costs: _Costs, wanted: int) -> i
         raise DoesNotFit(
             f"{what}, {asked:,} tokens, needs {need:,} bytes for keys and values; the KV budget "
             f"is {budget:,} bytes.",
-            f"Use --kv-budget {need} or more, or a smaller --ctx or --kv-type.",
+            f"Set kv_budget to {need} or more (--kv-budget), or a smaller context (--ctx) or "
+            "kv_type (--kv-type).",
             needed_bytes=need,
             available_bytes=budget,
             context=wanted,
@@ -324,38 +333,15 @@ def _notices(
     return tuple(notices)
 
 
-def _is_positive(name: str, value: float, most: float) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value <= most or math.isinf(value):
-        bound = "" if math.isinf(most) else f" and at most {most:g}"
-        raise InvalidParameter(name, f"{name} is {value!r}; it must be a number above 0{bound}.")
-
-
-def _is_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InvalidParameter(
-            name, f"{name} {value!r} is not known.", f"Use one of {', '.join(sorted(known))}."
-        )
-
-
-def _in_range(name: str, value: int | None, low: int, high: int) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidParameter(
-            name, f"{name} is {value!r}; it must be a whole number in {low}..{high}."
-        )
-
-
 def _does_not_fit(
     settings: ModelSettings, wanted: int, fits: int, costs: _Costs, usable: int
 ) -> DoesNotFit:
     need = costs.bytes_of(wanted)
     hint = "Use a smaller quantization of the model"
     if fits > 0:
-        hint = f"Use --ctx {fits} or less"
+        hint = f"Set the context to {fits} or less (--ctx {fits})"
         if settings.kv_type in ("f16", "f32"):
-            hint += ", --kv-type q8_0"
+            hint += ", or kv_type to q8_0 (--kv-type)"
         hint += ", or a smaller quantization"
     return DoesNotFit(
         f"A context of {wanted:,} tokens needs {need / 1e9:.2f} GB with the weights; "

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hearth.backends import threads as thread_counts
 from hearth.backends.contract import Pooling
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.engine.sequence_cache import SequenceCache
@@ -19,16 +20,15 @@ from hearth.backends.errors import (
     UnsupportedParameter,
 )
 from hearth.backends.llamacpp import embedder
-from hearth.backends.llamacpp import threads as thread_counts
 from hearth.backends.llamacpp.attention_choice import Attention, choice_of, with_flash
 from hearth.backends.llamacpp.context import Batch, LlamaContext
 from hearth.backends.llamacpp.embedder import Embedder
-from hearth.backends.llamacpp.memory import available_bytes
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import COMPUTE_BYTES, ContextPlan
 from hearth.backends.llamacpp.side_prefill import LlamaSidePrefill
 from hearth.backends.llamacpp.store import LlamaStore
-from hearth.backends.llamacpp.threads import ThreadChoice, measure_threads
+from hearth.backends.memory import available_bytes
+from hearth.backends.threads import ThreadChoice, measure_threads
 
 log = logging.getLogger(__name__)
 

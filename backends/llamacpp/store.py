@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from hearth.backends.engine.runner import RunnerLost, SavedState
 from hearth.backends.errors import Busy, DoesNotFit, InternalError
 from hearth.backends.llamacpp.context import LlamaContext, State
-from hearth.backends.llamacpp.memory import available_bytes
 from hearth.backends.llamacpp.model import ModelFacts
 from hearth.backends.llamacpp.params import ContextPlan
 from hearth.backends.llamacpp.state_layout import UnknownLayout, turned
+from hearth.backends.memory import available_bytes
 
 SAVE_MARGIN_BYTES = 256 << 20
 """What must be free beside a saved state: states are a convenience, memory for a step is not."""
@@ -273,6 +273,7 @@ def _cannot_move(old_cells: int, cells: int, why: str) -> Busy:
     )
     return Busy(
         f"The KV pool cannot {to}: {why}.",
-        "Try again when another request is done, close other programs, or use a smaller --ctx.",
+        "Try again when another request is done, close other programs, or set a smaller context "
+        "(--ctx).",
         retry_after_s=1.0,
     )

@@ -181,7 +181,7 @@ class GgufFile:
                 "kv type",
                 f"has attention heads of {length} elements, which {type_name} cannot store: "
                 f"it needs a multiple of {kind.block_elements}",
-                "Use --kv-type f16.",
+                "Set kv_type to f16 (--kv-type).",
             )
         return length // kind.block_elements * kind.block_bytes
 

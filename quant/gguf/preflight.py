@@ -34,7 +34,15 @@ def check(path: str | Path) -> GgufFile:
         UnsupportedModel: well formed, but not a loadable language model.
         OSError: the file cannot be opened.
     """
-    file = with_shards(read_header(path))
+    return check_model(with_shards(read_header(path)))
+
+
+def check_model(file: GgufFile) -> GgufFile:
+    """`file`, a header that was read with its shards, found fit to be loaded.
+
+    Raises:
+        CorruptFile, UnsupportedModel: as `check`.
+    """
     kind = file.value("general.type", "model")
     if kind in _NOT_MODELS:
         raise unsupported(

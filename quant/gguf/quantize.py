@@ -25,8 +25,9 @@ from hearth.quant.gguf.quantize_types import (
     role_of,
     trimmed,
 )
+from hearth.quant.gguf.source import WeightSource
 from hearth.quant.gguf.types import TensorType, ValueType
-from hearth.quant.gguf.writer import Layout, lay_out, metadata_bytes, pair_bytes
+from hearth.quant.gguf.writer import Layout, lay_out, pair_bytes
 
 _QUANTIZATION_VERSION = 2
 """`GGML_QNT_VERSION`: how blocks are laid out."""
@@ -47,9 +48,8 @@ class TensorPlan:
     """Differs from `type` where the rows are not made of such blocks."""
     path: Path
     """The file of the source that holds it."""
-    start: int
-    """The byte of that file where it begins."""
     source_bytes: int
+    """As the source's header has it."""
     size_bytes: int
     weighted: bool
     """The importance matrix knows it."""
@@ -72,7 +72,7 @@ class TensorPlan:
 class QuantizePlan:
     """What will be made, to the byte."""
 
-    source: GgufFile
+    source: WeightSource
     recipe: Recipe
     matrix: ImportanceMatrix | None
     tensors: tuple[TensorPlan, ...]
@@ -86,8 +86,8 @@ class QuantizePlan:
 
     @property
     def source_bytes(self) -> int:
-        """Of the source, all its parts."""
-        return sum(part.size_bytes for part in (self.source, *self.source.shards))
+        """Of the source, all its files."""
+        return sum(file.size_bytes for file in self.source.files)
 
     @property
     def weights_bytes(self) -> int:
@@ -122,13 +122,16 @@ class QuantizePlan:
         Raises:
             UnsupportedModel: the model's heads cannot be stored in `kv_type`.
         """
-        return self.weights_bytes + context * self.source.kv_bytes_per_token(kv_type, kv_type)
+        return self.weights_bytes + context * self.source.header.kv_bytes_per_token(
+            kv_type, kv_type
+        )
 
     def facts(self, *, tensors: bool = False) -> dict[str, Any]:
         """The plan as JSON values, with a list of the tensors on request."""
+        header = self.source.header
         facts: dict[str, Any] = {
-            "source": str(self.source.path),
-            "source_type": self.source.file_type_name,
+            "source": str(header.path),
+            "source_type": header.file_type_name,
             "source_bytes": self.source_bytes,
             "source_bits_per_weight": round(self.source_bits_per_weight, 3),
             "type": self.recipe.mix.name,
@@ -137,8 +140,8 @@ class QuantizePlan:
             "size_bytes": self.size_bytes,
             "bits_per_weight": round(self.bits_per_weight, 3),
             "parameters": self.parameters,
-            "memory_bytes": self.memory_bytes(self.source.context_length),
-            "memory_context": self.source.context_length,
+            "memory_bytes": self.memory_bytes(header.context_length),
+            "memory_context": header.context_length,
             "types": {kind.name: count for kind, count in self.types.most_common()},
             "fallbacks": [tensor.name for tensor in self.fallbacks],
         }
@@ -157,7 +160,7 @@ class QuantizePlan:
 
 
 def plan(
-    source: GgufFile,
+    source: WeightSource,
     recipe: Recipe,
     matrix: ImportanceMatrix | None = None,
     *,
@@ -166,7 +169,7 @@ def plan(
     """What quantizing `source` by `recipe` will make.
 
     Args:
-        source: checked by `preflight.check`; a model in several files becomes one.
+        source: a checked model; one in several files becomes one.
         matrix: importance of the weights' columns.
         requantize: weights that are in blocks already may be packed again, and lose twice.
 
@@ -180,15 +183,17 @@ def plan(
             f"{recipe.mix.name} rounds each weight by itself; no importance matrix is used for it.",
             "Leave out the importance matrix (--imatrix), or choose a type of fewer bits.",
         )
-    facts = ModelFacts.of(source, read_hyper_parameters(source))
-    tensors = ordered(source.all_tensors)
+    header = source.header
+    facts = ModelFacts.of(header, read_hyper_parameters(header))
+    tensors = ordered(header.all_tensors)
     choices = choose_types(tensors, facts, recipe, with_matrix=matrix is not None)
-    homes = {tensor.name: part for part in (source, *source.shards) for tensor in part.tensors}
     planned = []
-    for tensor, choice in zip(tensors, choices, strict=True):
-        weighted = _weighted(source, tensor, choice, recipe, matrix)
+    for tensor, wanted in zip(tensors, choices, strict=True):
+        choice = wanted
+        if source.converts and not requantize and _stays_packed(tensor, recipe):
+            choice = Choice(tensor.type, tensor.type)
+        weighted = _weighted(header, tensor, choice, recipe, matrix)
         _check_source(source, tensor, choice, requantize=requantize)
-        home = homes[tensor.name]
         planned.append(
             TensorPlan(
                 name=tensor.name,
@@ -196,41 +201,50 @@ def plan(
                 source_type=tensor.type,
                 type=choice.type,
                 wanted=choice.wanted,
-                path=home.path,
-                start=home.data_offset + tensor.offset,
+                path=source.home(tensor.name),
                 source_bytes=tensor.nbytes,
                 size_bytes=tensor.elements // choice.type.block_elements * choice.type.block_bytes,
                 weighted=weighted,
             )
         )
-    if not any(tensor.changes for tensor in planned):
+    if not source.converts and not any(tensor.changes for tensor in planned):
         raise CannotQuantize(
-            f"{source.path.name} is {recipe.name} already: no tensor would change.",
+            f"{header.path.name} is {recipe.name} already: no tensor would change.",
             "Choose another type.",
         )
     if matrix is not None and not any(tensor.weighted for tensor in planned):
         raise CannotQuantize(
-            f"{matrix.path.name} knows no tensor of {source.path.name} that is to be changed.",
+            f"{matrix.path.name} knows no tensor of {header.path.name} that is to be changed.",
             "Pass the importance matrix of this model.",
         )
     layout = lay_out(
         _metadata(source, recipe, matrix),
         [(tensor.name, tensor.shape, tensor.type, tensor.size_bytes) for tensor in planned],
-        source.alignment,
+        header.alignment,
     )
     return QuantizePlan(source, recipe, matrix, tuple(planned), layout)
 
 
+def _stays_packed(tensor: TensorInfo, recipe: Recipe) -> bool:
+    """Weights that a folder holds in blocks stay so where plain numbers were asked for: wider ones
+    would say nothing more. A type that is given to the tensor itself counts.
+    """
+    is_asked = recipe.override_of(tensor.name) is not None
+    return tensor.type not in PLAIN and recipe.mix.keeps_numbers and not is_asked
+
+
 def _check_source(
-    source: GgufFile, tensor: TensorInfo, choice: Choice, *, requantize: bool
+    source: WeightSource, tensor: TensorInfo, choice: Choice, *, requantize: bool
 ) -> None:
     if choice.type is tensor.type or tensor.type in PLAIN or requantize:
         return
+    other = "Take the model's F16, BF16 or F32 file."
+    if source.converts:
+        other = f"BF16 and {tensor.type.name}_MOE keep such weights as they are."
     raise CannotQuantize(
-        f"{source.path.name} is quantized already ({source.file_type_name}; {tensor.name} is "
-        f"{tensor.type.name}), and packing it again would lose twice.",
-        "Take the model's F16, BF16 or F32 file. The option requantize (--requantize) does it "
-        "all the same.",
+        f"{source.header.path.name} is quantized already ({source.header.file_type_name}; "
+        f"{tensor.name} is {tensor.type.name}), and packing it again would lose twice.",
+        f"{other} The option requantize (--requantize) does it all the same.",
         tensor=tensor.name,
     )
 
@@ -277,7 +291,7 @@ def _weighted(
 
 
 def _metadata(
-    source: GgufFile, recipe: Recipe, matrix: ImportanceMatrix | None
+    source: WeightSource, recipe: Recipe, matrix: ImportanceMatrix | None
 ) -> dict[str, bytes]:
     """The pairs of the source, and those that say how it was quantized, at the end."""
     U32, TEXT = ValueType.U32, ValueType.STRING  # noqa: N806 - as the format writes them
@@ -292,7 +306,7 @@ def _metadata(
         own.append(("quantize.imatrix.entries_count", U32, len(matrix.entries)))
         if matrix.chunks:
             own.append(("quantize.imatrix.chunks_count", U32, matrix.chunks))
-    pairs = metadata_bytes(source.path)
+    pairs = dict(source.pairs())
     for key in _LEFT_OUT:
         pairs.pop(key, None)
     for key, kind, value in own:

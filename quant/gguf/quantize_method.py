@@ -1,4 +1,4 @@
-"""GGUF to GGUF, as a method of `hearth.quant.methods`."""
+"""To GGUF, of GGUF or of a folder of safetensors, as a method of `hearth.quant.methods`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hearth.quant.convert.folder import SUFFIX, FolderSource, folder_of
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.errors import CannotQuantize
 from hearth.quant.gguf.imatrix import read
 from hearth.quant.gguf.mixes import mixes, read_recipe
 from hearth.quant.gguf.quantize import QuantizePlan, plan
+from hearth.quant.gguf.source import GgufSource
 from hearth.quant.methods import Check, OnProgress, Option, Plan, Quantized, Target
 
+Stamp = tuple[tuple[str, int, int], ...]
 _MAGIC = b"GGUF"
+_AUTO = "auto"
 
 
 class GgufMethod:
@@ -33,12 +37,27 @@ class GgufMethod:
         """Every mix."""
         return [Target(mix.name, mix.about) for mix in mixes()]
 
-    def target_named(self, name: str) -> str:
-        """The mix that a person called `name`. Raises `BadRecipe` if there is none."""
+    def __init__(self) -> None:
+        self._folder: tuple[Stamp, FolderSource] | None = None
+        """The folder that was read last: to read a vocabulary takes a second."""
+
+    def target_named(self, name: str, source: Path) -> str:
+        """The mix that a person called `name`; "auto" is, of a folder, as its numbers are stored.
+
+        Raises:
+            BadRecipe: there is none.
+            CorruptFile, UnsupportedModel: for "auto", as `FolderSource`.
+        """
+        if name.lower() == _AUTO:
+            weights = self._source(source)
+            if isinstance(weights, FolderSource):
+                return weights.stored_type.name
         return read_recipe(name).mix.name
 
     def takes(self, source: Path) -> bool:
-        """`source` starts as a GGUF file does."""
+        """`source` starts as a GGUF file does, or is a folder of a model in safetensors."""
+        if source.is_dir() or source.suffix == SUFFIX:
+            return folder_of(source) is not None
         try:
             with source.open("rb") as stream:
                 return stream.read(len(_MAGIC)) == _MAGIC
@@ -53,7 +72,7 @@ class GgufMethod:
             BadRecipe, CannotQuantize, NeedsImportanceMatrix: as their names say.
         """
         recipe = read_recipe(target, options.get("tensor") or ())
-        header = preflight.check(source)
+        weights = self._source(source)
         matrix = options.get("imatrix")
         try:
             importance = read(matrix) if matrix else None
@@ -62,7 +81,18 @@ class GgufMethod:
                 f"{matrix} cannot be read: {error.strerror}.",
                 "Check the path of the importance matrix (--imatrix).",
             ) from error
-        return plan(header, recipe, importance, requantize=bool(options.get("requantize")))
+        requantize = bool(options.get("requantize"))
+        return plan(weights, recipe, importance, requantize=requantize)
+
+    def _source(self, path: Path) -> GgufSource | FolderSource:
+        """The checked source at `path`."""
+        folder = folder_of(path)
+        if folder is None:
+            return GgufSource(preflight.check(path))
+        stamp = _stamp(folder)
+        if self._folder is None or self._folder[0] != stamp:
+            self._folder = (stamp, FolderSource(folder))
+        return self._folder[1]
 
     def run(
         self,
@@ -82,3 +112,12 @@ class GgufMethod:
         return run(
             plan, path, threads=threads, replace=replace, on_progress=on_progress, check=check
         )
+
+
+def _stamp(folder: Path) -> Stamp:
+    """What changes when a file of `folder` does."""
+    found = []
+    for path in folder.iterdir():
+        status = path.stat()
+        found.append((str(path), status.st_size, status.st_mtime_ns))
+    return tuple(sorted(found))

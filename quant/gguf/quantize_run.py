@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from importlib import metadata
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from hearth.quant.errors import CorruptFile
 from hearth.quant.ggml import Floats, Ggml
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.errors import CannotQuantize
-from hearth.quant.gguf.file import GgufFile
 from hearth.quant.gguf.quantize import QuantizePlan, TensorPlan
 from hearth.quant.gguf.quantize_file import check_target, manifest_path, new_file, write_json
+from hearth.quant.gguf.source import SourceFile, WeightReader
 from hearth.quant.gguf.writer import padded
 from hearth.quant.methods import Check, OnProgress, Quantized
 
@@ -59,15 +58,15 @@ def run(
         OSError: a file cannot be read or written.
     """
     ggml = Ggml()
-    parts = (plan.source, *plan.source.shards)
-    _check_places(parts, target)
+    files = plan.source.files
+    _check_places(files, target)
     check_target(target, replace=replace)
     for kind in {tensor.type for tensor in plan.tensors if tensor.changes}:
         ggml.prepare(kind)
-    begun_at = [_stamp(part) for part in parts]
+    begun_at = [_stamp(file) for file in files]
     digest = hashlib.sha256()
     with ExitStack() as leaving:
-        hashes = _SourceHashes([part.path for part in parts])
+        hashes = _SourceHashes([file.path for file in files])
         leaving.callback(hashes.stop)
         stream = leaving.enter_context(new_file(target, plan.size_bytes))
         work = _Work(plan, ggml, threads, on_progress, check)
@@ -77,11 +76,11 @@ def run(
                 digest.update(data)
         stream.flush()
         source_hashes = hashes.result(check)
-        if [_stamp(part) for part in parts] != begun_at:
+        if [_stamp(file) for file in files] != begun_at:
             raise CorruptFile(
-                f"{plan.source.path.name} changed while it was quantized.",
+                f"{plan.source.header.path.name} changed while it was quantized.",
                 "Wait until nobody writes it, then start again.",
-                path=str(plan.source.path),
+                path=str(plan.source.header.path),
             )
         _verify(Path(stream.name), plan)
         check()
@@ -114,21 +113,17 @@ class _Work:
         with ExitStack() as leaving:
             pool = leaving.enter_context(ThreadPoolExecutor(self._threads, "quantize"))
             leaving.callback(pool.shutdown, wait=True, cancel_futures=True)
-            sources = {
-                part.path: leaving.enter_context(part.path.open("rb", buffering=0))
-                for part in (self._plan.source, *self._plan.source.shards)
-            }
+            source = leaving.enter_context(self._plan.source.open())
             for tensor in self._plan.tensors:
-                source = sources[tensor.path]
-                source.seek(tensor.start)
                 written = 0
                 for data in self._packed(tensor, source, pool):
                     written += data.nbytes
                     yield data.data
                 yield bytes(padded(written, layout.alignment) - written)
+                source.done(tensor.name)
 
     def _packed(
-        self, tensor: TensorPlan, source: FileIO, pool: ThreadPoolExecutor
+        self, tensor: TensorPlan, source: WeightReader, pool: ThreadPoolExecutor
     ) -> Iterator[NDArray[np.uint8]]:
         """The data of one tensor. Chunks are packed side by side and told in order."""
         waiting: deque[tuple[int, Future[NDArray[np.uint8]]]] = deque()
@@ -158,33 +153,18 @@ class _Work:
         return None if values is None else values.reshape(-1, tensor.row_length)
 
     def _chunks(
-        self, tensor: TensorPlan, source: FileIO
+        self, tensor: TensorPlan, source: WeightReader
     ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """(first row, bytes) of each run of whole rows; none crosses from expert to expert."""
-        row_bytes = tensor.source_bytes // tensor.rows
         rows_each = tensor.shape[1] if len(tensor.shape) > 1 else 1
         most = max(1, _CHUNK_WEIGHTS // tensor.row_length)
         if not tensor.changes:
-            rows_each, most = tensor.rows, max(1, _COPY_BYTES // row_bytes)
+            most = max(1, _COPY_BYTES * tensor.rows // tensor.source_bytes)
         first = 0
         while first < tensor.rows:
             count = min(most, rows_each - first % rows_each)
-            yield first, self._read(tensor, source, count * row_bytes)
+            yield first, np.frombuffer(source.rows(tensor.name, first, count), dtype=np.uint8)
             first += count
-
-    def _read(self, tensor: TensorPlan, source: FileIO, size: int) -> NDArray[np.uint8]:
-        data = bytearray(size)
-        view, filled = memoryview(data), 0
-        while filled < size:
-            got = source.readinto(view[filled:])
-            if not got:
-                raise CorruptFile(
-                    f"{tensor.path.name} became shorter while it was read.",
-                    field=f"tensor {tensor.name}",
-                    path=str(tensor.path),
-                )
-            filled += got
-        return np.frombuffer(data, dtype=np.uint8)
 
     def _pack(
         self,
@@ -244,16 +224,16 @@ class _SourceHashes:
         self._pool.shutdown(wait=True)
 
 
-def _check_places(parts: tuple[GgufFile, ...], target: Path) -> None:
-    for part in parts:
-        if target.exists() and part.path.samefile(target):
+def _check_places(files: Sequence[SourceFile], target: Path) -> None:
+    for file in files:
+        if target.exists() and file.path.samefile(target):
             raise CannotQuantize(
                 f"{target} is the source itself.", "Write to another name (--output)."
             )
 
 
-def _stamp(part: GgufFile) -> tuple[int, int, int]:
-    found = part.path.stat()
+def _stamp(file: SourceFile) -> tuple[int, int, int]:
+    found = file.path.stat()
     return found.st_size, found.st_mtime_ns, found.st_ino
 
 
@@ -272,17 +252,16 @@ def _verify(path: Path, plan: QuantizePlan) -> None:
 def _manifest(
     plan: QuantizePlan, target: Path, sha256: str, source_hashes: list[str], ggml_version: str
 ) -> dict[str, Any]:
-    parts = (plan.source, *plan.source.shards)
     matrix = plan.matrix
     return {
         "format": 1,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "method": "gguf",
         "source": {
-            "type": plan.source.file_type_name,
+            "type": plan.source.header.file_type_name,
             "files": [
-                {"name": part.path.name, "size_bytes": part.size_bytes, "sha256": digest}
-                for part, digest in zip(parts, source_hashes, strict=True)
+                {"name": file.path.name, "size_bytes": file.size_bytes, "sha256": digest}
+                for file, digest in zip(plan.source.files, source_hashes, strict=True)
             ],
         },
         "recipe": {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 from hearth.quant.gguf.cursor import HeaderCursor
 from hearth.quant.gguf.faults import corrupt, quoted, unsupported
@@ -40,18 +41,31 @@ def read_header(path: str | Path) -> GgufFile:
     """
     location = Path(path)
     with location.open("rb") as stream:
-        cursor = HeaderCursor(stream, os.fstat(stream.fileno()).st_size, location)
-        version = _read_version(cursor)
-        tensor_count = _read_count(cursor, "header tensor count")
-        key_count = _read_count(cursor, "header key count")
-        metadata, value_types = _read_metadata(cursor, key_count)
-        alignment = _alignment(location, metadata, value_types)
-        tensors = _read_tensors(cursor, tensor_count)
-        data_offset = -(-cursor.pos // alignment) * alignment
-        cursor.finish()
-    _check_layout(location, tensors, alignment, data_offset, cursor.size)
+        return parse_header(stream, os.fstat(stream.fileno()).st_size, location)
+
+
+def parse_header(stream: BinaryIO, size: int, path: Path) -> GgufFile:
+    """The header that `stream` begins with.
+
+    Args:
+        size: bytes of the whole file, of which `stream` needs no more than the header.
+        path: of the file, for messages.
+
+    Raises:
+        CorruptFile, UnsupportedModel: as `read_header`.
+    """
+    cursor = HeaderCursor(stream, size, path)
+    version = _read_version(cursor)
+    tensor_count = _read_count(cursor, "header tensor count")
+    key_count = _read_count(cursor, "header key count")
+    metadata, value_types = _read_metadata(cursor, key_count)
+    alignment = _alignment(path, metadata, value_types)
+    tensors = _read_tensors(cursor, tensor_count)
+    data_offset = -(-cursor.pos // alignment) * alignment
+    cursor.finish()
+    _check_layout(path, tensors, alignment, data_offset, cursor.size)
     return GgufFile(
-        path=location,
+        path=path,
         size_bytes=cursor.size,
         version=version,
         metadata=metadata,

@@ -89,6 +89,21 @@ def pair_bytes(key: str, kind: ValueType, value: int | float | bool | str) -> by
     return start + struct.pack("<" + NUMBER_FORMATS[kind], value)
 
 
+def strings_bytes(key: str, texts: Sequence[str]) -> bytes:
+    """A list of strings as it stands in a file."""
+    start = _string(key) + _U32.pack(ValueType.ARRAY) + _U32.pack(ValueType.STRING)
+    return b"".join([start, _U64.pack(len(texts)), *map(_string, texts)])
+
+
+def numbers_bytes(
+    key: str, kind: ValueType, values: Sequence[int] | Sequence[float] | Sequence[bool]
+) -> bytes:
+    """A list of numbers as it stands in a file."""
+    start = _string(key) + _U32.pack(ValueType.ARRAY) + _U32.pack(kind)
+    packed = struct.pack(f"<{len(values)}{NUMBER_FORMATS[kind]}", *values)
+    return start + _U64.pack(len(values)) + packed
+
+
 def lay_out(
     pairs: Mapping[str, bytes],
     tensors: Sequence[tuple[str, tuple[int, ...], TensorType, int]],

@@ -157,11 +157,11 @@ def test_other_files_are_refused_with_the_reason(library: Library, tmp_path: Pat
     safetensors.write_bytes(b"\x10" + bytes(20))
     text.write_text("hello")
     empty.write_bytes(b"")
-    with pytest.raises(UnsupportedModel, match="native backend"):
+    with pytest.raises(UnsupportedModel, match=r"without the config\.json"):
         library.resolve(str(safetensors))
     with pytest.raises(UnsupportedModel, match="not a model file"):
         library.resolve(str(text))
     with pytest.raises(CorruptFile, match="not a GGUF file"):
         library.resolve(str(empty))
-    with pytest.raises(UnsupportedModel, match="is a folder"):
+    with pytest.raises(UnsupportedModel, match="a folder with GGUF files"):
         library.resolve(str(tmp_path))

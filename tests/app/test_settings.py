@@ -267,7 +267,7 @@ def test_the_page_of_settings_names_every_key_of_loading_with_its_flag_and_defau
         (
             key.name,
             flag_of(key) if key in LOADING_WITH_FLAG else "",
-            str(key.shown(keys.default_of(key))),
+            str(key.shown(keys.default_of(key))).replace("False", "false"),
         )
         for key in keys.LOADING
     }

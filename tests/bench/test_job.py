@@ -84,7 +84,7 @@ def test_a_spread_has_the_median_and_the_sample_deviation() -> None:
 
 
 def test_the_ratio_is_taken_pair_by_pair() -> None:
-    assert MEASURED.ratio.median == 0.5
+    assert MEASURED.ratio is not None and MEASURED.ratio.median == 0.5
     assert (MEASURED.ratio.low, MEASURED.ratio.high) == (0.5, 1.5)
 
 

@@ -9,10 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tokenizer_folders
 from hearth.backends.bench.cases import cases
-from hearth.backends.bench.job import Job, Measured
+from hearth.backends.bench.job import Job, Measured, Setup
 from hearth.backends.bench.measure import measure, random_prompts
-from hearth.backends.bench.session import Bench, opened, read_header
+from hearth.backends.bench.model_facts import read_facts
+from hearth.backends.bench.session import Bench, opened, run_tests
+from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.errors import InvalidParameter
+from model_folders import write_folder
 from raw_loop import RawModel
 
 PROMPT = [5, 9, 200, 17, 42, 8, 100]
@@ -21,7 +26,7 @@ PROMPT = [5, 9, 200, 17, 42, 8, 100]
 @pytest.fixture
 def bench(job: Callable[..., Job]) -> Iterator[Bench]:
     """The tiny model in exact mode, with room for every test."""
-    with opened(job(), read_header(job().spec), list(cases(job()))) as found:
+    with opened(job(), read_facts(job()), list(cases(job()))) as found:
         yield found
 
 
@@ -88,6 +93,34 @@ def test_a_prompt_longer_than_a_batch_goes_through_in_parts(
     settings = replace(small.spec.settings, max_batch_tokens=16)
     small = replace(small, spec=replace(small.spec, settings=settings))
     case = next(cases(small))
-    with opened(small, read_header(small.spec), [case]) as parts:
+    with opened(small, read_facts(small), [case]) as parts:
         assert parts.setup.batch < 40
         assert measure(case, parts.engine, parts.raw, 2).tokens == 40
+
+
+@pytest.mark.parametrize("kind", ["gguf", "safetensors"])
+def test_a_runner_without_a_raw_loop_is_measured_alone(
+    job: Callable[..., Job], tiny_model: Path, tmp_path: Path, kind: str
+) -> None:
+    path = tiny_model
+    if kind == "safetensors":
+        path = tmp_path / "model"
+        tokenizer_folders.write_folder(path, tokenizer_folders.byte_level())
+        write_folder(path, vocab_size=640)
+    spec = ModelSpec(str(path), "tiny", "native", ModelSettings(threads=1))
+    setup, *found = (one for one in run_tests(job(spec=spec)) if isinstance(one, Setup | Measured))
+    assert isinstance(setup, Setup) and setup.info.backend == "native"
+    assert [one.test for one in found if isinstance(one, Measured)][:2] == ["pp8", "tg4"]
+    for one in found:
+        assert isinstance(one, Measured)
+        assert len(one.engine) == 2 and min(one.engine) > 0 and one.raw == ()
+        assert one.ratio is None
+
+
+def test_a_kv_type_that_a_runner_does_not_have_is_refused(
+    job: Callable[..., Job], tiny_model: Path
+) -> None:
+    settings = ModelSettings(kv_type="q8_0")
+    spec = ModelSpec(str(tiny_model), backend="native", settings=settings)
+    with pytest.raises(InvalidParameter, match="q8_0"):
+        list(run_tests(job(spec=spec)))

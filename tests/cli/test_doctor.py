@@ -10,11 +10,17 @@ from typing import Any
 
 import pytest
 
+from hearth.app import doctor_runners, speeds
 from hearth.app.library import local
+from hearth.backends.choice import Machine
 from hearth.backends.errors import BackendUnavailable
 from hearth.backends.llamacpp import selftest
+from hearth.backends.native.report import DeviceReport, TorchReport, torch_report
+from hearth.backends.speeds import Measured, Speed, Speeds
 
 GOOD = selftest.Verdict(True, "", "CPU : AVX2 = 1 | REPACK = 1", "0" * 16)
+PROCESSOR = DeviceReport("cpu", "cpu", 8 * 10**9, ("f32", "bf16"), is_best=True)
+TORCH = TorchReport("2.11.0", 4, (PROCESSOR,), has_varlen=True)
 CRASHES = selftest.Verdict(False, "it died of SIGSEGV", "CPU : AMX_INT8 = 1", "0" * 16)
 
 
@@ -27,6 +33,7 @@ def healthy(home: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
         shutil.copy(tiny_model, bundled / f"{name}.f16.gguf")
     monkeypatch.setattr(local, "bundled_folder", lambda: bundled)
     monkeypatch.setattr(selftest, "verdict", lambda cache_dir: GOOD)
+    monkeypatch.setattr(doctor_runners, "torch_report", lambda: TORCH)
     return home
 
 
@@ -169,3 +176,82 @@ def test_keys_that_clash_or_do_not_exist_are_told(
     (healthy / "config" / "settings.toml").write_text(f"[keys]\n{keys}\n")
     found = findings(hearth("doctor", "--json"))["keys"]
     assert found["state"] == state and said in found["text"] and found["cure"]
+
+
+def test_what_pytorch_can_do_is_told(hearth: Hearth, healthy: Path) -> None:
+    found = findings(hearth("doctor", "--json"))["PyTorch"]
+    assert found["state"] == "ok"
+    for said in ("2.11.0", "4 threads", "processor (taken) multiplies f32, bf16", "8.0 GB free"):
+        assert said in found["text"]
+    assert found["data"]["has_varlen"] is True
+
+
+def test_apple_s_gpu_is_marked_as_not_verified(
+    hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = DeviceReport("mps", "mps", 10**9, ("f32", "f16"), is_best=True)
+    report = dataclasses.replace(TORCH, devices=(PROCESSOR, gpu))
+    monkeypatch.setattr(doctor_runners, "torch_report", lambda: report)
+    found = findings(hearth("doctor", "--json"))["MPS"]
+    assert found["state"] == "warning" and "not verified on hardware" in found["text"]
+
+
+def test_a_pytorch_that_does_not_load_is_a_fault(
+    hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> TorchReport:
+        raise BackendUnavailable("PyTorch does not load: no libc", "Install it again.")
+
+    monkeypatch.setattr(doctor_runners, "torch_report", broken)
+    result = hearth("doctor")
+    assert result.code == 1 and "no libc" in result.out and "Install it again." in result.out
+
+
+def test_the_installed_pytorch_is_asked_in_a_child() -> None:
+    report = torch_report()
+    assert report.version and report.threads > 0
+    assert "f32" in report.devices[0].multiplies and sum(one.is_best for one in report.devices) == 1
+
+
+def test_what_was_measured_and_chosen_is_shown_with_its_numbers(
+    hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_runners, "this_machine", lambda: Machine(False, False, True, True))
+    found = findings(hearth("doctor", "--json"))["backend"]
+    assert "hearth doctor --measure" in found["text"]
+    (healthy / "cache").mkdir(exist_ok=True)
+    Speeds(healthy / "cache").put(Measured("Q4_K", Speed(100, 10), Speed(300, 30), "2026-11-21"))
+    Speeds(healthy / "cache").put(Measured("Q8_0", Speed(100, 10), Speed(90, 9), "2026-11-21"))
+    shown = findings(hearth("doctor", "--json"))
+    assert shown["backend Q4_K"]["text"].startswith("native: native 300 prefill and 30.0 decode")
+    assert shown["backend Q8_0"]["text"].startswith("llama.cpp: ")
+    monkeypatch.setenv("HEARTH_BACKEND", "native")
+    assert "opened by native" in findings(hearth("doctor", "--json"))["backend"]["text"]
+
+
+def test_both_backends_are_measured_for_the_kinds_that_are_here(
+    hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def measured(module: str, question: dict[str, str], *_: object) -> dict[str, float]:
+        asked.append((question["runner"], question["kind"]))
+        return {"prefill": 100.0, "decode": 10.0 if question["runner"] == "native" else 5.0}
+
+    monkeypatch.setattr(speeds, "run_job", measured)
+    result = hearth("doctor", "--measure", "--json")
+    assert asked == [("llamacpp", "F32"), ("native", "F32")]
+    assert "measuring F32 with native" in result.err
+    (found,) = Speeds(healthy / "cache").all()
+    assert (found.kind, found.is_native_faster) == ("F32", True)
+
+
+def test_a_kind_that_cannot_be_measured_is_said(
+    hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> dict[str, float]:
+        raise BackendUnavailable("no such kernel")
+
+    monkeypatch.setattr(speeds, "run_job", fails)
+    result = hearth("doctor", "--measure")
+    assert result.code == 0 and "F32 cannot be measured: no such kernel" in result.err

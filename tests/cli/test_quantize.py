@@ -142,3 +142,10 @@ def test_a_text_that_is_no_text_is_a_wrong_usage(hearth, tmp_path) -> None:
     (tmp_path / "noise").write_bytes(b"\xff\xfe\x00")
     result = hearth("quantize", "wide-f16", "Q8_0", "--text", str(tmp_path / "noise"))
     assert result.code == ExitCode.USAGE and "UTF-8" in result.err
+
+
+def test_the_type_is_said_once_in_either_way(hearth) -> None:
+    facts = hearth("quantize", "wide-f16", "--to", "q8_0", "--dry-run", "--json").json
+    assert facts["type"] == "Q8_0"
+    for typed in (("wide-f16",), ("wide-f16", "Q8_0", "--to", "Q6_K")):
+        assert hearth("quantize", *typed).code == ExitCode.USAGE

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hearth.app.library.local import Library
-from hearth.app.library.sources import MAX_DEPTH, Source, find_sources, hub_cache, stored_models
+from hearth.app.library.model_files import MAX_DEPTH
+from hearth.app.library.sources import Source, find_sources, hub_cache, stored_models
 from hearth.backends.errors import ModelNotFound
 
 DIGEST = "ab" * 32

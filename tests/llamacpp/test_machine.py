@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hearth.backends.llamacpp import memory, threads
+from hearth.backends import memory
+from hearth.backends import threads
 from hearth.backends.llamacpp.lib import SPINS
-from hearth.backends.llamacpp.threads import candidates, measure_threads
+from hearth.backends.threads import candidates, measure_threads
 
 
 class Machine:

@@ -12,11 +12,11 @@ from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import Busy
 from hearth.backends.llamacpp import store as store_module
 from hearth.backends.llamacpp.attention_choice import Attention, AttentionChoice
-from hearth.backends.memory import available_bytes
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import plan_context
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.state_layout import UnknownLayout, turned
+from hearth.backends.memory import available_bytes
 from hearth.quant.gguf.reader import read_header
 
 NEVER = Attention(flash_s=0.002, plain_s=0.001)

@@ -13,12 +13,13 @@ import numpy as np
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.mixes import read_recipe
 from hearth.quant.gguf.quantize import QuantizePlan, plan
+from hearth.quant.gguf.source import GgufSource
 
 GUIDE = Path(str(files("hearth.assets"))) / "guide" / "guide.f16.gguf"
 
 
 def planned(source: Path, name: str, *overrides: str, **options: Any) -> QuantizePlan:
-    return plan(preflight.check(source), read_recipe(name, overrides), **options)
+    return plan(GgufSource(preflight.check(source)), read_recipe(name, overrides), **options)
 
 
 def sha256(path: Path) -> str:

@@ -24,6 +24,7 @@ from hearth.app.jobs.job import Job
 from hearth.app.library import quantize_job
 from hearth.app.library.compare_quality import Quality, Sample, measure, perplexity_change
 from hearth.app.library.local import FoundModel, LocalModel
+from hearth.app.library.model_files import SUFFIX
 from hearth.app.paths import own_folder, private_folder
 from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import HearthScreen
@@ -157,7 +158,7 @@ class QuantizeScreen(HearthScreen):
         models = await asyncio.to_thread(self.services.library.list)
         if not self.query("#types"):  # The app may be leaving.
             return
-        self._sources = {str(one.path): one for one in models if one.file_type in _SOURCES}
+        self._sources = {str(one.path): one for one in models if _is_source(one)}
         select = self.query_one("#source", Select)
         wanted, self.hearth.wanted_source = self.hearth.wanted_source, None
         now = str(wanted) if wanted is not None else select.value
@@ -334,10 +335,12 @@ class QuantizeScreen(HearthScreen):
         rows: list[Row] = []
         found: list[Quality] = []
         try:
-            for model in (before, FoundModel(path.stem, path, "path")):
+            made_of = (before, source.size_bytes)
+            result = (FoundModel(path.stem, path, "path"), path.stat().st_size)
+            for model, size_bytes in (made_of, result):
                 self._say(f"measuring {model.name}")
                 found.append(await self._measure(model, sample))
-                rows.append(_result(model, found[-1]))
+                rows.append(_result(model, size_bytes, found[-1]))
                 results = self.query_one("#results", ColumnList)
                 results.add_class("-on")
                 results.show(rows)
@@ -390,6 +393,12 @@ class QuantizeScreen(HearthScreen):
             about.update(safe_text(text))
 
 
+def _is_source(model: LocalModel) -> bool:
+    """Its numbers are plain; or, of a folder, most are, and packed experts stay so."""
+    is_folder = bool(model.file_type) and model.path.suffix != SUFFIX
+    return is_folder or model.file_type in _SOURCES
+
+
 def _plan(one: _Type, source: Path, options: Any) -> Plan | HearthError:
     """What `one` would be, or why it cannot be."""
     try:
@@ -413,8 +422,7 @@ def _row(one: _Type) -> Row:
     return Row(one.key, (name, size, f"{plan.bits_per_weight:.2f}", memory, about))
 
 
-def _result(model: FoundModel, quality: Quality) -> Row:
+def _result(model: FoundModel, size_bytes: int, quality: Quality) -> Row:
     speed = f"{quality.decode_tok_per_s:,.1f} tok/s" if quality.decode_tok_per_s else "not measured"
     perplexity = f"{quality.perplexity:.3f} ± {quality.perplexity_error:.3f}"
-    size = words.size(model.path.stat().st_size)
-    return Row(str(model.path), (cell(model.name), size, perplexity, speed))
+    return Row(str(model.path), (cell(model.name), words.size(size_bytes), perplexity, speed))

@@ -1,0 +1,63 @@
+"""The process that looks at every weight of a model: `python -m hearth.app.library.verify_job`, by
+`hearth.app.jobs`.
+
+The question: {"path": of a GGUF file or a folder of safetensors}. Progress: {"done": bytes,
+"total": bytes}. The answer: {"family": text, "skipped": names, "unknown": names, "tensors": n,
+"size_bytes": n, "not_finite": [{"name", "rows", "first_row"}], "unread": names, "wall_s": seconds}.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hearth.app.library.errors import FileTrouble
+
+if TYPE_CHECKING:
+    from hearth.app.jobs.child import Reporter
+
+MODULE: Final = "hearth.app.library.verify_job"
+
+
+def verify(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+    """Do what `question` asks: first whether the files fit together, then every number.
+
+    Raises:
+        Stopped: it was told to.
+        CorruptFile, UnsupportedModel: the model breaks its format, or nobody can run it.
+        FileTrouble: a file cannot be read.
+    """
+    from hearth.backends.native.structure import check_structure
+    from hearth.quant.verify import verify_model
+
+    started = time.monotonic()
+    path = Path(question["path"])
+
+    def tell(done: int, total: int) -> None:
+        reporter.check()
+        reporter.progress(done=done, total=total)
+
+    try:
+        structure = check_structure(path)
+        report = verify_model(path, tell)
+    except OSError as error:
+        raise FileTrouble(
+            f"{error.filename or path}: {error.strerror or error}.",
+            "Check the path and its permissions.",
+        ) from error
+    return {
+        **asdict(structure),
+        "tensors": report.tensors,
+        "size_bytes": report.nbytes,
+        "not_finite": [asdict(found) for found in report.not_finite],
+        "unread": list(report.unread),
+        "wall_s": round(time.monotonic() - started, 3),
+    }
+
+
+if __name__ == "__main__":
+    from hearth.app.jobs.child import serve
+
+    serve(verify)

@@ -1,0 +1,67 @@
+"""Measuring which runner is faster here, for each kind of GGUF that a person has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from hearth.app.jobs.run import run_job
+from hearth.app.library.local import Library
+from hearth.app.speed_job import MODULE
+from hearth.backends.choice import not_native
+from hearth.backends.errors import HearthError
+from hearth.backends.speeds import Measured, Speed, Speeds, kind_of
+
+
+def kinds_here(library: Library) -> list[str]:
+    """The kinds of the GGUFs in `library` that both runners can run."""
+    from hearth.quant.gguf import preflight
+
+    kinds = set()
+    for model in library.found():
+        if model.remote is not None or model.path.is_dir():
+            continue
+        try:
+            header = preflight.check(model.path)
+            if not not_native(header):
+                kinds.add(kind_of(header))
+        except (HearthError, OSError):
+            continue  # The doctor tells of it among the models.
+    return sorted(kinds - {""})
+
+
+def measure_kinds(
+    kinds: Iterable[str],
+    cache_dir: Path,
+    log_dir: Path,
+    on_begin: Callable[[str], None],
+    on_failure: Callable[[str, HearthError], None],
+) -> None:
+    """Measure both runners, each in a process of its own, and keep what is found.
+
+    Args:
+        cache_dir: where it is kept; exists.
+        on_begin: told what is measured now.
+        on_failure: told of kinds that cannot be measured; the others are.
+
+    Raises:
+        Stopped: by Ctrl+C.
+    """
+    from hearth.app.jobs.child import Stopped
+
+    speeds = Speeds(cache_dir)
+    for kind in kinds:
+        found = {}
+        try:
+            for runner in ("llamacpp", "native"):
+                on_begin(f"{kind} with {runner}")
+                question = {"runner": runner, "kind": kind, "cache_dir": str(cache_dir)}
+                found[runner] = Speed(**run_job(MODULE, question, lambda _: None, log_dir))
+        except Stopped:
+            raise
+        except HearthError as error:
+            on_failure(kind, error)
+            continue
+        date = time.strftime("%Y-%m-%d")
+        speeds.put(Measured(kind, found["llamacpp"], found["native"], date))

@@ -1,0 +1,167 @@
+"""Which runner opens a model where nobody says (`--backend auto`), and why.
+
+Safetensors are for the native runner alone. A GGUF goes to the native runner on CUDA cards and to
+llama.cpp on Apple's; on processors to whichever was measured to be faster, and to llama.cpp until
+that was done. What a runner cannot do decides before speed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.errors import HearthError, UnsupportedModel
+from hearth.backends.gpus import has_cuda
+from hearth.backends.speeds import Speeds, kind_of
+from hearth.quant.gguf import preflight
+from hearth.quant.gguf.file import GgufFile
+
+Runner = Literal["llamacpp", "native"]
+
+MEASURE: Final = "hearth doctor --measure"
+_RANKS: Final = 4
+"""LLAMA_POOLING_TYPE_RANK of llama.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A runner, and in a few words why."""
+
+    runner: Runner
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What decides here."""
+
+    is_apple: bool
+    has_cuda: bool
+    """PyTorch can use a card."""
+    has_torch: bool
+    has_llamacpp: bool
+
+
+def this_machine() -> Machine:
+    """Without importing any of it."""
+    return Machine(
+        is_apple=sys.platform == "darwin",
+        has_cuda=has_cuda(),
+        has_torch=importlib.util.find_spec("torch") is not None,
+        has_llamacpp=importlib.util.find_spec("llama_cpp") is not None,
+    )
+
+
+def choose(spec: ModelSpec, cache_dir: Path | None, machine: Machine | None = None) -> Choice:
+    """The runner of a model that is a file or folder here; reads the header of a GGUF where it
+    matters.
+
+    Args:
+        spec: with the backend "auto", or one that somebody asked for, which wins.
+        cache_dir: where measured speeds are kept; None: nothing was measured.
+        machine: by default this one.
+
+    Raises:
+        UnsupportedModel: what was asked for cannot run this kind of file; the hint says what can.
+        HearthError: the file is corrupt.
+    """
+    if spec.backend != "auto":
+        return _asked(spec)
+    if is_safetensors(Path(spec.path)):
+        return Choice("native", "only it reads safetensors")
+    machine = machine or this_machine()
+    is_cpu = not (machine.has_cuda or machine.is_apple) or spec.settings.gpu_layers == 0
+    speeds = Speeds(cache_dir) if cache_dir is not None and is_cpu else None
+    wants = _native_only(spec.settings)
+    if not machine.has_torch:
+        return Choice("llamacpp", "PyTorch is not installed")
+    if machine.has_llamacpp and not wants:
+        refused = _llamacpp_only(spec.settings)
+        if refused:
+            return Choice("llamacpp", f"only it has {refused}")
+        if machine.is_apple:
+            return Choice("llamacpp", "it is the faster one on Apple's processors")
+        if is_cpu and (speeds is None or not speeds.all()):
+            return Choice("llamacpp", f"nothing was measured here yet ({MEASURE})")
+    header = preflight.check(spec.path)
+    reason = not_native(header)
+    if reason:
+        return Choice("llamacpp", reason)
+    if wants:
+        return Choice("native", f"only it has {wants}")
+    if not machine.has_llamacpp:
+        return Choice("native", "llama.cpp is not installed")
+    if not is_cpu:
+        return Choice("native", "PyTorch has a CUDA card here")
+    return _measured(kind_of(header), speeds)
+
+
+def is_safetensors(path: Path) -> bool:
+    """`path` is a folder of safetensors, or one of its files, and no GGUF."""
+    return path.is_dir() or path.suffix.lower() == ".safetensors"
+
+
+def not_native(header: GgufFile) -> str:
+    """Why the native runner cannot run a GGUF; empty if it can, as far as its kind tells."""
+    from hearth.backends.native.families.table import family_of_gguf
+
+    try:
+        family_of_gguf(header.architecture)
+    except UnsupportedModel:
+        return f"the native runner does not know {header.architecture}"
+    if header.value(f"{header.architecture}.pooling_type", 0) == _RANKS:
+        return "the native runner does not rank texts"
+    return ""
+
+
+def _asked(spec: ModelSpec) -> Choice:
+    if spec.backend == "llamacpp" and is_safetensors(Path(spec.path)):
+        raise UnsupportedModel(
+            f"{spec.path} is a model in safetensors, which llama.cpp does not read.",
+            "Run it with --backend native (auto takes that too), or convert it: hearth quantize "
+            f"{spec.name or spec.path} --to Q8_0",
+            path=spec.path,
+        )
+    if spec.backend not in ("llamacpp", "native"):
+        raise UnsupportedModel(
+            f"The backend {spec.backend} runs no files of this machine.",
+            "Use --backend auto, llamacpp or native.",
+        )
+    return Choice(spec.backend, "it was asked for")
+
+
+def _measured(kind: str, speeds: Speeds | None) -> Choice:
+    found = speeds.of(kind) if speeds is not None else None
+    if found is None:
+        what = f"{kind} models were" if kind else "mixtures of experts are"
+        return Choice("llamacpp", f"{what} not measured here ({MEASURE})")
+    runner: Runner = "native" if found.is_native_faster else "llamacpp"
+    return Choice(runner, f"{kind}: {found.words}")
+
+
+def _native_only(settings: ModelSettings) -> str:
+    """The setting that was made and that only the native runner has."""
+    if settings.deterministic:
+        return "deterministic"
+    return f"dtype {settings.dtype}" if settings.dtype is not None else ""
+
+
+def _llamacpp_only(settings: ModelSettings) -> str:
+    """The same of llama.cpp."""
+    if settings.kv_type not in ("f16", "f32"):
+        return f"kv_type {settings.kv_type}"
+    if settings.extra_buffers is not None:
+        return "extra_buffers"
+    return ""
+
+
+def runner_of(spec: ModelSpec, cache_dir: Path | None) -> Runner | None:
+    """`choose`, for who only asks; None where it cannot be said."""
+    try:
+        return choose(spec, cache_dir).runner
+    except (HearthError, OSError):
+        return None

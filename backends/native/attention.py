@@ -1,0 +1,33 @@
+"""How a layer sees what came before it: the one thing that differs between devices, and between a
+step over the paged memory and a text on its own.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Attend(Protocol):
+    """Attention over the rows of one forward pass, all sequences of it flattened.
+
+    Made for one forward; it knows where the keys and values of each sequence lie.
+    """
+
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None
+    ) -> Tensor:
+        """Keep keys and values of the new tokens, and look at all that each of them may see.
+
+        Args:
+            layer: number of the layer; its window comes from the model's config.
+            query: [tokens, heads, head_dim], turned by rotary positions already.
+            key: [tokens, kv_heads, head_dim], likewise.
+            value: [tokens, kv_heads, head_dim].
+            sinks: [heads] learned scores of gpt-oss, or None.
+
+        Returns:
+            [tokens, heads, head_dim], of the query's dtype.
+        """
+        ...

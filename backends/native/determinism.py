@@ -1,0 +1,68 @@
+"""Products whose results do not depend on what else is in a step."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.models.experts import ExpertMatrix, PackedExpertMatrix
+from hearth.backends.native.models.parts import Matrix
+from hearth.kernels.linear import in_tiles
+from hearth.kernels.table import LINEAR, pick
+from hearth.quant.linear import QuantLinear
+
+
+class Tiled(nn.Module):
+    """A matrix that always multiplies the same number of rows at a time."""
+
+    def __init__(self, matrix: nn.Module) -> None:
+        super().__init__()
+        self.matrix = matrix
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[rows, inputs] -> [rows, outputs]."""
+        return in_tiles(self.matrix, rows)
+
+
+class TiledExperts(nn.Module):
+    """The same for the matrices of experts."""
+
+    def __init__(self, matrix: nn.Module) -> None:
+        super().__init__()
+        self.matrix = matrix
+
+    def forward(self, rows: Tensor, expert: int) -> Tensor:
+        """As `ExpertMatrix`."""
+        return in_tiles(lambda tile: self.matrix(tile, expert), rows)
+
+
+class TiedOutput(nn.Module):
+    """The embedding as output matrix."""
+
+    def __init__(self, table: nn.Parameter) -> None:
+        super().__init__()
+        self.table = table
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[rows, width] -> [rows, vocabulary]."""
+        return pick(LINEAR, rows.device)(rows, self.table, None)
+
+
+def make_deterministic(decoder: Decoder) -> None:
+    """Put every matrix of a loaded decoder into tiles. Norms, gates and positions work row by row
+    already, and attention has a mode of its own (`PagedAttention`).
+    """
+    if decoder.output is None:
+        decoder.output = TiedOutput(nn.Parameter(decoder.embedding.get_parameter("weight"), False))
+    for name, module in list(decoder.named_modules()):
+        tiled: nn.Module
+        if isinstance(module, Matrix | QuantLinear | TiedOutput):
+            tiled = Tiled(module)
+        elif isinstance(module, ExpertMatrix | PackedExpertMatrix):
+            tiled = TiledExperts(module)
+        else:
+            continue
+        parent, _, leaf = name.rpartition(".")
+        if isinstance(decoder.get_submodule(parent), nn.ModuleList):
+            continue  # One expert of a packed matrix, which is tiled as a whole.
+        setattr(decoder.get_submodule(parent), leaf, tiled)

@@ -1,0 +1,186 @@
+"""Gemma 2 and the text of Gemma 3: norms after each part of a layer too, scaled embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hearth.backends.native.config import LayerConfig, ModelConfig, Rope
+from hearth.backends.native.families.family import Family
+from hearth.backends.native.families.gguf_fields import GgufFields
+from hearth.backends.native.families.quirks import NormOffset
+from hearth.backends.native.families.ropes import rope_of_hf
+from hearth.backends.native.families.shapes import (
+    config_of_gguf,
+    config_of_hf,
+    sliding_layers,
+    windowed,
+)
+from hearth.backends.native.families.source import Source, one
+from hearth.backends.native.families.tensor_names import (
+    attention_names,
+    collected,
+    feed_forward_names,
+)
+from hearth.quant.json_fields import Fields
+
+_DEFAULTS = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+}
+_DEFAULTS_2 = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+# Checkpoints with eyes leave out of `text_config` what is as in transformers' Gemma3TextConfig.
+_DEFAULTS_3 = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "max_position_embeddings": 131_072,
+    "rope_theta": 1_000_000.0,
+}
+_LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
+
+
+def gemma2_from_hf(fields: Fields) -> ModelConfig:
+    fields = fields.over(_DEFAULTS | _DEFAULTS_2)
+    config = _common_of_hf(fields, "gemma2")
+    count = len(config.layers)
+    sliding = sliding_layers(fields, count, tuple(layer % 2 == 0 for layer in range(count)))
+    config = replace(config, attention_softcap=fields.number("attn_logit_softcapping", 0.0))
+    return windowed(config, sliding, fields.integer("sliding_window", 0, least=0))
+
+
+def gemma2_from_gguf(fields: GgufFields) -> ModelConfig:
+    config = replace(
+        _common_of_gguf(fields, "gemma2"),
+        attention_softcap=fields.positive("attn_logit_softcapping", 50.0),
+        logit_softcap=fields.positive("final_logit_softcapping", 30.0),
+    )
+    sliding = fields.pattern("attention.sliding_window_pattern", len(config.layers), 2)
+    return windowed(config, sliding, fields.integer("attention.sliding_window", 4096, least=0))
+
+
+def gemma3_from_hf(fields: Fields) -> ModelConfig:
+    """Also of a checkpoint with eyes, whose text part is in `text_config`."""
+    text = fields.section("text_config")
+    if text is not None:
+        outer = ("quantization_config", "tie_word_embeddings")
+        fields = text.over({key: fields.values[key] for key in outer if fields.has(key)})
+    fields = fields.over(_DEFAULTS | _DEFAULTS_3)
+    config = replace(_common_of_hf(fields, "gemma3", "full_attention"), head_norms=True)
+    count = len(config.layers)
+    period = fields.integer("sliding_window_pattern", 6)
+    pattern = tuple((layer + 1) % period != 0 for layer in range(count))
+    sliding = sliding_layers(fields, count, pattern)
+    config = _with_local_rope(config, sliding, _local_rope_of_hf(fields, config.head_dim))
+    return windowed(config, sliding, fields.integer("sliding_window", 0, least=0))
+
+
+def gemma3_from_gguf(fields: GgufFields) -> ModelConfig:
+    config = replace(
+        _common_of_gguf(fields, "gemma3"),
+        head_norms=True,
+        logit_softcap=fields.number("final_logit_softcapping", 0.0),
+    )
+    window = fields.integer("attention.sliding_window", 0, least=0)
+    if not window:
+        return config
+    sliding = fields.pattern("attention.sliding_window_pattern", len(config.layers), 6)
+    local = Rope(fields.positive("rope.freq_base_swa", 10_000.0), config.head_dim)
+    return windowed(_with_local_rope(config, sliding, local), sliding, window)
+
+
+def names(config: ModelConfig) -> Mapping[str, Source]:
+    """Safetensors store norms minus one; GGUF stores them as they are."""
+    found = collected(config, (_layer_names(config, layer) for layer in range(len(config.layers))))
+    for name, source in found.items():
+        if name.endswith("norm.weight"):
+            hf = source.hf[0][0].names[0]
+            found[name] = Source(hf=one(hf, NormOffset()), gguf=source.gguf)
+    return found
+
+
+def _layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
+    hf, gguf, ours = f"model.layers.{layer}.", f"blk.{layer}.", f"layers.{layer}."
+    norms = {
+        "attention_post_norm": ("post_attention_layernorm", "post_attention_norm"),
+        "feed_forward_norm": ("pre_feedforward_layernorm", "ffn_norm"),
+        "feed_forward_post_norm": ("post_feedforward_layernorm", "post_ffw_norm"),
+    }
+    return (
+        attention_names(config, layer)
+        | feed_forward_names(layer)
+        | {
+            f"{ours}{name}.weight": Source(
+                hf=one(f"{hf}{there}.weight"), gguf=one(f"{gguf}{in_gguf}.weight")
+            )
+            for name, (there, in_gguf) in norms.items()
+        }
+    )
+
+
+def _common_of_hf(fields: Fields, family: str, layer_type: str = "") -> ModelConfig:
+    if fields.flag("use_bidirectional_attention", False):
+        raise fields.unsupported("use_bidirectional_attention", "causal attention")
+    config = config_of_hf(
+        fields,
+        family,
+        activation_key="hidden_activation",
+        activation="gelu_pytorch_tanh",
+        layer_type=layer_type,
+    )
+    return replace(
+        _common(config),
+        attention_scale=fields.positive("query_pre_attn_scalar") ** -0.5,
+        logit_softcap=fields.number("final_logit_softcapping", 0.0),
+    )
+
+
+def _common_of_gguf(fields: GgufFields, family: str) -> ModelConfig:
+    """Of all sizes, the one of 27 billion alone scales scores by the width of its embedding over
+    its heads; GGUF does not say so (llama.cpp's `src/models/gemma2.cpp`, `gemma3.cpp`).
+    """
+    config = config_of_gguf(fields, family)
+    by_width = len(config.layers) == _LAYERS_OF_27B[family]
+    length = config.width // config.heads if by_width else config.head_dim
+    return replace(
+        _common(config), attention_scale=fields.positive("attention.scale", length**-0.5)
+    )
+
+
+def _common(config: ModelConfig) -> ModelConfig:
+    return replace(
+        config,
+        activation="gelu_tanh",
+        post_norms=True,
+        embedding_scale=float(config.width) ** 0.5,
+    )
+
+
+def _local_rope_of_hf(fields: Fields, head_dim: int) -> Rope:
+    """Of the layers with windows; scaling that the file has for all is of the others alone."""
+    theta = fields.positive("rope_local_base_freq", 10_000.0)
+    parameters = fields.section("rope_parameters")
+    if parameters is None or not parameters.has("sliding_attention"):
+        return Rope(theta, head_dim)
+    local = Fields(fields.path, {**fields.values, "rope_theta": theta}, fields.prefix)
+    return rope_of_hf(local, head_dim, "sliding_attention")
+
+
+def _with_local_rope(config: ModelConfig, sliding: tuple[bool, ...], local: Rope) -> ModelConfig:
+    layers = tuple(
+        LayerConfig(local) if is_sliding else layer
+        for layer, is_sliding in zip(config.layers, sliding, strict=True)
+    )
+    return replace(config, layers=layers)
+
+
+GEMMA2 = Family("gemma2", ("gemma2",), ("gemma2",), gemma2_from_hf, gemma2_from_gguf, names)
+GEMMA3 = Family(
+    "gemma3", ("gemma3_text", "gemma3"), ("gemma3",), gemma3_from_hf, gemma3_from_gguf, names
+)

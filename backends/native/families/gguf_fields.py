@@ -1,0 +1,132 @@
+"""A reader of GGUF metadata that gives what it is asked for, of the asked type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from hearth.backends.native.tensors import TensorFile
+from hearth.quant.errors import CorruptFile, UnsupportedModel
+from hearth.quant.gguf.file import GgufFile
+from hearth.quant.gguf.values import NumberArray
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFields:
+    """The metadata of a GGUF model, and its tensors: some of what a config says is told by them.
+
+    Keys are given without the architecture before them. Every getter raises `CorruptFile`, which
+    names file and key, where a value is missing without a default, of another type or out of range.
+    """
+
+    header: GgufFile
+    tensors: TensorFile
+
+    def integer(
+        self, key: str, default: int | None = None, *, least: int = 1, most: int = 1 << 31
+    ) -> int:
+        value = self.header.integer(self._full(key), default)
+        if not least <= value <= most:
+            raise self.wrong(key, f"must be from {least:,} to {most:,}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.header.value(self._full(key), default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            raise self.wrong(key, "must be a finite number")
+        return float(value)
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        value = self.number(key, default)
+        if value <= 0:
+            raise self.wrong(key, "must be greater than 0")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.header.value(self._full(key), default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "must be true or false")
+        return value
+
+    def text(self, key: str, default: str) -> str:
+        value = self.header.value(self._full(key), default)
+        if not isinstance(value, str):
+            raise self.wrong(key, "must be a string")
+        return value
+
+    def has(self, key: str) -> bool:
+        return self._full(key) in self.header.metadata
+
+    def same(self, key: str, layers: int, default: int | None = None) -> int:
+        """An integer from 1 that must be the same for all `layers`."""
+        values = self.header.per_layer(self._full(key), layers, default)
+        if len(set(values)) > 1:
+            raise self.unsupported(key, "one value for all layers")
+        if values[0] < 1:
+            raise self.wrong(key, "must be at least 1")
+        return values[0]
+
+    def pattern(self, key: str, layers: int, default: int) -> tuple[bool, ...]:
+        """[layers] which of them are concerned: an array of booleans, or a number n for "all but
+        every n-th" (0: all).
+        """
+        value = self.header.value(self._full(key), default)
+        if isinstance(value, NumberArray):
+            if len(value) < layers:
+                raise self.wrong(key, f"must have one value for each of {layers} layers")
+            return tuple(bool(value[index]) for index in range(layers))
+        period = self.integer(key, default, least=0)
+        return tuple(period == 0 or index % period < period - 1 for index in range(layers))
+
+    def stores(self, name: str) -> bool:
+        """Whether there is a tensor of that name."""
+        return name in self.tensors.stored
+
+    def vector(self, name: str, length: int) -> tuple[float, ...]:
+        """The numbers of a small tensor; empty where there is none of that name.
+
+        Raises:
+            CorruptFile: it is not a vector of `length`, or has something else than numbers above 0.
+        """
+        stored = self.tensors.stored.get(name)
+        if stored is None:
+            return ()
+        if stored.shape != (length,) or stored.dtype is None:
+            raise CorruptFile(
+                f"{self.header.path}: tensor '{name}' has shape {stored.shape}, must be ({length},)"
+                " and not packed.",
+                path=str(self.header.path),
+                field=name,
+            )
+        found = tuple(float(value) for value in self.tensors.read(name).float().tolist())
+        if not all(isfinite(value) and value > 0 for value in found):
+            raise CorruptFile(
+                f"{self.header.path}: tensor '{name}' has values that are not above 0.",
+                path=str(self.header.path),
+                field=name,
+            )
+        return found
+
+    def wrong(self, key: str, must: str) -> CorruptFile:
+        """The error for a value that cannot be."""
+        full = self._full(key)
+        shown = repr(self.header.metadata[full])[:60] if self.has(key) else "missing"
+        return CorruptFile(
+            f"{self.header.path}: key '{full}' is {shown}, {must}.",
+            path=str(self.header.path),
+            field=full,
+        )
+
+    def unsupported(self, key: str, supported: str) -> UnsupportedModel:
+        """The error for a value that is right, and that the native runner has no code for."""
+        full = self._full(key)
+        return UnsupportedModel(
+            f"{self.header.path}: the native runner does not support the value of key '{full}'; it "
+            f"supports {supported}.",
+            "Run it with --backend llamacpp.",
+            path=str(self.header.path),
+            field=full,
+        )
+
+    def _full(self, key: str) -> str:
+        return f"{self.header.architecture}.{key}"

@@ -1,0 +1,132 @@
+"""gpt-oss: experts with biases and a clamped gate, sinks, every other layer with a window.
+
+Source of the shapes: transformers' `modeling_gpt_oss`, and llama.cpp's `src/models/openai-moe.cpp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hearth.backends.native.config import ExpertsConfig, ModelConfig
+from hearth.backends.native.families.family import Family
+from hearth.backends.native.families.gguf_fields import GgufFields
+from hearth.backends.native.families.quirks import InterleavedGateUp, MxFp4Blocks, Transposed
+from hearth.backends.native.families.shapes import (
+    MAX_EXPERTS,
+    MAX_WIDTH,
+    config_of_gguf,
+    config_of_hf,
+    sliding_layers,
+    windowed,
+)
+from hearth.backends.native.families.source import Part, Source, joined, one
+from hearth.backends.native.families.tensor_names import (
+    attention_names,
+    collected,
+    feed_forward_norm_names,
+)
+from hearth.quant.json_fields import Fields
+
+_ROPE = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+_DEFAULTS = {
+    "attention_bias": True,
+    "head_dim": 64,
+    "num_experts_per_tok": 4,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150_000.0,
+    "sliding_window": 128,
+}
+
+
+def from_hf(fields: Fields) -> ModelConfig:
+    fields = _without_mxfp4(fields.over(_DEFAULTS))
+    if not fields.has("rope_parameters") and not fields.has("rope_scaling"):
+        fields = fields.over({"rope_parameters": _ROPE})
+    for key, value in (("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)):
+        if fields.number(key, value) != value:
+            raise fields.unsupported(key, f"{value}")
+    config = config_of_hf(fields, "gpt_oss")
+    count = len(config.layers)
+    experts = fields.integer("num_local_experts", most=MAX_EXPERTS)
+    active = fields.integer("num_experts_per_tok", most=experts)
+    sliding = sliding_layers(fields, count, tuple(layer % 2 == 0 for layer in range(count)))
+    config = _with_experts(config, experts, active, config.feed_forward)
+    return windowed(config, sliding, fields.integer("sliding_window", 0, least=0))
+
+
+def from_gguf(fields: GgufFields) -> ModelConfig:
+    config = config_of_gguf(fields, "gpt_oss", truncate=False)
+    experts = fields.integer("expert_count", most=MAX_EXPERTS)
+    active = fields.integer("expert_used_count", most=experts)
+    width = fields.same("expert_feed_forward_length", len(config.layers))
+    sliding = fields.pattern("attention.sliding_window_pattern", len(config.layers), 2)
+    config = _with_experts(config, experts, active, min(width, MAX_WIDTH))
+    return windowed(config, sliding, fields.integer("attention.sliding_window"))
+
+
+def names(config: ModelConfig) -> Mapping[str, Source]:
+    return collected(config, (_layer_names(config, layer) for layer in range(len(config.layers))))
+
+
+def _with_experts(config: ModelConfig, count: int, active: int, width: int) -> ModelConfig:
+    experts = ExpertsConfig(count, active, width, routing="topk_then_softmax", biases=True)
+    return replace(config, activation="swiglu_clamped", sinks=True, experts=experts)
+
+
+def _without_mxfp4(fields: Fields) -> Fields:
+    """The published checkpoints keep their experts in MXFP4, which stays packed."""
+    section = fields.section("quantization_config")
+    if section is None or section.text("quant_method") != "mxfp4":
+        return fields
+    rest = {key: value for key, value in fields.values.items() if key != "quantization_config"}
+    return Fields(fields.path, rest, fields.prefix)
+
+
+def _layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
+    hf, gguf, ours = f"model.layers.{layer}.", f"blk.{layer}.", f"layers.{layer}."
+    experts = f"{hf}mlp.experts."
+    found = attention_names(config, layer) | feed_forward_norm_names(
+        layer, gguf="post_attention_norm"
+    )
+    found[f"{ours}sinks"] = Source(
+        hf=one(f"{hf}self_attn.sinks"), gguf=one(f"{gguf}attn_sinks.weight")
+    )
+    for kind in ("weight", "bias"):
+        found[f"{ours}router.{kind}"] = Source(
+            hf=one(f"{hf}mlp.router.{kind}"), gguf=one(f"{gguf}ffn_gate_inp.{kind}")
+        )
+    both = (f"{experts}gate_up_proj_blocks", f"{experts}gate_up_proj_scales")
+    found[f"{ours}experts.gate_up.weight"] = Source(
+        hf=(
+            (Part(both, (MxFp4Blocks(), InterleavedGateUp())),),
+            *one(f"{experts}gate_up_proj", Transposed(), InterleavedGateUp()),
+        ),
+        gguf=joined(f"{gguf}ffn_gate_exps.weight", f"{gguf}ffn_up_exps.weight"),
+        axis=1,
+    )
+    found[f"{ours}experts.gate_up.bias"] = Source(
+        hf=one(f"{experts}gate_up_proj_bias", InterleavedGateUp()),
+        gguf=joined(f"{gguf}ffn_gate_exps.bias", f"{gguf}ffn_up_exps.bias"),
+        axis=1,
+    )
+    both = (f"{experts}down_proj_blocks", f"{experts}down_proj_scales")
+    found[f"{ours}experts.down.weight"] = Source(
+        hf=((Part(both, (MxFp4Blocks(),)),), *one(f"{experts}down_proj", Transposed())),
+        gguf=one(f"{gguf}ffn_down_exps.weight"),
+        axis=1,
+    )
+    found[f"{ours}experts.down.bias"] = Source(
+        hf=one(f"{experts}down_proj_bias"), gguf=one(f"{gguf}ffn_down_exps.bias"), axis=1
+    )
+    return found
+
+
+GPT_OSS = Family("gpt_oss", ("gpt_oss",), ("gpt-oss",), from_hf, from_gguf, names)

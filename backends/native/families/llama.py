@@ -1,0 +1,62 @@
+"""Llama 2 and 3.x, SmolLM2 and all of the same shape; in GGUF Mistral and Mixtral too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hearth.backends.native.config import ExpertsConfig, ModelConfig
+from hearth.backends.native.families.family import Family
+from hearth.backends.native.families.gguf_fields import GgufFields
+from hearth.backends.native.families.shapes import (
+    MAX_EXPERTS,
+    config_of_gguf,
+    config_of_hf,
+    windowed,
+)
+from hearth.backends.native.families.source import Source
+from hearth.backends.native.families.tensor_names import (
+    attention_names,
+    collected,
+    expert_names,
+    feed_forward_names,
+    feed_forward_norm_names,
+)
+from hearth.quant.json_fields import Fields
+
+
+def from_hf(fields: Fields) -> ModelConfig:
+    return config_of_hf(fields.over({"rms_norm_eps": 1e-6}), "llama")
+
+
+def from_gguf(fields: GgufFields) -> ModelConfig:
+    if fields.number("attention.temperature_scale", 0.0):
+        raise fields.unsupported("attention.temperature_scale", "attention without temperatures")
+    config = config_of_gguf(fields, "llama")
+    window = fields.integer("attention.sliding_window", 0, least=0)
+    config = windowed(config, (True,) * len(config.layers), window)
+    count = fields.integer("expert_count", 0, least=0, most=MAX_EXPERTS)
+    if not count:
+        return config
+    active = fields.integer("expert_used_count", most=count)
+    return replace(config, experts=ExpertsConfig(count, active, width=config.feed_forward))
+
+
+def names(config: ModelConfig) -> Mapping[str, Source]:
+    """llama.cpp turns neighbours by rotary positions, so its converter has moved the rows."""
+    return collected(
+        config,
+        (
+            attention_names(config, layer, turned=True)
+            | feed_forward_norm_names(layer)
+            | (
+                expert_names(config, layer, "block_sparse_moe", "w1", "w3", "w2")
+                if config.experts
+                else feed_forward_names(layer)
+            )
+            for layer in range(len(config.layers))
+        ),
+    )
+
+
+LLAMA = Family("llama", ("llama",), ("llama", "mistral3"), from_hf, from_gguf, names)

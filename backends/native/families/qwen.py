@@ -1,0 +1,112 @@
+"""Qwen2 and Qwen2.5 (biases), Qwen3 (norms of heads) and Qwen3-MoE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hearth.backends.native.config import ExpertsConfig, ModelConfig
+from hearth.backends.native.families.family import Family
+from hearth.backends.native.families.gguf_fields import GgufFields
+from hearth.backends.native.families.shapes import (
+    MAX_EXPERTS,
+    MAX_WIDTH,
+    config_of_gguf,
+    config_of_hf,
+    sliding_layers,
+    windowed,
+)
+from hearth.backends.native.families.source import Source
+from hearth.backends.native.families.tensor_names import (
+    attention_names,
+    collected,
+    expert_names,
+    feed_forward_names,
+    feed_forward_norm_names,
+)
+from hearth.quant.json_fields import Fields
+
+_DEFAULTS = {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768}
+
+
+def qwen2_from_hf(fields: Fields) -> ModelConfig:
+    config = config_of_hf(fields.over(_DEFAULTS), "qwen2")
+    config = replace(config, qkv_bias=True, out_bias=False)
+    return _with_upper_windows(config, fields)
+
+
+def qwen2_from_gguf(fields: GgufFields) -> ModelConfig:
+    return config_of_gguf(fields, "qwen2")
+
+
+def qwen3_from_hf(fields: Fields) -> ModelConfig:
+    config = config_of_hf(fields.over(_DEFAULTS | {"head_dim": 128}), "qwen3")
+    config = replace(config, head_norms=True)
+    return _with_upper_windows(config, fields)
+
+
+def qwen3_from_gguf(fields: GgufFields) -> ModelConfig:
+    return replace(config_of_gguf(fields, "qwen3"), head_norms=True)
+
+
+def moe_from_hf(fields: Fields) -> ModelConfig:
+    if fields.numbers("mlp_only_layers"):
+        raise fields.unsupported("mlp_only_layers", "experts in every layer")
+    if fields.integer("decoder_sparse_step", 1) != 1:
+        raise fields.unsupported("decoder_sparse_step", "experts in every layer")
+    key = "num_experts" if fields.has("num_experts") else "num_local_experts"
+    count = fields.integer(key, most=MAX_EXPERTS)
+    experts = ExpertsConfig(
+        count,
+        active=fields.integer("num_experts_per_tok", most=count),
+        width=fields.integer("moe_intermediate_size", most=MAX_WIDTH),
+        renormalise=fields.flag("norm_topk_prob", False),
+    )
+    config = config_of_hf(fields.over(_DEFAULTS), "qwen3_moe")
+    config = replace(config, head_norms=True, experts=experts)
+    if not fields.flag("use_sliding_window", False):
+        return config
+    return windowed(config, (True,) * len(config.layers), fields.integer("sliding_window", 4096))
+
+
+def moe_from_gguf(fields: GgufFields) -> ModelConfig:
+    count = fields.integer("expert_count", most=MAX_EXPERTS)
+    config = config_of_gguf(fields, "qwen3_moe")
+    active = fields.integer("expert_used_count", most=count)
+    default = max(1, config.feed_forward // active)
+    width = fields.same("expert_feed_forward_length", len(config.layers), default)
+    experts = ExpertsConfig(
+        count, active, width, renormalise=fields.flag("expert_weights_norm", True)
+    )
+    return replace(config, head_norms=True, experts=experts)
+
+
+def names(config: ModelConfig) -> Mapping[str, Source]:
+    return collected(
+        config,
+        (
+            attention_names(config, layer)
+            | feed_forward_norm_names(layer)
+            | (
+                expert_names(config, layer, "mlp", "gate_proj", "up_proj", "down_proj")
+                if config.experts
+                else feed_forward_names(layer)
+            )
+            for layer in range(len(config.layers))
+        ),
+    )
+
+
+def _with_upper_windows(config: ModelConfig, fields: Fields) -> ModelConfig:
+    """Windows, where they are switched on, are in the layers from `max_window_layers` on."""
+    if not fields.flag("use_sliding_window", False):
+        return config
+    count = len(config.layers)
+    first = fields.integer("max_window_layers", 28, least=0)
+    sliding = sliding_layers(fields, count, tuple(layer >= first for layer in range(count)))
+    return windowed(config, sliding, fields.integer("sliding_window", 4096))
+
+
+QWEN2 = Family("qwen2", ("qwen2",), ("qwen2",), qwen2_from_hf, qwen2_from_gguf, names)
+QWEN3 = Family("qwen3", ("qwen3",), ("qwen3",), qwen3_from_hf, qwen3_from_gguf, names)
+QWEN3_MOE = Family("qwen3_moe", ("qwen3_moe",), ("qwen3moe",), moe_from_hf, moe_from_gguf, names)

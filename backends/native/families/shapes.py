@@ -1,0 +1,137 @@
+"""What all families say alike: a decoder's shapes, out of config.json or GGUF metadata.
+
+Both give a config of the plain kind, without experts, with full attention and one kind of rotary
+positions in all layers; a family replaces what it has otherwise (`dataclasses.replace`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hearth.backends.native.config import LayerConfig, ModelConfig
+from hearth.backends.native.families.gguf_fields import GgufFields
+from hearth.backends.native.families.ropes import context_of_hf, rope_of_gguf, rope_of_hf
+from hearth.quant.json_fields import Fields
+
+MAX_LAYERS = 1024
+MAX_WIDTH = 1 << 20
+MAX_VOCABULARY = 1 << 24
+MAX_EXPERTS = 4096
+
+
+def config_of_hf(
+    fields: Fields,
+    family: str,
+    *,
+    activation_key: str = "hidden_act",
+    activation: str = "silu",
+    layer_type: str = "",
+) -> ModelConfig:
+    """The shapes of `config.json`.
+
+    Args:
+        activation_key, activation: the one that the decoder computes, and where the file has it.
+        layer_type: see `rope_of_hf`.
+
+    Raises:
+        UnsupportedModel: an activation, a quantization or biases that the decoder has no code for.
+        CorruptFile: a value that cannot be.
+    """
+    if fields.has("quantization_config"):
+        raise fields.unsupported("quantization_config", "weights in F32, F16 and BF16")
+    if fields.has(activation_key) and fields.text(activation_key) != activation:
+        raise fields.unsupported(activation_key, activation)
+    if fields.flag("mlp_bias", False):
+        raise fields.unsupported("mlp_bias", "feed-forwards without biases")
+    width = fields.integer("hidden_size", most=MAX_WIDTH)
+    heads = fields.integer("num_attention_heads", most=MAX_WIDTH)
+    kv_heads = fields.integer("num_key_value_heads", heads, most=heads)
+    if heads % kv_heads:
+        raise fields.wrong("num_key_value_heads", f"must divide the {heads} heads")
+    if width % heads and not fields.has("head_dim"):
+        raise fields.wrong("num_attention_heads", f"must divide the hidden_size of {width}")
+    head_dim = fields.integer("head_dim", max(1, width // heads), most=MAX_WIDTH)
+    rope = rope_of_hf(fields, head_dim, layer_type)
+    biases = fields.flag("attention_bias", False)
+    layers = fields.integer("num_hidden_layers", most=MAX_LAYERS)
+    return ModelConfig(
+        family=family,
+        vocab_size=fields.integer("vocab_size", most=MAX_VOCABULARY),
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        feed_forward=fields.integer("intermediate_size", most=MAX_WIDTH),
+        layers=(LayerConfig(rope),) * layers,
+        context=context_of_hf(fields, rope),
+        norm_eps=fields.positive("rms_norm_eps"),
+        tied=fields.flag("tie_word_embeddings", False),
+        qkv_bias=biases,
+        out_bias=biases,
+    )
+
+
+def config_of_gguf(fields: GgufFields, family: str, *, truncate: bool = True) -> ModelConfig:
+    """The shapes of GGUF metadata. Biases and an output matrix are there if their tensors are.
+
+    Raises:
+        UnsupportedModel: shapes that differ between layers.
+        CorruptFile: a value that cannot be.
+    """
+    layers = fields.integer("block_count", most=MAX_LAYERS)
+    width = fields.integer("embedding_length", most=MAX_WIDTH)
+    heads = fields.same("attention.head_count", layers)
+    kv_heads = fields.same("attention.head_count_kv", layers, heads)
+    if heads % kv_heads:
+        raise fields.wrong("attention.head_count_kv", f"must divide the {heads} heads")
+    head_dim = fields.integer("attention.key_length", max(1, width // heads), most=MAX_WIDTH)
+    if fields.integer("attention.value_length", head_dim) != head_dim:
+        raise fields.unsupported("attention.value_length", "values as long as keys")
+    embedding = fields.tensors.stored.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise fields.unsupported("vocab_size", "models with a matrix token_embd.weight")
+    return ModelConfig(
+        family=family,
+        vocab_size=embedding.shape[0],
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        feed_forward=fields.same("feed_forward_length", layers, 1),
+        layers=(LayerConfig(rope_of_gguf(fields, head_dim, truncate=truncate)),) * layers,
+        context=fields.integer("context_length"),
+        norm_eps=fields.positive("attention.layer_norm_rms_epsilon"),
+        tied=not fields.stores("output.weight"),
+        qkv_bias=fields.stores("blk.0.attn_q.bias") or fields.stores("blk.0.attn_qkv.bias"),
+        out_bias=fields.stores("blk.0.attn_output.bias"),
+    )
+
+
+def sliding_layers(fields: Fields, layers: int, default: tuple[bool, ...]) -> tuple[bool, ...]:
+    """[layers] which of them look through a window: `layer_types`, or `default` without it.
+
+    Raises:
+        UnsupportedModel: another type of layer.
+        CorruptFile: a type for each layer is not there.
+    """
+    types = fields.texts("layer_types")
+    if not types:
+        return default
+    if len(types) != layers:
+        raise fields.wrong("layer_types", f"must have {layers} entries")
+    if not set(types) <= {"sliding_attention", "full_attention"}:
+        raise fields.unsupported("layer_types", "sliding_attention and full_attention")
+    return tuple(kind == "sliding_attention" for kind in types)
+
+
+def windowed(config: ModelConfig, sliding: tuple[bool, ...], window: int) -> ModelConfig:
+    """`config` with a window in the layers that are `sliding`; 0, or a window in which the whole
+    context fits, is none.
+    """
+    if not 0 < window < config.context:
+        return config
+    layers = tuple(
+        replace(layer, window=window if is_sliding else None)
+        for layer, is_sliding in zip(config.layers, sliding, strict=True)
+    )
+    return replace(config, layers=layers)

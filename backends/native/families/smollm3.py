@@ -1,0 +1,62 @@
+"""SmolLM3: Llama whose every fourth layer has no positions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hearth.backends.native.config import ModelConfig
+from hearth.backends.native.families import llama
+from hearth.backends.native.families.family import Family
+from hearth.backends.native.families.gguf_fields import GgufFields
+from hearth.backends.native.families.shapes import (
+    config_of_gguf,
+    config_of_hf,
+    sliding_layers,
+    windowed,
+)
+from hearth.quant.json_fields import Fields
+
+_DEFAULTS = {
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32_768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 2_000_000.0,
+    "tie_word_embeddings": True,
+}
+_PERIOD = 4
+
+
+def from_hf(fields: Fields) -> ModelConfig:
+    config = config_of_hf(fields.over(_DEFAULTS), "smollm3")
+    count = len(config.layers)
+    turned = _every_but(fields.integer("no_rope_layer_interval", _PERIOD), count)
+    if fields.has("no_rope_layers"):
+        # A list of ones for the layers that do have positions, whatever its name says.
+        turned = tuple(value != 0 for value in fields.numbers("no_rope_layers"))
+        if len(turned) < count:
+            raise fields.wrong("no_rope_layers", f"must have {count} entries")
+    config = _without_ropes(config, turned[:count])
+    if not fields.flag("use_sliding_window", False):
+        return config
+    sliding = sliding_layers(fields, count, tuple(not has_rope for has_rope in turned[:count]))
+    return windowed(config, sliding, fields.integer("sliding_window", 0, least=0))
+
+
+def from_gguf(fields: GgufFields) -> ModelConfig:
+    config = config_of_gguf(fields, "smollm3")
+    return _without_ropes(config, _every_but(_PERIOD, len(config.layers)))
+
+
+def _every_but(period: int, count: int) -> tuple[bool, ...]:
+    return tuple((layer + 1) % period != 0 for layer in range(count))
+
+
+def _without_ropes(config: ModelConfig, turned: tuple[bool, ...]) -> ModelConfig:
+    layers = tuple(
+        layer if has_rope else replace(layer, rope=None)
+        for layer, has_rope in zip(config.layers, turned, strict=True)
+    )
+    return replace(config, layers=layers)
+
+
+SMOLLM3 = Family("smollm3", ("smollm3",), ("smollm3",), from_hf, from_gguf, llama.names)

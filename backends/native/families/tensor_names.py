@@ -1,0 +1,143 @@
+"""The names that all families share: which stored tensors make up which parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hearth.backends.native.config import ModelConfig
+from hearth.backends.native.families.quirks import InterleavedHeads, Quirk
+from hearth.backends.native.families.source import Choice, Part, Source, joined, one
+
+
+def outer_names() -> dict[str, Source]:
+    """The parameters outside of the layers. A tied matrix may be stored as embedding, as output or
+    as both.
+    """
+    embedding, head = "model.embed_tokens.weight", "lm_head.weight"
+    return {
+        "embedding.weight": Source(
+            hf=one(embedding) + one(head), gguf=one("token_embd.weight") + one("output.weight")
+        ),
+        "norm.weight": Source(hf=one("model.norm.weight"), gguf=one("output_norm.weight")),
+        "output.weight": Source(hf=one(head), gguf=one("output.weight")),
+    }
+
+
+def attention_names(config: ModelConfig, layer: int, *, turned: bool = False) -> dict[str, Source]:
+    """The attention's matrices, and the norm before it.
+
+    Args:
+        turned: GGUF's rows of queries and keys are interleaved (see `InterleavedHeads`).
+    """
+    hf, gguf, ours = _prefixes(layer)
+    names: dict[str, Source] = {
+        f"{ours}attention_norm.weight": Source(
+            hf=one(f"{hf}input_layernorm.weight"), gguf=one(f"{gguf}attn_norm.weight")
+        )
+    }
+    for kind in _kinds(config.qkv_bias):
+        projections = [f"{hf}self_attn.{name}_proj.{kind}" for name in "qkv"]
+        names[f"{ours}qkv.{kind}"] = Source(
+            hf=joined(*projections), gguf=_gguf_qkv(config, gguf, kind, turned)
+        )
+    for kind in _kinds(config.out_bias):
+        names[f"{ours}out.{kind}"] = Source(
+            hf=one(f"{hf}self_attn.o_proj.{kind}"), gguf=one(f"{gguf}attn_output.{kind}")
+        )
+    if config.head_norms:
+        for name, short in (("query_norm", "q_norm"), ("key_norm", "k_norm")):
+            names[f"{ours}{name}.weight"] = Source(
+                hf=one(f"{hf}self_attn.{short}.weight"), gguf=one(f"{gguf}attn_{short}.weight")
+            )
+    return names
+
+
+def feed_forward_norm_names(layer: int, *, gguf: str = "ffn_norm") -> dict[str, Source]:
+    """The norm before the feed-forward; `gguf` is its name there."""
+    hf, block, ours = _prefixes(layer)
+    source = Source(
+        hf=one(f"{hf}post_attention_layernorm.weight"), gguf=one(f"{block}{gguf}.weight")
+    )
+    return {f"{ours}feed_forward_norm.weight": source}
+
+
+def feed_forward_names(layer: int) -> dict[str, Source]:
+    """The matrices of a feed-forward without experts."""
+    hf, gguf, ours = _prefixes(layer)
+    return {
+        f"{ours}gate_up.weight": Source(
+            hf=joined(f"{hf}mlp.gate_proj.weight", f"{hf}mlp.up_proj.weight"),
+            gguf=joined(f"{gguf}ffn_gate.weight", f"{gguf}ffn_up.weight"),
+        ),
+        f"{ours}down.weight": Source(
+            hf=one(f"{hf}mlp.down_proj.weight"), gguf=one(f"{gguf}ffn_down.weight")
+        ),
+    }
+
+
+def expert_names(
+    config: ModelConfig, layer: int, block: str, gate: str, up: str, down: str
+) -> dict[str, Source]:
+    """The router and the experts, stored one by one or stacked.
+
+    Args:
+        block: the name of the feed-forward in safetensors files.
+        gate, up, down: an expert's matrices there.
+    """
+    if config.experts is None:
+        raise ValueError("the model has no experts")
+    hf, gguf, ours = _prefixes(layer)
+    hf = f"{hf}{block}."
+
+    def each(matrix: str, count: int) -> Part:
+        return Part(tuple(f"{hf}experts.{expert}.{matrix}.weight" for expert in range(count)))
+
+    count = config.experts.count
+    return {
+        f"{ours}router.weight": Source(
+            hf=one(f"{hf}gate.weight"), gguf=one(f"{gguf}ffn_gate_inp.weight")
+        ),
+        f"{ours}experts.gate_up.weight": Source(
+            hf=((each(gate, count), each(up, count)), *one(f"{hf}experts.gate_up_proj")),
+            gguf=joined(f"{gguf}ffn_gate_exps.weight", f"{gguf}ffn_up_exps.weight"),
+            axis=1,
+        ),
+        f"{ours}experts.down.weight": Source(
+            hf=((each(down, count),), *one(f"{hf}experts.down_proj")),
+            gguf=one(f"{gguf}ffn_down_exps.weight"),
+            axis=1,
+        ),
+    }
+
+
+def collected(config: ModelConfig, layers: Iterable[Mapping[str, Source]]) -> dict[str, Source]:
+    """The names of a whole model: those outside of the layers, and those of `layers`."""
+    names = outer_names()
+    if config.tied:
+        del names["output.weight"]
+    for layer in layers:
+        names.update(layer)
+    return names
+
+
+def _gguf_qkv(config: ModelConfig, block: str, kind: str, turned: bool) -> tuple[Choice, ...]:
+    """Queries, keys and values apart, or as one tensor."""
+
+    def quirks(heads: int) -> tuple[Quirk, ...]:
+        return (InterleavedHeads(heads, config.head_dim),) if turned else ()
+
+    apart: Choice = (
+        Part((f"{block}attn_q.{kind}",), quirks(config.heads)),
+        Part((f"{block}attn_k.{kind}",), quirks(config.kv_heads)),
+        Part((f"{block}attn_v.{kind}",)),
+    )
+    fused = Part((f"{block}attn_qkv.{kind}",), quirks(config.heads + config.kv_heads))
+    return (apart, (fused,))
+
+
+def _prefixes(layer: int) -> tuple[str, str, str]:
+    return f"model.layers.{layer}.", f"blk.{layer}.", f"layers.{layer}."
+
+
+def _kinds(bias: bool) -> tuple[str, ...]:
+    return ("weight", "bias") if bias else ("weight",)

@@ -1,0 +1,117 @@
+"""The decoder: tokens to hidden states to logits. One for all families; see `ModelConfig`.
+
+Its parameters are on `meta` until weights are loaded. With V tokens, width W, H heads and K heads
+of keys, each of length D, hidden layers of F, and E experts with hidden layers of G:
+
+    embedding.weight [V, W], norm.weight [W], output.weight [V, W] unless tied, and in `layers.i.`
+    attention_norm.weight [W], qkv.weight [(H + 2K)·D, W], out.weight [W, H·D],
+    feed_forward_norm.weight [W], gate_up.weight [2F, W], down.weight [W, F];
+    some families: qkv.bias, out.bias, query_norm.weight [D], key_norm.weight [D], sinks [H],
+    attention_post_norm.weight [W], feed_forward_post_norm.weight [W];
+    with experts instead of gate_up and down: router.weight [E, W], experts.gate_up.weight
+    [E, 2G, W], experts.down.weight [E, W, G], and perhaps a `bias` for each of them.
+
+Norms and sinks are float32, the others of the model's dtype.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hearth.backends.native.attention import Attend
+from hearth.backends.native.config import ModelConfig, Rope
+from hearth.backends.native.models.layers import Layer, Norm, Rotary
+from hearth.backends.native.models.parts import linear, parameter
+from hearth.backends.native.models.rope import (
+    attention_factor,
+    cosine_and_sine,
+    inverse_frequencies,
+)
+from hearth.kernels.table import LINEAR, pick
+
+
+class Embedding(nn.Module):
+    """weight: [tokens, width]. Loading may replace it by one that keeps its rows packed."""
+
+    def __init__(self, tokens: int, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = parameter((tokens, width), dtype)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[n] int64 -> [n, width]."""
+        return F.embedding(tokens, self.weight)
+
+
+class Decoder(nn.Module):
+    """A language model without its memory: that comes with each call, as an `Attend`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        activations: torch.dtype | None = None,
+        context: int | None = None,
+    ) -> None:
+        """
+        Args:
+            device: where its weights will be.
+            dtype: of weights that are not packed.
+            activations: what is between them; the same without it.
+            context: tokens that a sequence may have; the model's own without it.
+        """
+        super().__init__()
+        self.config = config
+        self.dtype = dtype
+        self.activations = activations or dtype
+        self.embedding: nn.Module = Embedding(config.vocab_size, config.width, dtype)
+        self.layers = nn.ModuleList(
+            Layer(config, index, dtype) for index in range(len(config.layers))
+        )
+        self.norm = Norm(config.width, config.norm_eps)
+        self.output: nn.Module | None = None
+        if not config.tied:
+            self.output = linear(config.width, config.vocab_size, False, dtype)
+        # Gemma was trained with a scale rounded to the embedding's dtype.
+        self.embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype))
+        ropes = {layer.rope for layer in config.layers if layer.rope is not None}
+        self._frequencies = {
+            rope: inverse_frequencies(rope, context or config.context).to(device) for rope in ropes
+        }
+
+    def forward(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """The hidden states after the last norm.
+
+        Args:
+            tokens: [tokens] int64, of all sequences one after the other.
+            positions: [tokens] int64, each token's place in its sequence.
+            attend: knows which token belongs to which sequence.
+
+        Returns:
+            [tokens, width].
+        """
+        hidden: Tensor = self.embedding(tokens).to(self.activations)
+        if self.embedding_scale != 1.0:
+            hidden = hidden * self.embedding_scale
+        rotaries: dict[Rope, Rotary] = {
+            rope: cosine_and_sine(positions, frequencies, attention_factor(rope))
+            for rope, frequencies in self._frequencies.items()
+        }
+        for layer, about in zip(self.layers, self.config.layers, strict=True):
+            hidden = layer(hidden, rotaries[about.rope] if about.rope else None, attend)
+        normalised: Tensor = self.norm(hidden)
+        return normalised
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, width], as `forward` gives them -> [rows, vocabulary] float32."""
+        found: Tensor
+        if self.output is not None:
+            found = self.output(hidden).float()
+        else:
+            table = self.embedding.get_parameter("weight")
+            found = pick(LINEAR, hidden.device)(hidden, table, None).float()
+        cap = self.config.logit_softcap
+        return found if not cap else torch.tanh(found / cap) * cap

@@ -1,0 +1,99 @@
+"""A mixture of experts: each token goes through the few that the router chooses for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from hearth.backends.native.config import Activation, ExpertsConfig
+from hearth.backends.native.models.parts import gated, parameter
+from hearth.kernels.table import LINEAR, pick
+
+
+class ExpertMatrix(nn.Module):
+    """The same matrix of every expert, stacked.
+
+    weight: [experts, outputs, inputs]; bias: [experts, outputs] or None.
+    """
+
+    def __init__(
+        self, count: int, inputs: int, outputs: int, bias: bool, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.weight = parameter((count, outputs, inputs), dtype)
+        self.bias = parameter((count, outputs), dtype) if bias else None
+
+    def forward(self, rows: Tensor, expert: int) -> Tensor:
+        """[rows, inputs] -> [rows, outputs], through one expert."""
+        bias = None if self.bias is None else self.bias[expert]
+        return pick(LINEAR, rows.device)(rows, self.weight[expert], bias)
+
+
+class PackedExpertMatrix(nn.Module):
+    """In the place of an `ExpertMatrix` whose weights stay packed: a module for each expert that
+    takes [rows, inputs] and gives [rows, outputs].
+    """
+
+    def __init__(self, experts: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(experts)
+
+    def forward(self, rows: Tensor, expert: int) -> Tensor:
+        """As `ExpertMatrix`."""
+        result: Tensor = self.experts[expert](rows)
+        return result
+
+
+class Experts(nn.Module):
+    """The experts of a layer."""
+
+    def __init__(
+        self, config: ExpertsConfig, width: int, activation: Activation, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.activation = activation
+        count, hidden, biases = config.count, config.width, config.biases
+        self.gate_up: nn.Module = ExpertMatrix(count, width, 2 * hidden, biases, dtype)
+        self.down: nn.Module = ExpertMatrix(count, hidden, width, biases, dtype)
+
+    def forward(self, hidden: Tensor, scores: Tensor) -> Tensor:
+        """Tokens are sorted by expert, so that each expert's matrices are read once. How many go to
+        which is asked of the device, once a layer: that waits for it.
+
+        Args:
+            hidden: [tokens, width].
+            scores: [tokens, experts], of the router.
+
+        Returns:
+            [tokens, width], of the same dtype.
+        """
+        weights, chosen = self.route(scores)
+        order = chosen.flatten().argsort(stable=True)
+        counts: list[int] = chosen.flatten().bincount(minlength=self.config.count).tolist()
+        rows = torch.split_with_sizes(hidden[order // self.config.active], counts)
+        answers = [
+            self._through(expert, rows[expert]) for expert, count in enumerate(counts) if count
+        ]
+        # Back in the order of the choices: added up by token in the same order every time.
+        by_choice = hidden.new_empty((len(order), hidden.shape[-1]))
+        by_choice[order] = torch.cat(answers)
+        by_token = by_choice.view(*weights.shape, hidden.shape[-1])
+        return (by_token * weights[..., None]).sum(1).to(hidden.dtype)
+
+    def route(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights (float32) and numbers of the chosen experts, both [tokens, active]."""
+        scores = scores.float()
+        if self.config.routing == "topk_then_softmax":
+            best, chosen = scores.topk(self.config.active, dim=-1)
+            return best.softmax(-1), chosen
+        weights, chosen = scores.softmax(-1).topk(self.config.active, dim=-1)
+        if self.config.renormalise:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights, chosen
+
+    def _through(self, expert: int, rows: Tensor) -> Tensor:
+        answer: Tensor = self.down(gated(self.gate_up(rows, expert), self.activation), expert)
+        return answer

@@ -1,0 +1,114 @@
+"""A layer of the decoder. Its matrices are `nn.Linear`; loading replaces them where weights stay
+packed, by modules that take [tokens, inputs] and give [tokens, outputs] of the same dtype, too.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hearth.backends.native.attention import Attend
+from hearth.backends.native.config import ModelConfig
+from hearth.backends.native.models.experts import Experts
+from hearth.backends.native.models.parts import gated, linear, parameter
+from hearth.backends.native.models.rope import turn
+
+Rotary = tuple[Tensor, Tensor]
+"""Cosine and sine, see `cosine_and_sine`."""
+
+
+class Norm(nn.Module):
+    """RMSNorm (arXiv 1910.07467), worked out in float32; so is its weight, in whatever dtype the
+    model is, because Gemma's are near one with small differences.
+    """
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = parameter((size,), torch.float32)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Of the last dimension; same shape and dtype."""
+        normalised = F.rms_norm(hidden.float(), self.weight.shape, self.weight, self.eps)
+        return normalised.to(hidden.dtype)
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each added to what came in."""
+
+    def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        width, eps = config.width, config.norm_eps
+        self.index = index
+        self.heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, config.head_dim
+        self.attention_norm = Norm(width, eps)
+        rows = (config.heads + 2 * config.kv_heads) * config.head_dim
+        self.qkv = linear(width, rows, config.qkv_bias, dtype)
+        self.query_norm = Norm(config.head_dim, eps) if config.head_norms else None
+        self.key_norm = Norm(config.head_dim, eps) if config.head_norms else None
+        self.sinks = parameter((config.heads,), torch.float32) if config.sinks else None
+        self.out = linear(config.heads * config.head_dim, width, config.out_bias, dtype)
+        self.attention_post_norm = Norm(width, eps) if config.post_norms else None
+        self.feed_forward_norm = Norm(width, eps)
+        self.feed_forward_post_norm = Norm(width, eps) if config.post_norms else None
+        self.activation = config.activation
+        self.router: nn.Module | None = None
+        self.experts: nn.Module | None = None
+        if config.experts is None:
+            self.gate_up: nn.Module = linear(width, 2 * config.feed_forward, False, dtype)
+            self.down: nn.Module = linear(config.feed_forward, width, False, dtype)
+        else:
+            self.router = linear(width, config.experts.count, config.experts.biases, dtype)
+            self.experts = Experts(config.experts, width, config.activation, dtype)
+
+    def forward(self, hidden: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
+        """
+        Args:
+            hidden: [tokens, width].
+            rotary: None: the layer has no positions.
+
+        Returns:
+            [tokens, width], a new tensor.
+        """
+        attended = self._attention(self.attention_norm(hidden), rotary, attend)
+        if self.attention_post_norm is not None:
+            attended = self.attention_post_norm(attended)
+        hidden = hidden + attended
+        fed = self._feed_forward(self.feed_forward_norm(hidden))
+        if self.feed_forward_post_norm is not None:
+            fed = self.feed_forward_post_norm(fed)
+        return hidden + fed
+
+    def _attention(self, hidden: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
+        qkv: Tensor = self.qkv(hidden)
+        qkv = qkv.view(len(hidden), -1, self.head_dim)
+        counts = [self.heads + self.kv_heads, self.kv_heads]
+        turned, value = torch.split_with_sizes(qkv, counts, dim=1)
+        if self.query_norm is not None and self.key_norm is not None:
+            turned = self._normalised_heads(turned, self.query_norm, self.key_norm)
+        if rotary is not None:
+            turned = turn(turned, *rotary)
+        turned = turned.to(qkv.dtype)
+        query, key = torch.split_with_sizes(turned, [self.heads, self.kv_heads], dim=1)
+        attended = attend(self.index, query, key, value, self.sinks)
+        result: Tensor = self.out(attended.flatten(1))
+        return result
+
+    def _normalised_heads(self, heads: Tensor, query_norm: Norm, key_norm: Norm) -> Tensor:
+        """[tokens, heads + kv_heads, head_dim] float32: queries and keys at once."""
+        weight = torch.cat(
+            (
+                query_norm.weight.expand(self.heads, -1),
+                key_norm.weight.expand(self.kv_heads, -1),
+            )
+        )
+        return F.rms_norm(heads.float(), (self.head_dim,), None, query_norm.eps).mul_(weight)
+
+    def _feed_forward(self, hidden: Tensor) -> Tensor:
+        result: Tensor
+        if self.experts is not None and self.router is not None:
+            result = self.experts(hidden, self.router(hidden))
+        else:
+            result = self.down(gated(self.gate_up(hidden), self.activation))
+        return result

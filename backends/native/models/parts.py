@@ -1,0 +1,53 @@
+"""What modules of the decoder are made of: parameters without memory, and the gate."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hearth.backends.native.config import Activation
+from hearth.kernels.table import LINEAR, pick
+
+_SLOPE = 1.702
+_LIMIT = 7.0
+
+
+def parameter(shape: tuple[int, ...], dtype: torch.dtype) -> nn.Parameter:
+    """A parameter on `meta`: a shape and a dtype, until loading puts a tensor in its place."""
+    return nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"), requires_grad=False)
+
+
+class Matrix(nn.Linear):
+    """weight: [outputs, inputs]; takes and gives the dtype of its argument, which may be wider."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
+        """[..., inputs] -> [..., outputs]."""
+        return pick(LINEAR, input.device)(input, self.weight, self.bias)
+
+
+def linear(inputs: int, outputs: int, bias: bool, dtype: torch.dtype) -> Matrix:
+    """A matrix on `meta`."""
+    made = Matrix(inputs, outputs, bias, device="meta", dtype=dtype)
+    made.requires_grad_(False)
+    return made
+
+
+def gated(both: Tensor, activation: Activation) -> Tensor:
+    """The hidden layer of a feed-forward.
+
+    Args:
+        both: [..., 2 · width], gate before up.
+
+    Returns:
+        [..., width].
+    """
+    gate, up = both.chunk(2, dim=-1)
+    match activation:
+        case "silu":
+            return F.silu(gate) * up
+        case "gelu_tanh":
+            return F.gelu(gate, approximate="tanh") * up
+        case "swiglu_clamped":
+            gate, up = gate.clamp(max=_LIMIT), up.clamp(-_LIMIT, _LIMIT)
+            return gate * torch.sigmoid(gate * _SLOPE) * (up + 1.0)

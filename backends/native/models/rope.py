@@ -1,0 +1,114 @@
+"""Rotary positions (arXiv 2104.09864), in the layout of halves, with their scalings."""
+
+from __future__ import annotations
+
+from math import ceil, floor, log, pi
+
+import torch
+from torch import Tensor
+
+from hearth.backends.native.config import Rope, RopeScaling
+
+
+def inverse_frequencies(rope: Rope, context: int) -> Tensor:
+    """[dimensions / 2] float32 radians a position, on the processor.
+
+    Args:
+        context: tokens that a sequence may have. With longrope it decides, once for all, which
+            factors are used, as llama.cpp does: keys that were turned with others would not fit.
+    """
+    powers = torch.arange(0, rope.dimensions, 2, dtype=torch.float32) / rope.dimensions
+    plain = 1.0 / rope.theta**powers
+    scaling = rope.scaling
+    if scaling is None:
+        return plain
+    if scaling.frequency_factors:
+        return plain / torch.tensor(scaling.frequency_factors, dtype=torch.float32)
+    match scaling.kind:
+        case "linear":
+            return plain / scaling.factor
+        case "llama3":
+            return _llama3(plain, scaling)
+        case "yarn":
+            return _yarn(plain, rope, scaling)
+        case "longrope":
+            long = context > scaling.original_context
+            factors = scaling.long_factors if long else scaling.short_factors
+            return 1.0 / (torch.tensor(factors, dtype=torch.float32) * rope.theta**powers)
+
+
+def attention_factor(rope: Rope) -> float:
+    """What cosine and sine are multiplied by."""
+    return 1.0 if rope.scaling is None else rope.scaling.attention_factor
+
+
+def cosine_and_sine(positions: Tensor, frequencies: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    """Of every position, worked out anew for each step: a table for 128k tokens is tens of
+    megabytes, and all layers of a step share these.
+
+    Args:
+        positions: [tokens] int64.
+        frequencies: [d / 2] float32.
+        factor: what both are multiplied by.
+
+    Returns:
+        Twice [tokens, 1, d / 2] float32.
+    """
+    angles = positions[:, None, None].float() * frequencies
+    cosine, sine = angles.cos(), angles.sin()
+    return (cosine, sine) if factor == 1.0 else (cosine * factor, sine * factor)
+
+
+def turn(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turns the first d dimensions of each head.
+
+    Args:
+        heads: [tokens, heads, head_dim], head_dim at least d.
+        cosine: [tokens, 1, d / 2] float32.
+        sine: likewise.
+
+    Returns:
+        [tokens, heads, head_dim] float32.
+    """
+    half = cosine.shape[-1]
+    first, second = heads[..., :half], heads[..., half : 2 * half]
+    parts = [
+        (first * cosine).addcmul_(second, sine, value=-1.0),
+        (second * cosine).addcmul_(first, sine),
+    ]
+    if heads.shape[-1] > 2 * half:
+        parts.append(heads[..., 2 * half :].float())
+    return torch.cat(parts, dim=-1)
+
+
+def _llama3(plain: Tensor, scaling: RopeScaling) -> Tensor:
+    """Long waves are slowed down by the factor, short ones left, those between in proportion.
+    Source: Llama 3.1's reference code, `apply_scaling`.
+    """
+    turns = scaling.original_context * plain / (2 * pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    share = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return plain / scaling.factor * (1.0 - share) + plain * share
+
+
+def _yarn(plain: Tensor, rope: Rope, scaling: RopeScaling) -> Tensor:
+    """Dimensions that turn often within the original context stay, those that hardly turn are
+    slowed down by the factor, with a ramp between. Source: arXiv 2309.00071, section 3.2.
+    """
+
+    def dimension_of(turns: float) -> float:
+        return (
+            rope.dimensions
+            * log(scaling.original_context / (turns * 2 * pi))
+            / (2 * log(rope.theta))
+        )
+
+    low, high = dimension_of(scaling.beta_fast), dimension_of(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = floor(low), ceil(high)
+    low, high = max(low, 0), min(high, rope.dimensions - 1)
+    # Borders that meet would divide by zero.
+    width = high - low or 0.001
+    dimensions = torch.arange(len(plain), dtype=torch.float32)
+    slowed = ((dimensions - low) / width).clamp(0.0, 1.0)
+    return plain / scaling.factor * slowed + plain * (1.0 - slowed)

@@ -1,0 +1,194 @@
+"""How a model of the native runner is laid out in memory: device, numbers, pages."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from hearth.backends.contract import KvType, ModelSettings
+from hearth.backends.errors import DoesNotFit, InvalidParameter
+from hearth.backends.native.config import ModelConfig
+from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES
+
+START_TOKENS: Final = 4096
+"""First size of a pool that grows."""
+MIN_OUTPUTS: Final = 32
+"""Rows of logits that a step can have, at least: scoring asks for many of one sequence."""
+_GROWTH: Final = 1.5
+"""While a pool doubles, the largest of its tensors is there twice."""
+
+_KV_DTYPES: Final[dict[KvType, torch.dtype]] = {"f32": torch.float32, "f16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class NativePlan:
+    """Everything that a runner is made with, apart from the weights."""
+
+    device: torch.device
+    dtype: torch.dtype
+    """Of weights that are not packed."""
+    compute_dtype: torch.dtype
+    """Of activations and attention."""
+    kv_dtype: torch.dtype
+    page: int
+    context: int
+    """Tokens one sequence may hold; never more than `pool_tokens`."""
+    pool_tokens: int
+    kept_tokens: int
+    """Most tokens that are kept for prefixes alone."""
+    slots: int
+    max_batch_tokens: int
+    max_outputs: int
+    blocks: tuple[int, ...]
+    """Most blocks of each group of layers."""
+    start_blocks: tuple[int, ...]
+    kv_bytes_per_token: int
+    is_fused: bool
+    """Attention may use the device's fused kernels."""
+    deterministic: bool
+    notices: tuple[str, ...] = ()
+
+
+def kv_dtype(kv_type: KvType, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """What keys and values are kept as: on GPUs half precision of the weights' own kind.
+
+    Raises:
+        InvalidParameter: a packed type.
+    """
+    if kv_type not in _KV_DTYPES:
+        raise InvalidParameter(
+            "kv_type",
+            f"The native runner keeps keys and values as f32 or f16, not as {kv_type}.",
+            "Set kv_type (--kv-type) to f16, or backend (--backend) to llamacpp.",
+        )
+    if kv_type == "f16" and device.type != "cpu" and dtype == torch.bfloat16:
+        return torch.bfloat16
+    return _KV_DTYPES[kv_type]
+
+
+def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Of all layers, as if none had a window."""
+    return config.kv_elements * len(config.layers) * dtype.itemsize
+
+
+def plan_memory(
+    settings: ModelSettings,
+    config: ModelConfig,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    compute_dtype: torch.dtype,
+    weight_bytes: int,
+    available_bytes: int,
+) -> NativePlan:
+    """Choose context length and pool size for a model on this machine.
+
+    With context C and S sessions the pool holds C * S tokens, or what fits, or what the KV budget
+    allows, whichever is least, in whole pages. Half of it at most is kept for prefixes that nobody
+    runs.
+
+    Args:
+        settings: already through `check_settings`.
+        weight_bytes: size of the weights in memory.
+        available_bytes: memory of the device that can be taken, before the weights are loaded.
+
+    Raises:
+        InvalidParameter: a KV type that the runner does not have.
+        DoesNotFit: the weights, or the context that was asked for, need more memory than there is,
+            or more than the KV budget; both numbers are in the message and in `data`.
+    """
+    numbers = kv_dtype(settings.kv_type, dtype, device)
+    token = kv_bytes_per_token(config, numbers)
+    wanted = settings.context or config.context
+    slots = settings.max_sessions
+    factor = _GROWTH if settings.kv_pool == "grow" and device.type != "cpu" else 1.0
+    usable = int(available_bytes * settings.memory_fraction)
+    room = usable - weight_bytes - WORKSPACE_BYTES
+    fits = _whole_pages(int(max(room, 0) / (token * factor)))
+    if fits == 0 or (settings.context is not None and fits < wanted):
+        need = weight_bytes + WORKSPACE_BYTES + int(_pages(wanted) * PAGE * token * factor)
+        hint = f"Set a context (--ctx) of {fits} or less" if fits else "Use a smaller model"
+        raise DoesNotFit(
+            f"A context of {wanted:,} tokens needs {need / 1e9:.2f} GB with the weights; "
+            f"{usable / 1e9:.2f} GB are available.",
+            f"{hint}, or close other programs.",
+            needed_bytes=need,
+            available_bytes=usable,
+            context=wanted,
+            fitting_context=fits,
+        )
+    allowed = _allowed(settings, token, wanted)
+    context = min(wanted, fits, allowed)
+    pool_tokens = min(_pages(context) * PAGE * slots, fits, allowed)
+    # Each sequence and each kept prefix may have begun a page that it does not fill.
+    most = _pages(pool_tokens) + 2 * slots
+    first = most if settings.kv_pool == "static" else min(most, _pages(START_TOKENS))
+    groups = len(config.groups)
+    return NativePlan(
+        device=device,
+        dtype=dtype,
+        compute_dtype=compute_dtype,
+        kv_dtype=numbers,
+        page=PAGE,
+        context=context,
+        pool_tokens=pool_tokens,
+        kept_tokens=pool_tokens // 2,
+        slots=slots,
+        max_batch_tokens=max(settings.max_batch_tokens, slots),
+        max_outputs=max(slots, MIN_OUTPUTS),
+        blocks=(most,) * groups,
+        start_blocks=(first,) * groups,
+        kv_bytes_per_token=token,
+        is_fused=settings.flash_attention is not False,
+        deterministic=settings.deterministic,
+        notices=_notices(settings, config, context, wanted, is_budget=allowed < fits),
+    )
+
+
+def _allowed(settings: ModelSettings, token: int, wanted: int) -> int:
+    """Tokens that the KV budget allows."""
+    budget = settings.kv_budget_bytes
+    if budget is None:
+        return 1 << 40
+    need = _pages(settings.context or 1) * PAGE * token
+    if need > budget:
+        raise DoesNotFit(
+            f"{settings.context or PAGE:,} tokens need {need:,} bytes for keys and values; the KV "
+            f"budget is {budget:,} bytes.",
+            f"Set a kv_budget (--kv-budget) of {need} or more, or a smaller context (--ctx).",
+            needed_bytes=need,
+            available_bytes=budget,
+            context=wanted,
+        )
+    return _whole_pages(budget // token)
+
+
+def _notices(
+    settings: ModelSettings, config: ModelConfig, context: int, wanted: int, *, is_budget: bool
+) -> tuple[str, ...]:
+    notices = []
+    if context < wanted:
+        reason = "what the KV budget holds" if is_budget else "what fits in memory"
+        notices.append(
+            f"Context is {context:,} tokens, {reason}; the model was trained for "
+            f"{config.context:,}."
+        )
+    if settings.context is not None and config.context < settings.context:
+        notices.append(
+            f"Context {settings.context:,} is beyond the {config.context:,} tokens the model was "
+            "trained for: expect poor answers past that."
+        )
+    if settings.extra_buffers is not None:
+        notices.append("extra_buffers is a setting of llama.cpp; the native runner has no such.")
+    return tuple(notices)
+
+
+def _pages(tokens: int) -> int:
+    return math.ceil(tokens / PAGE)
+
+
+def _whole_pages(tokens: int) -> int:
+    return tokens // PAGE * PAGE

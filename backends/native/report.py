@@ -1,0 +1,125 @@
+"""What PyTorch can do on this machine, for `hearth doctor`: asked of a child process, since
+importing it takes seconds, and a broken one may end the process.
+
+    python -P -m hearth.backends.native.report
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from hearth.backends.errors import BackendUnavailable
+
+if TYPE_CHECKING:
+    import torch
+
+TIMEOUT_S: Final = 120.0
+_REINSTALL: Final = "Install it as docs/install.md says."
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """One device."""
+
+    type: str
+    """cpu, cuda or mps."""
+    name: str
+    free_bytes: int
+    multiplies: tuple[str, ...]
+    """The numbers that it multiplies by instructions of its own."""
+    is_best: bool
+    """The native runner takes it unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchReport:
+    """The installed PyTorch."""
+
+    version: str
+    threads: int
+    devices: tuple[DeviceReport, ...]
+    has_varlen: bool
+    """It has attention over block tables for texts of different lengths, which CUDA cards use."""
+
+
+def torch_report() -> TorchReport:
+    """Ask a child process.
+
+    Raises:
+        BackendUnavailable: PyTorch is not installed, or does not load.
+    """
+    command = [sys.executable, "-P", "-m", "hearth.backends.native.report"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BackendUnavailable(
+            f"PyTorch did not load in {TIMEOUT_S:.0f} s.", _REINSTALL
+        ) from error
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        why = lines[-1] if lines else f"exit code {done.returncode}"
+        raise BackendUnavailable(f"PyTorch does not load: {why}", _REINSTALL)
+    return _read(json.loads(done.stdout.splitlines()[-1]))
+
+
+def make_report() -> TorchReport:
+    """Ask PyTorch in this process."""
+    import torch
+
+    from hearth.kernels.device import best_device
+
+    best = best_device()
+    devices = [torch.device("cpu")]
+    if torch.cuda.is_available():
+        devices += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        devices.append(torch.device("mps"))
+    return TorchReport(
+        version=torch.__version__,
+        threads=torch.get_num_threads(),
+        devices=tuple(_device(device, is_best=device == best) for device in devices),
+        has_varlen=_has_varlen(),
+    )
+
+
+def _device(device: torch.device, *, is_best: bool) -> DeviceReport:
+    import torch
+
+    from hearth.kernels.device import free_bytes, multiplies
+
+    dtypes = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+    return DeviceReport(
+        type=device.type,
+        name=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        free_bytes=free_bytes(device),
+        multiplies=tuple(name for name, dtype in dtypes.items() if multiplies(device, dtype)),
+        is_best=is_best,
+    )
+
+
+def _has_varlen() -> bool:
+    """`torch.nn.attention.varlen` takes block tables, which it does not in all versions."""
+    import inspect
+
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return "block_table" in inspect.signature(varlen_attn).parameters
+
+
+def _read(found: dict[str, Any]) -> TorchReport:
+    devices = tuple(
+        DeviceReport(**{**one, "multiplies": tuple(one["multiplies"])}) for one in found["devices"]
+    )
+    return TorchReport(**{**found, "devices": devices})
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(make_report())))

@@ -1,0 +1,262 @@
+"""Executes the engine's plans with PyTorch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hearth.backends.contract import Pooling
+from hearth.backends.engine.runner import Row, RunnerInfo, SidePrefill, StepPlan, StepResult
+from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter
+from hearth.backends.native.cache import PagedCache
+from hearth.backends.native.config import ModelConfig
+from hearth.backends.native.embedder import Embedder
+from hearth.backends.native.kv_pool import KvPool
+from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.page_store import GroupSpec
+from hearth.backends.native.paged_attention import PagedAttention, PagedRow
+from hearth.backends.native.plan import NativePlan
+
+
+class NativeRunner:
+    """Implements `hearth.backends.engine.runner.Runner`.
+
+    A step is one forward pass over the tokens of all its rows, prefill and decode mixed.
+
+    Args:
+        decoder: with weights, on the device of the plan.
+        plan: from `plan_memory`.
+        end_ids: every end-of-generation token.
+        fingerprint: of the model, so that no other's pages are taken for its own.
+        threads: for steps of one token a row, on a processor.
+        batch_threads: for steps with prefill.
+        own_pooling: of vectors, as the model was trained; "model" stands for it.
+        on_close: frees the weights' files.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        plan: NativePlan,
+        *,
+        end_ids: frozenset[int],
+        fingerprint: bytes,
+        own_pooling: Pooling,
+        threads: int,
+        batch_threads: int,
+        on_close: Callable[[], None],
+    ) -> None:
+        self._decoder = decoder
+        self._config: ModelConfig = decoder.config
+        self._plan = plan
+        self._threads, self._batch_threads = threads, batch_threads
+        self._using = (0, 0)
+        self._on_close = on_close
+        self._pool = KvPool(
+            decoder.config,
+            page=plan.page,
+            dtype=plan.kv_dtype,
+            device=plan.device,
+            most=plan.blocks,
+            start=plan.start_blocks,
+        )
+        self._cache = PagedCache(
+            tuple(
+                GroupSpec(window, blocks)
+                for window, blocks in zip(decoder.config.groups, plan.blocks, strict=True)
+            ),
+            store=self._pool,
+            slots=plan.slots,
+            page=plan.page,
+            pool_tokens=plan.pool_tokens,
+            context=plan.context,
+            kept_tokens=plan.kept_tokens,
+            fingerprint=fingerprint,
+            step_tokens=plan.max_batch_tokens,
+        )
+        self._embedder = Embedder(decoder, plan, own_pooling)
+        self._info = RunnerInfo(
+            vocab_size=decoder.config.vocab_size,
+            context=plan.context,
+            pool_tokens=plan.pool_tokens,
+            max_sequences=plan.slots,
+            max_batch_tokens=plan.max_batch_tokens,
+            max_outputs=plan.max_outputs,
+            kv_bytes_per_token=plan.kv_bytes_per_token,
+            end_ids=end_ids,
+            keeps_past=decoder.config.groups == (None,),
+            embedding_width=decoder.config.width,
+        )
+
+    @property
+    def info(self) -> RunnerInfo:
+        return self._info
+
+    @property
+    def cache(self) -> PagedCache:
+        return self._cache
+
+    @property
+    def pool(self) -> KvPool:
+        """The pages; tests and benchmarks look."""
+        return self._pool
+
+    @property
+    def plan(self) -> NativePlan:
+        return self._plan
+
+    @torch.inference_mode()
+    def step(self, plan: StepPlan) -> StepResult:
+        """Compute `plan`.
+
+        Raises:
+            Busy: the pool has no room; nothing was computed.
+            InvalidParameter: a token id is not in the vocabulary.
+            InternalError: the plan does not continue what the slots hold, or PyTorch failed; no row
+                of it counts.
+        """
+        rows = plan.rows
+        if not rows:
+            return StepResult({})
+        self._check(rows)
+        tokens = self._tokens([token for row in rows for token in row.tokens])
+        extended: list[Row] = []
+        try:
+            for row in rows:
+                extended.append(row)
+                self._cache.extend(row.slot, len(row.tokens))
+            outputs = self._forward(rows, tokens)
+        except BaseException as error:
+            for row in extended:
+                self._cache.undo(row.slot)
+            if isinstance(error, torch.OutOfMemoryError):
+                raise Busy(
+                    "The device has no memory for this step.",
+                    "Try again when another request is done.",
+                    retry_after_s=1.0,
+                ) from error
+            if isinstance(error, RuntimeError):
+                raise InternalError(f"PyTorch failed: {error}") from error
+            raise
+        for row in rows:
+            self._cache.computed(row.slot, row.tokens)
+        return StepResult(outputs)
+
+    def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
+        """See the protocol, and `Embedder.embed` for more."""
+        self._use_threads(self._batch_threads)
+        return self._embedder.embed(texts, pooling)
+
+    def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """See the protocol; the families here generate, and none ranks."""
+        raise UnsupportedParameter(
+            "model",
+            f"A {self._config.family} model on the native runner was not trained to rank texts.",
+            "Use a reranker, with backend (--backend) llamacpp.",
+        )
+
+    def prefill_beside(self, tokens: Sequence[int], done: Callable[[], None]) -> SidePrefill | None:
+        """None: prompts are mixed with the steps of others, which costs them no more than their
+        share of one.
+        """
+        return None
+
+    def close(self) -> None:
+        """Free pages and weights. May be called twice."""
+        on_close, self._on_close = self._on_close, _nothing
+        on_close()
+
+    def _forward(self, rows: Sequence[Row], tokens: Tensor) -> dict[int, NDArray[np.float32]]:
+        device = self._plan.device
+        self._use_threads(self._batch_threads if len(tokens) > len(rows) else self._threads)
+        positions = torch.cat(
+            [torch.arange(row.start, row.start + len(row.tokens)) for row in rows]
+        ).to(device)
+        groups = range(len(self._config.groups))
+        attend = PagedAttention(
+            self._pool,
+            self._config,
+            [
+                PagedRow(
+                    row.start,
+                    len(row.tokens),
+                    tuple(self._cache.tables(row.slot, group) for group in groups),
+                )
+                for row in rows
+            ],
+            compute=self._plan.compute_dtype,
+            fused=self._plan.is_fused,
+            deterministic=self._plan.deterministic,
+        )
+        hidden = self._decoder(tokens, positions, attend)
+        wanted: list[int] = []
+        end = 0
+        for row in rows:
+            end += len(row.tokens)
+            wanted += range(end - row.outputs, end)
+        if not wanted:
+            return {}
+        if len(wanted) < len(hidden):
+            hidden = hidden[torch.tensor(wanted, device=device)]
+        logits = self._decoder.logits(hidden).cpu().numpy()
+        found: dict[int, NDArray[np.float32]] = {}
+        at = 0
+        for row in rows:
+            if row.outputs:
+                found[row.slot] = logits[at : at + row.outputs]
+                at += row.outputs
+        return found
+
+    def _use_threads(self, count: int) -> None:
+        """PyTorch's number of threads belongs to the thread that calls it, which is the engine's
+        here and not the one that loaded the model.
+        """
+        now = (threading.get_ident(), count)
+        if self._using != now:
+            torch.set_num_threads(count)
+            self._using = now
+
+    def _tokens(self, ids: list[int]) -> Tensor:
+        lowest, highest = min(ids), max(ids)
+        for token in (lowest, highest):
+            if not 0 <= token < self._config.vocab_size:
+                raise InvalidParameter(
+                    "token_ids",
+                    f"Token {token} is not in the vocabulary of {self._config.vocab_size:,}.",
+                )
+        return torch.tensor(ids, dtype=torch.long, device=self._plan.device)
+
+    def _check(self, rows: Sequence[Row]) -> None:
+        """Refuse what does not continue the slots."""
+        slots, tokens, outputs = set(), 0, 0
+        for row in rows:
+            held, count = self._cache.length(row.slot), len(row.tokens)
+            if count == 0 or row.start != held or not 0 <= row.outputs <= count:
+                raise InternalError(
+                    f"A row of {count} tokens with {row.outputs} outputs starts at {row.start}; "
+                    f"slot {row.slot} holds {held}."
+                )
+            if held + count > self._plan.context:
+                raise InternalError(
+                    f"Slot {row.slot} would hold {held + count} tokens; "
+                    f"the context is {self._plan.context}."
+                )
+            slots.add(row.slot)
+            tokens += count
+            outputs += row.outputs
+        if len(slots) != len(rows):
+            raise InternalError("A plan names a slot twice.")
+        if tokens > self._plan.max_batch_tokens or outputs > self._plan.max_outputs:
+            raise InternalError(
+                f"A plan has {tokens} tokens and {outputs} outputs; {self._plan.max_batch_tokens} "
+                f"and {self._plan.max_outputs} are the most."
+            )
+
+
+def _nothing() -> None:
+    """Nothing is left to free."""

@@ -1,0 +1,253 @@
+"""Weights out of a file into a decoder: in place where they can be used as they are stored.
+
+What is not changed stays mapped: plain tensors of the right dtype that are a parameter on their
+own, and packed rows, fused or not. The rest is written once into its parameter, and the pages it
+was read from leave memory, so that nothing is there twice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hearth.backends.native.families.family import Family
+from hearth.backends.native.families.quirks import MxFp4Blocks
+from hearth.backends.native.families.source import Part, rows_of
+from hearth.backends.native.models.decoder import Decoder, Embedding
+from hearth.backends.native.models.experts import ExpertMatrix, PackedExpertMatrix
+from hearth.backends.native.stored_weights import Wanted, names_of, take_inventory
+from hearth.backends.native.tensors import TensorFile
+from hearth.kernels.dequantize import dequantize_into
+from hearth.quant.errors import CorruptFile
+from hearth.quant.gguf.tensor_file import GgufTensorFile
+from hearth.quant.linear import STAYS_PACKED, QuantEmbedding, QuantLinear, Rows
+from hearth.quant.verify import finite_rows
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes of the file that are done, and all that are needed."""
+_CHECKED_ROWS = 4096
+"""At a time, where every number is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What of a file was not loaded."""
+
+    skipped: tuple[str, ...]
+    """Tensors that are known and not needed: eyes, rotary frequencies, a head that is tied."""
+    unknown: tuple[str, ...]
+    """Tensors that nobody knows: the model may not be what its config says."""
+    weight_bytes: int
+    """Of all weights as they are held now, mapped or not."""
+
+
+def load_weights(
+    decoder: Decoder,
+    family: Family,
+    file: TensorFile,
+    device: torch.device,
+    *,
+    packed: bool = True,
+    verify: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> LoadReport:
+    """Put the weights of `file` into `decoder`, whose parameters are on `meta`.
+
+    Args:
+        family: says where each parameter lies.
+        file: a GGUF or safetensors; it may be closed afterwards.
+        device: where the weights shall be.
+        packed: matrices whose type is worth it stay packed; otherwise all get the decoder's dtype.
+        verify: look at every number for NaN and infinity; otherwise at the first and last row of
+            each tensor.
+
+    Raises:
+        CorruptFile: a tensor is missing or misshapen, or its numbers are none.
+        UnsupportedModel: a tensor is of a type that cannot be used.
+    """
+    shapes = {name: tuple(one.shape) for name, one in decoder.named_parameters()}
+    inventory = take_inventory(
+        family,
+        decoder.config,
+        shapes,
+        file.stored,
+        is_gguf=isinstance(file, GgufTensorFile),
+    )
+    loader = _Loader(decoder, file, device, packed, verify)
+    needed = {name for one in inventory.wanted.values() for name in names_of(one)}
+    total = sum(file.stored[name].nbytes for name in needed)
+    done = 0
+    for place, module in list(decoder.named_modules()):
+        wanted = {
+            leaf: inventory.wanted[f"{place}.{leaf}".lstrip(".")]
+            for leaf, _ in module.named_parameters(recurse=False)
+        }
+        if not wanted:
+            continue
+        loader.fill(place, module, wanted)
+        done += sum(file.stored[name].nbytes for one in wanted.values() for name in names_of(one))
+        progress(done, total)
+    if decoder.output is None and isinstance(decoder.embedding, QuantEmbedding):
+        decoder.output = QuantLinear(decoder.embedding.parts)
+    weights = {one.data_ptr(): one.nbytes for one in [*decoder.parameters(), *decoder.buffers()]}
+    return LoadReport(inventory.skipped, inventory.unknown, sum(weights.values()))
+
+
+class _Loader:
+    """Fills modules of a decoder, one after the other."""
+
+    def __init__(
+        self, decoder: Decoder, file: TensorFile, device: torch.device, packed: bool, verify: bool
+    ) -> None:
+        self._decoder = decoder
+        self._file = file
+        self._device = device
+        self._packed = packed
+        self._verify = verify
+        self._tensors: dict[str, Tensor] = {}
+        """What was read for the module that is being filled."""
+
+    def fill(self, place: str, module: nn.Module, wanted: dict[str, Wanted]) -> None:
+        """Load the parameters of `module`, or put one in its place that keeps them packed."""
+        if self._stays_packed(module, wanted):
+            bias = self._whole(module, "bias", wanted["bias"]) if "bias" in wanted else None
+            module = self._packed_module(module, wanted["weight"], bias)
+            parent, _, leaf = place.rpartition(".")
+            setattr(self._decoder.get_submodule(parent), leaf, module)
+        else:
+            for leaf, one in wanted.items():
+                value = self._whole(module, leaf, one)
+                setattr(module, leaf, nn.Parameter(value, requires_grad=False))
+        self._release_copied([*module.parameters(), *module.buffers()])
+
+    def _stays_packed(self, module: nn.Module, wanted: dict[str, Wanted]) -> bool:
+        if not self._packed or not isinstance(module, nn.Linear | ExpertMatrix | Embedding):
+            return False
+        return any(self._packing(part, None) in STAYS_PACKED for part in wanted["weight"].choice)
+
+    def _packed_module(self, module: nn.Module, weight: Wanted, bias: Tensor | None) -> nn.Module:
+        dtype = self._decoder.dtype
+        if isinstance(module, ExpertMatrix):
+            return PackedExpertMatrix(
+                QuantLinear(
+                    [self._held(rows, dtype) for rows in self._parts(weight, expert)],
+                    None if bias is None else bias[expert],
+                )
+                for expert in range(weight.shape[0])
+            )
+        parts = [self._held(rows, dtype) for rows in self._parts(weight, None)]
+        if isinstance(module, Embedding):
+            (table,) = parts
+            return QuantEmbedding(table, self._decoder.activations)
+        return QuantLinear(parts, bias)
+
+    def _held(self, rows: Rows, dtype: torch.dtype) -> Rows:
+        """`rows` on the device: packed where that is worth it, else of `dtype`."""
+        weight = rows.weight.to(self._device)
+        if rows.packing in STAYS_PACKED:
+            return Rows(weight, rows.packing)
+        return Rows(Rows(weight, rows.packing).unpacked(dtype))
+
+    def _whole(self, module: nn.Module, leaf: str, wanted: Wanted) -> Tensor:
+        """A parameter as one plain tensor of its dtype: over the map if it is stored like that."""
+        dtype = module.get_parameter(leaf).dtype
+        if self._device.type == "cpu" and _is_one_tensor(wanted):
+            (rows,) = self._parts(wanted, None)
+            weight = rows.weight
+            if not rows.packing and weight.dtype == dtype and weight.is_contiguous():
+                return weight
+        value = torch.empty(wanted.shape, dtype=dtype, device=self._device)
+        if wanted.axis == 0:
+            self._fill_rows(value, self._parts(wanted, None))
+        else:
+            for expert, target in enumerate(value):
+                self._fill_rows(target, self._parts(wanted, expert))
+        return value
+
+    def _fill_rows(self, target: Tensor, parts: Iterator[Rows]) -> None:
+        """`target` from its top on."""
+        start = 0
+        for part in parts:
+            place = target[start : start + len(part.weight)]
+            if part.packing:
+                dequantize_into(part.packing, part.weight.to(self._device), place)
+            else:
+                place.copy_(part.weight)
+            start += len(place)
+
+    def _parts(self, wanted: Wanted, expert: int | None) -> Iterator[Rows]:
+        """The parts of a parameter as the decoder wants them, over the map where possible.
+
+        Args:
+            expert: of stacked ones, the one whose rows to give; None: all.
+        """
+        for part in wanted.choice:
+            rows = rows_of(part, self._stored(part, expert))
+            found = Rows(rows if expert is None else rows[0], self._packing(part, expert))
+            if self._verify or expert in (None, 0, wanted.shape[0] - 1):
+                self._check_numbers(part, found)
+            yield found
+
+    def _stored(self, part: Part, expert: int | None) -> list[Tensor]:
+        """What is stored for `part`; of an expert, with an axis for its number in front."""
+        if expert is None:
+            return [self._read(name) for name in part.names]
+        if _is_by_expert(part):
+            return [self._read(part.names[expert])[None]]
+        return [self._read(name)[expert : expert + 1] for name in part.names]
+
+    def _read(self, name: str) -> Tensor:
+        if name not in self._tensors:
+            is_packed = bool(self._file.stored[name].packing)
+            read = self._file.read_packed if is_packed else self._file.read
+            self._tensors[name] = read(name)
+        return self._tensors[name]
+
+    def _packing(self, part: Part, expert: int | None) -> str:
+        if _is_mxfp4(part):
+            return "MXFP4"
+        name = part.names[expert or 0] if _is_by_expert(part) else part.names[0]
+        return self._file.stored[name].packing
+
+    def _check_numbers(self, part: Part, found: Rows) -> None:
+        """Raises `CorruptFile` for what is no finite number among those that are looked at."""
+        weight = found.weight
+        rows = weight.reshape(-1, weight.shape[-1])
+        step = _CHECKED_ROWS if self._verify else max(1, len(rows) - 1)
+        for start in range(0, len(rows), step):
+            some = rows[start : start + (step if self._verify else 1)]
+            if not bool(finite_rows(some, found.packing).all()):
+                raise CorruptFile(
+                    f"Tensor '{part.names[0]}' has numbers that are NaN or infinite.",
+                    "The file is damaged, or was converted badly: download it again.",
+                    field=part.names[0],
+                )
+
+    def _release_copied(self, used: list[Tensor]) -> None:
+        """Let go of the pages of stored tensors that no tensor in `used` lies over."""
+        addresses = sorted(tensor.data_ptr() for tensor in used)
+        for name, stored in self._tensors.items():
+            begin = bisect_left(addresses, stored.data_ptr())
+            if begin == bisect_left(addresses, stored.data_ptr() + stored.nbytes):
+                self._file.release(name)
+        self._tensors.clear()
+
+
+def _is_mxfp4(part: Part) -> bool:
+    return bool(part.quirks) and isinstance(part.quirks[0], MxFp4Blocks)
+
+
+def _is_by_expert(part: Part) -> bool:
+    """Whether each expert is a tensor of its own."""
+    return len(part.names) > 1 and not _is_mxfp4(part)
+
+
+def _is_one_tensor(wanted: Wanted) -> bool:
+    """Whether it might be used as it is stored."""
+    if len(wanted.choice) > 1 or len(wanted.choice[0].names) > 1:
+        return False
+    return wanted.axis == 0 or not wanted.choice[0].quirks

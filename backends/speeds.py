@@ -1,0 +1,152 @@
+"""How fast both runners are here with each kind of model, as `hearth doctor --measure` found it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from hearth.backends.json_file import write_json
+from hearth.quant.gguf.file import GgufFile
+
+FILE: Final = "backend-speeds.json"
+_VERSION: Final = 1
+_PROMPT_TOKENS: Final = 512
+_GEN_TOKENS: Final = 128
+_CLEARLY: Final = 1.05
+"""How many times as fast the native runner must be to be chosen: single timings are noisy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Of one runner, in tokens per second of one session."""
+
+    prefill: float
+    decode: float
+
+    @property
+    def request_s(self) -> float:
+        """Seconds of a request of 512 prompt and 128 new tokens."""
+        return _PROMPT_TOKENS / self.prefill + _GEN_TOKENS / self.decode
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Both runners on one kind of model."""
+
+    kind: str
+    llamacpp: Speed
+    native: Speed
+    date: str
+    """ISO 8601."""
+
+    @property
+    def is_native_faster(self) -> bool:
+        return self.native.request_s * _CLEARLY < self.llamacpp.request_s
+
+    @property
+    def words(self) -> str:
+        """The numbers, in a line."""
+        return (
+            f"native {self.native.prefill:,.0f} prefill and {self.native.decode:,.1f} decode tok/s,"
+            f" llama.cpp {self.llamacpp.prefill:,.0f} and {self.llamacpp.decode:,.1f}, on a small "
+            f"random model of that kind, {self.date}"
+        )
+
+
+class Speeds:
+    """What was measured on this machine with the libraries that are installed now. A file that
+    cannot be read counts as empty: the figures can be measured again.
+
+    Args:
+        cache_dir: where it is kept; must exist before anything is `put`.
+    """
+
+    def __init__(self, cache_dir: Path) -> None:
+        self._file = cache_dir / FILE
+
+    def all(self) -> list[Measured]:
+        """Everything measured, by kind."""
+        return sorted(self._load().values(), key=lambda found: found.kind)
+
+    def of(self, kind: str) -> Measured | None:
+        """What was measured for `kind` (`kind_of`)."""
+        return self._load().get(kind)
+
+    def put(self, measured: Measured) -> None:
+        """Keep `measured`, in place of what was found for its kind. Raises `OSError`."""
+        kinds = {**self._load(), measured.kind: measured}
+        document = {
+            "version": _VERSION,
+            "machine": machine_key(),
+            "kinds": [asdict(found) for found in kinds.values()],
+        }
+        write_json(self._file, document)
+
+    def _load(self) -> dict[str, Measured]:
+        try:
+            document = json.loads(self._file.read_text(encoding="utf-8"))
+            if document["version"] != _VERSION or document["machine"] != machine_key():
+                return {}
+            found = [_measured(entry) for entry in document["kinds"]]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return {}
+        return {measured.kind: measured for measured in found}
+
+
+def kind_of(header: GgufFile) -> str:
+    """What decides which runner is faster: the type that most numbers of a GGUF have, such as
+    "Q4_K"; "" for mixtures of experts, which are not measured.
+    """
+    if header.value(f"{header.architecture}.expert_count", 0):
+        return ""
+    elements: Counter[str] = Counter()
+    for tensor in header.all_tensors:
+        if len(tensor.shape) > 1:
+            elements[tensor.type.name] += tensor.elements
+    return elements.most_common(1)[0][0] if elements else ""
+
+
+def machine_key() -> Mapping[str, str]:
+    """What figures hold for: another processor or library makes others."""
+    return {
+        "cpu": _cpu(),
+        "cores": str(os.cpu_count()),
+        **{name: _version(name) for name in ("torch", "llama-cpp-python", "hearth-llm")},
+    }
+
+
+def _measured(entry: Any) -> Measured:
+    """`entry` as it must be. Raises LookupError, TypeError or ValueError."""
+    found = Measured(
+        str(entry["kind"]), Speed(**entry["llamacpp"]), Speed(**entry["native"]), entry["date"]
+    )
+    for speed in (found.llamacpp, found.native):
+        if not (speed.prefill > 0 and speed.decode > 0):
+            raise ValueError("a speed of 0")
+    return replace(found, date=str(found.date))
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
+            for line in stream:
+                name, _, value = line.partition(":")
+                if name.strip() == "model name":
+                    return value.strip()
+    except OSError:
+        pass  # Another system: below.
+    return platform.processor() or platform.machine()
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,82 @@
+"""The small JSON files beside a model's weights, and its chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from hearth.quant.errors import CorruptFile
+from hearth.quant.json_fields import Fields, read_fields
+
+CONFIG: Final = "config.json"
+TOKENIZER_CONFIG: Final = "tokenizer_config.json"
+SPECIAL_TOKENS: Final = "special_tokens_map.json"
+ADDED_TOKENS: Final = "added_tokens.json"
+GENERATION: Final = "generation_config.json"
+TEMPLATE: Final = "chat_template.jinja"
+TEMPLATE_JSON: Final = "chat_template.json"
+ALL: Final = (
+    *(CONFIG, "tokenizer.json", TOKENIZER_CONFIG, SPECIAL_TOKENS, ADDED_TOKENS),
+    *(GENERATION, TEMPLATE, TEMPLATE_JSON),
+)
+"""What is read, where it is there."""
+_LARGEST_BYTES: Final = 64 << 20
+_LARGEST_TEMPLATE: Final = 1 << 20
+_DEFAULT: Final = "default"
+
+
+def optional_fields(folder: Path, name: str) -> Fields:
+    """The object in `folder / name`; an empty one where there is no such file.
+
+    Raises:
+        CorruptFile: it is no JSON object, or has more than 64 MiB.
+    """
+    path = folder / name
+    return read_fields(path, _LARGEST_BYTES) if path.is_file() else Fields(path, {})
+
+
+def token_text(fields: Fields, key: str) -> str | None:
+    """The text of a token in those files, which is a string or an object with its "content"."""
+    value = fields.values.get(key)
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) and value else None
+
+
+def chat_templates(folder: Path) -> dict[str, str]:
+    """Jinja sources by name, "default" among them if there is any.
+
+    Raises:
+        CorruptFile: one is no UTF-8 or has more than 1 MiB, or a file is no JSON object.
+    """
+    path = folder / TEMPLATE
+    if path.is_file():
+        with path.open("rb") as stream:
+            data = stream.read(_LARGEST_TEMPLATE + 1)
+        if len(data) > _LARGEST_TEMPLATE:
+            raise CorruptFile(
+                f"{path} has more than 1 MiB, which no chat template needs.", field=TEMPLATE
+            )
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise CorruptFile(f"{path} is no valid UTF-8.", field=TEMPLATE) from error
+        return {_DEFAULT: text} if text else {}
+    for name in (TEMPLATE_JSON, TOKENIZER_CONFIG):
+        found = _named(optional_fields(folder, name).values.get("chat_template"))
+        if found:
+            return found
+    return {}
+
+
+def _named(value: Any) -> dict[str, str]:
+    if isinstance(value, str):
+        return {_DEFAULT: value} if value else {}
+    listed = value if isinstance(value, list) else []
+    entries = [entry for entry in listed if isinstance(entry, Mapping)]
+    return {
+        str(entry["name"]): entry["template"]
+        for entry in entries
+        if entry.get("name") and isinstance(entry.get("template"), str)
+    }

@@ -1,0 +1,115 @@
+"""How a byte-level tokenizer cuts words, and what GGUF calls that (`tokenizer.ggml.pre`).
+
+Expressions: the models' own, as llama.cpp's `llama-vocab.cpp` quotes them ("original regex from
+tokenizer.json"). NFC, which some tokenizers apply first, has no place in GGUF, and llama.cpp leaves
+it out; what is typed and what models write is composed already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from hearth.quant.convert.tokenizer_file import TokenizerFile
+from hearth.quant.errors import UnsupportedModel
+from hearth.quant.json_fields import Fields
+
+_ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_BREAKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_CASED_OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
+_LEAD = r"[^\r\n\p{L}\p{N}]?"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3 = rf"{_ENDINGS}|{_LEAD}\p{{L}}+|\p{{N}}{{1,3}}|{_OTHERS}|{_BREAKS}"
+_QWEN2 = rf"{_ENDINGS}|{_LEAD}\p{{L}}+|\p{{N}}|{_OTHERS}|{_BREAKS}"
+_QWEN35 = (
+    rf"{_ENDINGS}|{_LEAD}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_BREAKS}"
+)
+
+
+def _cased(endings: str, numbers: str) -> str:
+    return (
+        rf"{_LEAD}{_UPPER}*{_LOWER}+{endings}|{_LEAD}{_UPPER}+{_LOWER}*{endings}|{numbers}"
+        rf"|{_CASED_OTHERS}|{_BREAKS}"
+    )
+
+
+_O200K = _cased(f"{_ENDINGS}?", r"\p{N}{1,3}")
+_TEKKEN = _cased("", r"\p{N}")
+_DIGITS = "digits"
+_DEEPSEEK_CODER = (
+    *("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"),
+    _DIGITS,
+)
+
+_NAMES: Final[Mapping[tuple[tuple[str, ...], bool], str]] = MappingProxyType(
+    {
+        ((_LLAMA3,), True): "llama-bpe",
+        ((_LLAMA3,), False): "dbrx",
+        ((_QWEN2,), False): "qwen2",
+        ((_QWEN35,), False): "qwen35",
+        ((_O200K,), False): "gpt-4o",
+        # Made from ranks, in whose words the two ways of merging agree.
+        ((_O200K,), True): "gpt-4o",
+        ((_TEKKEN,), True): "tekken",
+        ((_GPT2,), False): "gpt-2",
+        ((_DIGITS, _GPT2), False): "smollm",
+        (_DEEPSEEK_CODER, False): "deepseek-coder",
+    }
+)
+"""By the cuts, and whether merges are ignored for words that are tokens. Several names stand for
+the same; each of these is the best known one.
+"""
+
+
+def pre_type(file: TokenizerFile) -> str:
+    """The value of `tokenizer.ggml.pre` for `file`, a byte-level tokenizer.
+
+    Raises:
+        UnsupportedModel: it cuts words in a way that GGUF has no name for, or that is not known
+            here.
+    """
+    for step in file.normalizers:
+        if step.text("type") != "NFC":
+            raise step.unsupported("type", "NFC")
+    cuts = tuple(cut for step in file.pre_tokenizers for cut in _cuts(step))
+    name = _NAMES.get((cuts, file.ignores_merges))
+    if name is None:
+        shown = " then ".join(repr(cut) for cut in cuts)
+        if len(shown) > 300:
+            shown = f"{shown[:300]}..."
+        merges = " and ignore_merges" if file.ignores_merges else ""
+        raise UnsupportedModel(
+            f"{file.path}: words are cut with {shown}{merges}, which is none of the ways that are "
+            f"known: {', '.join(dict.fromkeys(_NAMES.values()))}.",
+            "Take a GGUF of this model, or update Hearth.",
+            path=str(file.path),
+            field="pre_tokenizer",
+        )
+    return name
+
+
+def _cuts(step: Fields) -> tuple[str, ...]:
+    """The expressions by which a step cuts; none where it only spells bytes."""
+    match step.text("type"):
+        case "ByteLevel":
+            if step.flag("add_prefix_space", True):
+                raise step.unsupported("add_prefix_space", "false")
+            return (_GPT2,) if step.flag("use_regex", True) else ()
+        case "Digits":
+            if not step.flag("individual_digits", False):
+                raise step.unsupported("individual_digits", "true")
+            return (_DIGITS,)
+        case "Split":
+            pattern = step.section("pattern")
+            if pattern is None or not pattern.has("Regex"):
+                raise step.unsupported("pattern", "an expression")
+            # To keep matches apart, or to leave out what lies between them, which is nothing.
+            way = (step.text("behavior"), step.flag("invert", False))
+            if way not in (("Isolated", False), ("Removed", True)):
+                raise step.unsupported("behavior", "Isolated")
+            return (pattern.text("Regex"),)
+        case _:
+            raise step.unsupported("type", "ByteLevel, Digits and Split")

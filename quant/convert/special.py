@@ -1,0 +1,131 @@
+"""Which tokens begin and end texts, and how the makers of a model sample from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hearth.quant.convert.folder_files import (
+    CONFIG,
+    GENERATION,
+    SPECIAL_TOKENS,
+    TOKENIZER_CONFIG,
+    optional_fields,
+    token_text,
+)
+from hearth.quant.convert.model import Value
+from hearth.quant.convert.vocabulary import Vocabulary
+from hearth.quant.errors import UnsupportedModel
+from hearth.quant.json_fields import Fields
+
+_PREFIX = "tokenizer.ggml."
+_FURTHER_ENDS = ("eot_token_id", "eom_token_id")
+_SAMPLING = {
+    "temperature": "temp",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+
+
+def special_values(folder: Path, vocabulary: Vocabulary) -> dict[str, Value]:
+    """The keys `tokenizer.ggml.*` for single tokens.
+
+    Raises:
+        UnsupportedModel: GGUF has no words for what stands around a text, or for so many ends.
+        CorruptFile: no token ends a text, or a value has the wrong type.
+    """
+    config = optional_fields(folder, TOKENIZER_CONFIG)
+    names = Fields(config.path, {**optional_fields(folder, SPECIAL_TOKENS).values, **config.values})
+    model = optional_fields(folder, CONFIG)
+    size = len(vocabulary.tokens)
+    ends = _ids(optional_fields(folder, GENERATION), "eos_token_id", size)
+    ends += [one for one in _ids(model, "eos_token_id", size) if one not in ends]
+    eos = vocabulary.id_of(token_text(names, "eos_token"))
+    if eos is None:
+        if not ends:
+            raise names.wrong("eos_token", "must name a token of the vocabulary")
+        eos = ends[0]
+    bos = vocabulary.id_of(token_text(names, "bos_token"))
+    adds_bos, adds_eos, first = _surroundings(config, vocabulary, bos, eos)
+    bos = first if first is not None else bos
+    if bos is None:
+        # llama.cpp takes one by itself where none is given, and templates may ask for its text.
+        bos = next(iter(_ids(model, "bos_token_id", size)), eos)
+    values: dict[str, Value] = {
+        f"{_PREFIX}bos_token_id": bos,
+        f"{_PREFIX}eos_token_id": eos,
+        f"{_PREFIX}add_bos_token": adds_bos,
+        f"{_PREFIX}add_eos_token": adds_eos,
+    }
+    others = [ident for ident in ends if ident != eos]
+    if len(others) > len(_FURTHER_ENDS):
+        raise UnsupportedModel(
+            f"{folder / GENERATION}: {len({eos, *ends})} tokens end an answer, and GGUF has words "
+            f"for {len(_FURTHER_ENDS) + 1}.",
+            "Remove those from eos_token_id that the model does not write.",
+            path=str(folder / GENERATION),
+            field="eos_token_id",
+        )
+    for key, ident in zip(_FURTHER_ENDS, others, strict=False):
+        values[f"{_PREFIX}{key}"] = ident
+    pad = vocabulary.id_of(token_text(names, "pad_token"))
+    pads = [pad] if pad is not None else _ids(model, "pad_token_id", size)
+    if pads:
+        values[f"{_PREFIX}padding_token_id"] = pads[0]
+    if vocabulary.model == "llama":
+        unknown = vocabulary.id_of(vocabulary.file.unknown)
+        if unknown is not None:
+            values[f"{_PREFIX}unknown_token_id"] = unknown
+        values[f"{_PREFIX}add_space_prefix"] = vocabulary.adds_space
+    return values
+
+
+def sampling_values(folder: Path) -> dict[str, Value]:
+    """The keys `general.sampling.*`, as `generation_config.json` has them.
+
+    Raises:
+        CorruptFile: a value is no number.
+    """
+    fields = optional_fields(folder, GENERATION)
+    prefix = "general.sampling."
+    values: dict[str, Value] = {
+        f"{prefix}{name}": fields.number(key) for key, name in _SAMPLING.items() if fields.has(key)
+    }
+    if fields.has("do_sample") and not fields.flag("do_sample"):
+        values[f"{prefix}temp"] = 0.0
+    if fields.has("top_k"):
+        values[f"{prefix}top_k"] = fields.integer("top_k", least=0)
+    return values
+
+
+def _surroundings(
+    config: Fields, vocabulary: Vocabulary, bos: int | None, eos: int
+) -> tuple[bool, bool, int | None]:
+    """Whether something stands before a text and behind it, and what stands before.
+
+    What `tokenizer_config.json` says goes before the template of `tokenizer.json`.
+    """
+    if "add_bos_token" in config.values or "add_eos_token" in config.values:
+        adds_bos = config.flag("add_bos_token", False) and bos is not None
+        return adds_bos, config.flag("add_eos_token", False), None
+    begin, end = vocabulary.file.begin, vocabulary.file.end
+    if len(begin) > 1 or end not in ((), (eos,)):
+        raise UnsupportedModel(
+            f"{vocabulary.file.path}: {len(begin)} tokens stand before a text and {len(end)} "
+            "behind it; GGUF has words for one before, and for the token of the end behind.",
+            "Take a GGUF of this model.",
+            path=str(vocabulary.file.path),
+            field="post_processor",
+        )
+    return bool(begin), bool(end), begin[0] if begin else None
+
+
+def _ids(fields: Fields, key: str, size: int) -> list[int]:
+    """One id or a list of them; those that no token has count for nothing."""
+    value = fields.values.get(key)
+    given = value if isinstance(value, list) else [] if value is None else [value]
+    listed = Fields(
+        fields.path, {str(place): ident for place, ident in enumerate(given)}, f"{key}."
+    )
+    found = [listed.integer(place, least=-1) for place in listed.values]
+    return list(dict.fromkeys(ident for ident in found if 0 <= ident < size))

@@ -1,0 +1,163 @@
+"""A reader of `config.json` and its like: gives what it is asked for, of the asked type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from hearth.quant.errors import CorruptFile, UnsupportedModel
+
+MAX_BYTES = 4 << 20
+_HINT = "Download the file again, or correct the value."
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """An object of a JSON file. A value of null counts as missing.
+
+    Every getter raises `CorruptFile`, which names file and key, where the value is missing without
+    a default, of another type, or out of range.
+    """
+
+    path: Path
+    values: Mapping[str, object]
+    prefix: str = ""
+    """Of the keys in messages: "text_config." inside of that section."""
+
+    def has(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def integer(
+        self, key: str, default: int | None = None, *, least: int = 1, most: int = 1 << 31
+    ) -> int:
+        value = self._given(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.wrong(key, "must be an integer")
+        if not least <= value <= most:
+            raise self.wrong(key, f"must be from {least:,} to {most:,}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._given(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            raise self.wrong(key, "must be a finite number")
+        return float(value)
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        value = self.number(key, default)
+        if value <= 0:
+            raise self.wrong(key, "must be greater than 0")
+        return value
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        value = self._given(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "must be true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self._given(key, default)
+        if not isinstance(value, str):
+            raise self.wrong(key, "must be a string")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of strings; empty where the key is missing."""
+        found = tuple(item for item in self._list(key) if isinstance(item, str))
+        if len(found) != len(self._list(key)):
+            raise self.wrong(key, "must be a list of strings")
+        return found
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of finite numbers; empty where the key is missing."""
+        found = tuple(
+            float(item)
+            for item in self._list(key)
+            if isinstance(item, int | float) and not isinstance(item, bool) and isfinite(item)
+        )
+        if len(found) != len(self._list(key)):
+            raise self.wrong(key, "must be a list of finite numbers")
+        return found
+
+    def section(self, key: str) -> Fields | None:
+        """The object under `key`; None where it is missing."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.wrong(key, "must be an object")
+        return Fields(self.path, value, f"{self.prefix}{key}.")
+
+    def sections(self, key: str) -> tuple[Fields, ...]:
+        """A list of objects; empty where the key is missing."""
+        found = tuple(
+            Fields(self.path, item, f"{self.prefix}{key}[{place}].")
+            for place, item in enumerate(self._list(key))
+            if isinstance(item, dict)
+        )
+        if len(found) != len(self._list(key)):
+            raise self.wrong(key, "must be a list of objects")
+        return found
+
+    def over(self, defaults: Mapping[str, object]) -> Fields:
+        """These fields, with a family's own `defaults` for keys that are not there; null stays."""
+        return Fields(self.path, {**defaults, **self.values}, self.prefix)
+
+    def wrong(self, key: str, must: str) -> CorruptFile:
+        """The error for a value that cannot be."""
+        value = self.values.get(key)
+        shown = "is missing" if value is None else f"is {json.dumps(value)[:60]}"
+        field = f"{self.prefix}{key}"
+        return CorruptFile(
+            f"{self.path}: '{field}' {shown}, {must}.", _HINT, path=str(self.path), field=field
+        )
+
+    def unsupported(self, key: str, supported: str) -> UnsupportedModel:
+        """The error for a value that is right, and that there is no code for."""
+        field = f"{self.prefix}{key}"
+        return UnsupportedModel(
+            f"{self.path}: '{field}' is {json.dumps(self.values.get(key))[:120]}, which is not "
+            f"supported in a folder of safetensors; what is: {supported}.",
+            "Take a GGUF of this model, and run it with --backend llamacpp.",
+            path=str(self.path),
+            field=field,
+        )
+
+    def _given(self, key: str, default: object) -> object:
+        value = self.values.get(key)
+        if value is not None:
+            return value
+        if default is None:
+            raise self.wrong(key, "must be given")
+        return default
+
+    def _list(self, key: str) -> list[object]:
+        value = self.values.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise self.wrong(key, "must be a list")
+        return value
+
+
+def read_fields(path: Path, most_bytes: int = MAX_BYTES) -> Fields:
+    """The object of the JSON file at `path`.
+
+    Raises:
+        CorruptFile: it is longer than `most_bytes`, not JSON, or not an object.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise CorruptFile(f"{path} is longer than {most_bytes:,} bytes.", path=str(path))
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"{path} is not JSON: {error}.", path=str(path)) from error
+    if not isinstance(values, dict):
+        raise CorruptFile(f"{path} is not a JSON object.", path=str(path))
+    return Fields(path, values)

@@ -1,0 +1,157 @@
+"""Which runner opens a model where nobody says: by its kind, the machine and what was measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gguf_builder import tiny_llama
+from hearth.backends.choice import Machine, choose
+from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.errors import HearthError, UnsupportedModel
+from hearth.backends.footprint import Footprints
+from hearth.backends.runners import open_model
+from hearth.backends.speeds import FILE, Measured, Speed, Speeds, kind_of
+from hearth.quant.gguf import preflight
+from model_folders import write_folder
+
+PROCESSOR = Machine(is_apple=False, has_cuda=False, has_torch=True, has_llamacpp=True)
+CARD = replace(PROCESSOR, has_cuda=True)
+APPLE = replace(PROCESSOR, is_apple=True)
+SLOW, FAST = Speed(100.0, 10.0), Speed(300.0, 30.0)
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def kind(gguf: Path) -> str:
+    return kind_of(preflight.check(gguf))
+
+
+def chosen(
+    path: Path, machine: Machine, cache: Path | None = None, **settings: object
+) -> tuple[str, str]:
+    spec = ModelSpec(str(path), settings=ModelSettings(**settings))  # type: ignore[arg-type]
+    found = choose(spec, cache, machine)
+    return found.runner, found.reason
+
+
+@pytest.mark.parametrize("machine", [PROCESSOR, CARD, APPLE], ids=["cpu", "cuda", "apple"])
+def test_safetensors_are_for_the_native_runner(machine: Machine, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model")
+    assert chosen(folder, machine)[0] == "native"
+    assert chosen(folder / "model.safetensors", machine)[0] == "native"
+
+
+def test_a_gguf_goes_by_the_device(gguf: Path) -> None:
+    assert chosen(gguf, CARD) == ("native", "PyTorch has a CUDA card here")
+    assert chosen(gguf, APPLE)[0] == "llamacpp"
+    assert chosen(gguf, PROCESSOR)[0] == "llamacpp"
+    assert chosen(gguf, CARD, gpu_layers=0)[0] == "llamacpp"
+
+
+def test_a_family_that_the_native_runner_does_not_know_is_not_given_to_it(
+    gguf: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.gguf"
+    path.write_bytes(gguf.read_bytes().replace(b"llama", b"bloom"))
+    runner, reason = chosen(path, CARD)
+    assert runner == "llamacpp" and "bloom" in reason
+
+
+def test_on_a_processor_the_measured_speed_decides(gguf: Path, kind: str, tmp_path: Path) -> None:
+    speeds = Speeds(tmp_path)
+    assert "doctor --measure" in chosen(gguf, PROCESSOR, tmp_path)[1]
+    speeds.put(Measured("Q2_K", FAST, SLOW, "2026-11-21"))
+    assert chosen(gguf, PROCESSOR, tmp_path) == (
+        "llamacpp",
+        f"{kind} models were not measured here (hearth doctor --measure)",
+    )
+    for llamacpp, native, best in ((FAST, SLOW, "llamacpp"), (SLOW, FAST, "native")):
+        speeds.put(Measured(kind, llamacpp, native, "2026-11-21"))
+        runner, reason = chosen(gguf, PROCESSOR, tmp_path)
+        assert runner == best
+        assert "300" in reason and "30.0" in reason and "2026-11-21" in reason
+    assert [found.kind for found in speeds.all()] == sorted([kind, "Q2_K"])
+
+
+def test_a_difference_within_the_noise_decides_nothing(
+    gguf: Path, kind: str, tmp_path: Path
+) -> None:
+    Speeds(tmp_path).put(Measured(kind, Speed(100, 10), Speed(102, 10.2), "2026-11-21"))
+    assert chosen(gguf, PROCESSOR, tmp_path)[0] == "llamacpp"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"version": 9}', '{"version": 1, "machine": {"cpu": "other"}, "kinds": []}'],
+)
+def test_figures_of_another_machine_or_a_damaged_file_count_as_none(
+    text: str, tmp_path: Path
+) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert Speeds(tmp_path).all() == []
+
+
+def test_a_speed_of_nothing_is_no_measurement(tmp_path: Path) -> None:
+    Speeds(tmp_path).put(Measured("Q4_K", FAST, SLOW, "2026-11-21"))
+    document = json.loads((tmp_path / FILE).read_text())
+    document["kinds"][0]["native"]["decode"] = 0
+    (tmp_path / FILE).write_text(json.dumps(document))
+    assert Speeds(tmp_path).all() == []
+
+
+def test_what_only_one_runner_can_do_decides_before_speed(
+    gguf: Path, kind: str, tmp_path: Path
+) -> None:
+    assert chosen(gguf, PROCESSOR, deterministic=True) == ("native", "only it has deterministic")
+    assert chosen(gguf, PROCESSOR, dtype="bf16")[0] == "native"
+    Speeds(tmp_path).put(Measured(kind, SLOW, FAST, "2026-11-21"))
+    assert chosen(gguf, PROCESSOR, tmp_path, kv_type="q8_0")[0] == "llamacpp"
+    assert chosen(gguf, CARD, kv_type="q8_0") == ("llamacpp", "only it has kv_type q8_0")
+
+
+def test_without_one_of_the_libraries_it_is_the_other(gguf: Path) -> None:
+    assert chosen(gguf, replace(PROCESSOR, has_llamacpp=False))[0] == "native"
+    assert chosen(gguf, replace(CARD, has_torch=False))[0] == "llamacpp"
+
+
+def test_what_was_asked_for_wins_or_says_what_can(gguf: Path, tmp_path: Path) -> None:
+    for runner in ("llamacpp", "native"):
+        spec = ModelSpec(str(gguf), backend=runner)
+        assert choose(spec, None, CARD).runner == runner
+    folder = write_folder(tmp_path / "model")
+    with pytest.raises(UnsupportedModel, match="--backend native"):
+        open_model(ModelSpec(str(folder), backend="llamacpp"), tmp_path)
+
+
+def test_llamacpp_refuses_settings_of_the_native_runner_and_says_what_to_use(
+    gguf: Path, tmp_path: Path
+) -> None:
+    for name, value, cure in (
+        ("dtype", "bf16", "--backend native"),
+        ("deterministic", True, "kv_type f32"),
+    ):
+        settings = ModelSettings(**{name: value})
+        with pytest.raises(HearthError, match=cure) as caught:
+            open_model(ModelSpec(str(gguf), backend="llamacpp", settings=settings), tmp_path)
+        assert caught.value.data["param"] == name
+
+
+def test_room_is_set_aside_for_the_runner_that_is_chosen(
+    gguf: Path, kind: str, tmp_path: Path
+) -> None:
+    spec = ModelSpec(str(gguf))
+    of_llamacpp = Footprints(tmp_path).of(spec)
+    assert of_llamacpp == Footprints().of(replace(spec, backend="llamacpp"))
+    Speeds(tmp_path).put(Measured(kind, SLOW, FAST, "2026-11-21"))
+    assert Footprints(tmp_path).of(spec) == Footprints().of(replace(spec, backend="native"))
+    folder = write_folder(tmp_path / "model")
+    assert (Footprints().of(ModelSpec(str(folder))) or 0) > 256 << 20
+    assert Footprints().of(ModelSpec(str(folder), backend="llamacpp")) is None

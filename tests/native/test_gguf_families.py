@@ -1,0 +1,51 @@
+"""Each family, read from a GGUF, computes what it computes from safetensors and what llama.cpp
+computes from the same file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hearth.quant.json_fields import read_fields
+from native_decoders import decoder_of, decoder_of_gguf, family_and_config, greedy, logits_of
+from raw_loop import RawModel
+from tiny_checkpoints import FAMILIES, VOCABULARY, tiny_checkpoint
+from tiny_ggufs import write_gguf
+
+ARCHITECTURES = {
+    "llama2": "llama",
+    "llama3": "llama",
+    "smollm2": "llama",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "qwen3_moe": "qwen3moe",
+    "gpt_oss": "gpt-oss",
+}
+# llama.cpp looks GELU up in a table of half floats.
+TOLERANCES = {"gemma2": 1e-2, "gemma3": 1e-2}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_gguf_computes_what_safetensors_and_llama_cpp_compute(
+    family: str, tmp_path: Path
+) -> None:
+    folder = tiny_checkpoint(family, tmp_path)
+    reference = decoder_of(folder)
+    kind, _ = family_and_config(read_fields(folder / "config.json"))
+    architecture = ARCHITECTURES.get(family, family)
+    path = write_gguf(tmp_path / "tiny.gguf", architecture, kind, reference)
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randint(3, VOCABULARY, (48,), generator=generator).tolist()
+
+    decoder = decoder_of_gguf(path)
+    assert (logits_of(decoder, text) - logits_of(reference, text)).abs().max() < 1e-4
+
+    model = RawModel(path, reference.config.context)
+    theirs = torch.from_numpy(model.after(text))
+    tolerance = TOLERANCES.get(family, 1e-3)
+    assert (logits_of(decoder, text)[-1] - theirs).abs().max() < tolerance
+    if family not in TOLERANCES:
+        assert greedy(decoder, text, 24) == model.greedy(text, 24)

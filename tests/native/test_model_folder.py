@@ -1,0 +1,94 @@
+"""What a folder of safetensors is, told by its headers: without weights, and without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gguf_builder import tiny_llama
+from hearth.backends.contract import ModelSettings
+from hearth.backends.errors import (
+    CorruptFile,
+    DoesNotFit,
+    InvalidParameter,
+    ModelNotFound,
+    UnsupportedModel,
+)
+from hearth.backends.native.footprint import WORKSPACE_BYTES, needed_bytes
+from hearth.backends.native.model_folder import read_model_folder
+from hearth.quant.gguf import preflight
+from model_folders import write_folder
+
+TOKEN = 2 * 2 * 16 * 2 * 2
+"""Bytes: keys and values, 2 heads of 16, 2 layers, f16."""
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_folder_says_what_it_holds(shards: int, tmp_path: Path) -> None:
+    found = read_model_folder(write_folder(tmp_path / "model", shards))
+    assert (found.architecture, found.stored, found.dtype) == ("llama", "BF16", "bf16")
+    assert found.config.context == 512
+    numbers = 2 * 300 * 64 + 64 + 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 96 * 64 + 2 * 64)
+    assert found.parameters == numbers
+    assert found.weight_bytes("bf16") == 2 * numbers and found.weight_bytes("f32") == 4 * numbers
+    assert found.kv_bytes_per_token("f16") == TOKEN
+    files = (tmp_path / "model").glob("*.safetensors")
+    assert found.size_bytes == sum(file.stat().st_size for file in files)
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match=r"config\.json"):
+        read_model_folder(tmp_path)
+    with pytest.raises(UnsupportedModel, match="'whisper'"):
+        read_model_folder(write_folder(tmp_path / "whisper", model_type="whisper"))
+    broken = write_folder(tmp_path / "broken", shards=2)
+    (broken / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(CorruptFile, match="missing"):
+        read_model_folder(broken)
+
+
+def test_what_a_folder_needs_is_weights_workspace_and_one_context(tmp_path: Path) -> None:
+    path = write_folder(tmp_path / "model")
+    weights = read_model_folder(path).weight_bytes("bf16")
+
+    def pool(**settings: object) -> int:
+        wanted = ModelSettings(**settings)  # type: ignore[arg-type]
+        return needed_bytes(path, wanted) - WORKSPACE_BYTES - weights
+
+    assert pool() == 512 * TOKEN
+    assert pool(context=100) == 112 * TOKEN, "whole pages"
+    assert pool(kv_type="f32") == 512 * 2 * TOKEN
+    assert pool(kv_pool="static", max_sessions=3) == 3 * 512 * TOKEN
+    assert pool(kv_budget_bytes=10_000) == 10_000
+    assert pool(dtype="f32") == 512 * TOKEN + weights
+    with pytest.raises(InvalidParameter, match="q8_0"):
+        pool(kv_type="q8_0")
+    with pytest.raises(DoesNotFit):
+        pool(context=512, kv_budget_bytes=10_000)
+
+
+def test_a_gguf_is_counted_as_it_will_be_held(tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "tiny.gguf")
+    header = preflight.check(path)
+    numbers = 4 * header.parameter_count
+    pool = header.context_length * header.kv_bytes_per_token()
+    need = needed_bytes(path, ModelSettings(dtype="f32"))
+    assert need == WORKSPACE_BYTES + numbers + pool
+
+
+def test_it_is_told_without_torch(tmp_path: Path) -> None:
+    path = write_folder(tmp_path / "model")
+    code = (
+        "import sys\n"
+        "from hearth.backends.contract import ModelSpec\n"
+        "from hearth.backends.footprint import Footprints\n"
+        "assert Footprints().of(ModelSpec(sys.argv[1]))\n"
+        "print([name for name in ('torch', 'numpy', 'llama_cpp') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

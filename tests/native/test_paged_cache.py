@@ -1,0 +1,392 @@
+"""What is found, shared, copied, kept, evicted and refused by the paged memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from fake_pages import FakePages, PagedMemory
+from hearth.backends.engine.runner import CacheStats
+from hearth.backends.errors import Busy, InternalError
+from hearth.backends.native.cache import PagedCache
+
+PREFIX = list(range(100, 120))
+
+
+def test_a_hit_ends_within_a_page():
+    memory = PagedMemory(page=16)
+    memory.run(0, [*PREFIX, 1])
+    assert memory.run(1, [*PREFIX, 2, 3]) == 20
+    assert memory.pages.copies == 1, "one page is shared, four tokens are copied"
+    assert memory.cache.tables(0, 0)[0] == memory.cache.tables(1, 0)[0]
+    assert memory.blocks() == 3
+    memory.compute(0, [5])
+    memory.cache.release(0, keep=False)
+    assert memory.holds(1, [*PREFIX, 2, 3])
+    assert memory.stats.live_tokens == len(PREFIX) + 2
+
+
+def test_at_least_one_token_is_left_to_compute():
+    memory = PagedMemory()
+    memory.keep(PREFIX)
+    assert memory.cache.match(PREFIX) == len(PREFIX) - 1
+    assert memory.cache.match([*PREFIX, 1]) == len(PREFIX)
+    assert memory.cache.match(PREFIX[:1]) == memory.cache.match([]) == 0
+
+
+def test_the_best_of_several_pages_is_copied():
+    memory = PagedMemory(page=8)
+    for rest in ([1, 2], [1, 2, 3, 4, 5, 6], [1, 2, 3, 9]):
+        memory.keep([*PREFIX[:8], *rest])
+    assert memory.run(0, [*PREFIX[:8], 1, 2, 3, 4, 7]) == 12
+
+
+def test_choices_of_a_request_share_all_but_one_page():
+    memory = PagedMemory(page=4, slots=4)
+    prompt = PREFIX[:10]
+    memory.run(0, prompt)
+    for slot in (1, 2, 3):
+        assert memory.run(slot, prompt) == 9
+    assert memory.pages.copies == 3
+    assert memory.blocks() == 2 + 4, "two full pages, and a tail for each"
+    for slot in range(4):
+        memory.compute(slot, [slot, slot, slot])
+    for slot in range(4):
+        assert memory.holds(slot, [*prompt, slot, slot, slot])
+
+
+def test_pages_that_two_have_computed_become_one():
+    memory = PagedMemory(page=4)
+    for slot in (0, 1):
+        memory.cache.open(slot, PREFIX)
+        memory.cache.reserve(slot, 20)
+    memory.compute(0, PREFIX[:10])
+    memory.compute(1, PREFIX[:6])
+    assert memory.blocks() == 3 + 1
+    memory.compute(1, PREFIX[6:12])
+    memory.compute(0, PREFIX[10:12])
+    assert memory.blocks() == 3
+    assert list(memory.cache.tables(0, 0)) == list(memory.cache.tables(1, 0))
+    memory.cache.release(0, keep=False)
+    assert memory.holds(1, PREFIX[:12])
+
+
+def test_a_digest_that_collides_leads_nobody_astray():
+    memory = PagedMemory(page=4, digest=lambda before, tokens: b"same")
+    memory.run(0, [1, 2, 3, 4, 5, 6, 7, 8])
+    memory.run(1, [8, 7, 6, 5, 5, 6, 7, 8])
+    memory.cache.release(0, keep=True)
+    memory.cache.release(1, keep=True)
+    assert memory.run(0, [8, 7, 6, 5, 5, 6, 7, 8, 9]) == 8
+    assert memory.run(1, [1, 2, 3, 4, 5, 6, 7, 9]) == 7
+    assert memory.cache.match([1, 2, 3, 4, 8, 7, 6, 5]) == 4
+    assert memory.cache.match([5, 6, 7, 8, 9]) == 0
+
+
+def test_a_released_sequence_is_found_and_its_pages_are_used_again():
+    memory = PagedMemory(page=4)
+    memory.keep(PREFIX)
+    assert memory.stats == CacheStats(200, 0, len(PREFIX), 1)
+    assert memory.run(1, [*PREFIX, 7]) == len(PREFIX)
+    assert memory.stats == CacheStats(200, len(PREFIX) + 1, 0, 1)
+    memory.cache.release(1, keep=False)
+    assert memory.stats == CacheStats(200, 0, len(PREFIX), 1), "what was kept before still is"
+
+
+def test_a_longer_prefix_takes_the_place_of_those_it_covers():
+    memory = PagedMemory(page=8)
+    for length in (10, 13, 20):
+        memory.keep(PREFIX[:length])
+    assert memory.stats == CacheStats(200, 0, 20, 1)
+    memory.keep(PREFIX[:12])
+    assert memory.stats == CacheStats(200, 0, 20, 1)
+    assert memory.blocks() == 3
+
+
+def test_the_end_of_what_was_used_least_recently_goes_first():
+    memory = PagedMemory(page=4, pool=60, kept_tokens=60)
+    old, new = [1] * 20, [2] * 20
+    memory.keep(old)
+    memory.keep(new)
+    memory.run(0, [3] * 30)
+    assert memory.cache.match([*old, 9]) == 8, "its beginning stays"
+    assert memory.cache.match([*new, 9]) == 20
+    memory.cache.release(0, keep=False)
+    memory.keep([*old[:8], 5])
+    memory.run(0, [3] * 36)
+    assert [memory.cache.match([*tokens, 9]) for tokens in (old, new)] == [8, 12]
+
+
+def test_the_beginning_that_conversations_share_outlives_their_ends():
+    memory = PagedMemory(page=4, pool=100, kept_tokens=100)
+    for turn in range(6):
+        memory.keep([*PREFIX, *[turn] * 20])
+    assert memory.blocks() <= 25
+    memory.run(0, [99] * 76)
+    assert memory.cache.match([*PREFIX, 1]) == 20
+
+
+def test_a_hit_counts_as_use():
+    memory = PagedMemory(page=4, pool=48, kept_tokens=48)
+    for token in (1, 2, 3):
+        memory.keep([token] * 12)
+    memory.run(0, [1] * 13)
+    memory.cache.release(0, keep=False)
+    memory.run(0, [4] * 24)
+    assert [memory.cache.match([token] * 13) for token in (1, 2, 3)] == [12, 0, 12]
+
+
+def test_kept_prefixes_stay_within_their_budget():
+    memory = PagedMemory(page=4, kept_tokens=50)
+    for token in range(4):
+        memory.keep([token] * 20)
+    assert memory.stats.kept_tokens == 48
+    assert [memory.cache.match([token] * 21) for token in range(4)] == [0, 8, 20, 20]
+    memory.keep([9] * 60)
+    assert memory.cache.match([9] * 61) == 48, "of what alone exceeds it, the beginning stays"
+
+
+def test_a_reservation_evicts_until_it_fits():
+    memory = PagedMemory(page=4, pool=96, kept_tokens=96)
+    for token in range(3):
+        memory.keep([token] * 28)
+    assert memory.cache.free_tokens() == 96
+    memory.cache.open(0, [9])
+    assert memory.cache.reserve(0, 37)
+    assert memory.cache.free_tokens() == 56
+    assert [memory.cache.match([token] * 29) for token in range(3)] == [0, 28, 28]
+
+
+def test_a_refused_reservation_changes_nothing():
+    memory = PagedMemory(page=4, pool=100, kept_tokens=100)
+    memory.keep([1] * 30)
+    memory.run(0, [2] * 40)
+    before = memory.stats
+    assert not memory.cache.reserve(1, 61)
+    assert not memory.cache.reserve(0, 201)
+    assert not memory.cache.reserve(0, 101)
+    assert memory.stats == before and memory.cache.match([1] * 31) == 30
+    assert memory.cache.free_tokens() == 60
+    assert memory.cache.reserve(1, 60)
+    assert memory.cache.free_tokens() == 0
+    assert not memory.cache.reserve(0, 41)
+    assert memory.cache.reserve(1, 56) and memory.cache.reserve(0, 41)
+
+
+def test_promises_are_counted_in_whole_pages():
+    memory = PagedMemory(page=16, pool=96, context=96)
+    assert memory.cache.reserve(0, 1) and memory.cache.reserve(1, 17)
+    assert memory.cache.free_tokens() == 48
+    assert memory.cache.reserve(0, 16) and memory.cache.free_tokens() == 48
+    assert memory.cache.reserve(2, 48) and not memory.cache.reserve(0, 17)
+    for slot, tokens in ((2, 48), (1, 17), (0, 16)):
+        memory.cache.extend(slot, tokens)
+    assert memory.blocks() == 6
+
+
+def test_a_sequence_of_the_whole_context_always_fits_alone():
+    memory = PagedMemory(page=16, pool=100, context=100)
+    memory.keep([1] * 50)
+    memory.run(0, [2] * 100)
+    assert memory.cache.free_tokens() == 0
+
+
+def test_what_was_found_needs_no_room_of_its_own():
+    memory = PagedMemory(page=4, pool=100, kept_tokens=100)
+    memory.keep([1] * 80)
+    assert memory.cache.open(0, [1] * 81) == 80
+    assert memory.cache.reserve(0, 96)
+    assert memory.cache.free_tokens() == 4
+
+
+def test_without_a_block_for_a_copy_a_hit_ends_with_a_page():
+    memory = PagedMemory(page=4, pool=16, kept_tokens=16, context=16)
+    memory.run(0, [1, 2, 3, 4, 5, 6, 7])
+    assert memory.cache.reserve(0, 16)
+    assert memory.find(1, [1, 2, 3, 4, 5, 6, 9]) == 4
+    assert memory.pages.copies == 0
+    assert not memory.cache.reserve(1, 7)
+    memory.compute(0, [8] * 9)
+
+
+def test_what_was_promised_outlives_a_hit_of_others():
+    memory = PagedMemory(page=4, pool=40, kept_tokens=40)
+    memory.keep([1] * 24)
+    memory.run(0, [2] * 4)
+    assert memory.cache.reserve(0, 16)
+    assert memory.cache.open(1, [1] * 25) == 24
+    memory.compute(0, [3] * 12)
+    assert memory.blocks() == 10
+
+
+def test_a_store_that_cannot_grow_limits_the_pool():
+    memory = PagedMemory(page=4, pool=100, memory=40, kept_tokens=100, start=2)
+    memory.keep([3] * 8)
+    memory.run(0, [1] * 20)
+    assert memory.cache.reserve(0, 60)
+    with pytest.raises(Busy, match="40"):
+        memory.cache.extend(0, 40)
+    memory.check()
+    assert memory.cache.pool_tokens == 40
+    assert memory.cache.match([3] * 9) == 0, "what is kept made way first"
+    assert not memory.cache.reserve(0, 41) and memory.cache.reserve(0, 40)
+    memory.compute(0, [1] * 20)
+
+
+def test_memory_grows_with_what_is_held():
+    memory = PagedMemory(page=4, pool=100, start=2)
+    assert memory.stats.allocated_tokens == 8
+    memory.run(0, [1] * 20)
+    assert memory.stats.allocated_tokens == 20
+    memory.cache.release(0, keep=False)
+    memory.run(0, [2] * 20)
+    assert memory.stats.allocated_tokens == 20
+
+
+def test_a_lower_limit_evicts_and_lets_those_who_run_reserve_again():
+    memory = PagedMemory(page=4, pool=100, kept_tokens=100)
+    memory.keep([3] * 28)
+    memory.run(0, [1] * 20)
+    memory.run(1, [2] * 20)
+    assert memory.cache.reserve(0, 30) and memory.cache.reserve(1, 40)
+    memory.cache.limit(60)
+    assert memory.cache.pool_tokens == 60
+    assert memory.stats.kept_tokens == 0
+    assert memory.cache.free_tokens() == 20
+    assert memory.cache.reserve(0, 40) and not memory.cache.reserve(1, 21)
+    memory.cache.limit(1000)
+    assert memory.cache.pool_tokens == 60
+    memory.cache.limit(30)
+    assert memory.cache.free_tokens() == 0 and not memory.cache.reserve(1, 21)
+    memory.cache.release(0, keep=True)
+    assert memory.cache.reserve(1, 28)
+    memory.check()
+
+
+def test_trimming_gives_back_what_nobody_else_holds():
+    memory = PagedMemory(page=4)
+    memory.run(0, PREFIX)
+    memory.run(1, [*PREFIX, 1])
+    assert memory.cache.trim(0, 5)
+    assert memory.holds(0, PREFIX[:5]) and memory.holds(1, [*PREFIX, 1])
+    assert memory.pages.copies == 1, "others need what would be written over"
+    memory.compute(0, [7, 8, 9, 10])
+    assert memory.holds(0, [*PREFIX[:5], 7, 8, 9, 10]) and memory.holds(1, [*PREFIX, 1])
+    assert memory.cache.trim(1, 12) and memory.blocks() == 3 + 2
+    assert memory.cache.trim(0, 0) and memory.cache.length(0) == 0
+
+
+def test_trimming_alone_copies_nothing():
+    memory = PagedMemory(page=4)
+    memory.run(0, PREFIX)
+    assert memory.cache.trim(0, 6)
+    memory.compute(0, [1, 2, 3])
+    assert memory.holds(0, [*PREFIX[:6], 1, 2, 3]) and memory.pages.copies == 0
+    assert memory.cache.match([*PREFIX, 1]) == 6
+
+
+def test_trimming_leaves_a_kept_prefix_as_it_was():
+    memory = PagedMemory(page=8)
+    memory.run(0, PREFIX)
+    memory.cache.checkpoint(0)
+    assert memory.cache.trim(0, 18)
+    memory.compute(0, [1, 2, 3])
+    assert memory.holds(0, [*PREFIX[:18], 1, 2, 3])
+    assert memory.run(1, [*PREFIX, 9]) == 20
+
+
+def test_what_was_not_wanted_of_a_step_is_written_over():
+    memory = PagedMemory(page=4)
+    memory.run(0, PREFIX[:6])
+    memory.cache.reserve(0, 12)
+    memory.cache.extend(0, 6)
+    memory.write(0, [1, 2, 3, 4, 5, 6])
+    memory.cache.computed(0, [1])
+    assert memory.blocks() == 3 and memory.cache.free_tokens() == 188
+    memory.cache.undo(0)
+    assert memory.blocks() == 2 and memory.cache.free_tokens() == 188
+    assert memory.cache.match([*PREFIX[:6], 1, 2, 3]) == 7
+    memory.compute(0, [7, 8])
+    assert memory.holds(0, [*PREFIX[:6], 1, 7, 8])
+
+
+def test_a_checkpoint_stays_when_the_sequence_goes_on_and_away():
+    memory = PagedMemory(page=8)
+    memory.run(0, PREFIX)
+    memory.cache.checkpoint(0)
+    memory.cache.checkpoint(0)
+    assert (memory.stats.kept_prefixes, memory.stats.kept_tokens) == (1, 0)
+    memory.compute(0, [1, 2])
+    memory.cache.release(0, keep=False)
+    assert memory.stats == CacheStats(200, 0, len(PREFIX), 1)
+    assert memory.cache.match([*PREFIX, 1, 2, 3]) == len(PREFIX)
+
+
+def test_clear_forgets_what_is_kept_and_nothing_that_runs():
+    memory = PagedMemory()
+    memory.keep([1] * 10)
+    memory.run(0, PREFIX)
+    memory.cache.checkpoint(0)
+    memory.cache.clear()
+    assert memory.stats == CacheStats(200, len(PREFIX), 0, 0)
+    memory.cache.release(0, keep=False)
+    assert memory.blocks() == 0
+
+
+def test_a_lost_slot_holds_nothing_and_reserves_nothing():
+    memory = PagedMemory()
+    memory.run(0, PREFIX)
+    memory.cache.reserve(0, 100)
+    memory.cache.lost(0)
+    assert memory.cache.length(0) == 0 and memory.cache.free_tokens() == 200
+    assert memory.stats == CacheStats(200, 0, 0, 0)
+
+
+def test_nothing_is_saved_because_nothing_need_be_computed_again():
+    memory = PagedMemory(page=4)
+    memory.run(0, PREFIX)
+    assert memory.cache.save(0) is None
+    memory.cache.release(0, keep=True)
+    assert memory.run(1, [*PREFIX, 1]) == 20
+
+
+def test_a_slot_in_the_wrong_state_is_refused():
+    memory = PagedMemory()
+    with pytest.raises(InternalError, match="not opened"):
+        memory.cache.tables(0, 0)
+    with pytest.raises(InternalError, match="does not exist"):
+        memory.cache.open(3, [1])
+    memory.run(0, PREFIX)
+    with pytest.raises(InternalError, match="20 tokens"):
+        memory.cache.open(0, [1])
+    with pytest.raises(InternalError, match="21 cannot be pinned"):
+        memory.cache.pin(0, 21, 5.0)
+    with pytest.raises(InternalError, match="5 pages"):
+        memory.cache.computed(0, [1])
+    with pytest.raises(InternalError, match="without any group"):
+        PagedCache(
+            (),
+            store=FakePages((), 4, ()),
+            slots=1,
+            page=4,
+            pool_tokens=8,
+            context=8,
+            kept_tokens=0,
+            fingerprint=b"",
+        )
+
+
+# ---- how much of it is of use
+
+
+@pytest.mark.parametrize("shared", [0, 256])
+def test_memory_in_use_is_within_four_percent_of_the_tokens_held(shared):
+    lengths = [120, 180, 250, 300, 333, 390, 401, 433, 512, 555, 640, 801]
+    assert len(lengths) == 12 and sum(lengths) / 12 >= 400
+    memory = PagedMemory(page=16, slots=12, pool=8192, context=1024, kept_tokens=4096, start=1)
+    held = sum(lengths) - min(shared, 112) * 11
+    for slot, length in enumerate(lengths):
+        begin = list(range(min(shared, 112)))
+        memory.run(slot, [*begin, *[1000 + slot] * (length - len(begin))])
+    assert memory.stats.live_tokens == held
+    assert held <= memory.blocks() * 16 <= held * 1.04
+    assert memory.stats.allocated_tokens <= held * 1.04

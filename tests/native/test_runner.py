@@ -1,0 +1,189 @@
+"""The native runner keeps the contract of `hearth.backends.engine.runner.Runner`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hearth.backends.contract import ModelSettings
+from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.errors import Busy, InternalError, InvalidParameter, PromptTooLong
+from hearth.backends.native.models.decoder import Decoder
+from native_decoders import decoder_of, logits_of
+from native_runners import advance, runner_of
+from tiny_checkpoints import FAMILIES, VOCABULARY, tiny_checkpoint
+
+EXACT = ModelSettings(
+    kv_type="f32", flash_attention=False, context=256, max_sessions=4, max_batch_tokens=64
+)
+KINDS = ("qwen3", "gemma3", "mixtral", "gpt_oss")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint("qwen3", tmp_path_factory.mktemp("qwen3"))
+
+
+def some_tokens(count: int, seed: int = 0) -> list[int]:
+    generator = np.random.default_rng(seed)
+    return [int(token) for token in generator.integers(3, VOCABULARY, count)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_in_pages_and_pieces_it_says_what_the_decoder_says_of_the_whole_text(
+    family: str, tmp_path: Path
+) -> None:
+    tokens = some_tokens(50)
+    wanted = logits_of(decoder_of(tiny_checkpoint(family, tmp_path), context=256), tokens).numpy()
+    runner = runner_of(tmp_path, EXACT)
+    pieces = (tokens[:20], tokens[20:21], tokens[21:22], tokens[22:37], tokens[37:38], tokens[38:])
+    found = []
+    for piece in pieces:
+        mate = Row(1, runner.cache.length(1), [7], 0)
+        assert runner.cache.reserve(1, runner.cache.length(1) + 1)
+        found.append(advance(runner, 0, piece, mate))
+    np.testing.assert_allclose(np.concatenate(found), wanted, atol=2e-4)
+    runner.cache.check_integrity()
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_deterministic_logits_have_the_same_bits_however_they_are_computed(
+    family: str, tmp_path: Path
+) -> None:
+    tiny_checkpoint(family, tmp_path)
+    settings = ModelSettings(kv_type="f32", context=256, max_sessions=40, deterministic=True)
+    tokens = some_tokens(40)
+    whole = advance(runner_of(tmp_path, settings), 0, tokens)
+    runner = runner_of(tmp_path, settings)
+    pieces = (tokens[:17], tokens[17:18], tokens[18:33], tokens[33:34], tokens[34:])
+    found = []
+    for number, piece in enumerate(pieces):
+        mates = some_tokens(number * 3 + 1, seed=number)
+        assert runner.cache.reserve(2, 60)
+        found.append(advance(runner, 0, piece, Row(2, runner.cache.length(2), mates, 0)))
+    np.testing.assert_array_equal(np.concatenate(found), whole)
+    hit = runner.cache.open(1, tokens)
+    assert hit == len(tokens) - 1
+    np.testing.assert_array_equal(advance(runner, 1, tokens[hit:]), whole[hit:])
+
+
+def test_only_wanted_logits_are_given(folder: Path) -> None:
+    runner = runner_of(folder, EXACT)
+    tokens = some_tokens(12)
+    for slot in (0, 1, 2):
+        assert runner.cache.reserve(slot, 12)
+    rows = (Row(0, 0, tokens, 0), Row(1, 0, tokens, 3), Row(2, 0, tokens[:5], 1))
+    logits = runner.step(StepPlan(rows)).logits
+    assert {slot: found.shape for slot, found in logits.items()} == {
+        1: (3, VOCABULARY),
+        2: (1, VOCABULARY),
+    }
+    assert all(found.dtype == np.float32 for found in logits.values())
+    wanted = logits_of(decoder_of(folder, context=256), tokens).numpy()
+    np.testing.assert_allclose(logits[1], wanted[-3:], atol=2e-4)
+    np.testing.assert_allclose(logits[2], wanted[4:5], atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        Row(0, 1, [5], 1),
+        Row(0, 0, [], 0),
+        Row(0, 0, [5], 2),
+        Row(0, 0, [5] * 257, 1),
+        Row(9, 0, [5], 1),
+    ],
+    ids=["starts-late", "empty", "outputs", "context", "slot"],
+)
+def test_a_plan_that_does_not_continue_the_slots_is_refused(folder: Path, row: Row) -> None:
+    runner = runner_of(folder, EXACT)
+    assert runner.cache.reserve(0, 10)
+    with pytest.raises(InternalError):
+        runner.step(StepPlan((row,)))
+    assert runner.cache.length(0) == 0
+
+
+@pytest.mark.parametrize("token", [-1, VOCABULARY, 1 << 40])
+def test_a_token_outside_of_the_vocabulary_is_refused_before_any_work(
+    folder: Path, token: int
+) -> None:
+    runner = runner_of(folder, EXACT)
+    assert runner.cache.reserve(0, 10)
+    with pytest.raises(InvalidParameter, match="vocabulary"):
+        runner.step(StepPlan((Row(0, 0, [5, token], 1),)))
+    assert runner.cache.length(0) == 0
+    runner.cache.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [(RuntimeError("boom"), InternalError), (torch.OutOfMemoryError("full"), Busy)],
+)
+def test_a_step_that_fails_changes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, error: type[Exception]
+) -> None:
+    runner = runner_of(folder, EXACT)
+    tokens = some_tokens(30)
+    before = advance(runner, 0, tokens[:20])
+
+    def fail(*_: object) -> None:
+        raise fault
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Decoder, "forward", fail)
+        with pytest.raises(error):
+            advance(runner, 0, tokens[20:])
+    assert runner.cache.length(0) == 20
+    runner.cache.check_integrity()
+    after = advance(runner, 0, tokens[20:])
+    wanted = logits_of(decoder_of(folder, context=256), tokens).numpy()
+    np.testing.assert_allclose(np.concatenate([before, after]), wanted, atol=2e-4)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls", "model"])
+def test_vectors_are_pooled_and_of_length_one(folder: Path, pooling: str) -> None:
+    runner = runner_of(folder, EXACT)
+    texts = [some_tokens(count, seed=count) for count in (3, 40, 1)]
+    found = runner.embed(texts, pooling)
+    assert found.shape == (3, runner.info.embedding_width)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, rtol=1e-5)
+    alone = np.concatenate([runner.embed([text], pooling) for text in texts])
+    np.testing.assert_allclose(found, alone, atol=1e-5)
+    if pooling != "model":
+        by_mean = runner.embed(texts, "mean")
+        assert np.allclose(found[1], by_mean[1], atol=1e-3) == (pooling == "mean")
+
+
+def test_vectors_leave_the_sequences_alone(folder: Path) -> None:
+    runner = runner_of(folder, EXACT)
+    tokens = some_tokens(20)
+    advance(runner, 0, tokens[:10])
+    runner.embed([some_tokens(200)], "mean")
+    found = advance(runner, 0, tokens[10:])
+    wanted = logits_of(decoder_of(folder, context=256), tokens).numpy()
+    np.testing.assert_allclose(found, wanted[10:], atol=2e-4)
+
+
+def test_texts_that_cannot_be_embedded(folder: Path) -> None:
+    runner = runner_of(folder, EXACT)
+    with pytest.raises(InvalidParameter):
+        runner.embed([[5], []], "mean")
+    with pytest.raises(InvalidParameter):
+        runner.embed([[VOCABULARY]], "mean")
+    with pytest.raises(PromptTooLong):
+        runner.embed([[5] * 257], "mean")
+
+
+def test_pages_of_twelve_sessions_waste_less_than_a_twentyfifth(folder: Path) -> None:
+    settings = ModelSettings(kv_type="f32", context=1024, max_sessions=12, max_batch_tokens=1024)
+    runner = runner_of(folder, settings)
+    lengths = [120, 250, 300, 333, 411, 480, 512, 555, 601, 640, 700, 777]
+    for slot, length in enumerate(lengths):
+        assert runner.cache.reserve(slot, length)
+        runner.step(StepPlan((Row(slot, 0, some_tokens(length, seed=slot), 1),)))
+    in_pages = runner.cache.used_blocks(0) * runner.plan.page
+    assert sum(lengths) <= in_pages <= 1.04 * sum(lengths)

@@ -1,0 +1,405 @@
+"""Weights come out of files as they are, wherever they lie; what does not fit is refused by name
+before anything is read.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from hearth.backends.native.models.experts import PackedExpertMatrix
+from hearth.kernels.dequantize import dequantize
+from hearth.quant.errors import CorruptFile, UnsupportedModel
+from hearth.quant.gguf.reader import read_header
+from hearth.quant.json_fields import read_fields
+from hearth.quant.linear import QuantEmbedding, QuantLinear
+from hearth.quant.mxfp4 import pack_mxfp4
+from loaded_weights import WatchedFolder, load_folder, load_gguf, shard
+from model_shapes import Shape
+from native_decoders import decoder_of, family_and_config, logits_of
+from random_models import write_model
+from tiny_checkpoints import FAMILIES, VOCABULARY, tiny_checkpoint
+from tiny_ggufs import write_gguf
+
+Tensors = dict[str, Tensor]
+TEXT = torch.randint(3, 270, (24,), generator=torch.Generator().manual_seed(1)).tolist()
+WEIGHTS = "model.safetensors"
+ARCHITECTURES = {
+    **dict.fromkeys(("llama2", "llama3", "smollm2", "mistral", "mixtral"), "llama"),
+    "qwen3_moe": "qwen3moe",
+    "gpt_oss": "gpt-oss",
+}
+
+
+def rewrite(folder: Path, change: Callable[[Tensors], object]) -> Path:
+    """Changes the tensors of a checkpoint in place."""
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS)
+    return folder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_from_safetensors(family: str, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(family, tmp_path)
+    decoder, report = load_folder(folder)
+    assert torch.equal(logits_of(decoder, TEXT), logits_of(decoder_of(folder), TEXT))
+    assert not report.unknown
+    assert report.weight_bytes == sum(one.nbytes for one in decoder.parameters())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_from_gguf(family: str, tmp_path: Path) -> None:
+    reference = decoder_of(tiny_checkpoint(family, tmp_path))
+    kind, _ = family_and_config(read_fields(tmp_path / "config.json"))
+    architecture = ARCHITECTURES.get(family, family)
+    path = write_gguf(tmp_path / "x.gguf", architecture, kind, reference)
+    decoder, report = load_gguf(path)
+    assert (logits_of(decoder, TEXT) - logits_of(reference, TEXT)).abs().max() < 1e-4
+    assert not report.unknown
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_shards_in_any_order(seed: int, tmp_path: Path) -> None:
+    folder = tiny_checkpoint("qwen3", tmp_path)
+    expected = logits_of(load_folder(folder)[0], TEXT)
+    tensors = load_file(folder / WEIGHTS)
+    order = sorted(tensors)
+    random.Random(seed).shuffle(order)
+    shard(folder, tensors, order, 3)
+    assert torch.equal(logits_of(load_folder(folder)[0], TEXT), expected)
+
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+@pytest.mark.parametrize("stored", [(EMBEDDING,), (HEAD,), (EMBEDDING, HEAD)])
+def test_a_tied_matrix_in_every_way(stored: tuple[str, ...], tmp_path: Path) -> None:
+    folder = tiny_checkpoint("smollm2", tmp_path, tie_word_embeddings=True)
+    expected = logits_of(decoder_of(folder), TEXT)
+
+    def change(tensors: Tensors) -> None:
+        matrix = tensors.pop(EMBEDDING)
+        tensors.update({name: matrix.clone() for name in stored})
+
+    decoder, report = load_folder(rewrite(folder, change))
+    assert torch.equal(logits_of(decoder, TEXT), expected)
+    assert report.skipped == ((HEAD,) if len(stored) == 2 else ())
+    assert not report.unknown
+
+
+def test_a_matrix_of_its_own_for_the_output(tmp_path: Path) -> None:
+    folder = tiny_checkpoint("llama3", tmp_path, tie_word_embeddings=False)
+    decoder, _ = load_folder(folder)
+    assert isinstance(decoder.output, nn.Linear)
+    rewrite(folder, lambda tensors: tensors.pop(HEAD))
+    with pytest.raises(CorruptFile, match=HEAD):
+        load_folder(folder)
+
+
+def test_what_is_stored_as_it_is_used_stays_where_it_is(tmp_path: Path) -> None:
+    file = WatchedFolder(tiny_checkpoint("llama2", tmp_path))
+    decoder, _ = load_folder(tmp_path, file=file)
+    mapped = "model.layers.0.self_attn.o_proj.weight"
+    fused = "model.layers.0.self_attn.q_proj.weight"
+    assert decoder.get_parameter("layers.0.out.weight").data_ptr() == file.read(mapped).data_ptr()
+    assert mapped not in file.names_released and EMBEDDING not in file.names_released
+    assert fused in file.names_released
+    released = len(file.names_released)
+    assert released == len(set(file.names_released)) == 2 * 5, "queries, keys, values, gate and up"
+    expected = logits_of(decoder, TEXT)
+    file.close()
+    del file
+    assert torch.equal(logits_of(decoder, TEXT), expected)
+
+
+def test_what_changes_its_dtype_is_let_go_of(tmp_path: Path) -> None:
+    file = WatchedFolder(tiny_checkpoint("gemma2", tmp_path))
+    decoder, _ = load_folder(tmp_path, torch.bfloat16, file=file)
+    assert set(file.names_released) == set(file.stored), "Gemma's norms are stored minus one"
+    assert decoder.get_parameter("norm.weight").dtype == torch.float32
+    assert decoder.get_parameter("layers.0.out.weight").dtype == torch.bfloat16
+    wide = logits_of(load_folder(tmp_path)[0], TEXT)
+    assert (logits_of(decoder, TEXT) - wide).abs().max() < 0.05 * wide.abs().max()
+
+
+def test_progress_counts_every_byte_once(tmp_path: Path) -> None:
+    folder = tiny_checkpoint("qwen2", tmp_path)
+    seen: list[tuple[int, int]] = []
+    load_folder(folder, progress=lambda done, total: seen.append((done, total)))
+    total = sum(tensor.nbytes for tensor in load_file(folder / WEIGHTS).values())
+    assert seen == sorted(seen) and seen[-1] == (total, total)
+
+
+# What does not fit.
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("llama2", "model.layers.1.self_attn.k_proj.weight"),
+        ("llama2", "model.norm.weight"),
+        ("qwen2", "model.layers.0.self_attn.v_proj.bias"),
+        ("qwen3", "model.layers.0.self_attn.q_norm.weight"),
+        ("mixtral", "model.layers.1.block_sparse_moe.experts.3.w2.weight"),
+        ("gpt_oss", "model.layers.0.self_attn.sinks"),
+    ],
+)
+def test_a_missing_tensor_is_named_before_anything_is_read(
+    family: str, name: str, tmp_path: Path
+) -> None:
+    rewrite(tiny_checkpoint(family, tmp_path), lambda tensors: tensors.pop(name))
+    file = WatchedFolder(tmp_path)
+    with pytest.raises(CorruptFile) as caught:
+        load_folder(tmp_path, file=file)
+    assert f"'{name}'" in caught.value.message and caught.value.data["field"] == name
+    assert not file.names_read
+
+
+def test_many_missing_tensors_are_counted(tmp_path: Path) -> None:
+    def change(tensors: Tensors) -> None:
+        for name in [name for name in tensors if ".layers.1." in name]:
+            del tensors[name]
+
+    with pytest.raises(CorruptFile, match=r"and \d+ more") as caught:
+        load_folder(rewrite(tiny_checkpoint("llama2", tmp_path), change))
+    assert caught.value.data["missing"] == 9
+
+
+def swap(tensors: Tensors, one: str, other: str) -> None:
+    tensors[one], tensors[other] = tensors[other].clone(), tensors[one].clone()
+
+
+MISSHAPEN: dict[str, tuple[str, Callable[[Tensors], object], str]] = {
+    "transposed": (
+        "model.layers.0.mlp.down_proj.weight",
+        lambda tensors: tensors.update(
+            {
+                "model.layers.0.mlp.down_proj.weight": tensors[
+                    "model.layers.0.mlp.down_proj.weight"
+                ].t()
+            }
+        ),
+        r"\(96, 64\).*\(64, 96\)",
+    ),
+    "queries for keys": (
+        "model.layers.0.self_attn.q_proj.weight",
+        lambda tensors: swap(
+            tensors,
+            "model.layers.0.self_attn.q_proj.weight",
+            "model.layers.0.self_attn.k_proj.weight",
+        ),
+        r"\(64, 64\) and \(32, 64\) and \(32, 64\)",
+    ),
+    "a norm that is a matrix": (
+        "model.norm.weight",
+        lambda tensors: tensors.update({"model.norm.weight": torch.ones(1, 64)}),
+        r"\(1, 64\).*\(64,\)",
+    ),
+    "a number": (
+        "model.norm.weight",
+        lambda tensors: tensors.update({"model.norm.weight": torch.tensor(1.0)}),
+        r"\(64,\)",
+    ),
+    "another vocabulary": (
+        EMBEDDING,
+        lambda tensors: tensors.update({EMBEDDING: torch.ones(VOCABULARY + 1, 64)}),
+        r"\(301, 64\).*\(300, 64\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISSHAPEN)
+def test_a_misshapen_tensor_is_named_before_anything_is_read(case: str, tmp_path: Path) -> None:
+    name, change, words = MISSHAPEN[case]
+
+    def contiguous(tensors: Tensors) -> None:
+        change(tensors)
+        tensors.update({name: tensor.contiguous() for name, tensor in tensors.items()})
+
+    rewrite(tiny_checkpoint("llama2", tmp_path), contiguous)
+    file = WatchedFolder(tmp_path)
+    with pytest.raises(CorruptFile, match=words) as caught:
+        load_folder(tmp_path, file=file)
+    assert name in caught.value.message and not file.names_read
+
+
+def test_experts_of_different_shapes(tmp_path: Path) -> None:
+    name = "model.layers.0.block_sparse_moe.experts.1.w1.weight"
+    rewrite(
+        tiny_checkpoint("mixtral", tmp_path),
+        lambda tensors: tensors.update({name: torch.ones(3, 64)}),
+    )
+    with pytest.raises(CorruptFile, match="different shapes"):
+        load_folder(tmp_path)
+
+
+def test_extras_are_skipped_and_unknown_tensors_told(tmp_path: Path) -> None:
+    known = (
+        "model.layers.0.self_attn.rotary_emb.inv_freq",
+        "vision_tower.blocks.0.weight",
+        "multi_modal_projector.linear.weight",
+        "model.layers.7.mlp.down_proj.weight",
+        "mtp.layers.0.weight",
+    )
+    unknown = ("model.layers.0.self_attn.q_proj.bias", "something.else")
+    folder = tiny_checkpoint("llama2", tmp_path)
+    expected = logits_of(decoder_of(folder), TEXT)
+    rewrite(
+        folder, lambda tensors: tensors.update({name: torch.ones(4) for name in known + unknown})
+    )
+    decoder, report = load_folder(folder)
+    assert report.skipped == tuple(sorted(known))
+    assert sorted(report.unknown) == sorted(unknown)
+    assert torch.equal(logits_of(decoder, TEXT), expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["q_proj.qweight", "q_proj.weight_scale_inv", "q_proj.weight.absmax"]
+)
+def test_other_quantizations_are_refused(name: str, tmp_path: Path) -> None:
+    full = f"model.layers.0.self_attn.{name}"
+    rewrite(
+        tiny_checkpoint("llama2", tmp_path),
+        lambda tensors: tensors.update({full: torch.ones(2)}),
+    )
+    with pytest.raises(UnsupportedModel, match="quantized in a way") as caught:
+        load_folder(tmp_path)
+    assert full in caught.value.message
+
+
+def test_integers_are_no_weights(tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.down_proj.weight"
+    rewrite(
+        tiny_checkpoint("llama2", tmp_path),
+        lambda tensors: tensors.update({name: tensors[name].to(torch.int8)}),
+    )
+    with pytest.raises(UnsupportedModel, match=f"'{name}' is of type int8"):
+        load_folder(tmp_path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("row", [0, -1, 5])
+def test_what_is_no_number(value: float, row: int, tmp_path: Path) -> None:
+    """At the ends of a tensor it is found in any case, in the middle if everything is checked."""
+    name = "model.layers.1.self_attn.q_proj.weight"
+
+    def change(tensors: Tensors) -> None:
+        tensors[name][row, 3] = value
+
+    rewrite(tiny_checkpoint("llama2", tmp_path), change)
+    with pytest.raises(CorruptFile, match=f"'{name}' has numbers that are NaN or infinite"):
+        load_folder(tmp_path, verify=True)
+    if row == 5:
+        load_folder(tmp_path)
+    else:
+        with pytest.raises(CorruptFile, match=name):
+            load_folder(tmp_path)
+
+
+# Packed weights.
+
+PACKED = Shape(
+    architecture="llama",
+    layers=3,
+    width=256,
+    heads=8,
+    kv_heads=4,
+    head_length=32,
+    feed_forward=512,
+    context=512,
+    rope_base=1e4,
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("file_type", ["q4_0", "q8_0", "q4_k_m"])
+def test_packed_weights_stay_packed(file_type: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    path = write_model(PACKED, file_type, tmp_path / "x.gguf")  # type: ignore[arg-type]
+    decoder, report = load_gguf(path, dtype)
+    plain, plain_report = load_gguf(path, dtype, packed=False)
+    assert isinstance(decoder.layers[0].qkv, QuantLinear)
+    assert isinstance(decoder.layers[0].gate_up, QuantLinear)
+    assert isinstance(decoder.embedding, QuantEmbedding)
+    assert isinstance(plain.layers[0].qkv, nn.Linear)
+    assert not report.unknown and report.weight_bytes < 0.6 * plain_report.weight_bytes
+    found, expected = logits_of(decoder, TEXT), logits_of(plain, TEXT)
+    limit = 1e-5 if dtype == torch.float32 else 3e-2
+    assert (found - expected).abs().max() <= limit * expected.abs().max()
+
+
+def test_parts_of_one_matrix_in_different_types(tmp_path: Path) -> None:
+    path = write_model(PACKED, "q4_k_m", tmp_path / "x.gguf")
+    decoder, _ = load_gguf(path)
+    kinds = {tuple(part.packing for part in layer.qkv.parts) for layer in decoder.layers}
+    assert kinds == {("Q4_K", "Q4_K", "Q6_K"), ("Q4_K", "Q4_K", "Q4_K")}
+
+
+def test_a_packed_tied_matrix_is_there_once(tmp_path: Path) -> None:
+    path = write_model(replace(PACKED, tied=True), "q4_k_m", tmp_path / "x.gguf")
+    decoder, report = load_gguf(path)
+    assert isinstance(decoder.output, QuantLinear)
+    assert decoder.output.parts[0].weight is decoder.embedding.parts[0].weight
+    assert report.weight_bytes <= path.stat().st_size
+    expected = logits_of(load_gguf(path, packed=False)[0], TEXT)
+    assert (logits_of(decoder, TEXT) - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def mxfp4_checkpoint(folder: Path) -> Path:
+    """gpt-oss as it is published: experts in blocks and scales."""
+    tiny_checkpoint("gpt_oss", folder)
+    generator = torch.Generator().manual_seed(3)
+
+    def change(tensors: Tensors) -> None:
+        for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+            experts, inputs, outputs = tensors.pop(name).shape
+            shape = (experts, outputs, inputs // 32)
+            tensors[f"{name}_blocks"] = torch.randint(
+                0, 256, (*shape, 16), dtype=torch.uint8, generator=generator
+            )
+            tensors[f"{name}_scales"] = torch.randint(
+                118, 122, shape, dtype=torch.uint8, generator=generator
+            )
+
+    rewrite(folder, change)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4"}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_experts_in_mxfp4(tmp_path: Path) -> None:
+    folder = mxfp4_checkpoint(tmp_path)
+    decoder, report = load_folder(folder)
+    plain, _ = load_folder(folder, packed=False)
+    assert isinstance(decoder.layers[0].experts.gate_up, PackedExpertMatrix)
+    assert not report.unknown
+    expected = logits_of(plain, TEXT)
+    assert (logits_of(decoder, TEXT) - expected).abs().max() <= 1e-5 * expected.abs().max()
+    stored = load_file(folder / WEIGHTS)
+    name = "model.layers.1.mlp.experts.down_proj"
+    rows = pack_mxfp4(stored[f"{name}_blocks"], stored[f"{name}_scales"])
+    matrix = plain.get_parameter("layers.1.experts.down.weight")
+    assert torch.equal(matrix, dequantize("MXFP4", rows))
+
+
+def test_a_packed_file_can_be_verified(tmp_path: Path) -> None:
+    path = write_model(PACKED, "q8_0", tmp_path / "x.gguf")
+    load_gguf(path, verify=True)
+    content = bytearray(path.read_bytes())
+    header = read_header(path)
+    tensor = next(one for one in header.tensors if one.name == "blk.1.ffn_down.weight")
+    block = header.data_offset + tensor.offset + 34 * 40
+    content[block : block + 2] = b"\x00\x7e"
+    path.write_bytes(content)
+    load_gguf(path)
+    with pytest.raises(CorruptFile, match=r"blk.1.ffn_down.weight"):
+        load_gguf(path, verify=True)

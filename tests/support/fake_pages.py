@@ -1,0 +1,347 @@
+"""Pages without tensors: a cell remembers its token, its position and all that came before it, so
+that reading through a block table shows whether what is there was really written by these tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from fake_runner import FakeRunner
+from hearth.backends.engine.runner import RunnerInfo, RunnerLost, StepPlan, StepResult
+from hearth.backends.errors import Busy, InternalError
+from hearth.backends.native.cache import PagedCache
+from hearth.backends.native.page_store import GroupSpec
+
+NOTHING = b""
+"""What came before the first token."""
+
+
+class Cell(NamedTuple):
+    """Keys and values of one token."""
+
+    position: int
+    token: int
+    past: bytes
+    """Of this token and all before it."""
+
+
+def past_of(tokens: Seq[int], before: bytes = NOTHING) -> bytes:
+    """A digest of `tokens` after what `before` stands for."""
+    for token in tokens:
+        before = hashlib.blake2b(before + token.to_bytes(4, "little"), digest_size=12).digest()
+    return before
+
+
+class FakePages:
+    """Implements `PageStore`; raises AssertionError where it is used as no store may be.
+
+    Args:
+        groups: as the cache has them.
+        page: tokens of a block.
+        most: blocks of each group that there can be memory for.
+        start: blocks of each group at first.
+    """
+
+    def __init__(
+        self, groups: Seq[GroupSpec], page: int, most: Seq[int], start: int | None = None
+    ) -> None:
+        self.groups = tuple(groups)
+        self.page = page
+        self.most = list(most)
+        """Lower it, and there is no more memory."""
+        self.copies = 0
+        self._pages: list[list[list[Cell | None]]] = [[] for _ in groups]
+        for group, blocks in enumerate(most):
+            self.grow(group, blocks if start is None else min(start, blocks))
+
+    def capacity(self, group: int) -> int:
+        return len(self._pages[group])
+
+    def grow(self, group: int, blocks: int) -> bool:
+        if blocks > max(self.most[group], self.capacity(group)):
+            return False
+        pages = self._pages[group]
+        pages += [[None] * self.page for _ in range(blocks - len(pages))]
+        return True
+
+    def copy(self, group: int, source: int, target: int, tokens: int) -> None:
+        assert source != target and 0 < tokens < self.page
+        pages = self._pages[group]
+        # What else was in the target is nothing that may be looked at.
+        pages[target] = [*pages[source][:tokens], *[None] * (self.page - tokens)]
+        self.copies += 1
+
+    def write(self, tables: Seq[Seq[int]], start: int, tokens: Seq[int], before: bytes) -> bytes:
+        """What a step writes; `before` stands for all tokens before `start`."""
+        for position, token in enumerate(tokens, start):
+            before = past_of([token], before)
+            block, place = divmod(position, self.page)
+            for group, table in enumerate(tables):
+                self._pages[group][table[block]][place] = Cell(position, token, before)
+        return before
+
+    def read(self, tables: Seq[Seq[int]], length: int) -> bytes:
+        """What stands for the first `length` tokens, after a look at all that the next token
+        would look at, in every group.
+        """
+        last = NOTHING
+        for group, spec in enumerate(self.groups):
+            first = 0 if spec.window is None else max(0, length - spec.window + 1)
+            cells = [self._cell(group, tables[group], at) for at in range(first, length)]
+            for before, cell in pairwise(cells):
+                assert past_of([cell.token], before.past) == cell.past, "a stale page"
+            assert [cell.position for cell in cells] == list(range(first, length))
+            if first == 0 and cells:
+                assert past_of([cells[0].token]) == cells[0].past
+            if cells:
+                assert last in (NOTHING, cells[-1].past), "groups hold the same tokens"
+                last = cells[-1].past
+        return last
+
+    def _cell(self, group: int, table: Seq[int], position: int) -> Cell:
+        block, place = divmod(position, self.page)
+        assert table[block] >= 0, "a window has passed what is looked at"
+        cell = self._pages[group][table[block]][place]
+        assert cell is not None, "nobody wrote here"
+        return cell
+
+
+class FakePagedRunner(FakeRunner):
+    """Implements `Runner` over a `PagedCache`: what follows a prompt is a function of what its
+    block tables lead to.
+
+    Args:
+        page: tokens of a block.
+        windows: of the groups of layers; None: sees everything.
+        window_blocks: most blocks of groups with a window; None: as many as of the others.
+        memory: tokens of each group that there can be memory for; None: enough.
+        start: blocks of each group at first; None: all.
+        drafts: tokens that each row computes beyond what it was asked and takes back, where there
+            is room for them.
+        others: see `FakeRunner`.
+    """
+
+    def __init__(
+        self,
+        *,
+        page: int = 4,
+        windows: tuple[int | None, ...] = (None,),
+        window_blocks: int | None = None,
+        memory: int | None = None,
+        start: int | None = None,
+        drafts: int = 0,
+        vocab: int = 97,
+        context: int = 256,
+        pool: int = 256,
+        slots: int = 4,
+        chunk: int = 16,
+        kept_tokens: int | None = None,
+        **how: object,
+    ) -> None:
+        super().__init__(vocab=vocab, context=context, pool=pool, slots=slots, chunk=chunk, **how)
+        self._drafts = drafts
+        specs = tuple(GroupSpec(w, None if w is None else window_blocks) for w in windows)
+        blocks = -(-(pool if memory is None else memory) // page)
+        self.pages = FakePages(specs, page, [blocks] * len(specs), start)
+        self.cache = PagedCache(
+            specs,
+            store=self.pages,
+            slots=slots,
+            page=page,
+            pool_tokens=pool,
+            context=context,
+            kept_tokens=pool // 2 if kept_tokens is None else kept_tokens,
+            fingerprint=b"fake",
+            clock=how.get("clock", lambda: 0.0),
+            step_tokens=chunk + drafts,
+        )
+        self.info = RunnerInfo(
+            vocab_size=vocab,
+            context=context,
+            pool_tokens=pool,
+            max_sequences=slots,
+            max_batch_tokens=chunk,
+            max_outputs=max(slots, chunk),
+            kv_bytes_per_token=8,
+            end_ids=self.info.end_ids,
+            keeps_past=windows == (None,),
+            embedding_width=16,
+        )
+        self._groups = range(len(windows))
+        self.refused = 0
+        """Steps that found no blocks."""
+
+    def step(self, plan: StepPlan) -> StepResult:
+        self._check(plan)
+        self.tape.append(plan)
+        if len(self.tape) == self.lose_at:
+            raise RunnerLost("the fake runner was told to get lost")
+        if len(self.tape) == self.busy_at:
+            raise Busy("The fake runner was told to be busy.", retry_after_s=1.0)
+        try:
+            drafts = {row.slot: self._extend(row.slot, len(row.tokens)) for row in plan.rows}
+        except Busy:
+            self.refused += 1
+            raise
+        before = {row.slot: self.read(row.slot) for row in plan.rows}
+        if len(self.tape) == self.fail_at:
+            for row in plan.rows:  # What it wrote is left there.
+                self.pages.write(self.tables(row.slot), row.start, row.tokens, b"garbage")
+                self.cache.undo(row.slot)
+            raise InternalError("The fake runner was told to fail.")
+        logits = {}
+        for row in plan.rows:
+            made, past = [], before[row.slot]
+            for at, token in enumerate(row.tokens):
+                past = self.pages.write(self.tables(row.slot), row.start + at, [token], past)
+                if at >= len(row.tokens) - row.outputs:
+                    made.append(self._after(past))
+            end = row.start + len(row.tokens)
+            self.pages.write(self.tables(row.slot), end, [7] * drafts[row.slot], past)
+            self.cache.computed(row.slot, row.tokens)
+            assert self.cache.trim(row.slot, end), "what was never told is always forgotten"
+            self.computed_tokens += len(row.tokens)
+            assert self.read(row.slot) == past
+            if made:
+                logits[row.slot] = np.stack(made)
+        return StepResult(logits)
+
+    def _extend(self, slot: int, tokens: int) -> int:
+        """Make room for `tokens`, and for drafts; returns how many."""
+        end = self.cache.length(slot) + tokens
+        room = -end % self.pages.page
+        if self.cache.free_tokens() >= self.pages.page:
+            room += self.pages.page
+        drafts = min(self._drafts, room, self.info.context - end)
+        self.cache.extend(slot, tokens + drafts)
+        return drafts
+
+    def tables(self, slot: int) -> list[Seq[int]]:
+        return [self.cache.tables(slot, group) for group in self._groups]
+
+    def read(self, slot: int) -> bytes:
+        """What stands for all that `slot` holds."""
+        return self.pages.read(self.tables(slot), self.cache.length(slot))
+
+    def logits(self, tokens: Seq[int]) -> np.ndarray:
+        return self._after(past_of(tokens))
+
+    def _after(self, past: bytes) -> np.ndarray:
+        seed = int.from_bytes(past[:8], "little")
+        return np.random.default_rng(seed).normal(size=self.info.vocab_size).astype(np.float32)
+
+    def _check(self, plan: StepPlan) -> None:
+        info = self.info
+        assert not self.closed
+        assert 0 < plan.tokens <= info.max_batch_tokens
+        assert sum(row.outputs for row in plan.rows) <= info.max_outputs
+        assert len({row.slot for row in plan.rows}) == len(plan.rows), "one row a slot"
+        for row in plan.rows:
+            assert row.tokens and 0 <= row.outputs <= len(row.tokens)
+            assert row.start == self.cache.length(row.slot), "positions must be continuous"
+            assert row.start + len(row.tokens) <= info.context
+
+
+class PagedMemory:
+    """A cache and its pages, and what a runner and a scheduler do with them."""
+
+    def __init__(
+        self,
+        *,
+        page: int = 4,
+        windows: tuple[int | None, ...] = (None,),
+        window_blocks: int | None = None,
+        slots: int = 3,
+        pool: int = 200,
+        context: int = 200,
+        kept_tokens: int = 100,
+        memory: int | None = None,
+        start: int | None = None,
+        digest: Callable[[bytes, bytes], bytes] | None = None,
+        step_tokens: int | None = None,
+    ) -> None:
+        self.now = 0.0
+        """Seconds, for pins."""
+        specs = tuple(GroupSpec(w, None if w is None else window_blocks) for w in windows)
+        blocks = -(-(pool if memory is None else memory) // page)
+        self.pages = FakePages(specs, page, [blocks] * len(specs), start)
+        how = {} if digest is None else {"digest": digest}
+        self.cache = PagedCache(
+            specs,
+            store=self.pages,
+            slots=slots,
+            page=page,
+            pool_tokens=pool,
+            context=context,
+            kept_tokens=kept_tokens,
+            fingerprint=b"model",
+            clock=lambda: self.now,
+            step_tokens=step_tokens,
+            **how,
+        )
+
+    def run(self, slot: int, tokens: Seq[int]) -> int:
+        """Open `slot` with `tokens` and compute what was not found; returns how many were."""
+        found = self.find(slot, tokens)
+        assert self.cache.reserve(slot, len(tokens))
+        self.compute(slot, tokens[found:])
+        assert self.holds(slot, tokens)
+        return found
+
+    def find(self, slot: int, tokens: Seq[int]) -> int:
+        """Open `slot` with `tokens`; returns how many were found."""
+        expected = self.cache.match(tokens)
+        found = self.cache.open(slot, tokens)
+        assert found == expected
+        assert self.holds(slot, tokens[:found])
+        return found
+
+    def compute(self, slot: int, tokens: Seq[int]) -> None:
+        """A step."""
+        self.cache.extend(slot, len(tokens))
+        self.write(slot, tokens)
+        self.cache.computed(slot, tokens)
+        self.check()
+
+    def write(self, slot: int, tokens: Seq[int]) -> None:
+        """What a step does between `extend` and `computed`."""
+        start = self.cache.length(slot)
+        self.pages.write(self.tables(slot), start, tokens, self.read(slot))
+
+    def keep(self, tokens: Seq[int], slot: int = 0) -> int:
+        """Compute `tokens` and release them; returns how many were found."""
+        found = self.run(slot, tokens)
+        self.cache.release(slot, keep=True)
+        self.check()
+        return found
+
+    def holds(self, slot: int, tokens: Seq[int]) -> bool:
+        """Whether reading through the tables of `slot` gives just `tokens`."""
+        return self.cache.length(slot) == len(tokens) and (
+            self.read(slot) in (past_of(tokens), NOTHING)
+        )
+
+    def tables(self, slot: int) -> list[Seq[int]]:
+        return [self.cache.tables(slot, group) for group in range(len(self.pages.groups))]
+
+    def read(self, slot: int) -> bytes:
+        return self.pages.read(self.tables(slot), self.cache.length(slot))
+
+    def check(self) -> None:
+        self.cache.check_integrity()
+
+    def blocks(self, group: int = 0) -> int:
+        """Blocks in use."""
+        self.check()
+        return self.cache.used_blocks(group)
+
+    @property
+    def stats(self):
+        self.check()
+        return self.cache.stats()

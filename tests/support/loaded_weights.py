@@ -1,0 +1,80 @@
+"""Decoders whose weights come through `load_weights`, and files that watch what is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from hearth.backends.native.families.gguf_fields import GgufFields
+from hearth.backends.native.families.table import family_of_gguf
+from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.tensors import TensorFile
+from hearth.backends.native.weights import LoadReport, load_weights
+from hearth.quant.gguf.preflight import check
+from hearth.quant.gguf.tensor_file import GgufTensorFile
+from hearth.quant.json_fields import read_fields
+from hearth.quant.safetensors import SafetensorsFolder
+from native_decoders import family_and_config
+
+CPU = torch.device("cpu")
+
+
+class WatchedFolder(SafetensorsFolder):
+    """Notes what is read and what is let go of."""
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(folder)
+        self.names_read: list[str] = []
+        self.names_released: list[str] = []
+
+    def read(self, name: str) -> Tensor:
+        self.names_read.append(name)
+        return super().read(name)
+
+    def release(self, name: str) -> None:
+        self.names_released.append(name)
+        super().release(name)
+
+
+def load_folder(
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    *,
+    file: TensorFile | None = None,
+    **options: Any,
+) -> tuple[Decoder, LoadReport]:
+    """The decoder of a folder with config.json and safetensors."""
+    family, config = family_and_config(read_fields(folder / "config.json"))
+    decoder = Decoder(config, CPU, dtype)
+    report = load_weights(decoder, family, file or SafetensorsFolder(folder), CPU, **options)
+    return decoder, report
+
+
+def load_gguf(
+    path: Path, dtype: torch.dtype = torch.float32, **options: Any
+) -> tuple[Decoder, LoadReport]:
+    """The decoder of a GGUF file."""
+    header = check(path)
+    file = GgufTensorFile(header)
+    family = family_of_gguf(header.architecture)
+    decoder = Decoder(family.from_gguf(GgufFields(header, file)), CPU, dtype)
+    return decoder, load_weights(decoder, family, file, CPU, **options)
+
+
+def shard(folder: Path, tensors: Mapping[str, Tensor], order: Sequence[str], count: int) -> None:
+    """model.safetensors of `folder` in `count` files and an index, tensors dealt out in `order`."""
+    (folder / "model.safetensors").unlink()
+    places = {}
+    for number in range(count):
+        name = f"model-{number + 1:05d}-of-{count:05d}.safetensors"
+        dealt = {tensor: tensors[tensor] for tensor in order[number::count]}
+        save_file(dealt, folder / name)
+        places |= dict.fromkeys(dealt, name)
+    index = {"metadata": {}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))

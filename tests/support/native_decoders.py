@@ -1,0 +1,138 @@
+"""Decoders over a checkpoint's weights, and what they say about tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import gguf
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from hearth.backends.native.config import ModelConfig
+from hearth.backends.native.dense_attention import DenseAttention
+from hearth.backends.native.families.family import Family
+from hearth.backends.native.families.gguf_fields import GgufFields
+from hearth.backends.native.families.source import Choice, choose, rows_of, shape_of
+from hearth.backends.native.families.table import family_of_gguf, family_of_hf
+from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.tensors import StoredTensor
+from hearth.quant.gguf.preflight import check
+from hearth.quant.hf_names import by_canonical_name
+from hearth.quant.json_fields import Fields, read_fields
+
+
+def family_and_config(fields: Fields) -> tuple[Family, ModelConfig]:
+    """What a config.json says."""
+    family = family_of_hf(fields.text("model_type"), fields.texts("architectures"))
+    return family, family.from_hf(fields)
+
+
+def decoder_of(
+    folder: Path, *, context: int | None = None, dtype: torch.dtype = torch.float32
+) -> Decoder:
+    """The decoder of a folder with config.json and model.safetensors."""
+    family, config = family_and_config(read_fields(folder / "config.json"))
+    stored = load_file(folder / "model.safetensors")
+    return assembled(family, config, stored, context=context, dtype=dtype)
+
+
+def decoder_of_gguf(path: Path, *, context: int | None = None) -> Decoder:
+    """The decoder of a GGUF file without packed tensors."""
+    header = check(path)
+    family = family_of_gguf(header.architecture)
+    tensors = PlainTensors(path)
+    config = family.from_gguf(GgufFields(header, tensors))
+    names = {name: source.gguf for name, source in family.names(config).items()}
+    return _filled(config, family, names, tensors.values, context)
+
+
+class PlainTensors:
+    """A `TensorFile` that is read with gguf-py."""
+
+    def __init__(self, path: Path) -> None:
+        self.values = {
+            tensor.name: torch.from_numpy(tensor.data.copy())
+            for tensor in gguf.GGUFReader(path).tensors
+        }
+        self.stored = {
+            name: StoredTensor(name, tuple(value.shape), value.dtype)
+            for name, value in self.values.items()
+        }
+
+    def read(self, name: str) -> Tensor:
+        return self.values[name]
+
+    def read_packed(self, name: str) -> Tensor:
+        raise ValueError(f"{name} is not packed")
+
+    def close(self) -> None:
+        self.values.clear()
+
+
+def assembled(
+    family: Family,
+    config: ModelConfig,
+    stored: Mapping[str, Tensor],
+    *,
+    context: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Decoder:
+    """A decoder whose plain weights are put together as `family.names` says."""
+    spelled = {ours: stored[name] for ours, name in by_canonical_name(stored).items()}
+    names = {name: source.hf for name, source in family.names(config).items()}
+    return _filled(config, family, names, spelled, context, dtype)
+
+
+def _filled(
+    config: ModelConfig,
+    family: Family,
+    names: Mapping[str, tuple[Choice, ...]],
+    stored: Mapping[str, Tensor],
+    context: int | None,
+    dtype: torch.dtype = torch.float32,
+) -> Decoder:
+    decoder = Decoder(config, torch.device("cpu"), dtype, context=context)
+    wanted = dict(decoder.named_parameters())
+    assert set(names) == set(wanted)
+    axes = {name: source.axis for name, source in family.names(config).items()}
+    for name, choices in names.items():
+        choice = choose(choices, stored)
+        assert choice is not None, f"{name} is not in the file"
+        read = [[stored[one] for one in part.names] for part in choice]
+        parts = [rows_of(part, tensors) for part, tensors in zip(choice, read, strict=True)]
+        shapes = [
+            shape_of(part, [tuple(tensor.shape) for tensor in tensors])
+            for part, tensors in zip(choice, read, strict=True)
+        ]
+        assert shapes == [tuple(part.shape) for part in parts]
+        tensor = torch.cat(parts, dim=axes[name]).contiguous()
+        assert tensor.shape == wanted[name].shape, name
+        put(decoder, name, tensor.to(wanted[name].dtype))
+    return decoder
+
+
+def put(decoder: Decoder, name: str, tensor: Tensor) -> None:
+    """`tensor` in the place of a parameter."""
+    module, _, leaf = name.rpartition(".")
+    parameter = nn.Parameter(tensor, requires_grad=False)
+    setattr(decoder.get_submodule(module), leaf, parameter)
+
+
+def logits_of(decoder: Decoder, *texts: Sequence[int]) -> Tensor:
+    """[all tokens, vocabulary] after each token of each text, computed side by side."""
+    lengths = [len(text) for text in texts]
+    tokens = torch.tensor([token for text in texts for token in text])
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    with torch.no_grad():
+        hidden = decoder(tokens, positions, DenseAttention(decoder.config, lengths))
+        return decoder.logits(hidden)
+
+
+def greedy(decoder: Decoder, text: Sequence[int], count: int) -> list[int]:
+    """The `count` tokens that the decoder would write after `text`."""
+    written = list(text)
+    for _ in range(count):
+        written.append(int(logits_of(decoder, written)[-1].argmax()))
+    return written[len(text) :]

@@ -1,0 +1,63 @@
+"""Native runners over folders without a tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hearth.backends.contract import ModelSettings
+from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.native.determinism import make_deterministic
+from hearth.backends.native.families.table import family_of_hf
+from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.plan import plan_memory
+from hearth.backends.native.runner import NativeRunner
+from hearth.backends.native.weights import load_weights
+from hearth.quant.json_fields import read_fields
+from hearth.quant.safetensors import SafetensorsFolder
+
+CPU = torch.device("cpu")
+
+
+def runner_of(folder: Path, settings: ModelSettings) -> NativeRunner:
+    """The runner of a folder of float32 weights, with everything in float32."""
+    fields = read_fields(folder / "config.json")
+    family = family_of_hf(fields.text("model_type"), fields.texts("architectures"))
+    config = family.from_hf(fields)
+    plan = plan_memory(
+        settings,
+        config,
+        device=CPU,
+        dtype=torch.float32,
+        compute_dtype=torch.float32,
+        weight_bytes=0,
+        available_bytes=1 << 30,
+    )
+    decoder = Decoder(config, CPU, torch.float32, context=plan.context)
+    file = SafetensorsFolder(folder)
+    load_weights(decoder, family, file, CPU)
+    if plan.deterministic:
+        make_deterministic(decoder)
+    return NativeRunner(
+        decoder,
+        plan,
+        end_ids=frozenset(),
+        fingerprint=folder.name.encode(),
+        own_pooling="mean",
+        threads=1,
+        batch_threads=1,
+        on_close=file.close,
+    )
+
+
+def advance(
+    runner: NativeRunner, slot: int, tokens: list[int], *others: Row
+) -> NDArray[np.float32]:
+    """Compute `tokens` at the end of `slot` in one step with `others`; [tokens, vocabulary]."""
+    held = runner.cache.length(slot)
+    assert runner.cache.reserve(slot, held + len(tokens))
+    row = Row(slot, held, tokens, len(tokens))
+    return runner.step(StepPlan((*others, row))).logits[slot].copy()
