@@ -46,7 +46,8 @@ class PagedCache:
         digest: for tests.
 
     Raises:
-        InternalError: no group; a slot that does not exist, or is in the wrong state.
+        InternalError: no group, or one with too few blocks for a single sequence; a slot that does
+            not exist, or is in the wrong state.
     """
 
     def __init__(
@@ -86,6 +87,13 @@ class PagedCache:
             PrefixIndex(page, fingerprint, digest),
             kept_blocks=kept_tokens // page,
         )
+        for group in self._memory.groups:
+            needed = group.claim(-(-context // page), 0, 0)
+            if needed > group.pool.limit:
+                raise InternalError(
+                    f"One sequence of {context} tokens needs {needed} blocks of group"
+                    f" {group.number}, which has {group.pool.limit}."
+                )
         self._pins = PagePins(self._memory, clock)
         self._slots: list[Chain | None] = [None] * slots
         self._promises = Promises(self._memory, self._pins, self._slots)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from hearth.quant.convert.families import describe
 from hearth.quant.convert.folder_files import ALL, CONFIG
@@ -16,6 +18,7 @@ from hearth.quant.convert.model import Model, Value
 from hearth.quant.convert.special import sampling_values, special_values
 from hearth.quant.convert.vocabulary import Vocabulary, read_vocabulary
 from hearth.quant.gguf import preflight
+from hearth.quant.gguf.faults import corrupt, quoted
 from hearth.quant.gguf.file import GgufFile
 from hearth.quant.gguf.mixes import PLAIN
 from hearth.quant.gguf.reader import parse_header
@@ -28,6 +31,8 @@ from hearth.quant.safetensors_shards import read_folder
 SUFFIX = ".safetensors"
 _TOKENIZER = "tokenizer.ggml."
 _TEMPLATE = "tokenizer.chat_template"
+_DEFAULT = "default"
+_KINDS = {int: ValueType.U32, float: ValueType.F32, str: ValueType.STRING}
 
 
 def folder_of(path: Path) -> Path | None:
@@ -96,6 +101,7 @@ class FolderSource:
 
 
 def _pairs(folder: Path, model: Model, vocabulary: Vocabulary) -> dict[str, bytes]:
+    """The metadata. Raises `CorruptFile` for a value that GGUF cannot hold."""
     values: dict[str, Value] = {
         "general.architecture": model.architecture,
         "general.type": "model",
@@ -105,45 +111,54 @@ def _pairs(folder: Path, model: Model, vocabulary: Vocabulary) -> dict[str, byte
         f"{_TOKENIZER}model": vocabulary.model,
         f"{_TOKENIZER}pre": vocabulary.pre,
     }
-    pairs = {key: _pair(key, value) for key, value in values.items()}
-    key = f"{_TOKENIZER}tokens"
-    pairs[key] = strings_bytes(key, vocabulary.tokens)
-    key = f"{_TOKENIZER}token_type"
-    pairs[key] = numbers_bytes(key, ValueType.I32, vocabulary.kinds)
-    key = f"{_TOKENIZER}scores"
-    if vocabulary.scores:
-        pairs[key] = numbers_bytes(key, ValueType.F32, vocabulary.scores)
-    key = f"{_TOKENIZER}merges"
-    if vocabulary.model == "gpt2":
-        pairs[key] = strings_bytes(key, vocabulary.merges)
-    special = special_values(folder, vocabulary)
-    return (
-        pairs
-        | {key: _pair(key, value) for key, value in special.items()}
-        | _templates(vocabulary.templates)
-    )
-
-
-def _templates(templates: Mapping[str, str]) -> dict[str, bytes]:
-    """The default one, and those of other names."""
-    named = {name: text for name, text in templates.items() if name != "default"}
-    keys = {f"{_TEMPLATE}.{name}": text for name, text in named.items()}
-    if "default" in templates:
-        keys[_TEMPLATE] = templates["default"]
-    pairs = {key: pair_bytes(key, ValueType.STRING, text) for key, text in keys.items()}
+    lists: dict[str, tuple[ValueType, Sequence[Any]]] = {
+        f"{_TOKENIZER}tokens": (ValueType.STRING, vocabulary.tokens),
+        f"{_TOKENIZER}token_type": (ValueType.I32, vocabulary.kinds),
+        f"{_TOKENIZER}scores": (ValueType.F32, vocabulary.scores),
+        f"{_TOKENIZER}merges": (ValueType.STRING, vocabulary.merges),
+    }
+    lists.pop(f"{_TOKENIZER}{'scores' if vocabulary.model == 'gpt2' else 'merges'}")
+    named = {name: text for name, text in vocabulary.templates.items() if name != _DEFAULT}
     if named:
-        key = f"{_TEMPLATE}s"
-        pairs[key] = strings_bytes(key, list(named))
-    return pairs
+        lists[f"{_TEMPLATE}s"] = (ValueType.STRING, list(named))
+    templates = {f"{_TEMPLATE}.{name}": text for name, text in named.items()}
+    if _DEFAULT in vocabulary.templates:
+        templates[_TEMPLATE] = vocabulary.templates[_DEFAULT]
+    special = special_values(folder, vocabulary)
+    return {
+        **{key: _pair(folder, key, value) for key, value in values.items()},
+        **{key: _list(folder, key, kind, entries) for key, (kind, entries) in lists.items()},
+        **{key: _pair(folder, key, value) for key, value in (special | templates).items()},
+    }
 
 
-def _pair(key: str, value: Value) -> bytes:
+def _pair(folder: Path, key: str, value: Value) -> bytes:
     if isinstance(value, tuple):
-        return numbers_bytes(key, ValueType.BOOL, value)
-    if isinstance(value, bool):
-        return pair_bytes(key, ValueType.BOOL, value)
-    kinds = {int: ValueType.U32, float: ValueType.F32, str: ValueType.STRING}
-    return pair_bytes(key, kinds[type(value)], value)
+        return _list(folder, key, ValueType.BOOL, value)
+    kind = ValueType.BOOL if isinstance(value, bool) else _KINDS[type(value)]
+    with _held_by_gguf(folder, key, value):
+        return pair_bytes(key, kind, value)
+
+
+def _list(folder: Path, key: str, kind: ValueType, values: Sequence[Any]) -> bytes:
+    with _held_by_gguf(folder, key, "a list"):
+        if kind is ValueType.STRING:
+            return strings_bytes(key, values)
+        return numbers_bytes(key, kind, values)
+
+
+@contextmanager
+def _held_by_gguf(folder: Path, key: str, value: object) -> Iterator[None]:
+    """Raises `CorruptFile` in place of what says that a value does not fit."""
+    try:
+        yield
+    except (OverflowError, struct.error, UnicodeEncodeError) as error:
+        raise corrupt(
+            folder,
+            f"key {quoted(key)}",
+            f"would be {str(value)[:40]!r}, which GGUF cannot hold",
+            "Check the JSON files of the folder, or download them again.",
+        ) from error
 
 
 def _name(folder: Path, model: Model, vocabulary: Vocabulary) -> str:

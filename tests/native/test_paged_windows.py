@@ -74,6 +74,11 @@ def test_a_group_with_a_window_may_have_few_blocks():
     memory.check()
 
 
+def test_too_few_blocks_for_one_sequence_are_refused():
+    with pytest.raises(InternalError, match="needs 5 blocks of group 1, which has 4"):
+        PagedMemory(page=4, windows=(None, 8), window_blocks=4, step_tokens=8)
+
+
 def test_a_model_of_windows_alone_holds_its_windows_alone():
     memory = PagedMemory(page=4, windows=(6, 8), context=400, pool=400)
     memory.run(0, list(range(98)))
