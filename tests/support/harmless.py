@@ -15,6 +15,7 @@ from textual.widgets import OptionList, Select
 
 from hearth.app.terminal import safe_text
 from hearth.app.tui.widgets.column_list import ColumnList
+from hearth.app.tui.widgets.transcript import Transcript
 from payloads import MARKDOWN_PAYLOADS, PAYLOADS
 
 _SCROLLBAR = ("grab", "scroll_up", "scroll_down", "release")
@@ -76,13 +77,29 @@ def is_harmless(text: str) -> bool:
 
 async def pages(pilot: Pilot[Any], widget: Widget) -> None:
     """Check the screen on every page of something that scrolls."""
-    widget.scroll_home(animate=False, immediate=True)
+    top = 0
+    while True:
+        widget.scroll_to(y=top, animate=False, immediate=True)
+        await pilot.pause()
+        if widget.scroll_y < min(top, widget.max_scroll_y):
+            continue  # It was filled anew meanwhile.
+        check(pilot.app)
+        if top >= widget.max_scroll_y:
+            return
+        top += widget.scrollable_content_region.height
+
+
+async def messages(pilot: Pilot[Any], transcript: Transcript) -> None:
+    """Check the screen on every page of a transcript, which mounts and drops messages as it
+    scrolls.
+    """
+    transcript.scroll_home(animate=False, immediate=True)
     while True:
         await pilot.pause()
         check(pilot.app)
-        if widget.scroll_y >= widget.max_scroll_y:
+        if transcript.scroll_y >= transcript.max_scroll_y:
             return
-        widget.scroll_page_down(animate=False)
+        transcript.scroll_page_down(animate=False)
         await pilot.pause()
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,9 +11,10 @@ from textual.pilot import Pilot
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens.chat import ChatScreen
 from hearth.app.tui.services import Services
+from polling import until
 from screens import text_of
 
-WAIT_S = 10.0
+__all__ = ["ask", "chat_of", "opened", "say", "until", "until_shown"]
 
 
 @asynccontextmanager
@@ -25,16 +25,11 @@ async def opened(
     app = HearthApp(services, **options)
     async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
-        yield app, pilot
-
-
-async def until(pilot: Pilot[Any], holds: Callable[[], object]) -> None:
-    """Wait until `holds()` is true; fails with what the screen shows."""
-    deadline = asyncio.get_running_loop().time() + WAIT_S
-    while not holds():
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"it never came to that; the screen:\n{text_of(pilot.app)}")
-        await pilot.pause(0.01)
+        try:
+            yield app, pilot
+        finally:
+            # As `App.exit` does, and `run_test` does not, before it takes the widgets away.
+            app.workers.cancel_all()
 
 
 async def until_shown(pilot: Pilot[Any], text: str) -> None:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from textual.app import App
 from textual.pilot import Pilot
 
+from screens import text_of
 
-async def until(pilot: Pilot[object], holds: Callable[[], object], most: int = 600) -> None:
-    """Let the app go on until `holds()`; fails after so many turns of a hundredth of a second."""
-    for _ in range(most):
-        if holds():
-            return
-        await pilot.pause(0.01)
-    raise AssertionError("waited too long")
+WAIT_S = 10.0
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.01, 0.1
+
+
+async def until(pilot: Pilot[Any], holds: Callable[[], object]) -> None:
+    """Let the app go on until `holds()` is true; fails with what the screen shows.
+
+    Looking costs a pass through all widgets, and often a drawing of the screen, so whoever waits
+    longer looks less often.
+    """
+    deadline = asyncio.get_running_loop().time() + WAIT_S
+    look_s = _FIRST_LOOK_S
+    while not holds():
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"it never came to that; the screen:\n{text_of(pilot.app)}")
+        await pilot.pause(look_s)
+        look_s = min(1.5 * look_s, _LAST_LOOK_S)
 
 
 def notices(app: App[Any]) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual.css.stylesheet import Stylesheet
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.library.downloads import Downloads
@@ -16,6 +19,50 @@ from hearth.app.paths import find_paths
 from hearth.app.settings import load_settings
 from hearth.app.tui.services import Services
 from scripted import Script, ScriptedHost
+
+
+@pytest.fixture(autouse=True, scope="module")
+def seldom_collected() -> Iterator[None]:
+    """Garbage is looked for about once an app, which makes some 100,000 objects: at Python's own
+    thresholds that is a quarter of the time of these tests.
+    """
+    thresholds = gc.get_threshold()
+    gc.set_threshold(200_000, 10, 10)
+    yield
+    gc.set_threshold(*thresholds)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def styles_read_once() -> Iterator[None]:
+    """Each app reads the style sheets of all widgets, several times; here all of them share what
+    was read for the same colours.
+    """
+    read: dict[frozenset[tuple[str, str]], Any] = {}
+
+    def sharing(begin: Callable[..., None]) -> Callable[..., None]:
+        def begin_and_share(sheet: Stylesheet, *args: Any, **kwargs: Any) -> None:
+            sheet._parse_cache = {}  # type: ignore[assignment]
+            begin(sheet, *args, **kwargs)
+            variables = frozenset(sheet._variables.items())
+            sheet._parse_cache = read.setdefault(variables, {})
+
+        return begin_and_share
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("__init__", "set_variables"):
+            patch.setattr(Stylesheet, name, sharing(getattr(Stylesheet, name)))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_looks() -> Iterator[None]:
+    """Whether an app is idle is looked for in half the time that Textual takes for it, after each
+    key twice.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("textual._wait.SLEEP_GRANULARITY", 0.01)
+        patch.setattr("textual._wait.SLEEP_IDLE", 0.0005)
+        yield
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from async_tests import in_loop
-from harmless import ALL, LARGE, MARKUP, ONE_LINE, check, chunks, pages
+from harmless import ALL, LARGE, MARKUP, ONE_LINE, check, chunks, messages, pages
 from hearth.app.tui.screens.dialogs import AskLine, Confirm, EditText, PickOne
 from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
@@ -21,7 +22,9 @@ from hearth.backends.errors import HearthError, WorkerDied
 from pilots import ask, chat_of, opened, say, until, until_shown
 from scripted import Script, ScriptedHost
 
-TALL = (140, 250)
+TALL = (140, 120)
+WORDS = 40
+"""Of an answer that streams, from one look to the next."""
 FEW = 40
 """Where each takes a widget, a file or a request of its own: this many in one text."""
 
@@ -41,7 +44,7 @@ async def test_messages(services: Services, role: str) -> None:
                 for at, text in enumerate(texts)
             ]
         )
-        await pages(pilot, transcript)
+        await messages(pilot, transcript)
 
 
 @in_loop
@@ -66,14 +69,15 @@ async def test_thoughts_and_calls(services: Services) -> None:
                 Shown("n", "assistant", "", "", (*calls[FEW:], ShownCall("x", arguments))),
             ]
         )
-        await pages(pilot, transcript)
+        await messages(pilot, transcript)
 
 
 @in_loop
 async def test_an_answer_as_it_streams(services: Services, host: ScriptedHost) -> None:
     text = "\n\n".join(ALL)
     calls = [(ALL[3], ALL[7]), (ALL[100], json.dumps({ALL[50]: ALL[60]}))]
-    host.scripts["guide"] = Script(text, reasoning=text, calls=calls, tok_per_s=2000.0)
+    words = asyncio.Semaphore(0)
+    host.scripts["guide"] = Script(text, reasoning=text, calls=calls, gate=words)
     async with opened(services, (100, 100)) as (app, pilot):
         chat = chat_of(pilot)
         chat.transcript.show_thinking = True
@@ -82,9 +86,11 @@ async def test_an_answer_as_it_streams(services: Services, host: ScriptedHost) -
         session = chat.session
         assert session is not None
         while session.is_busy:
+            for _ in range(WORDS):
+                words.release()
+            await pilot.pause()
             check(app)
-            await pilot.pause(0.05)
-        await pages(pilot, chat.transcript)
+        await messages(pilot, chat.transcript)
         assert session.messages[-1].content == text
 
 

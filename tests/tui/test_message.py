@@ -70,7 +70,7 @@ def message_with(payload: str) -> Shown:
 @in_loop
 async def test_no_hostile_text_reaches_the_terminal() -> None:
     app = Page()
-    async with app.run_test(size=(90, 400)) as pilot:
+    async with app.run_test(size=(90, 120)) as pilot:
         transcript = app.query_one(Transcript)
         payloads = (*PAYLOADS, *MARKDOWN_PAYLOADS)
         for start in range(0, len(payloads), 5):
@@ -82,6 +82,7 @@ async def test_no_hostile_text_reaches_the_terminal() -> None:
                 ]
             )
             await pilot.pause()
+            assert transcript.max_scroll_y == 0, "not all is on the screen"
             text, notes = found_in(app)
             assert text == safe_text(text), some
             # "offset": what text can be selected by; "url": links of Markdown.

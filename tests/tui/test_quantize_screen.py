@@ -24,6 +24,7 @@ from pilots import opened, until, until_shown
 from quantizing import GUIDE, importances, save_imatrix
 from screens import text_of
 from scripted import ScriptedHost
+from tiny_folders import tiny_folder
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -187,5 +188,25 @@ def test_every_width_shows_types_and_sizes(services: Services, width: int) -> No
         async with menu(services, (width, 24)) as (app, _):
             line = next(line for line in text_of(app).splitlines() if " Q4_K_M " in line)
             assert "MB" in line
+
+    run(go())
+
+
+def test_a_folder_of_safetensors_is_a_source(services: Services) -> None:
+    folder = tiny_folder("llama3", services.paths.models / "Tiny")
+    expected = GgufMethod().plan(folder, "Q8_0", {}).size_bytes
+
+    async def go() -> None:
+        async with opened(services, (120, 40)) as (app, pilot):
+            app.wanted_source = folder
+            await pilot.press("f4")
+            await until(pilot, lambda: isinstance(app.screen, QuantizeScreen))
+            await until(pilot, lambda: screen_of(pilot).is_planned)
+            await choose(pilot, "Q8_0")
+            await until(pilot, lambda: f"{expected:,} bytes" in about(pilot))
+            await start(pilot, "Q8_0")
+            made = services.paths.models / "Tiny-Q8_0.gguf"
+            await until(pilot, lambda: made.exists() or "error" in text_of(app))
+            assert made.stat().st_size == expected
 
     run(go())
