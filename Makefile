@@ -18,7 +18,8 @@ chat: $(READY) ## talk to the bundled model
 	@$(BIN)/hearth
 
 test: $(READY) ## the default test suite
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 tests/tui
+	@$(BIN)/python -m pytest --ignore=tests/tui
 
 slow: $(READY) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow

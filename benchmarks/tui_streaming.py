@@ -67,10 +67,12 @@ def percentile(values: list[float], share: float) -> float:
 def run_app(kind: str, rate: int, seconds: float, preload: int, report: Path) -> None:
     """The child: an app in which text streams while somebody types."""
     ready = report.with_suffix(".ready")
+    from hearth.app.tui.pace import set_pace
+
+    set_pace()
     from textual.app import App, ComposeResult
     from textual.widgets import Input
 
-    from hearth.app.tui.open import SWITCH_S
     from hearth.app.tui.widgets.message import Shown
     from hearth.app.tui.widgets.transcript import Transcript
 
@@ -131,7 +133,6 @@ def run_app(kind: str, rate: int, seconds: float, preload: int, report: Path) ->
                 late.append((loop.time() - now - 0.005) * 1e3)
             return late
 
-    sys.setswitchinterval(SWITCH_S)
     Bench().run()
 
 

@@ -47,6 +47,9 @@ def open_chat(
     or it is asked for. Returns the exit code.
     """
     if not (plain or stats) and can_draw():
+        from hearth.app.tui.pace import set_pace
+
+        set_pace()
         with _no_collection():
             from hearth.app.tui.open import open_app
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.cli.state import State
@@ -26,11 +26,6 @@ from hearth.backends.logs import open_log
 
 if TYPE_CHECKING:
     from hearth.app.library.bandwidth import Bandwidth
-
-SWITCH_S: Final = 0.001
-"""How long a thread has Python for itself while another wants it. Keys come in by one thread and
-frames go out by another; with Python's own 5 ms each would wait so long while one is drawn.
-"""
 
 
 def open_app(state: State, model: str, flags: Layer) -> int:
@@ -60,7 +55,6 @@ def open_app(state: State, model: str, flags: Layer) -> int:
             own_folder(paths.cache), this_machine(), own_folder(paths.log)
         )
 
-    sys.setswitchinterval(SWITCH_S)
     own_folder(state.paths.data)
     with ExitStack() as leaving:
         chats = leaving.enter_context(closing(ChatStore(state.paths.chats_file)))

@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hearth.backends import memory
-from hearth.backends import threads
+from hearth.backends import memory, threads
 from hearth.backends.llamacpp.lib import SPINS
 from hearth.backends.threads import candidates, measure_threads
 

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from screens import text_of
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.01, 0.1
 
 
