@@ -97,7 +97,7 @@ class Ours:
             available_bytes=free_bytes(device),
         )
         decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=2048)
-        load_weights(decoder, family, SafetensorsFolder(folder), device)
+        load_weights(decoder, family, SafetensorsFolder(folder), device, mapped=False)
         threads = torch.get_num_threads()
         runner = NativeRunner(
             decoder,

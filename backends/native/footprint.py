@@ -92,6 +92,13 @@ def stays_packed(unpacked_bytes: int, *, on_gpu: bool) -> bool:
     return on_gpu or unpacked_bytes > available_bytes() // 2
 
 
+def is_mapped(weight_bytes: int) -> bool:
+    """Whether weights on the processor stay over their file where they can. Those that take at most
+    half of the free memory are read: memory of our own has large pages.
+    """
+    return weight_bytes > available_bytes() // 2
+
+
 def gguf_weight_bytes(header: GgufFile, dtype: Dtype | None, *, packed: bool) -> int:
     """Of the weights of a GGUF in memory.
 

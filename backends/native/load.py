@@ -21,7 +21,7 @@ from hearth.backends.native.determinism import make_deterministic
 from hearth.backends.native.families.family import Family
 from hearth.backends.native.families.gguf_fields import GgufFields
 from hearth.backends.native.families.table import family_of_gguf, family_of_hf
-from hearth.backends.native.footprint import MAX_SESSIONS, stays_packed
+from hearth.backends.native.footprint import MAX_SESSIONS, is_mapped, stays_packed
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.plan import plan_memory
 from hearth.backends.native.runner import NativeRunner
@@ -161,18 +161,26 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
     dtype = _dtype(settings, source, device)
     unpacked = _weight_bytes(source, dtype, packed=False)
     packed = stays_packed(unpacked, on_gpu=device.type != "cpu")
+    weight_bytes = _weight_bytes(source, dtype, packed=packed)
     plan = plan_memory(
         settings,
         config,
         device=device,
         dtype=dtype,
         compute_dtype=dtype if devices.multiplies(device, dtype) else torch.float32,
-        weight_bytes=_weight_bytes(source, dtype, packed=packed),
+        weight_bytes=weight_bytes,
         available_bytes=(available_bytes() if device.type == "cpu" else devices.free_bytes(device)),
     )
     decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=plan.context)
     parameters = sum(one.numel() for one in decoder.parameters())
-    report = load_weights(decoder, source.family, source.file, device, packed=packed)
+    report = load_weights(
+        decoder,
+        source.family,
+        source.file,
+        device,
+        packed=packed,
+        mapped=is_mapped(weight_bytes),
+    )
     if plan.deterministic:
         make_deterministic(decoder)
     threads = settings.threads or _fastest_threads(decoder, device)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from hearth.backends.native.families.family import Family
 from hearth.backends.native.families.quirks import MxFp4Blocks
 from hearth.backends.native.families.source import Part, rows_of
+from hearth.backends.native.large_memory import large_empty
 from hearth.backends.native.models.decoder import Decoder, Embedding
 from hearth.backends.native.models.experts import ExpertMatrix, PackedExpertMatrix
 from hearth.backends.native.stored_weights import Wanted, names_of, take_inventory
@@ -52,6 +53,7 @@ def load_weights(
     device: torch.device,
     *,
     packed: bool = True,
+    mapped: bool = True,
     verify: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> LoadReport:
@@ -62,6 +64,8 @@ def load_weights(
         file: a GGUF or safetensors; it may be closed afterwards.
         device: where the weights shall be.
         packed: matrices whose type is worth it stay packed; otherwise all get the decoder's dtype.
+        mapped: tensors that need no change stay over the file on a processor; otherwise they are
+            read into memory of our own, which has large pages.
         verify: look at every number for NaN and infinity; otherwise at the first and last row of
             each tensor.
 
@@ -77,7 +81,7 @@ def load_weights(
         file.stored,
         is_gguf=isinstance(file, GgufTensorFile),
     )
-    loader = _Loader(decoder, file, device, packed, verify)
+    loader = _Loader(decoder, file, device, packed=packed, mapped=mapped, verify=verify)
     needed = {name for one in inventory.wanted.values() for name in names_of(one)}
     total = sum(file.stored[name].nbytes for name in needed)
     done = 0
@@ -101,12 +105,20 @@ class _Loader:
     """Fills modules of a decoder, one after the other."""
 
     def __init__(
-        self, decoder: Decoder, file: TensorFile, device: torch.device, packed: bool, verify: bool
+        self,
+        decoder: Decoder,
+        file: TensorFile,
+        device: torch.device,
+        *,
+        packed: bool,
+        mapped: bool,
+        verify: bool,
     ) -> None:
         self._decoder = decoder
         self._file = file
         self._device = device
         self._packed = packed
+        self._mapped = mapped
         self._verify = verify
         self._tensors: dict[str, Tensor] = {}
         """What was read for the module that is being filled."""
@@ -155,12 +167,15 @@ class _Loader:
     def _whole(self, module: nn.Module, leaf: str, wanted: Wanted) -> Tensor:
         """A parameter as one plain tensor of its dtype: over the map if it is stored like that."""
         dtype = module.get_parameter(leaf).dtype
-        if self._device.type == "cpu" and _is_one_tensor(wanted):
+        if self._mapped and self._device.type == "cpu" and _is_one_tensor(wanted):
             (rows,) = self._parts(wanted, None)
             weight = rows.weight
             if not rows.packing and weight.dtype == dtype and weight.is_contiguous():
                 return weight
-        value = torch.empty(wanted.shape, dtype=dtype, device=self._device)
+        if self._device.type == "cpu":
+            value = large_empty(wanted.shape, dtype)
+        else:
+            value = torch.empty(wanted.shape, dtype=dtype, device=self._device)
         if wanted.axis == 0:
             self._fill_rows(value, self._parts(wanted, None))
         else:

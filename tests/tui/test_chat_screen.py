@@ -57,6 +57,19 @@ def test_escape_stops_and_keeps_the_text(services: Services, host: ScriptedHost)
     run(go())
 
 
+def test_escape_goes_from_the_messages_back_to_writing(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (app, pilot):
+            await ask(pilot, "does it work?")
+            await until_shown(pilot, "It works.")
+            await pilot.press("ctrl+t", "up")
+            assert isinstance(app.focused, MessageView)
+            await pilot.press("escape")
+            assert chat_of(pilot).prompt.has_focus_within
+
+    run(go())
+
+
 def test_edit_makes_a_branch_and_arrows_cycle(services: Services, host: ScriptedHost) -> None:
     async def go() -> None:
         async with opened(services) as (app, pilot):

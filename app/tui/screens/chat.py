@@ -380,9 +380,11 @@ class ChatScreen(HearthScreen):
         await self.told(self.open(ids[at % len(ids)]))
 
     def action_stop(self) -> None:
-        """End the answer under way; what came stays."""
-        if self.session is not None:
+        """End the answer under way, of which stays what came; without one, go back to writing."""
+        if self.session is not None and self.session.is_busy:
             self.session.stop()
+        else:
+            self.prompt.focus()
 
     def action_select(self) -> None:
         """Go from message to message."""
