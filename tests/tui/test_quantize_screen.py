@@ -148,7 +148,7 @@ def test_options_change_the_plan_and_the_result(services: Services, tmp_path: Pa
             await pilot.press("o")
             await until(pilot, lambda: isinstance(app.screen, QuantizeOptions))
             form = app.screen
-            form.query_one("#option-imatrix", SafeInput).value = str(tmp_path / "missing")
+            form.query_one("#option-imatrix", SafeInput).value = "/missing"
             form.query_one("#option-tensor", SafeTextArea).load_text("attn_q=Q8_0\n")
             form.query_one("#measures", Checkbox).value = False
             await pilot.press("ctrl+s")
