@@ -13,7 +13,7 @@ from hearth.backends.native.config import ModelConfig
 
 
 class KvPool:
-    """Implements `hearth.backends.native.page_store.PageStore` with tensors.
+    """Implements `hearth.backends.native.paging.store.PageStore` with tensors.
 
     A layer has keys and values of [kv_heads, blocks, page, head_dim] each: the tokens of a page lie
     together for each head, as attention reads them. Layers of one group (`ModelConfig.groups`) have

@@ -13,13 +13,13 @@ from torch import Tensor
 from hearth.backends.contract import Pooling
 from hearth.backends.engine.runner import Row, RunnerInfo, SidePrefill, StepPlan, StepResult
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter
-from hearth.backends.native.cache import PagedCache
 from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.embedder import Embedder
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
-from hearth.backends.native.page_store import GroupSpec
 from hearth.backends.native.paged_attention import PagedAttention, PagedRow
+from hearth.backends.native.paging.cache import PagedCache
+from hearth.backends.native.paging.store import GroupSpec
 from hearth.backends.native.plan import NativePlan
 
 

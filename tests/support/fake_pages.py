@@ -15,8 +15,8 @@ import numpy as np
 from fake_runner import FakeRunner
 from hearth.backends.engine.runner import RunnerInfo, RunnerLost, StepPlan, StepResult
 from hearth.backends.errors import Busy, InternalError
-from hearth.backends.native.cache import PagedCache
-from hearth.backends.native.page_store import GroupSpec
+from hearth.backends.native.paging.cache import PagedCache
+from hearth.backends.native.paging.store import GroupSpec
 
 NOTHING = b""
 """What came before the first token."""

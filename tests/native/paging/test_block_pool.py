@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hearth.backends.native.block_pool import BlockPool
+from hearth.backends.native.paging.block_pool import BlockPool
 
 
 def test_blocks_are_taken_up_to_the_limit_and_the_memory():

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hearth.backends.native.prefix_index import PrefixIndex, chain_digest
+from hearth.backends.native.paging.prefix_index import PrefixIndex, chain_digest
 
 DIGESTS = {
     "blake2b": chain_digest,

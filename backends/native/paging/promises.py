@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from hearth.backends.native.page_chain import Chain
-from hearth.backends.native.page_memory import PageMemory
-from hearth.backends.native.page_pins import PagePins
+from hearth.backends.native.paging.chain import Chain
+from hearth.backends.native.paging.memory import PageMemory
+from hearth.backends.native.paging.pins import PagePins
 
 
 class Promises:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 
-from hearth.backends.native.page_groups import Group
-from hearth.backends.native.page_store import PageStore
-from hearth.backends.native.prefix_index import NO_BLOCK, Node, PrefixIndex
+from hearth.backends.native.paging.groups import Group
+from hearth.backends.native.paging.prefix_index import NO_BLOCK, Node, PrefixIndex
+from hearth.backends.native.paging.store import PageStore
 
 
 class PageMemory:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from hearth.backends.native.page_groups import Group
-from hearth.backends.native.page_memory import PageMemory
-from hearth.backends.native.prefix_index import NO_BLOCK, Node
+from hearth.backends.native.paging.groups import Group
+from hearth.backends.native.paging.memory import PageMemory
+from hearth.backends.native.paging.prefix_index import NO_BLOCK, Node
 
 
 class Chain:

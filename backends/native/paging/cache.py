@@ -10,15 +10,15 @@ from collections.abc import Sequence as Seq
 
 from hearth.backends.engine.runner import CacheStats, SavedState
 from hearth.backends.errors import Busy, InternalError
-from hearth.backends.native.page_chain import Chain
-from hearth.backends.native.page_checks import check_chains, check_memory
-from hearth.backends.native.page_groups import Group
-from hearth.backends.native.page_hits import Hit, hits
-from hearth.backends.native.page_memory import PageMemory
-from hearth.backends.native.page_pins import PagePins
-from hearth.backends.native.page_promises import Promises
-from hearth.backends.native.page_store import GroupSpec, PageStore
-from hearth.backends.native.prefix_index import Digest, PrefixIndex, chain_digest
+from hearth.backends.native.paging.chain import Chain
+from hearth.backends.native.paging.checks import check_chains, check_memory
+from hearth.backends.native.paging.groups import Group
+from hearth.backends.native.paging.hits import Hit, hits
+from hearth.backends.native.paging.memory import PageMemory
+from hearth.backends.native.paging.pins import PagePins
+from hearth.backends.native.paging.prefix_index import Digest, PrefixIndex, chain_digest
+from hearth.backends.native.paging.promises import Promises
+from hearth.backends.native.paging.store import GroupSpec, PageStore
 
 
 class PagedCache:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from hearth.backends.native.page_groups import Group
-from hearth.backends.native.page_memory import PageMemory
-from hearth.backends.native.prefix_index import NO_BLOCK, Node
+from hearth.backends.native.paging.groups import Group
+from hearth.backends.native.paging.memory import PageMemory
+from hearth.backends.native.paging.prefix_index import NO_BLOCK, Node
 
 
 @dataclass(frozen=True, slots=True)

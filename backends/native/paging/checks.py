@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence as Seq
 
-from hearth.backends.native.page_chain import Chain
-from hearth.backends.native.page_memory import PageMemory
-from hearth.backends.native.prefix_index import NO_BLOCK, Node
+from hearth.backends.native.paging.chain import Chain
+from hearth.backends.native.paging.memory import PageMemory
+from hearth.backends.native.paging.prefix_index import NO_BLOCK, Node
 
 
 def check_memory(memory: PageMemory) -> None:

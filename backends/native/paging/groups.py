@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hearth.backends.native.block_pool import BlockPool
-from hearth.backends.native.page_store import GroupSpec
+from hearth.backends.native.paging.block_pool import BlockPool
+from hearth.backends.native.paging.store import GroupSpec
 
 
 class Group:

@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
-from hearth.backends.native.page_groups import Group
-from hearth.backends.native.page_memory import PageMemory
-from hearth.backends.native.prefix_index import NO_BLOCK, Node, Pin
+from hearth.backends.native.paging.groups import Group
+from hearth.backends.native.paging.memory import PageMemory
+from hearth.backends.native.paging.prefix_index import NO_BLOCK, Node, Pin
 
 
 class PagePins:

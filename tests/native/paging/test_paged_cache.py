@@ -7,7 +7,7 @@ import pytest
 from fake_pages import FakePages, PagedMemory
 from hearth.backends.engine.runner import CacheStats
 from hearth.backends.errors import Busy, InternalError
-from hearth.backends.native.cache import PagedCache
+from hearth.backends.native.paging.cache import PagedCache
 
 PREFIX = list(range(100, 120))
 

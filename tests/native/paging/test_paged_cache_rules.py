@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fake_pages import PagedMemory
 from hearth.backends.errors import Busy
-from hearth.backends.native.page_hits import hits
-from hearth.backends.native.prefix_index import NO_BLOCK, chain_digest
+from hearth.backends.native.paging.hits import hits
+from hearth.backends.native.paging.prefix_index import NO_BLOCK, chain_digest
 
 SLOTS, POOL, CONTEXT, STEP = 3, 48, 32, 8
 WINDOWS = [(None,), (None, 3), (None, 5, 9), (4,), (2, 7)]
