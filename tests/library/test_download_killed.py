@@ -168,6 +168,7 @@ def kill_at_bytes(
         assert_absent_or_exact(download, folder, model)
     assert killed == points
     for folder in cache.iterdir():
+        hub.wait_until_quiet()
         before, asked = kept_bytes(download, folder), hub.sent_bytes
         child = Child(download, folder, limits)
         assert "done" in child.end()[-1]

@@ -108,6 +108,8 @@ class HubServer:
         self.released = threading.Event()
         """Set when stalled connections should end."""
         self.lock = threading.Lock()
+        self._quiet = threading.Condition()
+        self._sending = 0
         self._servers = [_server(self, HUB_HOST, "hub"), _server(self, BLOB_HOST, "blobs")]
         self.url, self.blob_url = (
             f"http://{server.server_address[0]}:{server.server_address[1]}"
@@ -140,6 +142,23 @@ class HubServer:
                     fault.times -= 1
                     return fault
         return None
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """A content is being sent."""
+        with self._quiet:
+            self._sending += 1
+        try:
+            yield
+        finally:
+            with self._quiet:
+                self._sending -= 1
+                self._quiet.notify_all()
+
+    def wait_until_quiet(self) -> None:
+        """Until nothing is sent any more, also to clients that are gone."""
+        with self._quiet:
+            assert self._quiet.wait_for(lambda: self._sending == 0, timeout=20)
 
     def count(self, request: Request, sent: int) -> None:
         with self.lock:
@@ -314,11 +333,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         stop = end if fault is None or kind not in ("break", "stall") else max(fault.at, start)
         position = start
-        while position < min(end, stop):
-            piece = data[position : min(position + _SEND_BYTES, end, stop)]
-            self.wfile.write(piece)
-            position += len(piece)
-            self.hub.count(self._request, len(piece))
+        with self.hub.sending():
+            while position < min(end, stop):
+                piece = data[position : min(position + _SEND_BYTES, end, stop)]
+                self.wfile.write(piece)
+                position += len(piece)
+                self.hub.count(self._request, len(piece))
         if position < end:
             if kind == "stall":
                 self.hub.released.wait()
