@@ -18,7 +18,7 @@ chat: $(READY) ## talk to the bundled model
 	@$(BIN)/hearth
 
 test: $(READY) ## the default test suite
-	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/tui
+	@$(BIN)/python -m pytest -n 2 tests/tui
 	@$(BIN)/python -m pytest --ignore=tests/tui
 
 slow: $(READY) ## the tests that take minutes
