@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hearth.backends import threads as thread_counts
 from hearth.backends.contract import Pooling
+from hearth.backends.engine.plan_check import check_rows
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.engine.sequence_cache import SequenceCache
 from hearth.backends.errors import (
@@ -155,7 +156,9 @@ class LlamaRunner:
         if not rows:
             return StepResult({})
         cache = self._cache
-        sequences = self._checked(rows)
+        # llama.cpp would answer some of it with an assertion or a broken sequence.
+        check_rows(rows, self._info, cache.length)
+        sequences = [cache.sequence(row.slot) for row in rows]
         self._make_room(cache.cells + plan.tokens)
         self._change_attention()
         count = self._fill(rows, sequences)
@@ -257,40 +260,6 @@ class LlamaRunner:
             self._side = None
         threads = self.threads - taken
         self._store.context.set_threads(threads, max(threads, self.batch_threads - taken))
-
-    def _checked(self, rows: tuple[Row, ...]) -> list[int]:
-        """The sequence ids of `rows`. Refuses, before C sees it, what llama.cpp would answer with
-        an assertion or a broken sequence."""
-        cache = self._cache
-        slots, tokens, outputs = set(), 0, 0
-        for row in rows:
-            count = len(row.tokens)
-            if not 0 <= row.slot < self._plan.slots:
-                raise InternalError(
-                    f"Slot {row.slot} does not exist; there are {self._plan.slots}."
-                )
-            held = cache.length(row.slot)
-            if count == 0 or row.start != held or not 0 <= row.outputs <= count:
-                raise InternalError(
-                    f"A row of {count} tokens with {row.outputs} outputs starts at {row.start}; "
-                    f"slot {row.slot} holds {held}."
-                )
-            if held + count > self._plan.context:
-                raise InternalError(
-                    f"Slot {row.slot} would hold {held + count} tokens; "
-                    f"the context is {self._plan.context}."
-                )
-            slots.add(row.slot)
-            tokens += count
-            outputs += row.outputs
-        if len(slots) != len(rows):
-            raise InternalError("A plan names a slot twice.")
-        if tokens > self._plan.max_batch_tokens or outputs > self._plan.max_outputs:
-            raise InternalError(
-                f"A plan has {tokens} tokens and {outputs} outputs; {self._plan.max_batch_tokens} "
-                f"and {self._plan.max_outputs} are the most."
-            )
-        return [cache.sequence(row.slot) for row in rows]
 
     def _make_room(self, cells: int) -> None:
         """Grow the pool to `cells` where it must; one that cannot grow is noted in the cache, so

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hearth.backends.contract import Pooling
+from hearth.backends.engine.plan_check import check_rows
 from hearth.backends.engine.runner import Row, RunnerInfo, SidePrefill, StepPlan, StepResult
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter
 from hearth.backends.native.config import ModelConfig
@@ -123,7 +124,7 @@ class NativeRunner:
         rows = plan.rows
         if not rows:
             return StepResult({})
-        self._check(rows)
+        check_rows(rows, self._info, self._cache.length)
         tokens = self._tokens([token for row in rows for token in row.tokens])
         extended: list[Row] = []
         try:
@@ -230,32 +231,6 @@ class NativeRunner:
                     f"Token {token} is not in the vocabulary of {self._config.vocab_size:,}.",
                 )
         return torch.tensor(ids, dtype=torch.long, device=self._plan.device)
-
-    def _check(self, rows: Sequence[Row]) -> None:
-        """Refuse what does not continue the slots."""
-        slots, tokens, outputs = set(), 0, 0
-        for row in rows:
-            held, count = self._cache.length(row.slot), len(row.tokens)
-            if count == 0 or row.start != held or not 0 <= row.outputs <= count:
-                raise InternalError(
-                    f"A row of {count} tokens with {row.outputs} outputs starts at {row.start}; "
-                    f"slot {row.slot} holds {held}."
-                )
-            if held + count > self._plan.context:
-                raise InternalError(
-                    f"Slot {row.slot} would hold {held + count} tokens; "
-                    f"the context is {self._plan.context}."
-                )
-            slots.add(row.slot)
-            tokens += count
-            outputs += row.outputs
-        if len(slots) != len(rows):
-            raise InternalError("A plan names a slot twice.")
-        if tokens > self._plan.max_batch_tokens or outputs > self._plan.max_outputs:
-            raise InternalError(
-                f"A plan has {tokens} tokens and {outputs} outputs; {self._plan.max_batch_tokens} "
-                f"and {self._plan.max_outputs} are the most."
-            )
 
 
 def _nothing() -> None:
