@@ -36,7 +36,7 @@ def open_model(spec: ModelSpec, cache_dir: Path) -> Loaded:
     if choose(spec, cache_dir).runner == "native":
         from hearth.backends.native import load as native
 
-        return native.open_model(spec, cache_dir)
+        return native.open_model(spec)
     from hearth.backends.llamacpp import load as llamacpp
 
     return llamacpp.open_model(spec, cache_dir)

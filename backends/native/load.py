@@ -54,12 +54,11 @@ _GGUF_POOLING: Mapping[int, Pooling] = {1: "mean", 2: "cls", 3: "last"}
 """llama_pooling_type of llama.h."""
 
 
-def open_model(spec: ModelSpec, cache_dir: Path | None = None) -> Loaded:
+def open_model(spec: ModelSpec) -> Loaded:
     """Check and load a model: a GGUF file, or a folder with `config.json` and safetensors.
 
     Args:
         spec: the file or folder and how to load it.
-        cache_dir: nothing is kept there by this runner.
 
     Raises:
         ModelNotFound: there is no such file or folder.

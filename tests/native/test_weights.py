@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from hearth.backends.native.large_memory import large_empty
 from hearth.backends.native.models.experts import PackedExpertMatrix
 from hearth.kernels.dequantize import dequantize
 from hearth.quant.errors import CorruptFile, UnsupportedModel
@@ -119,6 +120,26 @@ def test_what_is_stored_as_it_is_used_stays_where_it_is(tmp_path: Path) -> None:
     file.close()
     del file
     assert torch.equal(logits_of(decoder, TEXT), expected)
+
+
+def test_what_is_read_rather_than_mapped_leaves_the_file(tmp_path: Path) -> None:
+    file = WatchedFolder(tiny_checkpoint("llama2", tmp_path))
+    names = list(file.stored)
+    decoder, _ = load_folder(tmp_path, file=file, mapped=False)
+    mapped = "model.layers.0.self_attn.o_proj.weight"
+    assert decoder.get_parameter("layers.0.out.weight").data_ptr() != file.read(mapped).data_ptr()
+    assert sorted(set(file.names_released)) == sorted(names), "nothing stays in memory twice"
+    over_the_file, _ = load_folder(tmp_path)
+    assert torch.equal(logits_of(decoder, TEXT), logits_of(over_the_file, TEXT))
+
+
+def test_large_memory_is_zero_and_of_the_asked_shape() -> None:
+    for shape in ((3, 5), (1025, 1031)):
+        found = large_empty(shape, torch.bfloat16)
+        assert found.shape == shape and found.dtype == torch.bfloat16
+        assert not found.any()
+        found.fill_(1.0)
+        assert found.all()
 
 
 def test_what_changes_its_dtype_is_let_go_of(tmp_path: Path) -> None:
