@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 _SPELLINGS = (
@@ -14,6 +15,27 @@ _SPELLINGS = (
     ("embed_tokens.", "model.embed_tokens."),
     ("norm.", "model.norm."),
 )
+_OTHER_QUANTIZATION = re.compile(
+    r"\.(qweight|qzeros|scales|g_idx|weight_packed|weight_scale|weight_scale_inv|weight_zero_point"
+    r"|input_scale|scale|absmax|quant_map|lora_[AB]\.weight)$"
+)
+_NEEDLESS = re.compile(
+    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias)$"
+    r"|^(model\.)?(vision_tower|vision_model|visual|vision_embed_tokens|multi_modal_projector"
+    r"|mm_projector|audio_tower|embed_vision|embed_audio|mtp)\."
+)
+
+
+def is_of_another_quantization(name: str) -> bool:
+    """Whether the weights beside a tensor mean something else without it (GPTQ, AWQ, adapters)."""
+    return _OTHER_QUANTIZATION.search(name) is not None
+
+
+def is_needless(name: str) -> bool:
+    """Whether a tensor of that canonical name is known, and no text model needs it: rotary
+    frequencies, which the config says too; eyes and ears; heads that guess further tokens.
+    """
+    return _NEEDLESS.search(name) is not None
 
 
 def canonical(name: str) -> str:

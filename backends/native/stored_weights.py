@@ -17,7 +17,7 @@ from hearth.backends.native.families.source import Choice, Part, choose, shape_o
 from hearth.backends.native.tensors import StoredTensor
 from hearth.kernels.blocks import packings
 from hearth.quant.errors import CorruptFile, UnsupportedModel
-from hearth.quant.hf_names import canonical
+from hearth.quant.hf_names import canonical, is_needless, is_of_another_quantization
 
 Shape = tuple[int, ...]
 
@@ -31,18 +31,10 @@ _FLOATS = frozenset(
         torch.float8_e5m2,
     }
 )
-_OTHER_QUANTIZATION = re.compile(
-    r"\.(qweight|qzeros|scales|g_idx|weight_packed|weight_scale|weight_scale_inv|weight_zero_point"
-    r"|input_scale|scale|absmax|quant_map|lora_[AB]\.weight)$"
+_NEEDLESS_IN_GGUF = re.compile(
+    r"^(v|a|mm)\.|^rope_(freqs|factors_long|factors_short)\.weight$|\.nextn\.|\.attn_rot_embd$"
 )
-"""Tensors without which the weights beside them mean something else."""
-_NEEDLESS = re.compile(
-    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias)$"
-    r"|^(model\.)?(vision_tower|vision_model|visual|vision_embed_tokens|multi_modal_projector"
-    r"|mm_projector|audio_tower|embed_vision|embed_audio|mtp)\."
-    r"|^(v|a|mm)\.|^rope_(freqs|factors_long|factors_short)\.weight$|\.nextn\.|\.attn_rot_embd$"
-)
-"""Rotary frequencies, which the config says too; eyes and ears; heads that guess further tokens."""
+"""The same as `is_needless`, by the names of GGUF."""
 _LAYER = re.compile(r"(?:model\.layers|blk)\.(\d+)\.")
 _SHOWN_NAMES = 5
 
@@ -91,7 +83,7 @@ def take_inventory(
     """
     spelled = {name: name for name in stored} if is_gguf else _canonical_names(stored)
     for name in stored:
-        if _OTHER_QUANTIZATION.search(name):
+        if is_of_another_quantization(name):
             raise UnsupportedModel(
                 f"The model is quantized in a way that the native runner does not know: it has a "
                 f"tensor '{name}'.",
@@ -223,7 +215,7 @@ def _is_needless(name: str, config: ModelConfig) -> bool:
         return True
     layer = _LAYER.match(name)
     beyond = layer is not None and int(layer[1]) >= len(config.layers)
-    return beyond or _NEEDLESS.search(name) is not None
+    return beyond or is_needless(name) or _NEEDLESS_IN_GGUF.search(name) is not None
 
 
 def names_of(wanted: Wanted) -> Iterator[str]:

@@ -14,23 +14,17 @@ from hearth.quant.gguf.faults import corrupt, quoted
 from hearth.quant.gguf.file import TensorInfo
 from hearth.quant.gguf.quantize_types import may_change
 from hearth.quant.gguf.types import TensorType
-from hearth.quant.hf_names import by_canonical_name, canonical
+from hearth.quant.hf_names import (
+    by_canonical_name,
+    canonical,
+    is_needless,
+    is_of_another_quantization,
+)
 from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry
 
 _TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
 _WIDE = "F64"
 """Stored as F32."""
-_OTHER_QUANTIZATION = re.compile(
-    r"\.(qweight|qzeros|scales|g_idx|weight_packed|weight_scale|weight_scale_inv|weight_zero_point"
-    r"|input_scale|scale|absmax|quant_map|lora_[AB]\.weight)$"
-)
-"""Tensors without which the weights beside them mean something else."""
-_NEEDLESS = re.compile(
-    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias)$"
-    r"|^(model\.)?(vision_tower|vision_model|visual|vision_embed_tokens|multi_modal_projector"
-    r"|mm_projector|audio_tower|embed_vision|embed_audio|mtp)\."
-)
-"""Rotary frequencies, which the config says too; eyes and ears; heads that guess further tokens."""
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _SHOWN_NAMES = 3
 
@@ -155,7 +149,7 @@ def _require(entry: TensorEntry, dtypes: Sequence[str]) -> None:
 
 def _check_quantization(folder: Path, names: Iterable[str]) -> None:
     for name in names:
-        if _OTHER_QUANTIZATION.search(name):
+        if is_of_another_quantization(name):
             raise UnsupportedModel(
                 f"{folder.name} is quantized in a way that cannot be converted: it has a tensor "
                 f"{quoted(name)}.",
@@ -186,4 +180,4 @@ def _is_needless(name: str, model: Model) -> bool:
     layer = _LAYER.match(spelled)
     is_beyond = layer is not None and int(layer[1]) >= model.layers
     is_twice = model.tied and spelled == "lm_head.weight"
-    return is_beyond or is_twice or _NEEDLESS.search(spelled) is not None
+    return is_beyond or is_twice or is_needless(spelled)
