@@ -1,4 +1,5 @@
-"""Products with a matrix of half precision: as PyTorch makes them, and widened slice by slice.
+"""What the processor's own functions save: products with a matrix of half precision as PyTorch
+makes them and widened slice by slice, and norms.
 
     python benchmarks/linear.py [--outputs 6144] [--inputs 1024] [--repeats 9]
 
@@ -21,6 +22,7 @@ import torch
 
 from hearth.kernels.device import multiplies
 from hearth.kernels.linear import plain_linear, widened_linear
+from hearth.kernels.norm import plain_rms_norm, processor_rms_norm
 
 ROWS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 128, 512)
 
@@ -59,6 +61,12 @@ def main() -> None:
             plain = least(lambda x=x, w=weight: plain_linear(x, w), options.repeats)
             widened = least(lambda x=x, w=weight: widened_linear(x, w), options.repeats)
             print(f"| {rows} | {plain:.2f} | {widened:.2f} |", flush=True)
+    print("\nnorms\n\n| rows | plain | processor's own |\n|---:|---:|---:|")
+    for rows in ROWS:
+        x = torch.randn(rows, options.inputs)
+        plain = least(lambda x=x: plain_rms_norm(x, 1e-6), 100 * options.repeats)
+        own = least(lambda x=x: processor_rms_norm(x, 1e-6), 100 * options.repeats)
+        print(f"| {rows} | {plain:.4f} | {own:.4f} |", flush=True)
 
 
 if __name__ == "__main__":

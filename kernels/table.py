@@ -16,6 +16,7 @@ import torch
 
 from hearth.kernels.dequantize import dequantize
 from hearth.kernels.linear import plain_linear, processor_linear
+from hearth.kernels.norm import plain_rms_norm, processor_rms_norm
 from hearth.kernels.packed_linear import packed_linear
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -34,6 +35,8 @@ PACKED_LINEAR: Op[Callable[[torch.Tensor, str, torch.Tensor], torch.Tensor]] = O
 """As `packed_linear.packed_linear`."""
 LINEAR: Op[Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]] = Op("linear")
 """As `linear.plain_linear`."""
+RMS_NORM: Op[Callable[[torch.Tensor, float], torch.Tensor]] = Op("rms_norm")
+"""As `norm.plain_rms_norm`."""
 
 _REFERENCE = "any"
 
@@ -77,6 +80,8 @@ def kernels() -> KernelTable:
     table.register(PACKED_LINEAR, packed_linear)
     table.register(LINEAR, plain_linear)
     table.register(LINEAR, processor_linear, "cpu")
+    table.register(RMS_NORM, plain_rms_norm)
+    table.register(RMS_NORM, processor_rms_norm, "cpu")
     return table
 
 

@@ -16,15 +16,14 @@ class Attend(Protocol):
     """
 
     def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None
+        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
     ) -> Tensor:
         """Keep keys and values of the new tokens, and look at all that each of them may see.
 
         Args:
             layer: number of the layer; its window comes from the model's config.
             query: [tokens, heads, head_dim], turned by rotary positions already.
-            key: [tokens, kv_heads, head_dim], likewise.
-            value: [tokens, kv_heads, head_dim].
+            key_value: [tokens, 2, kv_heads, head_dim]: keys, likewise, before values.
             sinks: [heads] learned scores of gpt-oss, or None.
 
         Returns:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hearth.backends.native.config import ModelConfig
-from hearth.backends.native.scores import attend_to
+from hearth.backends.native.scores import additive, attend_to
 
 
 class DenseAttention:
@@ -21,7 +21,7 @@ class DenseAttention:
         self._masks: dict[tuple[int, int], Tensor] = {}
 
     def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None
+        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
     ) -> Tensor:
         """As `Attend`."""
         window = self._config.layers[layer].window
@@ -29,8 +29,7 @@ class DenseAttention:
             self._text(window, *text, sinks)
             for text in zip(
                 torch.split_with_sizes(query, self._lengths),
-                torch.split_with_sizes(key, self._lengths),
-                torch.split_with_sizes(value, self._lengths),
+                torch.split_with_sizes(key_value, self._lengths),
                 strict=True,
             )
         ]
@@ -40,11 +39,11 @@ class DenseAttention:
         self,
         window: int | None,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key_value: Tensor,
         sinks: Tensor | None,
     ) -> Tensor:
         """One text: [tokens, heads, head_dim]."""
+        key, value = key_value.unbind(1)
         config, length = self._config, len(query)
         groups = (config.kv_heads, config.heads // config.kv_heads)
         shape = (*groups, length, config.head_dim)
@@ -61,10 +60,10 @@ class DenseAttention:
         return attended.flatten(0, 1).transpose(0, 1)
 
     def _mask(self, length: int, window: int, like: Tensor) -> Tensor:
-        """[length, length] bool: a token sees itself and the `window` - 1 before it."""
+        """[length, length], to add: a token sees itself and the `window` - 1 before it."""
         mask = self._masks.get((length, window))
         if mask is None:
             causal = torch.ones(length, length, dtype=torch.bool, device=like.device).tril()
-            mask = causal.triu(1 - window)
+            mask = additive(causal.triu(1 - window), like.dtype)
             self._masks[length, window] = mask
         return mask

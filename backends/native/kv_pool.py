@@ -5,19 +5,25 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from math import prod
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from hearth.backends.native.config import ModelConfig
 
+Layout = Literal["heads", "pages"]
+"""heads: all tokens of a head lie together, as products with one head after the other want them;
+pages: all heads of a token lie together, as kernels with block tables want them.
+"""
+
 
 class KvPool:
     """Implements `hearth.backends.native.paging.store.PageStore` with tensors.
 
-    A layer has keys and values of [kv_heads, blocks, page, head_dim] each: the tokens of a page lie
-    together for each head, as attention reads them. Layers of one group (`ModelConfig.groups`) have
-    the same number of blocks.
+    Keys and values of a layer are one tensor, so that both are written and read at once. In which
+    order it lies depends on who reads it, see `Layout`. Layers of one group (`ModelConfig.groups`)
+    have the same number of blocks.
 
     On a processor the whole budget is taken from the system at once, and costs memory only where it
     was written to. Elsewhere a group starts small and is doubled by copying; it is never smaller.
@@ -26,6 +32,7 @@ class KvPool:
         page: tokens of a block.
         most: blocks of each group at most.
         start: blocks of each group at first; elsewhere than on a processor.
+        layout: who reads it.
     """
 
     def __init__(
@@ -37,9 +44,11 @@ class KvPool:
         device: torch.device,
         most: Sequence[int],
         start: Sequence[int],
+        layout: Layout = "heads",
     ) -> None:
         self.page = page
-        self._shape = (config.kv_heads, page, config.head_dim)
+        self.layout = layout
+        self._heads, self._width = config.kv_heads, config.head_dim
         self._dtype = dtype
         self._device = device
         self._most = tuple(most)
@@ -48,21 +57,18 @@ class KvPool:
         """The group of each layer."""
         first = most if device.type == "cpu" else start
         self._blocks = [min(have, limit) for have, limit in zip(first, most, strict=True)]
-        self._keys = [self._zeros(self._blocks[group]) for group in self.group_of]
-        self._values = [self._zeros(self._blocks[group]) for group in self.group_of]
+        self._layers = [self._zeros(self._blocks[group]) for group in self.group_of]
 
-    def keys(self, layer: int) -> Tensor:
-        """[kv_heads, blocks, page, head_dim]."""
-        return self._keys[layer]
-
-    def values(self, layer: int) -> Tensor:
-        """[kv_heads, blocks, page, head_dim]."""
-        return self._values[layer]
+    def layer(self, layer: int) -> Tensor:
+        """Keys, then values: [2, kv_heads, blocks, page, head_dim], or with the layout "pages"
+        [2, blocks, page, kv_heads, head_dim].
+        """
+        return self._layers[layer]
 
     @property
     def nbytes(self) -> int:
         """Of all pages there is memory for."""
-        return sum(tensor.nbytes for tensor in (*self._keys, *self._values))
+        return sum(tensor.nbytes for tensor in self._layers)
 
     def capacity(self, group: int) -> int:
         """Blocks that there is memory for now."""
@@ -81,8 +87,7 @@ class KvPool:
         try:
             # One tensor after the other, so that no more than one is there twice.
             for layer in layers:
-                self._keys[layer] = self._grown(self._keys[layer], more)
-                self._values[layer] = self._grown(self._values[layer], more)
+                self._layers[layer] = self._grown(self._layers[layer], more)
         except torch.OutOfMemoryError:
             return False  # Layers that grew already are only larger than they need be.
         self._blocks[group] = more
@@ -92,21 +97,32 @@ class KvPool:
         """Give the block `target` the first `tokens` tokens of the block `source`."""
         for layer, one in enumerate(self.group_of):
             if one == group:
-                for pool in (self._keys[layer], self._values[layer]):
-                    pool[:, target, :tokens] = pool[:, source, :tokens]
+                blocks = self._by_block(self._layers[layer])
+                blocks[target][..., :tokens, :] = blocks[source][..., :tokens, :]
+
+    def _by_block(self, tensor: Tensor) -> Tensor:
+        """A layer as [blocks, 2, kv_heads, page, head_dim]."""
+        return (
+            tensor.permute(2, 0, 1, 3, 4)
+            if self.layout == "heads"
+            else tensor.permute(1, 0, 3, 2, 4)
+        )
 
     def _zeros(self, blocks: int) -> Tensor:
-        """Zeros; on a processor they take no memory before they are written over."""
-        heads, page, width = self._shape
-        shape = (heads, blocks, page, width)
+        """A layer of zeros; on a processor they take no memory before they are written over."""
+        heads, page, width = self._heads, self.page, self._width
+        shape = (2, heads, blocks, page, width)
+        if self.layout == "pages":
+            shape = (2, blocks, page, heads, width)
         if self._device.type != "cpu" or not blocks:
             return torch.zeros(shape, dtype=self._dtype, device=self._device)
         memory = mmap.mmap(-1, prod(shape) * self._dtype.itemsize)
         return torch.frombuffer(memory, dtype=self._dtype).view(shape)
 
     def _grown(self, tensor: Tensor, blocks: int) -> Tensor:
-        if tensor.shape[1] >= blocks:
+        have = len(self._by_block(tensor))
+        if have >= blocks:
             return tensor
         larger = self._zeros(blocks)
-        larger[:, : tensor.shape[1]] = tensor
+        self._by_block(larger)[:have] = self._by_block(tensor)
         return larger

@@ -11,12 +11,15 @@ from torch import Tensor
 
 from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.kv_pool import KvPool
-from hearth.backends.native.scores import attend_to
+from hearth.backends.native.scores import additive, attend_to
 
 _PADDING: Final = 0.25
 """Of the pages that are read for single tokens of several sequences at once, so much may be there
 only to make their lengths equal; sequences that differ by more are read apart.
 """
+
+_MANY_KEYS: Final = 1024
+"""From so many on, keys and values are not widened for single tokens."""
 
 _LARGEST: Final = 65504.0
 """What infinities are kept as: the largest of half precision, whose products stay finite."""
@@ -34,16 +37,25 @@ class PagedRow:
     """
 
 
+_Pages = Tensor | slice
+"""Numbers of pages; those that follow one another are read where they lie."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Singles:
     """Rows of one new token each, that are read together."""
 
-    tokens: Tensor
-    """[rows] their places among all new tokens."""
-    pages: Tensor
+    tokens: Tensor | None
+    """[rows] their places among all new tokens; None: they are all, and in order."""
+    rows: int
+    pages: _Pages
     """[rows · pages]"""
+    keys: slice
+    """Of the pages' tokens of each row."""
     mask: Tensor | None
-    """[1, rows, 1, keys]"""
+    """[1, rows, 1, keys], to add."""
+    dtype: torch.dtype
+    """Of the arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +64,17 @@ class _Run:
 
     begin: int
     end: int
-    pages: Tensor | None
+    pages: _Pages | None
     """None: it sees nothing but its own new tokens."""
     keys: slice
     """Of the pages' tokens."""
     mask: Tensor | None
-    """[1, 1, tokens, keys]; None: each sees itself and all before it."""
+    """[1, 1, tokens, keys], to add; None: each sees itself and all before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _GroupPlan:
-    slots: Tensor
+    slots: Tensor | slice
     """[tokens] where keys and values go, as numbers of tokens in the pool."""
     singles: tuple[_Singles, ...]
     runs: tuple[_Run, ...]
@@ -72,7 +84,7 @@ class PagedAttention:
     """Implements `hearth.backends.native.attention.Attend` for one step.
 
     Args:
-        pool: keys and values.
+        pool: keys and values, with the layout "heads".
         rows: in the order of their tokens in the forward pass.
         compute: dtype of the arithmetic; keys and values are kept as the pool has them.
         fused: the device's fused kernels may be used; else scores are written out.
@@ -95,59 +107,71 @@ class PagedAttention:
         self._compute = compute
         self._fused = fused
         self._deterministic = deterministic
-        self._device = pool.keys(0).device
+        self._kept = pool.layer(0).dtype
+        self._device = pool.layer(0).device
         self._shared = config.heads // config.kv_heads
         self._plans = [
             self._plan(rows, group, window) for group, window in enumerate(config.groups)
         ]
 
     def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None
+        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
     ) -> Tensor:
         plan = self._plans[self._pool.group_of[layer]]
-        keys, values = self._pool.keys(layer), self._pool.values(layer)
-        for pool, new in ((keys, key), (values, value)):
-            flat = pool.view(pool.shape[0], -1, pool.shape[-1])
-            # Always finite: others get the page later, and may read it where they see nothing.
-            finite = torch.nan_to_num(new.to(pool.dtype), 0.0, _LARGEST, -_LARGEST)
-            flat.index_copy_(1, plan.slots, finite.transpose(0, 1))
+        pool = self._pool.layer(layer)
+        self._keep(pool, plan.slots, key_value)
         # [tokens, kv_heads, heads that share one, head_dim]
-        shape = (len(query), self._config.kv_heads, self._shared, -1)
-        grouped = query.reshape(shape).to(self._compute)
-        out = torch.empty_like(grouped)
-        for singles in plan.singles:
-            out[singles.tokens] = self._attend_singles(singles, grouped, keys, values, sinks)
-        for run in plan.runs:
-            part = grouped[run.begin : run.end]
-            if run.pages is None:
-                seen = (key[run.begin : run.end], value[run.begin : run.end])
-                run_keys, run_values = (one.transpose(0, 1).to(self._compute) for one in seen)
-            else:
-                run_keys = self._gathered(keys, run.pages, 1)[:, 0, run.keys]
-                run_values = self._gathered(values, run.pages, 1)[:, 0, run.keys]
-            out[run.begin : run.end] = self._attend_run(run, part, run_keys, run_values, sinks)
+        shape = (len(query), -1, self._shared, query.shape[-1])
+        grouped = query.view(shape).to(self._compute)
+        if len(plan.singles) == 1 and plan.singles[0].tokens is None:
+            out = self._attend_singles(plan.singles[0], grouped, pool, sinks)
+        elif len(plan.runs) == 1 and not plan.singles:
+            out = self._attend_run(plan.runs[0], grouped, key_value, pool, sinks)
+        else:
+            out = torch.empty_like(grouped)
+            for singles in plan.singles:
+                some = grouped[singles.tokens]
+                out[singles.tokens] = self._attend_singles(singles, some, pool, sinks)
+            for run in plan.runs:
+                part = slice(run.begin, run.end)
+                out[part] = self._attend_run(run, grouped[part], key_value[part], pool, sinks)
         return out.flatten(1, 2).to(query.dtype)
 
+    def _keep(self, pool: Tensor, slots: Tensor | slice, key_value: Tensor) -> None:
+        # Always finite: others get the page later, and may read it where they see nothing.
+        finite = torch.nan_to_num(key_value.to(self._kept), 0.0, _LARGEST, -_LARGEST)
+        tokens = pool.view(-1, pool.shape[2] * pool.shape[3], pool.shape[4])
+        new = finite.flatten(1, 2).transpose(0, 1)
+        if isinstance(slots, slice):
+            tokens[:, slots] = new
+        else:
+            tokens.index_copy_(1, slots, new)
+
     def _attend_singles(
-        self, plan: _Singles, query: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None
+        self, plan: _Singles, query: Tensor, pool: Tensor, sinks: Tensor | None
     ) -> Tensor:
-        rows = plan.tokens.shape[0]
+        keys, values = self._read(pool, plan.pages, plan.rows)[..., plan.keys, :].to(plan.dtype)
         found = attend_to(
-            query[plan.tokens].transpose(0, 1),
-            self._gathered(keys, plan.pages, rows),
-            self._gathered(values, plan.pages, rows),
+            query.to(plan.dtype).transpose(0, 1),
+            keys,
+            values,
             scale=self._config.scale,
             mask=plan.mask,
             softcap=self._config.attention_softcap,
             fused=self._fused,
             sinks=None if sinks is None else sinks.view(-1, 1, self._shared, 1),
         )
-        return found.transpose(0, 1)
+        return found.transpose(0, 1).to(query.dtype)
 
     def _attend_run(
-        self, run: _Run, query: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None
+        self, run: _Run, query: Tensor, key_value: Tensor, pool: Tensor, sinks: Tensor | None
     ) -> Tensor:
-        """`query` is [tokens, kv_heads, shared, head_dim], `keys` [kv_heads, keys, head_dim]."""
+        """`query` is [tokens, kv_heads, shared, head_dim]; so is what it returns."""
+        if run.pages is None:
+            seen = key_value.permute(1, 2, 0, 3)
+        else:
+            seen = self._read(pool, run.pages, 1)[:, :, 0, run.keys]
+        keys, values = seen.to(self._compute)
         if self._deterministic:
             return torch.cat(
                 [self._attend_one(run, at, query, keys, values, sinks) for at in range(len(query))]
@@ -173,7 +197,7 @@ class PagedAttention:
         """One token of a run as if it came alone: exactly the keys that it sees, and no mask."""
         seen = slice(0, at + 1)
         if run.mask is not None:
-            places = run.mask[0, 0, at].nonzero()
+            places = (run.mask[0, 0, at] == 0).nonzero()
             seen = slice(int(places[0]), int(places[-1]) + 1)
         found = attend_to(
             query[at].unsqueeze(1),
@@ -186,10 +210,11 @@ class PagedAttention:
         )
         return found.transpose(0, 1)
 
-    def _gathered(self, pool: Tensor, pages: Tensor, rows: int) -> Tensor:
-        """[kv_heads, rows, pages of a row · page, head_dim] in the dtype of the arithmetic."""
-        found = pool.index_select(1, pages)
-        return found.view(pool.shape[0], rows, -1, pool.shape[-1]).to(self._compute)
+    def _read(self, pool: Tensor, pages: _Pages, rows: int) -> Tensor:
+        """[2, kv_heads, rows, pages of a row · page, head_dim]."""
+        if isinstance(pages, slice):
+            return pool[:, :, pages].flatten(2, 3).unsqueeze(2)
+        return pool.index_select(2, pages).view(*pool.shape[:2], rows, -1, pool.shape[-1])
 
     # ---- once a step
 
@@ -211,8 +236,8 @@ class PagedAttention:
                 runs.append(self._run(row, reach, window))
             begin += row.count
         return _GroupPlan(
-            torch.tensor(slots, dtype=torch.long, device=self._device),
-            tuple(self._together(together) for together in self._buckets(singles)),
+            self._places(slots),
+            tuple(self._together(together, begin) for together in self._buckets(singles)),
             tuple(runs),
         )
 
@@ -227,7 +252,8 @@ class PagedAttention:
         if window is not None:
             mask &= positions > queries - window
         keys = slice(offset, offset + reach.end - reach.first)
-        return _Run(begin, end, self._tensor(reach.blocks), keys, mask[None, None])
+        scores = additive(mask, self._compute)
+        return _Run(begin, end, self._places(reach.blocks), keys, scores[None, None])
 
     def _buckets(self, singles: list[_Reach]) -> Iterable[list[_Reach]]:
         """Rows that are read together."""
@@ -244,22 +270,42 @@ class PagedAttention:
             read = len(one.blocks)
         return buckets
 
-    def _together(self, rows: list[_Reach]) -> _Singles:
+    def _together(self, rows: list[_Reach], count: int) -> _Singles:
+        """A plan for `rows`, of `count` tokens in the step."""
+        rows.sort(key=lambda reach: reach.token)
         page = self._pool.page
-        longest = len(rows[0].blocks)
+        longest = max(len(row.blocks) for row in rows)
         pages: list[int] = []
         spans = []
         for row in rows:
             pages += [*row.blocks, *[row.blocks[0]] * (longest - len(row.blocks))]
             start = row.first % page
             spans.append((start, start + row.end - row.first))
-        tokens = self._tensor([row.token for row in rows])
-        if all(span == (0, longest * page) for span in spans):
-            return _Singles(tokens, self._tensor(pages), None)
-        places = torch.arange(longest * page, device=self._device)
-        bounds = torch.tensor(spans, device=self._device)
-        mask = (places >= bounds[:, :1]) & (places < bounds[:, 1:])
-        return _Singles(tokens, self._tensor(pages), mask[None, :, None])
+        tokens = None if len(rows) == count else self._tensor([row.token for row in rows])
+        dtype = self._dtype_for(longest * page)
+        first, last = min(start for start, _ in spans), max(end for _, end in spans)
+        mask = None
+        if any(span != (first, last) for span in spans):
+            places = torch.arange(first, last, device=self._device)
+            bounds = torch.tensor(spans, device=self._device)
+            sees = (places >= bounds[:, :1]) & (places < bounds[:, 1:])
+            mask = additive(sees, dtype)[None, :, None]
+        found = self._places(pages) if len(rows) == 1 else self._tensor(pages)
+        return _Singles(tokens, len(rows), found, slice(first, last), mask, dtype)
+
+    def _dtype_for(self, keys: int) -> torch.dtype:
+        """Of the arithmetic of single tokens that see about so many: many keys are not widened, as
+        that takes longer than all that is done with them.
+        """
+        plain = self._fused and not self._config.attention_softcap and not self._config.sinks
+        return self._kept if plain and keys >= _MANY_KEYS else self._compute
+
+    def _places(self, numbers: Sequence[int]) -> Tensor | slice:
+        """A slice where `numbers` follow one another."""
+        first, count = numbers[0], len(numbers)
+        if numbers[-1] == first + count - 1 and list(numbers) == list(range(first, first + count)):
+            return slice(first, first + count)
+        return self._tensor(numbers)
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self._device)

@@ -7,6 +7,13 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 
+def additive(sees: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask as scores take it: 0 where a query sees a key (`sees` is bool), minus infinity
+    elsewhere.
+    """
+    return torch.zeros_like(sees, dtype=dtype).masked_fill_(~sees, float("-inf"))
+
+
 def attend_to(
     query: Tensor,
     key: Tensor,
@@ -25,7 +32,7 @@ def attend_to(
         query: [kv_heads, texts, queries, head_dim].
         key: [kv_heads, texts, keys, head_dim], of the query's dtype.
         value: as `key`.
-        mask: bool, true where a query sees a key; broadcastable to
+        mask: what is added to the scores, of the query's dtype (`additive`); broadcastable to
             [kv_heads, texts, queries, keys].
         causal: instead of a mask, as many keys as queries: each sees itself and those before it.
         softcap: scores become softcap·tanh(score / softcap); 0: they stay.
@@ -41,12 +48,13 @@ def attend_to(
             query, key, value, attn_mask=mask, is_causal=causal, scale=scale
         )
     if causal:
-        mask = torch.ones(query.shape[-2:-1] * 2, dtype=torch.bool, device=query.device).tril()
+        sees = torch.ones(query.shape[-2:-1] * 2, dtype=torch.bool, device=query.device).tril()
+        mask = additive(sees, query.dtype)
     scores = torch.matmul(query.float(), key.float().transpose(-1, -2)) * scale
     if softcap:
         scores = torch.tanh(scores / softcap) * softcap
     if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
+        scores += mask
     if sinks is None:
         weights = torch.softmax(scores, dim=-1)
     else:

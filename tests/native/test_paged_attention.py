@@ -83,7 +83,8 @@ class Texts:
                 torch.cat([of[layer][s][at : at + count] for s, at, count in rows])
                 for of in (self.key, self.value)
             )
-            found.append(attend(layer, query, key, value, self.sinks))
+            key_value = torch.stack((key, value), dim=1)
+            found.append(attend(layer, query, key_value, self.sinks))
         return found
 
     def expected(self, layer: int, sequence: int, position: int) -> Tensor:
@@ -161,7 +162,7 @@ def test_a_pool_grows_to_its_budget_and_keeps_what_it_holds() -> None:
     assert pool.capacity(0) == 10  # its budget
     assert not pool.grow(0, 11)
     assert pool.capacity(1) == 2
-    assert pool.keys(0).shape == (KV_HEADS, 10, PAGE, WIDTH)
+    assert pool.layer(0).shape == (2, KV_HEADS, 10, PAGE, WIDTH)
 
 
 def test_a_block_is_copied_up_to_a_token() -> None:
@@ -169,7 +170,8 @@ def test_a_block_is_copied_up_to_a_token() -> None:
     texts.step([(0, 0, 16)])
     source, target = texts.tables[0][1], texts.tables[2][0]
     texts.pool.copy(0, source, target, 3)
-    keys = texts.pool.keys(0)
-    assert torch.equal(keys[:, target, :3], keys[:, source, :3])
-    assert not keys[:, target, 3:].any()
-    assert not texts.pool.keys(1)[:, target].any()  # another group
+    kept = texts.pool.layer(0)
+    assert torch.equal(kept[:, :, target, :3], kept[:, :, source, :3])
+    assert kept[:, :, target, :3].any()
+    assert not kept[:, :, target, 3:].any()
+    assert not texts.pool.layer(1)[:, :, target].any()  # another group

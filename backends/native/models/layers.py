@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.models.experts import Experts
 from hearth.backends.native.models.parts import gated, linear, parameter
 from hearth.backends.native.models.rope import turn
+from hearth.kernels.table import RMS_NORM, pick
 
 Rotary = tuple[Tensor, Tensor]
 """Cosine and sine, see `cosine_and_sine`."""
@@ -30,8 +30,8 @@ class Norm(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Of the last dimension; same shape and dtype."""
-        normalised = F.rms_norm(hidden.float(), self.weight.shape, self.weight, self.eps)
-        return normalised.to(hidden.dtype)
+        normalised = pick(RMS_NORM, hidden.device)(hidden.float(), self.eps)
+        return normalised.mul_(self.weight).to(hidden.dtype)
 
 
 class Layer(nn.Module):
@@ -65,45 +65,44 @@ class Layer(nn.Module):
     def forward(self, hidden: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
         """
         Args:
-            hidden: [tokens, width].
+            hidden: [tokens, width]; what the layer finds is added to it.
             rotary: None: the layer has no positions.
 
         Returns:
-            [tokens, width], a new tensor.
+            `hidden`.
         """
         attended = self._attention(self.attention_norm(hidden), rotary, attend)
         if self.attention_post_norm is not None:
             attended = self.attention_post_norm(attended)
-        hidden = hidden + attended
+        hidden.add_(attended)
         fed = self._feed_forward(self.feed_forward_norm(hidden))
         if self.feed_forward_post_norm is not None:
             fed = self.feed_forward_post_norm(fed)
-        return hidden + fed
+        return hidden.add_(fed)
 
     def _attention(self, hidden: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
         qkv: Tensor = self.qkv(hidden)
-        qkv = qkv.view(len(hidden), -1, self.head_dim)
-        counts = [self.heads + self.kv_heads, self.kv_heads]
-        turned, value = torch.split_with_sizes(qkv, counts, dim=1)
+        heads = qkv.view(len(qkv), -1, self.head_dim)
+        turned = heads[:, : self.heads + self.kv_heads]
+        wide = turned.float()
         if self.query_norm is not None and self.key_norm is not None:
-            turned = self._normalised_heads(turned, self.query_norm, self.key_norm)
+            wide = self._normalised_heads(wide, self.query_norm, self.key_norm)
         if rotary is not None:
-            turned = turn(turned, *rotary)
-        turned = turned.to(qkv.dtype)
-        query, key = torch.split_with_sizes(turned, [self.heads, self.kv_heads], dim=1)
-        attended = attend(self.index, query, key, value, self.sinks)
+            turn(wide, *rotary, out=turned)
+        elif wide is not turned:
+            turned.copy_(wide)
+        query = heads[:, : self.heads]
+        key_value = heads[:, self.heads :].view(len(qkv), 2, self.kv_heads, self.head_dim)
+        attended = attend(self.index, query, key_value, self.sinks)
         result: Tensor = self.out(attended.flatten(1))
         return result
 
     def _normalised_heads(self, heads: Tensor, query_norm: Norm, key_norm: Norm) -> Tensor:
         """[tokens, heads + kv_heads, head_dim] float32: queries and keys at once."""
-        weight = torch.cat(
-            (
-                query_norm.weight.expand(self.heads, -1),
-                key_norm.weight.expand(self.kv_heads, -1),
-            )
-        )
-        return F.rms_norm(heads.float(), (self.head_dim,), None, query_norm.eps).mul_(weight)
+        normalised = pick(RMS_NORM, heads.device)(heads, query_norm.eps)
+        normalised[:, : self.heads].mul_(query_norm.weight)
+        normalised[:, self.heads :].mul_(key_norm.weight)
+        return normalised
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
         result: Tensor

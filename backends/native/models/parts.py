@@ -45,9 +45,9 @@ def gated(both: Tensor, activation: Activation) -> Tensor:
     gate, up = both.chunk(2, dim=-1)
     match activation:
         case "silu":
-            return F.silu(gate) * up
+            return F.silu(gate).mul_(up)
         case "gelu_tanh":
-            return F.gelu(gate, approximate="tanh") * up
+            return F.gelu(gate, approximate="tanh").mul_(up)
         case "swiglu_clamped":
             gate, up = gate.clamp(max=_LIMIT), up.clamp(-_LIMIT, _LIMIT)
             return gate * torch.sigmoid(gate * _SLOPE) * (up + 1.0)

@@ -52,33 +52,31 @@ def cosine_and_sine(positions: Tensor, frequencies: Tensor, factor: float) -> tu
         factor: what both are multiplied by.
 
     Returns:
-        Twice [tokens, 1, d / 2] float32.
+        Twice [tokens, 1, d] float32: the cosines of both halves, and the sines, which count
+        negative for the first half, as `turn` wants them.
     """
     angles = positions[:, None, None].float() * frequencies
     cosine, sine = angles.cos(), angles.sin()
+    cosine, sine = torch.cat((cosine, cosine), dim=-1), torch.cat((-sine, sine), dim=-1)
     return (cosine, sine) if factor == 1.0 else (cosine * factor, sine * factor)
 
 
-def turn(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+def turn(heads: Tensor, cosine: Tensor, sine: Tensor, out: Tensor) -> None:
     """Turns the first d dimensions of each head.
 
     Args:
-        heads: [tokens, heads, head_dim], head_dim at least d.
-        cosine: [tokens, 1, d / 2] float32.
+        heads: [tokens, heads, head_dim] float32, head_dim at least d.
+        cosine: [tokens, 1, d] float32, see `cosine_and_sine`.
         sine: likewise.
-
-    Returns:
-        [tokens, heads, head_dim] float32.
+        out: where they go, turned, [tokens, heads, head_dim] of any float dtype; it may be `heads`.
     """
-    half = cosine.shape[-1]
-    first, second = heads[..., :half], heads[..., half : 2 * half]
-    parts = [
-        (first * cosine).addcmul_(second, sine, value=-1.0),
-        (second * cosine).addcmul_(first, sine),
-    ]
-    if heads.shape[-1] > 2 * half:
-        parts.append(heads[..., 2 * half :].float())
-    return torch.cat(parts, dim=-1)
+    size = cosine.shape[-1]
+    if heads.shape[-1] > size:
+        if out is not heads:
+            out[..., size:] = heads[..., size:]
+        heads, out = heads[..., :size], out[..., :size]
+    halves_swapped = torch.roll(heads, size // 2, dims=-1)
+    torch.addcmul(heads * cosine, halves_swapped, sine, out=out)
 
 
 def _llama3(plain: Tensor, scaling: RopeScaling) -> Tensor:
