@@ -4,36 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any
 
+from hearth.backends.engine.fields import MOST_TOKENS, Field, plain
 from hearth.backends.errors import InvalidParameter, LimitExceeded, UnknownToken
-
-Kind = Literal["float", "int"]
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A number that people may set."""
-
-    name: str
-    kind: Kind
-    minimum: float
-    maximum: float
-    help: str
-    above_minimum: bool = False
-    """The minimum itself is refused."""
-    optional: bool = False
-    """None is allowed and means: not set."""
-
-    @property
-    def interval(self) -> str:
-        """The allowed values in mathematical notation, e.g. "(0, 1]"."""
-        opening = "(" if self.above_minimum else "["
-        return f"{opening}{plain(self.minimum)}, {plain(self.maximum)}]"
-
-
-MOST_TOKENS: Final = 2**31 - 1
 
 
 def check_number(field: Field, value: object) -> None:
@@ -168,10 +142,3 @@ def empty(param: str) -> InvalidParameter:
     return InvalidParameter(
         param, f"{param} is empty, so there is nothing to answer.", "Send some text."
     )
-
-
-def plain(value: float) -> str:
-    """A number as people write it: 1, 0.5, -100; huge integers by their size."""
-    if isinstance(value, int) and abs(value) > 2**64:
-        return f"a whole number of {value.bit_length()} bits"
-    return str(int(value)) if math.isfinite(value) and value == int(value) else str(value)

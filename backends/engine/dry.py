@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract import SamplingParams
+from hearth.backends.engine.draw_spec import Sparse
 from hearth.backends.text.tokenizer import Tokenizer
 
 _LARGEST_PENALTY: Final = 1e30
@@ -80,14 +81,14 @@ class RepeatedRuns:
                 longest[token] = run
         return longest
 
-    def apply(self, logits: NDArray[np.float32], params: SamplingParams) -> None:
-        """Penalise in place every token that would continue a repeated run."""
+    def penalties(self, params: SamplingParams) -> Sparse | None:
+        """Tokens that would continue a repeated run, and what each loses; None: there is none."""
         longest = self.run_lengths(params.dry_allowed_length)
         if not longest:
-            return
+            return None
         ids = np.fromiter(longest.keys(), dtype=np.intp, count=len(longest))
         over = np.fromiter(longest.values(), dtype=np.float64, count=len(longest))
-        logits[ids] -= self._penalties(over - params.dry_allowed_length, params)
+        return ids, self._penalties(over - params.dry_allowed_length, params)
 
     @staticmethod
     def _penalties(over: NDArray[np.float64], params: SamplingParams) -> NDArray[np.float32]:

@@ -217,7 +217,7 @@ class Engine:
 
     def _take(self, row: Row, sequence: Sequence, result: StepResult) -> None:
         before = sequence.total
-        reason = sequence.take(result.logits[row.slot] if row.outputs else None)
+        reason = sequence.take(row, result)
         self._generated += sequence.total - before
         if reason is not None:
             self._scheduler.remove(sequence, keep=True)

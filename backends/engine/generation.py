@@ -19,10 +19,12 @@ from hearth.backends.contract import (
     ToolCallPart,
     Usage,
 )
+from hearth.backends.engine.draw_spec import Drawn, DrawSpec
 from hearth.backends.engine.logprobs import Piece, named
 from hearth.backends.engine.matcher import Matcher
-from hearth.backends.engine.sampler import Drawn, Sampler
-from hearth.backends.engine.sequence import Clock, Emit, Logits, Sequence
+from hearth.backends.engine.runner import Row, StepResult
+from hearth.backends.engine.sampler import Sampler
+from hearth.backends.engine.sequence import Clock, Emit, Sequence
 from hearth.backends.errors import to_info
 from hearth.backends.text.detokenizer import StreamDetokenizer
 from hearth.backends.text.output.parts import CallPart, OutputParser, Part
@@ -130,13 +132,24 @@ class Generation(Sequence):
             self._shown = computed
             self._emit(Progress(computed, self.prompt_tokens))
 
-    def take(self, logits: Logits | None) -> FinishReason | None:
-        """Draw the next token, if this step computed the last one that was known."""
+    def draw_spec(self) -> DrawSpec:
+        return self.sampler.spec(self.total, self.limits.banned(self.new_tokens))
+
+    def take(self, row: Row, result: StepResult) -> FinishReason | None:
+        """Take the next token, if this step computed the last one that was known: the one that the
+        runner drew, or if there is none, or the grammar does not allow it, one drawn here.
+        """
         self.tell(self.computed)
-        if logits is None:
+        if not row.outputs:
             return None
-        banned = self.limits.banned(self.new_tokens)
-        drawn = self.sampler.draw(logits[0], self.total, banned=banned, matcher=self._matcher)
+        drawn = result.drawn.get(row.slot)
+        if drawn is None or (self._matcher is not None and not self._matcher.allows(drawn.id)):
+            drawn = self.sampler.draw(
+                result.logits[row.slot][0],
+                self.total,
+                banned=self.limits.banned(self.new_tokens),
+                matcher=self._matcher,
+            )
         return self.accept(drawn)
 
     def accept(self, drawn: Drawn) -> FinishReason | None:

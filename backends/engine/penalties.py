@@ -10,12 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract import SamplingParams
+from hearth.backends.engine.draw_spec import Sparse
 
 _FIRST_CAPACITY: Final = 256
 
 
+def penalise(logits: NDArray[np.float32], seen: Sparse, params: SamplingParams) -> None:
+    """Penalise `seen` tokens in place: repetition first (arXiv 1909.05858), then frequency and
+    presence.
+    """
+    ids, counts = seen
+    values = logits[ids]
+    if params.repetition_penalty != 1.0:
+        penalty = np.float32(params.repetition_penalty)
+        values = np.where(values > 0, values / penalty, values * penalty)
+    if params.frequency_penalty != 0.0:
+        values -= np.float32(params.frequency_penalty) * counts
+    if params.presence_penalty != 0.0:
+        values -= np.float32(params.presence_penalty)
+    logits[ids] = values
+
+
 class SeenTokens:
-    """How often each token occurs among the last `window`, and the penalties that follow from it.
+    """How often each token occurs among the last `window`.
 
     Args:
         window: how many last tokens count; -1 all, 0 none.
@@ -46,21 +63,12 @@ class SeenTokens:
         """Occurrences in the window by token id."""
         return {token: int(self._counts[place]) for token, place in self._place.items()}
 
-    def apply(self, logits: NDArray[np.float32], params: SamplingParams) -> None:
-        """Penalise in place: repetition first (arXiv 1909.05858), then frequency and presence."""
+    def entries(self) -> Sparse | None:
+        """Token ids in the window and how often each occurs; None where there is none. Valid until
+        the next token is added.
+        """
         used = len(self._place)
-        if used == 0:
-            return
-        ids = self._ids[:used]
-        values = logits[ids]
-        if params.repetition_penalty != 1.0:
-            penalty = np.float32(params.repetition_penalty)
-            values = np.where(values > 0, values / penalty, values * penalty)
-        if params.frequency_penalty != 0.0:
-            values -= np.float32(params.frequency_penalty) * self._counts[:used]
-        if params.presence_penalty != 0.0:
-            values -= np.float32(params.presence_penalty)
-        logits[ids] = values
+        return (self._ids[:used], self._counts[:used]) if used else None
 
     def _count(self, token: int) -> None:
         place = self._place.get(token)

@@ -4,15 +4,16 @@ implement.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract import Pooling
+from hearth.backends.engine.draw_spec import Drawn, DrawSpec
 
 
 class RunnerLost(Exception):
@@ -49,6 +50,8 @@ class RunnerInfo:
     """Steps of a multiple of so many tokens are the cheapest for what they do."""
     mixed_tokens: int | None = None
     """Prefill beside decoding costs more than it should in steps of more tokens; None: in none."""
+    draws: bool = False
+    """It draws tokens itself, where rows ask for that."""
 
 
 @dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
@@ -62,6 +65,8 @@ class Row:
     tokens: Seq[int]
     outputs: int
     """Ask for the logits after each of the last `outputs` tokens."""
+    draw: DrawSpec | None = None
+    """Ask for a token drawn like this from the last of them, too, of a runner that `draws`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +82,16 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`logits[slot]`: [outputs, vocab_size] float32, for each row that wanted some; read-only, and
-    valid until the next step.
-    """
+    """What a step found, by slot."""
 
-    logits: dict[int, NDArray[np.float32]]
+    logits: Mapping[int, NDArray[np.float32]]
+    """[outputs, vocab_size] for each row that wanted some; read-only, and valid until the next
+    step. A runner that `draws` may fetch them only when somebody looks.
+    """
+    drawn: Mapping[int, Drawn] = field(default_factory=dict)
+    """The tokens that the runner drew: each is what the sampler draws from those logits. Where one
+    is missing that a row asked for, the sampler must look itself.
+    """
 
 
 class SavedState(Protocol):

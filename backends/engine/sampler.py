@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence, Set
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract import SamplingParams
+from hearth.backends.engine.draw_spec import Drawn, DrawSpec, Sparse
 from hearth.backends.engine.dry import RepeatedRuns
 from hearth.backends.engine.logprobs import log_normaliser, logprob_of, top_logprobs
 from hearth.backends.engine.matcher import Matcher
-from hearth.backends.engine.penalties import SeenTokens
+from hearth.backends.engine.penalties import SeenTokens, penalise
 from hearth.backends.engine.random_stream import DRAW, REDRAW, XTC, fresh_seed, uniform
 from hearth.backends.engine.selection import Indices, largest
 from hearth.backends.engine.truncation import (
@@ -37,19 +37,8 @@ Logits = NDArray[np.float32]
 
 _BAN: Final = -100.0
 """A logit bias at or below this bans the token."""
-_SMALL_POOL: Final = 4096
+SMALL_POOL: Final = 4096
 """Pools up to this size are computed in float64, larger ones in float32: several times faster."""
-
-
-@dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
-class Drawn:
-    """A token, and what the model itself thought of it where log probabilities were asked for."""
-
-    id: int
-    logprob: float | None = None
-    """Natural log, under the raw logits."""
-    top: tuple[tuple[int, float], ...] = ()
-    """(id, logprob) of the likeliest tokens, best first."""
 
 
 class Sampler:
@@ -74,9 +63,7 @@ class Sampler:
         self.params = params
         self.seed = fresh_seed() if params.seed is None else params.seed
         self._greedy = params.temperature == 0.0
-        self._bias_ids = np.fromiter(params.logit_bias.keys(), dtype=np.intp)
-        bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
-        self._bias = np.where(bias <= _BAN, np.float32(-np.inf), bias)
+        self._bias = _bias_of(params)
         self._seen: SeenTokens | None = None
         self._repeats: RepeatedRuns | None = None
         if params.repetition_penalty != 1.0 or params.frequency_penalty or params.presence_penalty:
@@ -90,6 +77,21 @@ class Sampler:
             self._seen.add(token)
         if self._repeats is not None:
             self._repeats.add(token)
+
+    def spec(self, position: int, banned: Collection[int] = ()) -> DrawSpec:
+        """What `draw` does with the logits at `position`, a grammar aside."""
+        params = self.params
+        return DrawSpec(
+            params,
+            0.0 if self._greedy else uniform(self.seed, position, DRAW),
+            not self._greedy
+            and params.xtc_probability > 0.0
+            and uniform(self.seed, position, XTC) < params.xtc_probability,
+            self._bias,
+            None if self._seen is None else self._seen.entries(),
+            None if self._repeats is None else self._repeats.penalties(params),
+            banned,
+        )
 
     def draw(
         self,
@@ -121,35 +123,21 @@ class Sampler:
             InvalidParameter: `logit_bias`, `banned` and the grammar leave no token, or the grammar
                 met a bound.
         """
-        work = self._adjusted(logits, banned)
+        spec = self.spec(position, banned)
+        work = _adjusted(logits, spec)
         if self._greedy:
             token = int(work.argmax())
             self._check_peak(logits, float(work[token]), position)
         else:
             self._check_peak(logits, float(work.max()), position)
-            token = self._sample(work, position, DRAW)
+            token = _sample(work, spec, spec.number)
         if matcher is not None and not matcher.allows(token):
-            token = self._choose_allowed(work, position, banned, matcher.allowed())
+            token = self._choose_allowed(work, spec, position, matcher.allowed())
         if self.params.logprobs is None:
             return Drawn(token)
         normaliser = log_normaliser(logits)
         top = top_logprobs(logits, self.params.logprobs, normaliser)
         return Drawn(token, logprob_of(logits, token, normaliser), top)
-
-    def _adjusted(self, logits: Logits, banned: Collection[int]) -> Logits:
-        """Bias, penalties and bans, on a copy; `logits` itself where there is nothing to do."""
-        if not (len(banned) or self._bias_ids.size or self._seen or self._repeats):
-            return logits
-        work = logits.copy()
-        if self._bias_ids.size:
-            work[self._bias_ids] += self._bias
-        if self._seen is not None:
-            self._seen.apply(work, self.params)
-        if self._repeats is not None:
-            self._repeats.apply(work, self.params)
-        if len(banned):
-            work[np.fromiter(banned, dtype=np.intp, count=len(banned))] = -np.inf
-        return work
 
     @staticmethod
     def _check_peak(logits: Logits, peak: float, position: int) -> None:
@@ -168,21 +156,17 @@ class Sampler:
             position=position,
         )
 
-    def _sample(self, work: Logits, position: int, stream: int) -> int:
-        ids, pool = self._survivors(work, position)
-        number = uniform(self.seed, position, stream)
-        place = pick(weights_of(pool, self.params.temperature), number)
-        return place if ids is None else int(ids[place])
-
     def _choose_allowed(
-        self, work: Logits, position: int, banned: Collection[int], allowed: NDArray[np.bool_]
+        self, work: Logits, spec: DrawSpec, position: int, allowed: NDArray[np.bool_]
     ) -> int:
         """A token from the adjusted logits `work`, of those that are `allowed`."""
         masked = np.where(allowed, work, np.float32(-np.inf))
         best = int(masked.argmax())
         if math.isfinite(masked[best]):
-            return best if self._greedy else self._sample(masked, position, REDRAW)
-        ends = [token for token in banned if allowed[token]]
+            if self._greedy:
+                return best
+            return _sample(masked, spec, uniform(self.seed, position, REDRAW))
+        ends = [token for token in spec.banned if allowed[token]]
         if ends:
             return min(ends)
         raise InvalidParameter(
@@ -191,27 +175,58 @@ class Sampler:
             "Ban fewer tokens with logit_bias, or ask for less in the schema.",
         )
 
-    def _survivors(self, work: Logits, position: int) -> tuple[Indices | None, Pool]:
-        """Ids (ascending; None: the whole vocabulary) and logits of what may be drawn."""
-        params = self.params
-        ids: Indices | None = None
-        pool: Pool = work
-        if 0 < params.top_k < work.size:
-            ids = np.sort(largest(work, params.top_k))
-            pool = work[ids]
-        if pool.size <= _SMALL_POOL:
-            pool = pool.astype(np.float64)
-        if params.typical_p < 1.0:
-            ids, pool = _narrowed(ids, pool, typical(pool, params.typical_p))
-        if params.top_p < 1.0:
-            ids, pool = _narrowed(ids, pool, nucleus(pool, params.top_p))
-        if params.min_p > 0.0:
-            ids, pool = _narrowed(ids, pool, likely(pool, params.min_p))
-        if params.xtc_probability > 0.0 and (
-            uniform(self.seed, position, XTC) < params.xtc_probability
-        ):
-            ids, pool = _narrowed(ids, pool, without_top_choices(pool, params.xtc_threshold))
-        return ids, pool
+
+def _bias_of(params: SamplingParams) -> Sparse | None:
+    if not params.logit_bias:
+        return None
+    ids = np.fromiter(params.logit_bias.keys(), dtype=np.intp)
+    bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
+    return ids, np.where(bias <= _BAN, np.float32(-np.inf), bias)
+
+
+def _adjusted(logits: Logits, spec: DrawSpec) -> Logits:
+    """Bias, penalties and bans, on a copy; `logits` itself where there is nothing to do."""
+    if not spec.adjusts:
+        return logits
+    work = logits.copy()
+    if spec.bias is not None:
+        ids, bias = spec.bias
+        work[ids] += bias
+    if spec.seen is not None:
+        penalise(work, spec.seen, spec.params)
+    if spec.repeated is not None:
+        ids, penalties = spec.repeated
+        work[ids] -= penalties
+    if len(spec.banned):
+        work[np.fromiter(spec.banned, dtype=np.intp, count=len(spec.banned))] = -np.inf
+    return work
+
+
+def _sample(work: Logits, spec: DrawSpec, number: float) -> int:
+    ids, pool = _survivors(work, spec)
+    place = pick(weights_of(pool, spec.params.temperature), number)
+    return place if ids is None else int(ids[place])
+
+
+def _survivors(work: Logits, spec: DrawSpec) -> tuple[Indices | None, Pool]:
+    """Ids (ascending; None: the whole vocabulary) and logits of what may be drawn."""
+    params = spec.params
+    ids: Indices | None = None
+    pool: Pool = work
+    if 0 < params.top_k < work.size:
+        ids = np.sort(largest(work, params.top_k))
+        pool = work[ids]
+    if pool.size <= SMALL_POOL:
+        pool = pool.astype(np.float64)
+    if params.typical_p < 1.0:
+        ids, pool = _narrowed(ids, pool, typical(pool, params.typical_p))
+    if params.top_p < 1.0:
+        ids, pool = _narrowed(ids, pool, nucleus(pool, params.top_p))
+    if params.min_p > 0.0:
+        ids, pool = _narrowed(ids, pool, likely(pool, params.min_p))
+    if spec.is_xtc_active:
+        ids, pool = _narrowed(ids, pool, without_top_choices(pool, params.xtc_threshold))
+    return ids, pool
 
 
 def _narrowed(ids: Indices | None, pool: Pool, kept: Indices) -> tuple[Indices, Pool]:

@@ -359,7 +359,10 @@ class Scheduler:
         assert sequence.slot is not None
         start = sequence.computed
         tokens = sequence.tokens[start : start + count]
-        return Row(sequence.slot, start, tokens, sequence.outputs(count))
+        row = Row(sequence.slot, start, tokens, sequence.outputs(count))
+        if row.outputs and self._info.draws:
+            row.draw = sequence.draw_spec()
+        return row
 
     def _to_the_end(self, sequence: Sequence) -> None:
         """Others come before `sequence` in the next step, where not all have room."""

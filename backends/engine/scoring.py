@@ -13,7 +13,8 @@ from hearth.backends.engine.logprobs import (
     named,
     top_logprobs,
 )
-from hearth.backends.engine.sequence import Clock, Logits, Sequence
+from hearth.backends.engine.runner import Row, StepResult
+from hearth.backends.engine.sequence import Clock, Sequence
 from hearth.backends.errors import InternalError, to_info
 
 Answer = Callable[[Scores | Finished | Failed], None]
@@ -71,10 +72,10 @@ class Scoring(Sequence):
     def tell(self, computed: int) -> None:
         """Nothing to say before the end."""
 
-    def take(self, logits: Logits | None) -> FinishReason | None:
+    def take(self, row: Row, result: StepResult) -> FinishReason | None:
         """Note the log probability of the token that follows each of the computed ones."""
-        for row in logits if logits is not None else ():
-            normaliser = log_normaliser(row)
+        for logits in result.logits[row.slot] if row.outputs else ():
+            normaliser = log_normaliser(logits)
             if not math.isfinite(normaliser):
                 raise InternalError(
                     "The model produced logits that are not finite numbers at position"
@@ -82,9 +83,9 @@ class Scoring(Sequence):
                     "The model file may be damaged: check its sha256, or try another quantization.",
                 )
             token = self._next[len(self._logprobs)]
-            logprob = logprob_of(row, token, normaliser)
+            logprob = logprob_of(logits, token, normaliser)
             if self._top and self._piece is not None:
-                likeliest = top_logprobs(row, self._top, normaliser)
+                likeliest = top_logprobs(logits, self._top, normaliser)
                 self._tokens.append(named(token, logprob, likeliest, self._piece))
             self._logprobs.append(logprob)
         return "stop" if len(self._logprobs) == len(self._next) else None

@@ -10,14 +10,11 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hearth.backends.contract import Event, FinishReason, RequestState, RequestStats
-from hearth.backends.engine.runner import SavedState
+from hearth.backends.engine.draw_spec import DrawSpec
+from hearth.backends.engine.runner import Row, SavedState, StepResult
 
 Emit = Callable[[Event], None]
-Logits = NDArray[np.float32]
 
 
 @dataclass(slots=True)
@@ -142,6 +139,10 @@ class Sequence(ABC):
     def outputs(self, count: int) -> int:
         """After how many of the last of the next `count` tokens it needs logits."""
 
+    def draw_spec(self) -> DrawSpec | None:
+        """How the next token would be drawn; None where none is."""
+        return None
+
     @abstractmethod
     def tell(self, computed: int) -> None:
         """`computed` of its tokens are there now."""
@@ -151,12 +152,9 @@ class Sequence(ABC):
         """It runs for the first time."""
 
     @abstractmethod
-    def take(self, logits: Logits | None) -> FinishReason | None:
-        """A step has computed tokens of it (`computed` counts them); returns why it ends now, or
-        None.
-
-        Args:
-            logits: [outputs, V] that `outputs` asked for; None where it asked for none.
+    def take(self, row: Row, result: StepResult) -> FinishReason | None:
+        """A step has computed `row` of it (`computed` counts its tokens); returns why it ends now,
+        or None.
         """
 
     @abstractmethod

@@ -17,7 +17,7 @@ from hearth.backends.engine.selection import Indices, smallest_cover
 Pool = NDArray[np.floating[Any]]
 
 _DRAW_BLOCK: Final = 512
-_SMALLEST_TEMPERATURE: Final = 2.0**-126
+SMALLEST_TEMPERATURE: Final = 2.0**-126
 
 
 def weights_of(pool: Pool, temperature: float = 1.0) -> Pool:
@@ -29,7 +29,7 @@ def weights_of(pool: Pool, temperature: float = 1.0) -> Pool:
     weights: Pool = pool - pool.max()
     if temperature != 1.0:
         with np.errstate(over="ignore"):  # -inf: the weight is 0
-            weights /= max(temperature, _SMALLEST_TEMPERATURE)
+            weights /= max(temperature, SMALLEST_TEMPERATURE)
     np.exp(weights, out=weights)
     return weights
 
@@ -62,10 +62,11 @@ def without_top_choices(pool: Pool, threshold: float) -> Indices:
     """XTC (p-e-w, text-generation-webui pull request 6335).
 
     Of the candidates with probability `threshold` or more, all but the least likely go (of equals
-    the highest id stays); with fewer than two of them, nothing changes.
+    the highest id stays); with fewer than two of them, nothing changes. What cannot be drawn is no
+    top choice, with a threshold of 0 either.
     """
     weights = weights_of(pool)
-    top = np.flatnonzero(weights >= threshold * weights.sum())
+    top = np.flatnonzero((weights >= threshold * weights.sum()) & (weights > 0))
     if top.size < 2:
         return np.arange(pool.size)
     order = np.argsort(-pool[top], kind="stable")

@@ -1,7 +1,4 @@
-"""Which values a request may carry: one table of fields, and the check that all requests pass.
-
-The command line makes its flags from the table, the endpoint its schema and its documentation.
-"""
+"""The check that all requests pass, before any model work. `fields` has the ranges of numbers."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ from typing import Final, get_args
 
 from hearth.backends.contract import Constraint, ConstraintKind, Pooling, Request, SamplingParams
 from hearth.backends.engine.checks import (
-    MOST_TOKENS,
-    Field,
     check_flag,
     check_list,
     check_number,
@@ -23,6 +18,7 @@ from hearth.backends.engine.checks import (
     empty,
     wrong_type,
 )
+from hearth.backends.engine.fields import MOST_TOP, REQUEST_FIELDS, SAMPLING_FIELDS, Field
 from hearth.backends.engine.validate_chat import (
     MOST_MESSAGES,
     MOST_TOOLS,
@@ -43,11 +39,8 @@ __all__ = [
     "MOST_STOPS",
     "MOST_TEXTS",
     "MOST_TOOLS",
-    "REQUEST_FIELDS",
-    "SAMPLING_FIELDS",
     "TEMPLATE_VALUES",
     "TOOL_NAME",
-    "Field",
     "TemplateValue",
     "validate",
     "validate_embed",
@@ -62,40 +55,8 @@ LARGEST_BIAS: Final = 100.0
 MOST_BREAKERS: Final = 64
 LONGEST_BREAKER_BYTES: Final = 256
 LONGEST_SESSION_BYTES: Final = 256
-MOST_TOP: Final = 20
 MOST_TEXTS: Final = 2048
 """Texts of one call for vectors or ranks."""
-
-SAMPLING_FIELDS: Final = (
-    Field("temperature", "float", 0, 10, "higher is more varied; 0 takes the likeliest token"),
-    Field("top_k", "int", 0, MOST_TOKENS, "keep the k likeliest tokens; 0 is off"),
-    Field("top_p", "float", 0, 1, "keep the likeliest tokens that reach p; 1 is off", True),
-    Field("min_p", "float", 0, 1, "drop tokens below this share of the likeliest; 0 is off"),
-    Field("typical_p", "float", 0, 1, "keep the most typical tokens that reach p; 1 is off", True),
-    Field("repetition_penalty", "float", 0, 10, "makes said tokens less likely; 1 is off", True),
-    Field("repetition_window", "int", -1, MOST_TOKENS, "tokens to look back; -1 all, 0 none"),
-    Field("frequency_penalty", "float", -2, 2, "subtracted for each occurrence of a token"),
-    Field("presence_penalty", "float", -2, 2, "subtracted once for a token that occurs"),
-    Field("dry_multiplier", "float", 0, 100, "DRY: penalty for a repeated run; 0 is off"),
-    Field("dry_base", "float", 1, 10, "DRY: growth of the penalty for each token of the run"),
-    Field("dry_allowed_length", "int", 1, MOST_TOKENS, "DRY: shorter runs are free"),
-    Field("dry_window", "int", -1, MOST_TOKENS, "DRY: tokens to look back; -1 all, 0 none"),
-    Field("xtc_probability", "float", 0, 1, "XTC: chance to drop the top choices; 0 is off"),
-    Field("xtc_threshold", "float", 0, 1, "XTC: probability that makes a token a top choice"),
-    Field("seed", "int", 0, 2**64 - 1, "same seed, same text", optional=True),
-    Field(
-        "logprobs", "int", 0, MOST_TOP, "log probabilities of the n likeliest tokens", optional=True
-    ),
-)
-"""The numbers of `SamplingParams`."""
-
-REQUEST_FIELDS: Final = (
-    Field("max_tokens", "int", 1, MOST_TOKENS, "at most this many new tokens", optional=True),
-    Field("min_tokens", "int", 0, MOST_TOKENS, "do not end before this many new tokens"),
-    Field("n", "int", 1, 16, "answers to the same prompt"),
-    Field("priority", "int", -100, 100, "higher goes first among those that wait"),
-)
-"""The numbers of `Request`."""
 
 
 def validate(request: Request, vocab_size: int | None) -> None:

@@ -9,7 +9,6 @@ from typing import Any, Final, Literal, get_args
 
 from hearth.backends.contract import Message, Request, Role, Tool, ToolCall, ToolChoice
 from hearth.backends.engine.checks import (
-    Field,
     check_flag,
     check_list,
     check_number,
@@ -20,6 +19,7 @@ from hearth.backends.engine.checks import (
     empty,
     wrong_type,
 )
+from hearth.backends.engine.fields import Field
 from hearth.backends.errors import ConflictingParameters, InvalidParameter, LimitExceeded
 from hearth.backends.text.output.rules import check_schema
 

@@ -49,6 +49,8 @@ class NativePlan:
     is_fused: bool
     """Attention may use the device's fused kernels."""
     deterministic: bool
+    draws: bool
+    """Tokens are drawn on the device, and logits stay there."""
     notices: tuple[str, ...] = ()
 
 
@@ -144,6 +146,8 @@ def plan_memory(
         kv_bytes_per_token=token,
         is_fused=settings.flash_attention is not False,
         deterministic=settings.deterministic,
+        # Sums of the device may depend on how many rows there are, so log probabilities would.
+        draws=device.type != "cpu" and not settings.deterministic,
         notices=_notices(settings, config, context, wanted, is_budget=allowed < fits),
     )
 

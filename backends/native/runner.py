@@ -18,6 +18,7 @@ from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.embedder import Embedder
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.outputs import step_result
 from hearth.backends.native.paged_attention import PagedAttention, PagedRow
 from hearth.backends.native.paging.cache import PagedCache
 from hearth.backends.native.paging.store import GroupSpec
@@ -92,6 +93,7 @@ class NativeRunner:
             end_ids=end_ids,
             keeps_past=decoder.config.groups == (None,),
             embedding_width=decoder.config.width,
+            draws=plan.draws,
         )
 
     @property
@@ -131,7 +133,7 @@ class NativeRunner:
             for row in rows:
                 extended.append(row)
                 self._cache.extend(row.slot, len(row.tokens))
-            outputs = self._forward(rows, tokens)
+            result = self._forward(rows, tokens)
         except BaseException as error:
             for row in extended:
                 self._cache.undo(row.slot)
@@ -146,7 +148,7 @@ class NativeRunner:
             raise
         for row in rows:
             self._cache.computed(row.slot, row.tokens)
-        return StepResult(outputs)
+        return result
 
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
         """See the protocol, and `Embedder.embed` for more."""
@@ -172,7 +174,7 @@ class NativeRunner:
         on_close, self._on_close = self._on_close, _nothing
         on_close()
 
-    def _forward(self, rows: Sequence[Row], tokens: Tensor) -> dict[int, NDArray[np.float32]]:
+    def _forward(self, rows: Sequence[Row], tokens: Tensor) -> StepResult:
         device = self._plan.device
         self._use_threads(self._batch_threads if len(tokens) > len(rows) else self._threads)
         positions = torch.cat(
@@ -201,17 +203,10 @@ class NativeRunner:
             end += len(row.tokens)
             wanted += range(end - row.outputs, end)
         if not wanted:
-            return {}
+            return StepResult({})
         if len(wanted) < len(hidden):
             hidden = hidden[torch.tensor(wanted, device=device)]
-        logits = self._decoder.logits(hidden).cpu().numpy()
-        found: dict[int, NDArray[np.float32]] = {}
-        at = 0
-        for row in rows:
-            if row.outputs:
-                found[row.slot] = logits[at : at + row.outputs]
-                at += row.outputs
-        return found
+        return step_result(rows, self._decoder.logits(hidden), draws=self._plan.draws)
 
     def _use_threads(self, count: int) -> None:
         """PyTorch's number of threads belongs to the thread that calls it, which is the engine's

@@ -3,8 +3,9 @@
 import pytest
 
 from hearth.backends.contract import Finished, SamplingParams, Tool, ToolCallPart
+from hearth.backends.engine.draw_spec import Drawn
 from hearth.backends.engine.generation import Generation, Limits
-from hearth.backends.engine.sampler import Drawn, Sampler
+from hearth.backends.engine.sampler import Sampler
 from hearth.backends.text.output.families import format_of
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "sea"}}'

@@ -49,10 +49,10 @@ def test_runs_equal_the_reference(prompt, said, breakers, window, allowed):
 
 def test_penalty_grows_with_the_run():
     params = SamplingParams(dry_multiplier=0.5, dry_base=2.0, dry_allowed_length=2)
-    logits = np.zeros(10, dtype=np.float32)
-    RepeatedRuns(-1, frozenset(), [1, 2, 3, 4, 9, 1, 2, 3]).apply(logits, params)
-    assert logits[4] == -0.5 * 2.0 ** (3 - 2)
-    assert np.count_nonzero(logits) == 1
+    runs = RepeatedRuns(-1, frozenset(), [1, 2, 3, 4, 9, 1, 2, 3])
+    ids, penalties = runs.penalties(params)
+    assert (ids.tolist(), penalties.tolist()) == ([4], [0.5 * 2.0 ** (3 - 2)])
+    assert RepeatedRuns(-1, frozenset(), [1, 2, 3]).penalties(params) is None
 
 
 def test_a_breaker_ends_the_run():
@@ -62,12 +62,12 @@ def test_a_breaker_ends_the_run():
     assert RepeatedRuns(-1, {4}, text).run_lengths(2) == {}
 
 
-def test_a_very_long_run_leaves_finite_logits():
+def test_the_penalty_of_a_very_long_run_is_finite():
     params = SamplingParams(dry_multiplier=100.0, dry_base=10.0)
-    logits = np.zeros(3, dtype=np.float32)
-    RepeatedRuns(-1, frozenset(), [1] * 5000).apply(logits, params)
-    assert np.isfinite(logits).all()
-    assert logits[1] < -1e29
+    ids, penalties = RepeatedRuns(-1, frozenset(), [1] * 5000).penalties(params)
+    assert ids.tolist() == [1]
+    assert penalties.dtype == np.float32
+    assert 1e29 < penalties[0] < np.inf
 
 
 class Letters:

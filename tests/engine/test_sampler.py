@@ -76,6 +76,13 @@ def test_xtc_removes_all_top_choices_but_the_least_likely():
     assert reachable(EIGHT, xtc_probability=0.0, xtc_threshold=0.15) == set(range(8))
 
 
+def test_xtc_never_brings_back_what_is_banned():
+    everything = {"xtc_probability": 1.0, "xtc_threshold": 0.0}
+    assert reachable(EIGHT, logit_bias={7: -100.0}, **everything) == {6}
+    # Probabilities that round to nothing are no top choices either.
+    assert reachable(EIGHT - 1e9 * np.float32([0, 1, 1, 1, 0, 0, 1, 1]), **everything) == {5}
+
+
 def test_a_tiny_temperature_is_greedy_and_stays_finite():
     for temperature in (1e-3, 1e-30, 5e-324):
         assert reachable(EIGHT, temperature=temperature) == {0}

@@ -6,11 +6,9 @@ from dataclasses import fields, replace
 import pytest
 
 from hearth.backends.contract import Constraint, Message, Request, SamplingParams
+from hearth.backends.engine.fields import REQUEST_FIELDS, SAMPLING_FIELDS, Field
 from hearth.backends.engine.validate import (
     LONGEST_STOP_BYTES,
-    REQUEST_FIELDS,
-    SAMPLING_FIELDS,
-    Field,
     validate,
     validate_embed,
     validate_rank,
