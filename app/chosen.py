@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hearth.app.library.local import FoundModel
 from hearth.app.settings import ModelUse, Settings
 from hearth.app.settings_keys import LOADING
-from hearth.backends.contract import ModelSettings, ModelSpec
 from hearth.backends.errors import SettingsError
+from hearth.backends.models import ModelSettings, ModelSpec
 from hearth.backends.remote.errors import RemoteOffline
 from hearth.backends.remote.server import RemoteServer
 

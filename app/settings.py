@@ -19,9 +19,10 @@ from hearth.app import settings_keys as keys
 from hearth.app.nearest import did_you_mean, nearest
 from hearth.app.remotes import REMOTE_KEYS, UNSET_SAMPLING, refuse_loading, remote_server
 from hearth.app.settings_keys import Key, Value
-from hearth.backends.contract import BackendName, HostLimits, ModelSettings, SamplingParams
 from hearth.backends.errors import SettingsError
+from hearth.backends.models import BackendName, HostLimits, ModelSettings
 from hearth.backends.remote.server import RemoteServer
+from hearth.backends.sampling import SamplingParams
 
 # Read elsewhere: paths, error reports, the endpoint, and the Makefile's tools.
 _OWN_VARIABLES = ("HEARTH_HOME", "HEARTH_DEBUG", "HEARTH_API_KEY", "HEARTH_TORCH_INDEX")

@@ -6,20 +6,14 @@ import math
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from hearth.app.sizes import format_size, parse_size
-from hearth.backends.contract import (
-    BackendName,
-    Dtype,
-    KvPool,
-    KvType,
-    ModelSettings,
-    SamplingParams,
-)
-from hearth.backends.engine.validate import REQUEST_FIELDS, SAMPLING_FIELDS, Field
+from hearth.backends.engine.fields import REQUEST_FIELDS, SAMPLING_FIELDS, Field
+from hearth.backends.models import BackendName, Dtype, KvPool, KvType, ModelSettings
+from hearth.backends.sampling import SamplingParams
 
 Value = bool | int | float | str | tuple[str, ...] | dict[int, float] | None
 Kind = Literal["bool", "int", "float", "size", "text", "texts", "paths", "biases"]
@@ -436,7 +430,7 @@ ALL = {key.name: key for key in (*GENERAL, *LOADING, *SAMPLING)}
 def default_of(key: Key) -> Value:
     """What `key` is when nobody sets it: its own default, or that of the contract's field."""
     for defaults in (ModelSettings(), SamplingParams()):
-        if key.target in {field.name for field in fields(defaults)}:
+        if hasattr(defaults, key.target):
             value: Value = getattr(defaults, key.target)
             return value
     return key.default

@@ -1,14 +1,14 @@
 """The error tree of requests, models and workers: declared once, with exit code and HTTP status.
 
-Errors cross process boundaries as `(code, message, hint, data)`; `to_info` and `from_info`
-translate.
+Errors cross process boundaries as `ErrorInfo`; `to_info` and `from_info` translate.
 """
 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass, field
+from typing import Any
 
-from hearth.backends.contract import ErrorInfo
 from hearth.quant.errors import CorruptFile, HearthError, UnsupportedModel
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "ConflictingParameters",
     "CorruptFile",
     "DoesNotFit",
+    "ErrorInfo",
     "HearthError",
     "HostUnreachable",
     "InternalError",
@@ -166,6 +167,16 @@ class InternalError(HearthError):
 
     def __init__(self, message: str, hint: str = "", **data: object) -> None:
         super().__init__(message, hint or "This is a defect in Hearth: please report it.", **data)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """A `HearthError` on its way between processes; `from_info` makes it one again."""
+
+    code: str
+    message: str
+    hint: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
 
 
 @functools.cache

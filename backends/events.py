@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
+
+from hearth.backends.errors import ErrorInfo
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 Channel = Literal["content", "reasoning"]
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorInfo:
-    """A `HearthError` on its way between processes (`backends.errors.from_info` makes it one
-    again).
-    """
-
-    code: str
-    message: str
-    hint: str = ""
-    data: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,8 +209,16 @@ def test_the_first_paint_imports_nothing_that_it_does_not_need() -> None:
     )
     loaded = json.loads(done.stdout)
     late = (
+        "hearth.app.presets",
         "hearth.app.tui.screens.dialogs",
+        "hearth.app.tui.turn",
+        "hearth.app.tui.widgets.message",
         "hearth.backends.client",
+        "hearth.backends.contract",
+        "hearth.backends.engine.validate",
+        "hearth.backends.events",
+        "hearth.backends.loaded",
+        "hearth.backends.requests",
         "httpx2",
         "huggingface_hub",
         "markdown_it",

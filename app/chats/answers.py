@@ -15,7 +15,7 @@ from hearth.app.chats.index import index_message
 from hearth.app.chats.messages import clean_calls, no_message
 from hearth.app.chats.rows import clean, hash_of, numbers_json
 from hearth.app.chats.tree import EndState, Numbers
-from hearth.backends.contract import ToolCall
+from hearth.backends.messages import ToolCall
 
 
 def save(

@@ -12,7 +12,7 @@ from hearth.app.chats.errors import InvalidChat
 from hearth.app.chats.messages import ROLES
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import ChatMessage, Numbers, State, Thread
-from hearth.backends.contract import ToolCall
+from hearth.backends.messages import ToolCall
 
 FORMAT: Final = "hearth.chat"
 VERSION: Final = 1

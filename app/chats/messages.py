@@ -19,7 +19,7 @@ from hearth.app.chats.index import forget_messages, index_message
 from hearth.app.chats.outline import Outline
 from hearth.app.chats.rows import MESSAGE_COLUMNS, calls_json, clean, hash_of, message_of
 from hearth.app.chats.tree import ChatMessage, State
-from hearth.backends.contract import Role, ToolCall
+from hearth.backends.messages import Role, ToolCall
 
 ROLES: Final = get_args(Role)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from hearth.app.chats.errors import InvalidChat
 from hearth.app.chats.tree import ChatMessage, Numbers, Thread
-from hearth.backends.contract import ToolCall
+from hearth.backends.messages import ToolCall
 
 MESSAGE_COLUMNS: Final = (
     "id, parent, role, content, reasoning, tool_calls, created_at, state, finish_reason, error, "

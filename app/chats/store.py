@@ -16,7 +16,7 @@ from hearth.app.chats.rows import clean, numbers_json, settings_json
 from hearth.app.chats.titles import one_line
 from hearth.app.chats.tree import ChatMessage, EndState, Hit, Numbers, Thread
 from hearth.app.chats.writers import Writers
-from hearth.backends.contract import Role, ToolCall
+from hearth.backends.messages import Role, ToolCall
 
 
 class ChatStore:

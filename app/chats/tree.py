@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hearth.backends.contract import Role, ToolCall
+from hearth.backends.messages import Role, ToolCall
 
 State = Literal["complete", "streaming", "stopped", "failed"]
 EndState = Literal["complete", "stopped", "failed"]

@@ -26,8 +26,7 @@ from hearth.app.library.errors import (
     QueueUnreadable,
 )
 from hearth.app.paths import private_folder
-from hearth.backends.contract import ErrorInfo
-from hearth.backends.errors import HearthError, InternalError, to_info
+from hearth.backends.errors import ErrorInfo, HearthError, InternalError, to_info
 from hearth.backends.json_file import write_json
 from hearth.backends.lock import LockFile
 

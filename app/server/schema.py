@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hearth.backends.engine.validate import Field
+from hearth.backends.engine.fields import Field
 from hearth.backends.errors import InvalidParameter, UnsupportedParameter
 
 Json = dict[str, Any]

@@ -6,9 +6,9 @@ import gc
 import importlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
@@ -17,7 +17,6 @@ from textual.screen import Screen
 from textual.worker import WorkerCancelled, WorkerFailed
 
 from hearth.app.library.errors import QueueHeld
-from hearth.app.presets import Presets
 from hearth.app.terminal import safe_text
 from hearth.app.tui.commands import ChatCommands
 from hearth.app.tui.looks import apply_looks
@@ -25,6 +24,9 @@ from hearth.app.tui.services import Services
 from hearth.app.tui.session import Sessions
 from hearth.app.tui.widgets.top_bar import SCREENS, TopBar
 from hearth.backends.errors import HearthError
+
+if TYPE_CHECKING:
+    from hearth.app.presets import Presets
 
 _CLASSES: Final = {
     "chat": ("chat", "ChatScreen"),
@@ -87,8 +89,14 @@ class HearthApp(App[int]):
         """The model that another screen wants to be quantized."""
         self.failure: BaseException | None = None
         """What ended the app, if the user did not."""
-        self.presets = Presets(services.paths.presets_file)
         apply_looks(self, services.settings)
+
+    @cached_property
+    def presets(self) -> Presets:
+        """What chats may begin with."""
+        from hearth.app.presets import Presets
+
+        return Presets(self.services.paths.presets_file)
 
     def on_mount(self) -> None:
         """Go on with the downloads that were left; say which keys clash."""

@@ -12,11 +12,13 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hearth.app.terminal import safe_text
-from hearth.backends.contract import Backend
 from hearth.backends.errors import HearthError
+
+if TYPE_CHECKING:
+    from hearth.backends.contract import Backend
 
 LARGEST_BYTES: Final = 2 << 20
 """Of one file."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hearth.app.chats.export import to_json, to_markdown
 from hearth.app.chats.imports import import_json
-from hearth.app.presets import Preset
 from hearth.app.sizes import format_size
 from hearth.app.tui.attachments import count, expand, in_words
 from hearth.app.tui.commands import Command
@@ -17,6 +16,7 @@ from hearth.app.tui.typed_path import typed_path
 from hearth.backends.errors import HearthError, InvalidParameter
 
 if TYPE_CHECKING:
+    from hearth.app.presets import Preset
     from hearth.app.tui.screens.chat import ChatScreen
     from hearth.app.tui.session import ChatSession
 
@@ -171,6 +171,8 @@ class ChatActions:
 
     def _as_preset(self, name: str) -> Preset:
         """Model, system prompt and settings of the chat that is shown, or of the one to come."""
+        from hearth.app.presets import Preset
+
         session = self._screen.session
         if session is None:
             model, system = str(self._first["model"]), str(self._first["system"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from hearth.backends.contract import Channel, ToolCall
+if TYPE_CHECKING:
+    from hearth.backends.contract import Channel, ToolCall
 
 TurnState = Literal["idle", "loading", "prefill", "generating", "stopping"]
 

@@ -14,10 +14,10 @@ from hearth.app.library.local import Library
 from hearth.app.paths import Paths
 from hearth.app.settings import Layer, Setting, Settings
 from hearth.app.settings_keys import ALL
-from hearth.backends.contract import Backend, HostStats, ModelSpec
 
 if TYPE_CHECKING:
     from hearth.app.library.bandwidth import Bandwidth
+    from hearth.backends.contract import Backend, HostStats, ModelSpec
 
 T = TypeVar("T")
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hearth.app.chats.tree import ChatMessage, Thread
 from hearth.app.tui.happenings import Changed, Happening, Listener, Moved, Noticed, TurnState
-from hearth.app.tui.request import build
 from hearth.app.tui.services import Services
-from hearth.app.tui.turn import Turn
-from hearth.backends.contract import Backend, ModelInfo, Request, ToolCall
 from hearth.backends.errors import Busy, HearthError, InvalidParameter
+
+if TYPE_CHECKING:
+    from hearth.app.tui.turn import Turn
+    from hearth.backends.contract import Backend, ModelInfo, Request, ToolCall
 
 
 @dataclass(slots=True)
@@ -206,6 +207,8 @@ class ChatSession:
 
     async def asking(self, messages: Sequence[ChatMessage]) -> Asking:
         """What would be asked after `messages`, and of which model, which is loaded for it."""
+        from hearth.app.tui.request import build
+
         changes = self.thread.settings.get("set", {})
         chosen = self._services.choose(self.thread.model, changes)
         backend = await self._services.host.backend(chosen.spec)
@@ -232,6 +235,9 @@ class ChatSession:
             parent = messages[-1].id if messages else None
             begun = await self._keep("begin_answer", self.thread.id, parent, self.model)
             await self.refresh()
+        # What a turn needs is imported with the first one, not before the app is drawn.
+        from hearth.app.tui.turn import Turn
+
         self.live = Live(begun.id, begun.content, begun.reasoning, begun.tool_calls)
         self._turn = Turn(self, self._services, list(messages), self.live)
         self._task = asyncio.create_task(self._run(self._turn))

@@ -22,7 +22,7 @@ from hearth.backends.contract import (
     ToolCallPart,
     Usage,
 )
-from hearth.backends.events import ErrorInfo
+from hearth.backends.errors import ErrorInfo
 
 CHAT = "/v1/chat/completions"
 

@@ -16,6 +16,7 @@ from hearth.app.server.schema import (
     Text,
 )
 from hearth.backends.engine import validate
+from hearth.backends.engine.fields import REQUEST_FIELDS, SAMPLING_FIELDS
 
 MODEL: Final = honoured(
     "model",
@@ -63,7 +64,7 @@ def sampling() -> tuple[Parameter, ...]:
     """How tokens are drawn: every number of `SamplingParams`, with the ranges of all front ends."""
     numbers = (
         honoured(field.name, Number.of(field), field.help, "the settings'")
-        for field in validate.SAMPLING_FIELDS
+        for field in SAMPLING_FIELDS
         if field.name not in ("seed", "logprobs")
     )
     breakers = honoured(
@@ -80,7 +81,7 @@ def limits(*names: str) -> tuple[Parameter, ...]:
     defaults = {"n": "1", "min_tokens": "0", "priority": "0", "max_tokens": "the settings'"}
     return tuple(
         honoured(field.name, Number.of(field), field.help, defaults.get(field.name, ""))
-        for field in validate.REQUEST_FIELDS
+        for field in REQUEST_FIELDS
         if field.name in names
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.events import ScreenResume
 from textual.screen import Screen
 
 from hearth.app.terminal import safe_text
@@ -40,6 +41,7 @@ class HearthScreen(Screen[None]):
         # Textual 8.2 takes every new screen for one that missed a change of theme, and reads all
         # styles twice more for it.
         self._css_update_count = self.app._css_update_count
+        self._was_shown = False
 
     @property
     def hearth(self) -> HearthApp:
@@ -68,6 +70,12 @@ class HearthScreen(Screen[None]):
             for begin, name in reversed(self.HORIZONTAL_BREAKPOINTS)
             if self.app.size.width >= begin
         )
+
+    def _on_screen_resume(self, event: ScreenResume) -> None:
+        # Textual reads all styles whenever a screen is shown; the first time, they have just been.
+        if not self._was_shown:
+            event.refresh_styles = False
+        self._was_shown = True
 
     def _compositor_refresh(self) -> None:
         # Textual 8.2 draws while the app starts, or mounts in a batch, and throws that away.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -20,21 +20,23 @@ from hearth.app.tui.happenings import Calls, Changed, Ended, Happening, Moved, N
 from hearth.app.tui.links import host_of
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.session import ChatSession
-from hearth.app.tui.shown import shown_of
-from hearth.app.tui.widgets.answer import AnswerView
 from hearth.app.tui.widgets.context_meter import ContextMeter
-from hearth.app.tui.widgets.message import MessageView, Shown
 from hearth.app.tui.widgets.prompt_box import PromptBox
-from hearth.app.tui.widgets.slab import LinkAsked
 from hearth.app.tui.widgets.thread_list import ThreadList
 from hearth.app.tui.widgets.transcript import Transcript
 from hearth.backends.errors import HearthError
+
+if TYPE_CHECKING:
+    from hearth.app.tui.widgets.answer import AnswerView
+    from hearth.app.tui.widgets.message import MessageView, Shown
+    from hearth.app.tui.widgets.slab import LinkAsked
 
 
 class ChatScreen(HearthScreen):
     """One chat at a time is shown; others go on."""
 
     NAME = "chat"
+    AUTO_FOCUS = "PromptArea"
     DEFAULT_CSS = """
     ChatScreen #chat { height: 1fr; }
     ChatScreen #chat > Vertical { width: 1fr; }
@@ -89,7 +91,6 @@ class ChatScreen(HearthScreen):
         """Open the chat that the app was started with, or an empty one; the list of chats is read
         once there is something to be seen.
         """
-        self.prompt.focus()
         if self.hearth.first_thread:
             await self.told(self.open(self.hearth.first_thread))
         else:
@@ -115,8 +116,7 @@ class ChatScreen(HearthScreen):
         self._leave_session = session.subscribe(self._hear)
         self._fed = ("", 0, 0)
         async with self._syncing:
-            self._note_shown(shown_of(session))
-            await self.transcript.show(self._shown)
+            await self.transcript.show(self._read_shown(session))
         self._show_live()
         self.prompt.set_busy(session.is_busy)
         self.show_meter()
@@ -202,12 +202,17 @@ class ChatScreen(HearthScreen):
             answer.feed(live.content[content:])
         self._fed = (live.id, len(live.content), len(live.reasoning))
 
-    def _note_shown(self, shown: list[Shown]) -> None:
-        """Remember how much of the answer under way `shown` has."""
-        self._shown = shown
-        for one in shown:
+    def _read_shown(self, session: ChatSession) -> list[Shown]:
+        """What is to be shown of `session`; remembers it, and how much of the answer under way it
+        has.
+        """
+        from hearth.app.tui.shown import shown_of
+
+        self._shown = shown_of(session)
+        for one in self._shown:
             if one.state == "streaming" and self._fed[0] != one.id:
                 self._fed = (one.id, len(one.content), len(one.reasoning))
+        return self._shown
 
     def _show_state(self, moved: Moved) -> None:
         session = self.session
@@ -228,8 +233,7 @@ class ChatScreen(HearthScreen):
             session = self.session
             if session is None:
                 return
-            before, now = self._shown, shown_of(session)
-            self._note_shown(now)
+            before, now = self._shown, self._read_shown(session)
             same = 0
             while same < min(len(before), len(now)) and before[same].id == now[same].id:
                 is_live = now[same].state == "streaming"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -14,9 +14,11 @@ from textual.layout import DockArrangeResult
 from textual.message import Message
 from textual.widget import Widget
 
-from hearth.app.tui.widgets.answer import AnswerView
-from hearth.app.tui.widgets.message import MessageView, Shown
 from hearth.app.tui.widgets.window import MOST, Window
+
+if TYPE_CHECKING:
+    from hearth.app.tui.widgets.answer import AnswerView
+    from hearth.app.tui.widgets.message import MessageView, Shown
 
 
 class Transcript(VerticalScroll):
@@ -92,9 +94,8 @@ class Transcript(VerticalScroll):
     def selected(self) -> str | None:
         """The id of the message that has the focus, or holds what has it."""
         focused = self.screen.focused if self.is_attached else None
-        while focused is not None and not isinstance(focused, MessageView):
-            focused = focused.parent if isinstance(focused.parent, Widget) else None
-        return focused.shown.id if focused is not None and self in focused.ancestors else None
+        around = focused.ancestors_with_self if focused is not None else []
+        return next((name for name, view in self._views.items() if view in around), None)
 
     async def show(self, messages: Sequence[Shown]) -> None:
         """Show another chat, from its end."""
@@ -302,6 +303,9 @@ class Transcript(VerticalScroll):
 
     async def _view(self, shown: Shown) -> MessageView:
         """The view of a message that will be mounted; a streaming one goes on with its text."""
+        # How messages look is imported with the first one, not before the app is drawn.
+        from hearth.app.tui.widgets.message import MessageView
+
         live = self._live.get(shown.id)
         if live is not None:
             shown = replace(shown, content=live.content, reasoning=live.reasoning)

@@ -1,0 +1,128 @@
+"""What is loaded now, and what it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RequestState = Literal["queued", "prefill", "decoding"]
+Capability = Literal["chat", "tools", "thinking", "infill", "embed", "rank"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A loaded model, as measured or read from it; nothing here is a guess."""
+
+    name: str
+    path: str
+    backend: str
+    backend_version: str
+    architecture: str
+    quantization: str
+    parameters: int
+    size_bytes: int
+    context: int
+    """Tokens a sequence may hold here."""
+    trained_context: int
+    vocab_size: int
+    kv_bytes_per_token: int
+    kv_type: str
+    threads: int
+    batch_threads: int
+    gpu_layers: int
+    load_s: float
+    has_chat_template: bool
+    template_sha256: str
+    notices: tuple[str, ...] = ()
+    """Things the user should know, e.g. that the library runs in a slower mode, and why."""
+    capabilities: tuple[Capability, ...] = ()
+    """What it can do, by its template, its vocabulary and its runner."""
+    max_sessions: int = 0
+    max_batch_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """One request that an engine runs, or that waits for it; several choices count together."""
+
+    id: int
+    """What the host calls it in the worker that runs it; see `wire.EndRequest`."""
+    session: str
+    state: RequestState
+    prompt_tokens: int = 0
+    """0: it is not prepared yet."""
+    computed_tokens: int = 0
+    """Tokens of it that are in the key-value memory."""
+    cached_tokens: int = 0
+    """Prompt tokens that were found and not computed."""
+    generated_tokens: int = 0
+    tok_per_s: float = 0.0
+    """Since its first token; 0 before the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """What an engine does now, and has done since it was loaded. Tokens of memory count once,
+    however many sequences share them.
+    """
+
+    running: int
+    waiting: int
+    pool_tokens: int
+    """Most tokens that the key-value memory may hold."""
+    allocated_tokens: int
+    """What it has memory for now."""
+    live_tokens: int
+    """Held by running sequences."""
+    kept_tokens: int
+    """Held by nobody who runs, to be found again as prefixes."""
+    kept_prefixes: int
+    kv_bytes_per_token: int
+    computed_tokens: int = 0
+    """Prompt and generated tokens that went through the model."""
+    cached_tokens: int = 0
+    """Prompt tokens that did not have to, because they were found."""
+    generated_tokens: int = 0
+    steps: int = 0
+    rows: int = 0
+    """Sequences that had a part in a step, over all steps: `rows / steps` ran together."""
+    preemptions: int = 0
+    pinned_tokens: int = 0
+    """Of those kept: those that must stay for a while (`Message.keep_s`)."""
+    shelved_tokens: int = 0
+    """Of prefixes that are kept outside the key-value memory, where those who run do not pay for
+    them; a shared one counts each time."""
+    shelved_prefixes: int = 0
+    requests: tuple[RequestStats, ...] = ()
+    """Those that run, then those that wait; the first 256."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """One loaded model, as `hearth ps` shows it."""
+
+    name: str
+    path: str
+    pid: int
+    """0: it is not loaded yet, because others must make way for it."""
+    running: int
+    waiting: int
+    restarts: int
+    idle_s: float
+    info: ModelInfo | None = None
+    engine: EngineStats | None = None
+    """None while it is loading, or where it does not answer at once."""
+    keep_alive_s: float | None = None
+    """Unloaded after so many idle seconds; negative: never; None: not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostStats:
+    """The host process and what it runs."""
+
+    pid: int
+    version: str
+    started_at: float
+    """Unix time."""
+    clients: int
+    workers: tuple[WorkerStats, ...] = ()

@@ -1,0 +1,83 @@
+"""What is asked of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hearth.backends.messages import Message
+from hearth.backends.sampling import SamplingParams
+
+Pooling = Literal["model", "mean", "last", "cls"]
+ToolChoice = Literal["auto", "none", "required"]
+ConstraintKind = Literal["json", "json_schema", "regex", "choice"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may ask to be called."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """JSON schema of the arguments; empty: none are declared."""
+    strict: bool = False
+    """Arguments must follow the schema: what would not is never drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the answer must look like, from its first character (after the reasoning, where a model
+    thinks) to its last.
+    """
+
+    kind: ConstraintKind
+    source: str = ""
+    """json_schema: the schema as JSON. regex: the pattern. choice: a JSON list of texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What somebody asked: exactly one of `messages`, `text` and `token_ids`.
+
+    `messages` go through the chat template; `text` is completed as it stands (special tokens in it
+    are plain text); `token_ids` are used unchanged.
+    """
+
+    messages: tuple[Message, ...] | None = None
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    sampling: SamplingParams = SamplingParams()
+    max_tokens: int | None = None
+    """At most this many new tokens; None: until the model ends or the context is full."""
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+    """Generation ends before the first of these; they are never part of the text."""
+    n: int = 1
+    """Answers to the same prompt, in [1, 16]; the prompt is computed once. Choice 0 draws with
+    `sampling.seed`, the others with seeds made from it.
+    """
+    priority: int = 0
+    """In [-100, 100]. Higher goes first among those that wait, and may put lower ones aside."""
+    session: str = ""
+    """Whom the request is for: sessions take turns where requests must wait. Empty: the front end
+    that sent it.
+    """
+    constraint: Constraint | None = None
+    tools: tuple[Tool, ...] = ()
+    """Only with `messages`."""
+    tool_choice: ToolChoice = "auto"
+    """none: the tools are not shown to the model. required: the answer is a call of one."""
+    forced_tool: str = ""
+    """With `tool_choice` "required": the tool that must be called."""
+    parallel_tool_calls: bool = True
+    """False: one call at most."""
+    template_values: dict[str, Any] = field(default_factory=dict)
+    """Further variables of the chat template, such as {"enable_thinking": False}; JSON values."""
+    continue_last: bool = False
+    """The last message is the assistant's, and the answer goes on from its end."""
+    suffix: str | None = None
+    """With `text`: what comes after the text to be found (infill)."""
+    reuse_prefix: bool = True
+    """False: compute the whole prompt, also what is known from earlier ones."""
