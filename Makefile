@@ -9,10 +9,10 @@ GPU_BENCHMARKS := $(wildcard benchmarks/*_cuda.py)
 BENCHMARKS := $(filter-out $(GPU_BENCHMARKS),$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test slow check serve bench gpu forms setup pins clean again
+.PHONY: help chat test slow check serve bench gpu forms vocabularies setup pins clean again
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 20
 
 chat: $(READY) ## talk to the bundled model
 	@$(BIN)/hearth
@@ -44,6 +44,9 @@ gpu: $(LINKS) ## CUDA tests and benchmarks, with PYTHON's own torch
 
 forms: $(READY) ## the bundled models as f32 and quantised files, in build/guide
 	@$(BIN)/python tools/guide_forms.py
+
+vocabularies: $(READY) ## llama.cpp's own, without which the tests of tokenizers and templates skip
+	@$(BIN)/python tools/vocabularies.py
 
 setup: ## make .venv again, after CMAKE_ARGS, CC or CFLAGS changed
 	@$(PYTHON) tools/setup_env.py

@@ -2,7 +2,7 @@
 
 llama.cpp's own vocabulary-only files travel in the source package of llama-cpp-python, with vectors
 to test tokenizers by and chat templates; they are unpacked from there into the user's cache folder
-once, by `python tools/vocabularies.py` or when one is asked for.
+once, by `make vocabularies` or when one is asked for.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _MEMBER = re.compile(
 )
 TREE_VARIABLE = "LLAMA_CPP_MODELS"
 """Names a folder `models` of llama.cpp's sources."""
+_PATIENCE = ("--disable-pip-version-check", "--retries=1", "--timeout=15")
+"""Where no network is, that is said soon: whoever asked goes on without."""
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -208,13 +210,18 @@ def found_tree() -> Path | None:
 
 
 def main() -> None:
-    """Unpack the package of the pinned version, downloaded where it is not there yet."""
+    """Unpack the package of the pinned version, downloaded where it is not there yet. Ends with 1
+    and a line that says so where it cannot be had.
+    """
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--sdist", type=Path, help="a downloaded source package to take them from")
     sdist = parser.parse_args().sdist
     folder = _cache_folder(pinned_version())
     if not folder.is_dir():
-        _unpack_pinned(sdist, folder)
+        try:
+            _unpack_pinned(sdist, folder)
+        except subprocess.CalledProcessError:
+            sys.exit(f"{PACKAGE} {pinned_version()} could not be downloaded; pip says why above.")
     print(f"{len(list(folder.glob('*.gguf')))} vocabularies are in {folder}")
 
 
@@ -239,8 +246,9 @@ def _download(version: str, folder: Path) -> Path:
     Only this package is asked for as source: its build backend, which pip runs for the metadata,
     may come as a wheel.
     """
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", PACKAGE]
-    subprocess.run([*command, f"--dest={folder}", f"{PACKAGE}=={version}"], check=True)
+    command = [sys.executable, "-m", "pip", "--quiet", *_PATIENCE, "download", "--no-deps"]
+    source = ["--no-binary", PACKAGE, f"--dest={folder}", f"{PACKAGE}=={version}"]
+    subprocess.run([*command, *source], check=True)
     return next(folder.glob("*.tar.gz"))
 
 

@@ -115,7 +115,7 @@ def _open_folder(folder: Path) -> _Source:
     fields = read_fields(folder / _CONFIG)
     family = family_of_hf(fields.text("model_type"), fields.texts("architectures"))
     config = family.from_hf(fields)
-    tokenizer = vocabularies.open_folder(folder)
+    tokenizer = vocabularies.open_folder(folder, rows=config.vocab_size)
     defaults = read_generation_defaults(folder)
     file = SafetensorsFolder(folder)
     return _Source(

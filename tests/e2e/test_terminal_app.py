@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +19,12 @@ from gguf_builder import tiny_llama, tiny_vocabulary
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import ChatMessage
 from hearth.app.paths import find_paths
+from tiny_folders import tiny_folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals here")
 
 ESCAPE, ALT_DOWN, ALT_UP, CTRL_N, CTRL_F = "\x1b", "\x1b[1;3B", "\x1b[1;3A", "\x0e", "\x06"
-ENDLESS = "endless.gguf"
+ENDLESS = "endless"
 NO_END = {"HEARTH_LOGIT_BIAS": f"{tiny_vocabulary().id_of('<|end|>')}=-100"}
 
 
@@ -33,7 +36,13 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def endless(tmp_path: Path) -> str:
     """A model that does not end by itself: random weights, and a long context."""
-    return str(tiny_llama(tmp_path / ENDLESS, context=32768))
+    return str(tiny_llama(tmp_path / f"{ENDLESS}.gguf", context=32768))
+
+
+@pytest.fixture
+def endless_folder(tmp_path: Path) -> str:
+    """The same as a folder of safetensors."""
+    return str(tiny_folder("qwen3", tmp_path / ENDLESS, max_position_embeddings=32768))
 
 
 def opened(home: Path, *arguments: str) -> AppTerminal:
@@ -67,6 +76,15 @@ def said(home: Path, title: str) -> str:
     """What was answered so far in the chat with this title."""
     found = messages(home, title)
     return found[-1].content if found and found[-1].role == "assistant" else ""
+
+
+def backends(home: Path) -> dict[str, str]:
+    """What runs each loaded model."""
+    command = [sys.executable, "-m", "hearth.app.cli.main", "ps", "--json"]
+    environ = {**os.environ, "HEARTH_HOME": str(home)}
+    done = subprocess.run(command, env=environ, capture_output=True, timeout=60, check=True)
+    workers = json.loads(done.stdout)["workers"]
+    return {worker["name"]: worker["info"]["backend"] for worker in workers}
 
 
 def processes(home: Path, module: str) -> list[psutil.Process]:
@@ -129,6 +147,27 @@ def test_stopped_with_escape_the_text_stays(home: Path, endless: str) -> None:
         kept = said(home, "hello")
         assert app.leave() == 0
     assert said(home, "hello") == kept
+
+
+def test_a_folder_on_the_native_backend_is_asked_and_stopped(
+    home: Path, endless_folder: str
+) -> None:
+    with opened(home, "chat", endless_folder, "--backend", "native") as app:
+        app.say("hello")
+        app.until(lambda: said(home, "hello"))
+        first = len(said(home, "hello"))
+        app.until(lambda: len(said(home, "hello")) > first)
+        assert backends(home) == {ENDLESS: "native"}
+        app.type(ESCAPE)
+        app.until_shown("Stopped.")
+        assert messages(home, "hello")[-1].state == "stopped"
+        app.say("/set max_tokens 5")
+        app.say("again")
+        app.until_shown("limit of tokens")
+        last = messages(home, "hello")[-1]
+        assert (last.state, last.finish_reason) == ("complete", "length")
+        assert app.leave() == 0
+        app.check_left()
 
 
 def test_two_chats_answer_while_one_looks_from_one_to_the_other(home: Path, endless: str) -> None:

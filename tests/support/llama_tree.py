@@ -18,7 +18,7 @@ from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
 
 _SEPARATOR = "\n__ggml_vocab_test__\n"
 MISSING = (
-    "llama.cpp's vocabularies are not here: run `python tools/vocabularies.py`, or name a folder "
+    "llama.cpp's vocabularies are not here: run `make vocabularies`, or name a folder "
     f"of its sources in {vocabularies.TREE_VARIABLE}"
 )
 

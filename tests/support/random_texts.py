@@ -66,6 +66,13 @@ class RandomTexts:
             draw.choice(draw.choice(self._scripts)) for _ in range(draw.randint(1, most))
         )
 
+    def code_points(self, most: int = 24) -> str:
+        """Any code points at all, of which most are no characters yet; no surrogates."""
+        draw = self._random
+        # There are 2,048 surrogates, before U+E000.
+        drawn = (draw.randrange(0x110000 - 2048) for _ in range(draw.randint(1, most)))
+        return "".join(chr(code if code < 0xD800 else code + 2048) for code in drawn)
+
     def mixed(self, prose: str, specials: Sequence[str]) -> str:
         """Words, runs of spaces, odd characters, pieces of `prose`, and some of `specials`."""
         draw = self._random

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -38,12 +38,16 @@ class Served:
         family: the host and its first workers.
     """
 
-    def __init__(self, home: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, home: Path, settings: Mapping[str, str], options: Sequence[str]) -> None:
         self.environ = {**os.environ, "HEARTH_HOME": str(home), **settings}
         self.environ.pop("HEARTH_API_KEY", None)
         command = [sys.executable, "-m", "hearth.app.cli.main", "serve", "guide", "--port", "0"]
         self.process = subprocess.Popen(
-            command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, *options],
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
@@ -100,21 +104,24 @@ class Served:
 
 @contextmanager
 def served(
-    settings: Mapping[str, str] | None = None, models: Mapping[str, Path] | None = None
+    settings: Mapping[str, str] | None = None,
+    models: Mapping[str, Path] | None = None,
+    options: Sequence[str] = (),
 ) -> Iterator[Served]:
     """A server in a home of its own, `guide` loaded; all its processes are gone afterwards, and it
     ends well.
 
     Args:
         settings: `HEARTH_*` variables.
-        models: files of the library, by the names that requests give them.
+        models: files and folders of the library, by the names that requests give them.
+        options: of `hearth serve`.
     """
     with tempfile.TemporaryDirectory(prefix="hearth-") as home:
         library = find_paths({"HEARTH_HOME": home}).models
         library.mkdir(parents=True)
         for name, path in (models or {}).items():
-            (library / f"{name}.gguf").symlink_to(path)
-        one = Served(Path(home), settings or {})
+            (library / (name if path.is_dir() else f"{name}.gguf")).symlink_to(path)
+        one = Served(Path(home), settings or {}, options)
         try:
             yield one
         finally:

@@ -27,8 +27,13 @@ class JsonTokenizer:
     whether special tokens are recognised, is set under a lock.
     """
 
-    def __init__(self, tokenizer: Tokenizer, settings: FolderSettings) -> None:
-        """Takes `tokenizer` over: adds what `settings` name to it."""
+    def __init__(self, tokenizer: Tokenizer, settings: FolderSettings, *, rows: int = 0) -> None:
+        """Takes `tokenizer` over: adds what `settings` name to it.
+
+        Args:
+            rows: of the model's output, which may be more than there are tokens (Qwen's are a
+                multiple of 128): the ids of further ones stand for nothing.
+        """
         self._lock = threading.Lock()
         self._tokenizer = tokenizer
         tokenizer.no_truncation()
@@ -49,7 +54,8 @@ class JsonTokenizer:
         self._unspoken -= self._special.written
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         rules = piece_rules(tokenizer)
-        self._pieces: list[bytes] = [b""] * (max(vocabulary.values(), default=-1) + 1)
+        count = max(rows, max(vocabulary.values(), default=-1) + 1)
+        self._pieces: list[bytes] = [b""] * count
         for text, ident in vocabulary.items():
             self._pieces[ident] = text.encode() if ident in added else rules.piece(text)
         self._control_tokens = MappingProxyType(

@@ -26,8 +26,11 @@ def open_gguf(file: GgufFile) -> GgufTokenizer:
     return GgufTokenizer(read_vocabulary(file))
 
 
-def open_folder(folder: Path) -> JsonTokenizer:
+def open_folder(folder: Path, *, rows: int = 0) -> JsonTokenizer:
     """The tokenizer of a folder of safetensors.
+
+    Args:
+        rows: of the model's output, each of which has an id.
 
     Raises:
         UnsupportedModel: it has no `tokenizer.json`, only a vocabulary in another format.
@@ -45,4 +48,4 @@ def open_folder(folder: Path) -> JsonTokenizer:
             "Download the model's tokenizer.json into the folder, or write one with transformers: "
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
         )
-    return JsonTokenizer(read_tokenizer(path), read_settings(folder))
+    return JsonTokenizer(read_tokenizer(path), read_settings(folder), rows=rows)

@@ -185,6 +185,17 @@ def test_tokens_that_other_files_add_get_their_ids(tmp_path: Path) -> None:
         open_folder(folder)
 
 
+def test_ids_of_rows_that_no_token_names_stand_for_nothing(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, byte_level())
+    named = open_folder(folder).vocab_size
+    tokenizer = open_folder(folder, rows=named + 50)
+    assert tokenizer.vocab_size == named + 50 and open_folder(folder, rows=3).vocab_size == named
+    (first,) = tokenizer.encode("a", special=False, add_bos=False)
+    assert tokenizer.decode([first, named, named + 49, first]) == "aa"
+    with pytest.raises(InvalidParameter, match="not in the vocabulary"):
+        tokenizer.piece(named + 50)
+
+
 def test_threads_may_tokenize_together(lossless: list[JsonTokenizer]) -> None:
     tokenizer = lossless[0]
     text = "<|im_start|>a model" * 20
