@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.cli.state import State
@@ -26,6 +27,9 @@ from hearth.backends.logs import open_log
 
 if TYPE_CHECKING:
     from hearth.app.library.bandwidth import Bandwidth
+
+_LOOK_S: Final = 1.0
+"""How often the terminal is looked for."""
 
 
 def open_app(state: State, model: str, flags: Layer) -> int:
@@ -89,8 +93,11 @@ async def _run(app: HearthApp, host: HostConnection) -> int:
 @contextmanager
 def left_on_signals(app: HearthApp) -> Iterator[None]:
     """SIGTERM and SIGHUP let the user's terminal and chats be as when the user leaves; the exit
-    code tells which it was.
+    code tells which it was. A terminal that is gone counts as SIGHUP: not everybody gets one.
     """
+    if sys.platform == "win32":
+        yield
+        return
     loop = asyncio.get_running_loop()
     leaving: set[asyncio.Task[None]] = set()
 
@@ -101,13 +108,29 @@ def left_on_signals(app: HearthApp) -> Iterator[None]:
     def begin(number: int) -> None:
         leaving.add(loop.create_task(leave(number)))
 
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal timer
+        if _is_gone(0):
+            begin(signal.SIGHUP)
+        else:
+            timer = loop.call_later(_LOOK_S, look)
+
     with ExitStack() as after:
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)
-            if number is not None and sys.platform != "win32":
-                loop.add_signal_handler(number, begin, int(number))
-                after.callback(loop.remove_signal_handler, number)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, begin, int(number))
+            after.callback(loop.remove_signal_handler, number)
+        timer = loop.call_later(_LOOK_S, look)
+        after.callback(lambda: timer.cancel())
         yield
+
+
+def _is_gone(terminal: int) -> bool:
+    """Whether nobody holds the other end any more. Textual would read nothing from it for ever."""
+    poll = select.poll()
+    poll.register(terminal, 0)
+    return any(events & (select.POLLHUP | select.POLLNVAL) for _, events in poll.poll(0))
 
 
 @contextmanager

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import app_over_script
 from drawn import ALTERNATE_OFF, AppTerminal, kinds
 from payloads import MARKDOWN_PAYLOADS, PAYLOADS
+from terminals import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals here")
 
@@ -95,6 +97,26 @@ def test_a_signal_leaves_the_terminal_as_it_was(tmp_path: Path, number: signal.S
         opened.type("\x1b[1;3B")  # alt+down
         opened.until_shown("Half an")
         opened.leave()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="setsid")
+def test_a_terminal_that_goes_away_without_a_signal_ends_the_app(tmp_path: Path) -> None:
+    script = {"answers": [[{"prompt_tokens": 3}, {"text": "Half an"}, {"wait": True}]]}
+    file = tmp_path / "home.json"
+    file.write_text(json.dumps(script))
+    env = {"HEARTH_HOME": str(tmp_path / "home")}
+    program = [str(Path(app_over_script.__file__))]
+    apart = AppTerminal([str(file)], env, program=program, wrapper=["setsid", "--wait"])
+    with apart as opened:
+        opened.until_ready()
+        opened.say("first")
+        opened.until_shown("Half an")
+        (process,) = psutil.Process(opened.pid).children()
+    process.wait(timeout=PATIENCE_S)
+    with app(tmp_path, {}) as again:
+        again.until_ready()
+        again.until_shown("first")
+        again.leave()
 
 
 def test_an_error_of_the_app_itself_is_said_on_the_normal_screen(tmp_path: Path) -> None:
