@@ -1,9 +1,11 @@
 """The native runner beside transformers, on the same weights in the same run.
 
     python benchmarks/native_beside_transformers.py [--rounds 3] [--shape qwen3-0.6b] [--dtype bf16]
+        [--device cuda]
 
-Weights are random, of a real model's shape. Each line is a ratio of medians over rounds in which
-both sides take turns; over 1 is faster than transformers.
+Weights are random, of a real model's shape; `hearth bench FOLDER --reference transformers` does the
+like with a model's own. Each line is a ratio of medians over rounds in which both sides take turns;
+over 1 is faster than transformers.
 
 - prefill: one prompt of 512 tokens, its first token included; transformers' forward pass.
 - decode × n: tokens a second of n sessions; transformers' `generate` with its default cache.
@@ -23,6 +25,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -30,11 +33,17 @@ import torch
 import transformers
 
 from hearth.backends.bench.engine_side import EngineSide
+from hearth.backends.bench.transformers_side import (
+    BatchingSide,
+    GenerateSide,
+    load_transformers,
+)
 from hearth.backends.contract import ModelInfo, ModelSettings
 from hearth.backends.native.families.table import family_of_hf
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.plan import plan_memory
 from hearth.backends.native.runner import NativeRunner
+from hearth.backends.native.varlen_attention import has_varlen
 from hearth.backends.native.weights import load_weights
 from hearth.backends.runners import Loaded
 from hearth.kernels.device import best_device, free_bytes, multiplies
@@ -80,21 +89,38 @@ class _Speechless:
 
 
 class Ours:
-    """The native runner under the engine, as a worker has it."""
+    """The native runner under the engine, as a worker has it.
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+    Args:
+        sessions: most at the same time; None: as many as the settings have by default.
+        varlen: pages are read by a kernel for block tables where the device has one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        sessions: int | None = None,
+        varlen: bool = True,
+    ) -> None:
         fields = read_fields(folder / "config.json")
         family = family_of_hf(fields.text("model_type"), fields.texts("architectures"))
         config = family.from_hf(fields)
         settings = ModelSettings(context=2048, kv_type="f32" if dtype == torch.float32 else "f16")
+        if sessions is not None:
+            settings = replace(settings, max_sessions=sessions)
+        compute_dtype = dtype if multiplies(device, dtype) else torch.float32
         plan = plan_memory(
             settings,
             config,
             device=device,
             dtype=dtype,
-            compute_dtype=dtype if multiplies(device, dtype) else torch.float32,
+            compute_dtype=compute_dtype,
             weight_bytes=0,
             available_bytes=free_bytes(device),
+            varlen=varlen and has_varlen(device, compute_dtype),
         )
         decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=2048)
         load_weights(decoder, family, SafetensorsFolder(folder), device, mapped=False)
@@ -109,7 +135,7 @@ class Ours:
             batch_threads=threads,
             on_close=lambda: None,
         )
-        self._side = EngineSide(Loaded(runner, _Speechless(), _NO_INFO, None))  # type: ignore[arg-type]
+        self._side = EngineSide(Loaded(runner, _Speechless(), _NO_INFO, {}))  # type: ignore[arg-type]
 
     def prefill(self, prompt: list[int]) -> float:
         """Seconds until its first token."""
@@ -138,51 +164,26 @@ class Theirs:
     """transformers on the same weights."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
-        self._device = device
-        model = transformers.Qwen3ForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation="sdpa"
+        threads = torch.get_num_threads()
+        model = load_transformers(
+            folder, dtype=dtype, device=device, threads=threads, batch_threads=threads
         )
-        self._model = model.to(device).eval()
+        self._generate, self._batching = GenerateSide(model), BatchingSide(model)
 
-    @torch.inference_mode()
     def prefill(self, prompt: list[int]) -> float:
         """Seconds of one forward pass, of whose logits only the last are made."""
-        ids = torch.tensor([prompt], device=self._device)
-        began = time.perf_counter()
-        logits = self._model(ids, use_cache=True, logits_to_keep=1).logits
-        int(logits[0, -1].argmax())
-        return time.perf_counter() - began
+        return self._generate.prefill(prompt)
 
     def decode(self, prompts: list[list[int]], count: int) -> float:
-        """Seconds of `generate` for `count` tokens more than it needs for the first."""
-        return self._generate(prompts, count + 1) - self._generate(prompts, 1)
+        """Seconds of `generate` for `count` tokens of each, after the prompts."""
+        self._generate.start(prompts, 0)
+        took = self._generate.decode(count)
+        self._generate.clear()
+        return took
 
     def batcher(self, prompts: list[list[int]], count: int) -> float:
         """Seconds of `generate_batch` for prompts and `count` tokens of each."""
-        config = transformers.GenerationConfig(
-            max_new_tokens=count, do_sample=False, eos_token_id=-1, pad_token_id=0
-        )
-        began = time.perf_counter()
-        found = self._model.generate_batch(
-            inputs=prompts, generation_config=config, progress_bar=False
-        )
-        took = time.perf_counter() - began
-        assert all(len(one.generated_tokens) == count for one in found.values())
-        return took
-
-    @torch.inference_mode()
-    def _generate(self, prompts: list[list[int]], count: int) -> float:
-        ids = torch.tensor(prompts, device=self._device)
-        began = time.perf_counter()
-        self._model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=count,
-            min_new_tokens=count,
-            do_sample=False,
-            pad_token_id=0,
-        )
-        return time.perf_counter() - began
+        return self._batching.whole(prompts, count)
 
 
 _NO_INFO = ModelInfo(
@@ -200,6 +201,30 @@ def write_model(folder: Path, shape: str, dtype: torch.dtype) -> None:
     transformers.Qwen3ForCausalLM(config).to(dtype).save_pretrained(folder)
 
 
+def described(shape: str, dtype: str, rounds: int) -> str:
+    """Where and on what a table was measured."""
+    kind = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return (
+        f"{kind}, {os.cpu_count()} CPUs, torch {torch.__version__}, transformers "
+        f"{transformers.__version__}, {shape} {dtype}, {datetime.date.today()}, "
+        f"medians of {rounds}"
+    )
+
+
+class Prompts:
+    """Random ones, other ones each time."""
+
+    def __init__(self, shape: str) -> None:
+        self._vocabulary = SHAPES[shape]["vocab_size"]
+        self._draw = torch.Generator().manual_seed(1)
+
+    def __call__(self, sessions: int, length: int) -> list[list[int]]:
+        """One of `length` tokens for each session."""
+        size = (sessions, length)
+        drawn = torch.randint(0, self._vocabulary, size, generator=self._draw)
+        return [list(map(int, row)) for row in drawn.tolist()]
+
+
 def compare(
     name: str, unit: float, ours: Callable[[], float], theirs: Callable[[], float], rounds: int
 ) -> None:
@@ -213,6 +238,41 @@ def compare(
     )
 
 
+def compare_all(
+    ours: Ours, theirs: Theirs, prompts: Prompts, tests: str, count: int, rounds: int
+) -> None:
+    """A table of `tests` (names with commas), of `count` tokens of each session."""
+    print("| test           | ours tok/s | transformers | ratio  |")
+    print("|----------------|-----------:|-------------:|-------:|")
+    for test in tests.split(","):
+        if test == "prefill":
+            compare(
+                f"prefill {PROMPT}",
+                PROMPT,
+                lambda: ours.prefill(prompts(1, PROMPT)[0]),
+                lambda: theirs.prefill(prompts(1, PROMPT)[0]),
+                rounds,
+            )
+        elif test.startswith("decode"):
+            n = int(test.removeprefix("decode"))
+            compare(
+                f"decode × {n}",
+                n * count,
+                lambda n=n: ours.decode(prompts(n, SHORT), count),
+                lambda n=n: theirs.decode(prompts(n, SHORT), count),
+                rounds,
+            )
+        else:
+            n = int(test.removeprefix("batcher"))
+            compare(
+                f"batcher × {n}",
+                n * count,
+                lambda n=n: ours.whole(prompts(n, SHORT), count),
+                lambda n=n: theirs.batcher(prompts(n, SHORT), count),
+                rounds,
+            )
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -220,57 +280,19 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32, help="decoded by each session")
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
+    parser.add_argument("--device", help="cpu, cuda or mps; the fastest by default")
     parser.add_argument("--tests", default="prefill,decode1,decode8,batcher8")
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
-    device, dtype = best_device(), DTYPES[options.dtype]
-    count, rounds = options.tokens, options.rounds
-    kind = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
-    print(
-        f"{kind}, {os.cpu_count()} CPUs, torch {torch.__version__}, transformers "
-        f"{transformers.__version__}, {options.shape} {options.dtype}, {datetime.date.today()}, "
-        f"medians of {rounds}\n"
-    )
-    print("| test           | ours tok/s | transformers | ratio  |")
-    print("|----------------|-----------:|-------------:|-------:|")
+    device = torch.device(options.device) if options.device else best_device()
+    dtype = DTYPES[options.dtype]
+    print(f"{described(options.shape, options.dtype, options.rounds)}\n")
     with tempfile.TemporaryDirectory(prefix="hearth-bench-") as name:
         folder = Path(name)
         write_model(folder, options.shape, dtype)
         ours, theirs = Ours(folder, dtype, device), Theirs(folder, dtype, device)
-        vocabulary = SHAPES[options.shape]["vocab_size"]
-        draw = torch.Generator().manual_seed(1)
-
-        def prompts(sessions: int, length: int) -> list[list[int]]:
-            drawn = torch.randint(0, vocabulary, (sessions, length), generator=draw)
-            return [list(map(int, row)) for row in drawn.tolist()]
-
-        for test in options.tests.split(","):
-            if test == "prefill":
-                compare(
-                    f"prefill {PROMPT}",
-                    PROMPT,
-                    lambda: ours.prefill(prompts(1, PROMPT)[0]),
-                    lambda: theirs.prefill(prompts(1, PROMPT)[0]),
-                    rounds,
-                )
-            elif test.startswith("decode"):
-                n = int(test.removeprefix("decode"))
-                compare(
-                    f"decode × {n}",
-                    n * count,
-                    lambda n=n: ours.decode(prompts(n, SHORT), count),
-                    lambda n=n: theirs.decode(prompts(n, SHORT), count),
-                    rounds,
-                )
-            else:
-                n = int(test.removeprefix("batcher"))
-                compare(
-                    f"batcher × {n}",
-                    n * count,
-                    lambda n=n: ours.whole(prompts(n, SHORT), count),
-                    lambda n=n: theirs.batcher(prompts(n, SHORT), count),
-                    rounds,
-                )
+        prompts = Prompts(options.shape)
+        compare_all(ours, theirs, prompts, options.tests, options.tokens, options.rounds)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""`hearth bench`: how fast a model is here, beside a raw loop over the same library; and how fast a
-server answers.
+"""`hearth bench`: how fast a model is here, beside a raw loop over the same library or beside
+transformers; and how fast a server answers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hearth.app.cli.options import complete_model, json_option, loading_options,
 from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
 from hearth.app.settings import Layer
-from hearth.backends.bench.job import TEST_KINDS, Job, TestKind
+from hearth.backends.bench.job import REFERENCES, TEST_KINDS, Job, TestKind
 
 _SIZES: dict[str, dict[str, Any]] = {
     "": {},
@@ -81,7 +81,7 @@ _COUNT = click.IntRange(min=1)
 @click.argument("model", default="", shell_complete=complete_model)
 @click.option("--quick", is_flag=True, help="Measure less.")
 @click.option("--tests", type=Tests(), help="What to measure; all by default.")
-@click.option("--repeats", type=_COUNT, help="Pairs of measurements of each test.  [5]")
+@click.option("--repeats", type=_COUNT, help="Rounds of measurements of each test.  [5]")
 @click.option("--sessions", type=Numbers(), help="Sessions at the same time.  [1,2,4,8,16]")
 @click.option("--prompt-tokens", type=_COUNT, help="Prompt of pp, and of --url.  [512]")
 @click.option("--gen", "gen_tokens", type=_COUNT, help="New tokens of tg, and of --url.  [128]")
@@ -91,6 +91,11 @@ _COUNT = click.IntRange(min=1)
 )
 @click.option(
     "--session-gen", "session_gen_tokens", type=_COUNT, help="New tokens of a session.  [32]"
+)
+@click.option(
+    "--reference",
+    type=click.Choice(REFERENCES),
+    help="Measure the native backend beside this library, in turns, on the same safetensors.",
 )
 @click.option("--tune", is_flag=True, help="Find the best settings for this model here.")
 @click.option("--url", help="Measure this OpenAI-style server with streaming clients.")
@@ -116,7 +121,8 @@ def bench(ctx: click.Context, /, model: str, url: str | None, as_json: bool, **o
     """Measure MODEL (the default model if none is named).
 
     Each test is made by Hearth's engine and by a bare ctypes loop over the same loaded library, in
-    turns; the table has the tokens per second of both, and their ratio. docs/bench.md says how.
+    turns; the table has the tokens per second of both, and their ratio. The native backend is
+    measured alone, or with --reference beside transformers. docs/bench.md says how.
 
     With --url, MODEL is the name that the server knows it by; the first that it lists if none is
     given.
@@ -130,8 +136,8 @@ def bench(ctx: click.Context, /, model: str, url: str | None, as_json: bool, **o
 
         return run_load(state, model, url, options, as_json=as_json)
     _refuse(ctx, _URL_ONLY, "{flag} goes with --url.")
-    if options["tune"] and options["tests"]:
-        raise click.UsageError("--tune makes its own tests, so it takes no --tests.")
+    if options["tune"]:
+        _refuse(ctx, _TESTS_ONLY, "--tune makes its own tests, so it takes no {flag}.")
     _refuse_flags(flags, _BY_TESTS, "follows from the tests")
     if options["tune"]:
         _refuse_flags(flags, _BY_TUNING, "is what --tune searches")
@@ -139,9 +145,10 @@ def bench(ctx: click.Context, /, model: str, url: str | None, as_json: bool, **o
 
 
 _LOCAL_ONLY = (
-    *("quick", "tests", "repeats", "sessions", "depth_tokens", "tune"),
+    *("quick", "tests", "repeats", "sessions", "depth_tokens", "reference", "tune"),
     *("session_prompt_tokens", "session_gen_tokens"),
 )
+_TESTS_ONLY = ("tests", "reference")
 _BY_TESTS = {"max_sessions", "max_waiting", "kv_budget", "kv_pool", "target_itl_ms"}
 _BY_TUNING = {"threads", "kv_type", "max_batch_tokens"}
 _URL_ONLY = ("concurrency", "requests", "shared_prefix", "ignore_eos", "api_key_env")
@@ -186,6 +193,7 @@ def _run_local(
         str(own_folder(cache)),
         **{**_SIZES[size], **typed},
         tune=options["tune"],
+        reference=options["reference"],
     )
     log_path = own_folder(state.paths.log) / "bench.log"
     report = Report(state, job, as_json=as_json)

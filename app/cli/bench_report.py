@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,21 @@ from hearth.backends.bench.job import (
     Tuned,
 )
 
-_COLUMNS = ("engine tok/s", "raw tok/s", "engine / raw", "of bandwidth")
 _WIDTH = 16
+"""Of a column; that of a ratio has less where several sides stand next to each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        cell: what it says of one test.
+    """
+
+    title: str
+    cell: Callable[[Measured], str]
+    width: int = _WIDTH
 
 
 class Report:
@@ -82,20 +96,14 @@ class Report:
             return
         for line in headlines(setup, self._machine, self._date):
             self._output.data(line)
-        titles = "".join(title.rjust(_WIDTH) for title in _COLUMNS)
+        titles = "".join(one.title.rjust(one.width) for one in columns(setup, self._job))
         self._output.data("")
         self._output.data(f"{'test':{self._name_width}}{titles}")
 
     def _row(self, found: Measured) -> str:
         assert self._setup is not None
-        share = found.bandwidth_share(self._setup)
-        cells = (
-            _rate(Spread.of(found.engine)),
-            _rate(Spread.of(found.raw)) if found.raw else "",
-            "" if found.ratio is None else f"{found.ratio.median:.3f}",
-            "" if share is None else f"{share:.0%}",
-        )
-        row = "".join(cell.rjust(_WIDTH) for cell in cells)
+        shown = columns(self._setup, self._job)
+        row = "".join(one.cell(found).rjust(one.width) for one in shown)
         return f"{found.test:{self._name_width}}{row}".rstrip()
 
     def _keep(self, tuned: Tuned) -> None:
@@ -139,10 +147,35 @@ class Report:
         return {
             **asdict(found),
             "engine_tok_per_s": asdict(Spread.of(found.engine)),
-            "raw_tok_per_s": asdict(Spread.of(found.raw)) if found.raw else None,
-            "ratio": None if found.ratio is None else asdict(found.ratio),
+            "beside_tok_per_s": {
+                name: asdict(Spread.of(rates)) for name, rates in found.beside.items()
+            },
+            "ratio": {name: asdict(found.ratio(name)) for name in found.beside},
             "bandwidth_share": self._setup and found.bandwidth_share(self._setup),
         }
+
+
+def columns(setup: Setup, job: Job) -> list[Column]:
+    """Those that have something to say of any test of `job`."""
+    shown = [Column("engine tok/s", lambda found: _rate(Spread.of(found.engine)))]
+    for name in setup.beside:
+        shown += _beside(name, alone=len(setup.beside) == 1)
+    if setup.weight_bytes and not setup.mixture and set(job.tests) != {"pp"}:
+        shown.append(Column("of bandwidth", lambda found: _percent(found.bandwidth_share(setup))))
+    return shown
+
+
+def _beside(name: str, *, alone: bool) -> list[Column]:
+    """The rate of the side `name`, and how many times faster the engine is."""
+    title = f"engine / {name}" if alone else f"/ {name}"
+    return [
+        Column(f"{name} tok/s", lambda found: _rate(Spread.of(found.beside[name]))),
+        Column(
+            title,
+            lambda found: f"{found.ratio(name).median:.3f}",
+            _WIDTH if alone else len(title) + 2,
+        ),
+    ]
 
 
 def headlines(setup: Setup, machine: Machine, date: str) -> list[str]:
@@ -167,6 +200,10 @@ def flags(choice: Choice) -> str:
         f"--threads {choice.threads} --max-batch-tokens {choice.max_batch_tokens} "
         f"--kv-type {choice.kv_type} --max-sessions {choice.sessions}"
     )
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
 
 
 def _rate(spread: Spread) -> str:

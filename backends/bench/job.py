@@ -7,7 +7,7 @@ which the last is a `Done` or a `Problem`.
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -16,6 +16,9 @@ from hearth.backends.contract import ErrorInfo, KvType, ModelInfo, ModelSpec
 
 TestKind = Literal["pp", "tg", "depth", "sessions", "shared"]
 TEST_KINDS: tuple[TestKind, ...] = ("pp", "tg", "depth", "sessions", "shared")
+ReferenceName = Literal["transformers"]
+REFERENCES: tuple[ReferenceName, ...] = ("transformers",)
+"""Libraries that the native runner can be measured beside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class Job:
     """Where verdicts about this machine are kept."""
     tests: tuple[TestKind, ...] = TEST_KINDS
     repeats: int = 5
-    """Pairs of one measurement of the engine and one of the raw loop, where there is one."""
+    """Rounds of one measurement of the engine and one of each side beside it."""
     sessions: tuple[int, ...] = (1, 2, 4, 8, 16)
     prompt_tokens: int = 512
     """Of "pp"."""
@@ -43,6 +46,8 @@ class Job:
     """New tokens of each of them in one measurement."""
     tune: bool = False
     """Search for settings in place of the tests."""
+    reference: ReferenceName | None = None
+    """What the native runner is measured beside, on the same weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,10 @@ class Setup:
     """Memory read bandwidth: the best of a few sums over 256 MiB by numpy, on as many threads as
     decode uses.
     """
+    beside: tuple[str, ...] = ()
+    """The sides that the engine is measured beside: "raw", the loop over llama.cpp's library, or
+    "generate" and "batching" of transformers.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One test: tokens per second of each pair, all sessions together."""
+    """One test: tokens per second of each round, all sessions together."""
 
     test: str
     """In llama-bench's terms, e.g. "pp512", "tg128 @ d4096", "tg32 × 8"."""
@@ -105,18 +114,15 @@ class Measured:
     tokens: int
     """That one measurement computed, all sessions together."""
     engine: tuple[float, ...]
-    raw: tuple[float, ...]
-    """Empty where the runner has no raw loop."""
+    beside: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Of each side in `Setup.beside`."""
     cached_tokens: int = 0
     """Prompt tokens that the engine did not compute, because another session held them."""
 
-    @property
-    def ratio(self) -> Spread | None:
-        """Engine to raw loop, pair by pair; None without one."""
-        if not self.raw:
-            return None
-        pairs = zip(self.engine, self.raw, strict=True)
-        return Spread.of(tuple(engine / raw for engine, raw in pairs))
+    def ratio(self, name: str) -> Spread:
+        """Engine to the side `name`, round by round."""
+        rounds = zip(self.engine, self.beside[name], strict=True)
+        return Spread.of(tuple(engine / other for engine, other in rounds))
 
     def bandwidth_share(self, setup: Setup) -> float | None:
         """Of the time that reading all weights takes at the measured memory bandwidth, what a step

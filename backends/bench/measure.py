@@ -1,10 +1,8 @@
-"""Two sides measured in pairs: A B, B A, A B ..., so that neither has the quieter machine; or the
-engine alone.
-"""
+"""All sides measured in turns: A B, B A, A B ..., so that none has the quieter machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,89 +10,101 @@ from numpy.typing import NDArray
 from hearth.backends.bench.cases import Case
 from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.bench.job import Measured
-from hearth.backends.bench.raw_llama import RawLoop
+from hearth.backends.bench.reference import Reference
 
 _SEED = 20_002
 
 
-def alternate(
-    first: Callable[[], float], second: Callable[[], float], repeats: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """`repeats` results of each, in pairs whose order turns each time."""
-    results: dict[int, list[float]] = {0: [], 1: []}
-    sides = (first, second)
+def alternate(sides: Sequence[Callable[[], float]], repeats: int) -> tuple[tuple[float, ...], ...]:
+    """`repeats` results of each of `sides`, in rounds whose order turns each time."""
+    results: list[list[float]] = [[] for _ in sides]
     for turn in range(repeats):
-        for side in (0, 1) if turn % 2 == 0 else (1, 0):
+        order = range(len(sides))
+        for side in order if turn % 2 == 0 else reversed(order):
             results[side].append(sides[side]())
-    return tuple(results[0]), tuple(results[1])
+    return tuple(tuple(result) for result in results)
 
 
-Side = EngineSide | RawLoop
+def measure(
+    case: Case, engine: EngineSide, beside: Mapping[str, Reference], repeats: int
+) -> Measured:
+    """`case` on all sides, after one untimed measurement of each.
 
+    All begin with the same tokens in each session, and compute the same number in each step.
 
-def measure(case: Case, engine: EngineSide, raw: RawLoop | None, repeats: int) -> Measured:
-    """`case` on both sides, or on the engine alone, after one untimed measurement of each.
-
-    Both begin with the same tokens in each session, and compute the same number in each step.
+    Args:
+        beside: the other sides by their names; may be empty.
     """
     prompts = random_prompts(case, engine.usable_tokens)
-    _clear(engine, raw)
+    _clear(engine, beside)
     if case.gen_tokens == 0:
-        return _measure_prompt(case, prompts[0], engine, raw, repeats)
+        return _measure_prompt(case, prompts[0], engine, beside, repeats)
     histories = engine.start(prompts, case.shared_tokens, case.tokens(repeats))
     cached = engine.cached_tokens
-    if raw is not None:
-        raw.start(histories, case.shared_tokens)
+    for one in beside.values():
+        one.start(histories, case.shared_tokens)
+    tokens = case.sessions * case.gen_tokens
 
-    def rate(side: Side) -> float:
+    def engine_rate() -> float:
         if case.fresh:
-            side.clear()
-            if isinstance(side, EngineSide):
-                side.start(prompts, case.shared_tokens, case.tokens(repeats))
-            else:
-                side.start(histories, case.shared_tokens)
-        return case.sessions * case.gen_tokens / side.decode(case.gen_tokens)
+            engine.clear()
+            engine.start(prompts, case.shared_tokens, case.tokens(repeats))
+        return tokens / engine.decode(case.gen_tokens)
 
-    rates = _rates(rate, engine, raw, repeats)
-    _clear(engine, raw)
+    def rate(one: Reference) -> float:
+        if case.fresh:
+            one.clear()
+            one.start(histories, case.shared_tokens)
+        return tokens / one.decode(case.gen_tokens)
+
+    rates, others = _rates(engine_rate, rate, beside, repeats)
+    _clear(engine, beside)
     return Measured(
         case.name,
         case.kind,
         case.sessions,
         0 if case.kind == "tg" else case.prompt_tokens,
-        case.sessions * case.gen_tokens,
-        *rates,
+        tokens,
+        rates,
+        others,
         cached_tokens=cached,
     )
 
 
 def _measure_prompt(
-    case: Case, prompt: list[int], engine: EngineSide, raw: RawLoop | None, repeats: int
+    case: Case,
+    prompt: list[int],
+    engine: EngineSide,
+    beside: Mapping[str, Reference],
+    repeats: int,
 ) -> Measured:
-    def rate(side: Side) -> float:
+    def rate(side: EngineSide | Reference) -> float:
         side.clear()
         return len(prompt) / side.prefill(prompt)
 
-    rates = _rates(rate, engine, raw, repeats)
-    _clear(engine, raw)
-    return Measured(case.name, case.kind, 1, 0, len(prompt), *rates)
+    rates, others = _rates(lambda: rate(engine), rate, beside, repeats)
+    _clear(engine, beside)
+    return Measured(case.name, case.kind, 1, 0, len(prompt), rates, others)
 
 
 def _rates(
-    rate: Callable[[Side], float], engine: EngineSide, raw: RawLoop | None, repeats: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """`repeats` rates of each side that there is, after one that does not count."""
-    rate(engine)
-    if raw is None:
-        return tuple(rate(engine) for _ in range(repeats)), ()
-    rate(raw)
-    return alternate(lambda: rate(engine), lambda: rate(raw), repeats)
+    engine_rate: Callable[[], float],
+    rate: Callable[[Reference], float],
+    beside: Mapping[str, Reference],
+    repeats: int,
+) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
+    """`repeats` rates of the engine and of each side beside it, after one that does not count."""
+    sides = [engine_rate, *(lambda one=one: rate(one) for one in beside.values())]
+    for side in sides:
+        side()
+    rates, *others = alternate(sides, repeats)
+    return rates, dict(zip(beside, others, strict=True))
 
 
-def _clear(engine: EngineSide, raw: RawLoop | None) -> None:
+def _clear(engine: EngineSide, beside: Mapping[str, Reference]) -> None:
     engine.clear()
-    if raw is not None:
-        raw.clear()
+    for one in beside.values():
+        one.clear()
 
 
 def random_prompts(case: Case, usable: NDArray[np.int64]) -> list[list[int]]:

@@ -17,7 +17,11 @@ from hearth.backends.errors import (
     UnsupportedModel,
 )
 from hearth.backends.llamacpp import recurrent
-from hearth.backends.native.model_folder import kv_number_bytes, read_model_folder
+from hearth.backends.native.model_folder import (
+    ModelFolder,
+    kv_number_bytes,
+    read_model_folder,
+)
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
 
@@ -39,6 +43,8 @@ class ModelFacts:
     mixture: bool = False
     state_bytes: int = 0
     """Recurrent, of one sequence."""
+    folder: ModelFolder | None = None
+    """Of safetensors, or None."""
 
     @property
     def runner(self) -> str:
@@ -72,6 +78,7 @@ def _of_folder(spec: ModelSpec, path: Path) -> ModelFacts:
         *_kv_types(lambda kv_type: folder.kv_bytes_per_token(kv_type)),
         weight_bytes=folder.weight_bytes(settings.dtype or folder.dtype),
         mixture=folder.config.experts is not None,
+        folder=folder,
     )
 
 

@@ -1,8 +1,8 @@
-"""One job from a model file to its results: load once, then test after test on both sides."""
+"""One job from a model file to its results: load once, then test after test on all sides."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from hearth.backends.bench.job import Job, Message, Progress, Setup, Skipped
 from hearth.backends.bench.measure import measure
 from hearth.backends.bench.model_facts import ModelFacts, read_facts
 from hearth.backends.bench.raw_llama import RawLoop
+from hearth.backends.bench.reference import Reference
+from hearth.backends.bench.reference_room import check_reference, check_room
 from hearth.backends.contract import ModelSpec
 from hearth.backends.llamacpp.params import KEPT_STATES
 from hearth.backends.llamacpp.runner import LlamaRunner
@@ -26,10 +28,12 @@ def run_tests(job: Job) -> Iterator[Message]:
 
     Raises:
         InvalidParameter: a number of the job, or a setting, cannot be honoured.
-        HearthError: what `open_model` raises.
+        HearthError: what `open_model` and `check_reference` raise.
     """
     check_job(job)
     facts = read_facts(job)
+    if job.reference is not None:
+        check_reference(facts)
     possible: list[Case] = []
     for case in cases(job):
         reason = impossible(case, job, facts)
@@ -54,7 +58,7 @@ def run_tests(job: Job) -> Iterator[Message]:
                 yield Skipped(case.name, "this model's memory cannot share a part of a prompt")
                 continue
             yield Progress(case.name)
-            yield measure(case, bench.engine, bench.raw, job.repeats)
+            yield measure(case, bench.engine, bench.beside, job.repeats)
 
 
 def impossible(case: Case, job: Job, facts: ModelFacts) -> str:
@@ -97,12 +101,12 @@ def sized(job: Job, facts: ModelFacts, wanted: list[Case]) -> ModelSpec:
 
 @dataclass(slots=True)
 class Bench:
-    """A loaded model with both sides; closes all of it at the end of a `with` block."""
+    """A loaded model with all sides; closes all of it at the end of a `with` block."""
 
     loaded: Loaded
     engine: EngineSide
-    raw: RawLoop | None
-    """None: the runner's library has no bare loop of its own."""
+    beside: Mapping[str, Reference]
+    """By the names of `Setup.beside`; empty: the engine is measured alone."""
     setup: Setup
 
     @property
@@ -114,52 +118,77 @@ class Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.raw is not None:
-            self.raw.close()
+        for one in self.beside.values():
+            one.close()
         self.loaded.runner.close()
 
 
 def opened(job: Job, facts: ModelFacts, wanted: list[Case]) -> Bench:
-    """Load the model once for both sides.
+    """Load the model once for all sides; transformers holds its weights once more.
 
     Raises:
-        DoesNotFit: the weights or two pools need more memory than there is.
+        DoesNotFit: the weights or pools of all sides need more memory than there is.
+        BackendUnavailable, UnsupportedModel: transformers is missing, or cannot run this model.
         HearthError: what else `open_model` raises.
     """
-    loaded = open_model(sized(job, facts, wanted), Path(job.cache_dir))
-    runner = loaded.runner
-    if not isinstance(runner, LlamaRunner):
-        info = runner.info
-        setup = Setup(
-            info=loaded.info,
-            batch=info.max_batch_tokens,
-            ubatch=info.max_batch_tokens,
-            pool_tokens=info.pool_tokens,
-            flash_attention="by PyTorch",
-            weight_bytes=facts.weight_bytes,
-            mixture=facts.mixture,
-            read_bytes_per_s=read_bytes_per_s(loaded.info.threads),
-        )
-        return Bench(loaded, EngineSide(loaded), None, setup)
+    spec = sized(job, facts, wanted)
+    if job.reference is not None:
+        check_room(spec, facts, pool_tokens(wanted, job.repeats))
+    loaded = open_model(spec, Path(job.cache_dir))
     try:
-        raw = RawLoop(
-            runner.model,
-            runner.plan,
-            runner.store.context.cells,
-            runner.threads,
-            runner.batch_threads,
-        )
+        beside = _beside(job, loaded)
     except Exception:
-        runner.close()
+        loaded.runner.close()
         raise
-    setup = Setup(
+    return Bench(loaded, EngineSide(loaded), beside, _setup(loaded, facts, tuple(beside)))
+
+
+def _beside(job: Job, loaded: Loaded) -> dict[str, Reference]:
+    """The other sides of `loaded` by their names."""
+    runner = loaded.runner
+    if isinstance(runner, LlamaRunner):
+        cells = runner.store.context.cells
+        threads, batch_threads = runner.threads, runner.batch_threads
+        return {"raw": RawLoop(runner.model, runner.plan, cells, threads, batch_threads)}
+    if job.reference is None:
+        return {}
+    # PyTorch is imported by now, and where llama.cpp runs models it never is.
+    from hearth.backends.bench.transformers_side import (
+        BatchingSide,
+        GenerateSide,
+        load_transformers,
+    )
+    from hearth.backends.native.runner import NativeRunner
+
+    assert isinstance(runner, NativeRunner)
+    model = load_transformers(
+        Path(loaded.info.path),
+        dtype=runner.plan.dtype,
+        device=runner.plan.device,
+        threads=loaded.info.threads,
+        batch_threads=loaded.info.batch_threads,
+    )
+    return {"generate": GenerateSide(model), "batching": BatchingSide(model)}
+
+
+def _setup(loaded: Loaded, facts: ModelFacts, beside: tuple[str, ...]) -> Setup:
+    runner = loaded.runner
+    if isinstance(runner, LlamaRunner):
+        batch, ubatch = runner.plan.batch, runner.plan.ubatch
+        pool = runner.store.context.cells
+        attention = _FLASH_ATTENTION[runner.plan.flash_attention]
+    else:
+        batch = ubatch = runner.info.max_batch_tokens
+        pool = runner.info.pool_tokens
+        attention = "by PyTorch"
+    return Setup(
         info=loaded.info,
-        batch=runner.plan.batch,
-        ubatch=runner.plan.ubatch,
-        pool_tokens=runner.store.context.cells,
-        flash_attention=_FLASH_ATTENTION[runner.plan.flash_attention],
+        batch=batch,
+        ubatch=ubatch,
+        pool_tokens=pool,
+        flash_attention=attention,
         weight_bytes=facts.weight_bytes,
         mixture=facts.mixture,
-        read_bytes_per_s=read_bytes_per_s(runner.threads),
+        read_bytes_per_s=read_bytes_per_s(loaded.info.threads),
+        beside=beside,
     )
-    return Bench(loaded, EngineSide(loaded), raw, setup)

@@ -1,7 +1,8 @@
 """Searches the settings that suit this machine and model: threads, chunk, KV type, sessions.
 
 Decode is measured for each number of sessions, prefill for each chunk (a chunk does not matter to
-decode), both for each KV type and number of threads. The choice is then arithmetic: a request of
+decode), both for each KV type that the runner has and each number of threads that matters to it.
+The choice is then arithmetic: a request of
 P prompt and G new tokens among S sessions takes `S * P / prefill + S * G / decode` seconds, where
 both are tokens per second of all sessions together.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +23,9 @@ from hearth.backends.bench.job import Choice, Job, Message, Progress, Skipped, T
 from hearth.backends.bench.measure import random_prompts
 from hearth.backends.bench.model_facts import ModelFacts, read_facts
 from hearth.backends.bench.session import impossible, sized
-from hearth.backends.contract import KvType
+from hearth.backends.contract import KvType, ModelSpec
 from hearth.backends.errors import DoesNotFit, InvalidParameter
+from hearth.backends.gpus import has_cuda
 from hearth.backends.runners import open_model
 from hearth.backends.threads import candidates, usable_cores, usable_threads
 
@@ -71,9 +74,15 @@ def tune(job: Job) -> Iterator[Message]:
     yield choose(found, job, _library_version(facts))
 
 
-def thread_counts() -> list[int]:
-    """Numbers of threads worth trying, physical cores first."""
-    return candidates(usable_cores(), usable_threads())
+def thread_counts(spec: ModelSpec) -> list[int]:
+    """Numbers of threads worth trying, physical cores first; that alone where the native runner
+    computes on a GPU, which leaves nothing to threads.
+    """
+    counts = candidates(usable_cores(), usable_threads())
+    has_gpu = has_cuda() or sys.platform == "darwin"
+    if spec.backend == "native" and spec.settings.gpu_layers != 0 and has_gpu:
+        return counts[:1]
+    return counts
 
 
 def _refusal(job: Job, facts: ModelFacts, kv_type: KvType) -> str:
@@ -94,7 +103,7 @@ def _library_version(facts: ModelFacts) -> str:
 
 
 def _measure_kv_type(job: Job, facts: ModelFacts, speeds: Speeds) -> Iterator[Message]:
-    for threads in thread_counts():
+    for threads in thread_counts(facts.spec):
         sessions = job.sessions
         for chunk in CHUNKS:
             yield Progress(f"{speeds.kv_type} KV · {threads} threads · chunk {chunk}")

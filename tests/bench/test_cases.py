@@ -47,7 +47,7 @@ def test_what_cannot_be_measured_is_refused_by_name(
     assert refused.value.param in changes
 
 
-def test_pairs_take_turns_in_going_first() -> None:
+def test_sides_take_turns_in_going_first() -> None:
     order: list[str] = []
 
     def side(name: str, number: float) -> Callable[[], float]:
@@ -57,9 +57,9 @@ def test_pairs_take_turns_in_going_first() -> None:
 
         return measure
 
-    results = alternate(side("a", 1.0), side("b", 2.0), repeats=3)
-    assert "".join(order) == "abbaab"
-    assert results == ((1.0, 1.0, 1.0), (2.0, 2.0, 2.0))
+    results = alternate([side("a", 1.0), side("b", 2.0), side("c", 3.0)], repeats=3)
+    assert "".join(order) == "abccbaabc"
+    assert results == ((1.0,) * 3, (2.0,) * 3, (3.0,) * 3)
 
 
 def test_prompts_share_exactly_what_they_should(job: Callable[..., Job]) -> None:

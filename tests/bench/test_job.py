@@ -36,7 +36,7 @@ INFO = ModelInfo(
 )  # fmt: skip
 SETUP = Setup(INFO, 512, 512, 1024, "auto", 100, mixture=False, read_bytes_per_s=1000.0)
 CHOICE = Choice(1, 2, 512, "f16", 4, 100.0, 20.0, 1.5, 30.0)
-MEASURED = Measured("tg4 × 2", "sessions", 2, 8, 8, (10.0, 30.0, 20.0), (20.0, 20.0, 40.0))
+MEASURED = Measured("tg4 × 2", "sessions", 2, 8, 8, (10.0, 30.0, 20.0), {"raw": (20.0, 20.0, 40.0)})
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_a_spread_has_the_median_and_the_sample_deviation() -> None:
     assert Spread.of((3.0,)) == Spread(3.0, 0.0, 3.0, 3.0)
 
 
-def test_the_ratio_is_taken_pair_by_pair() -> None:
-    assert MEASURED.ratio is not None and MEASURED.ratio.median == 0.5
-    assert (MEASURED.ratio.low, MEASURED.ratio.high) == (0.5, 1.5)
+def test_the_ratio_is_taken_round_by_round() -> None:
+    ratio = MEASURED.ratio("raw")
+    assert (ratio.low, ratio.median, ratio.high) == (0.5, 0.5, 1.5)
 
 
 def test_the_share_of_bandwidth_counts_the_weights_once_a_step() -> None:

@@ -14,6 +14,7 @@ from hearth.backends.bench.cases import cases
 from hearth.backends.bench.job import Job, Measured, Setup
 from hearth.backends.bench.measure import measure, random_prompts
 from hearth.backends.bench.model_facts import read_facts
+from hearth.backends.bench.raw_llama import RawLoop
 from hearth.backends.bench.session import Bench, opened, run_tests
 from hearth.backends.contract import ModelSettings, ModelSpec
 from hearth.backends.errors import InvalidParameter
@@ -30,13 +31,20 @@ def bench(job: Callable[..., Job]) -> Iterator[Bench]:
         yield found
 
 
+def raw_of(bench: Bench) -> RawLoop:
+    raw = bench.beside["raw"]
+    assert isinstance(raw, RawLoop)
+    return raw
+
+
 def test_the_raw_loop_draws_what_the_reference_draws(bench: Bench, tiny_model: Path) -> None:
     reference = RawModel(tiny_model)
     expected = reference.greedy(PROMPT, 6)
     reference.close()
-    bench.raw.start([[*PROMPT, expected[0]]], 0)
-    bench.raw.decode(5)
-    assert [int(tokens[0]) for tokens in bench.raw.drawn] == expected[1:]
+    raw = raw_of(bench)
+    raw.start([[*PROMPT, expected[0]]], 0)
+    raw.decode(5)
+    assert [int(tokens[0]) for tokens in raw.drawn] == expected[1:]
 
 
 @pytest.mark.parametrize("kind", ["sessions", "shared"])
@@ -46,10 +54,11 @@ def test_engine_and_raw_loop_draw_the_same_tokens(
     case = list(cases(job(tests=(kind,))))[-1]
     prompts = random_prompts(case, bench.engine.usable_tokens)
     histories = bench.engine.start(prompts, case.shared_tokens, case.tokens(2))
-    bench.raw.start(histories, case.shared_tokens)
+    raw = raw_of(bench)
+    raw.start(histories, case.shared_tokens)
     bench.engine.decode(4)
-    bench.raw.decode(4)
-    drawn = np.stack(bench.raw.drawn, axis=1).tolist()
+    raw.decode(4)
+    drawn = np.stack(raw.drawn, axis=1).tolist()
     assert [
         tokens[len(history) :]
         for tokens, history in zip(bench.engine.histories(), histories, strict=True)
@@ -58,7 +67,7 @@ def test_engine_and_raw_loop_draw_the_same_tokens(
 
 def test_the_engine_computes_a_shared_prefix_once(bench: Bench, job: Callable[..., Job]) -> None:
     own, shared = (case for case in cases(job(tests=("sessions", "shared"))) if case.sessions == 3)
-    measured = {case.kind: measure(case, bench.engine, bench.raw, 2) for case in (own, shared)}
+    measured = {case.kind: measure(case, bench.engine, bench.beside, 2) for case in (own, shared)}
     assert measured["sessions"].cached_tokens == 0
     assert measured["shared"].cached_tokens == 2 * 14
 
@@ -66,9 +75,9 @@ def test_the_engine_computes_a_shared_prefix_once(bench: Bench, job: Callable[..
 def test_every_kind_of_test_gives_a_rate_for_each_pair(
     bench: Bench, job: Callable[..., Job]
 ) -> None:
-    found = [measure(case, bench.engine, bench.raw, 2) for case in cases(job())]
-    assert all(len(one.engine) == len(one.raw) == 2 for one in found)
-    assert all(rate > 0 for one in found for rate in (*one.engine, *one.raw))
+    found = [measure(case, bench.engine, bench.beside, 2) for case in cases(job())]
+    assert all(len(one.engine) == len(one.beside["raw"]) == 2 for one in found)
+    assert all(rate > 0 for one in found for rate in (*one.engine, *one.beside["raw"]))
     assert [(one.test, one.depth, one.tokens) for one in found] == [
         ("pp8", 0, 8),
         ("tg4", 0, 4),
@@ -81,7 +90,7 @@ def test_every_kind_of_test_gives_a_rate_for_each_pair(
 
 def test_nothing_is_held_after_a_test(bench: Bench, job: Callable[..., Job]) -> None:
     for case in cases(job()):
-        assert isinstance(measure(case, bench.engine, bench.raw, 2), Measured)
+        assert isinstance(measure(case, bench.engine, bench.beside, 2), Measured)
         held = bench.loaded.runner.cache.stats()
         assert (held.live_tokens, held.kept_tokens) == (0, 0)
 
@@ -95,7 +104,7 @@ def test_a_prompt_longer_than_a_batch_goes_through_in_parts(
     case = next(cases(small))
     with opened(small, read_facts(small), [case]) as parts:
         assert parts.setup.batch < 40
-        assert measure(case, parts.engine, parts.raw, 2).tokens == 40
+        assert measure(case, parts.engine, parts.beside, 2).tokens == 40
 
 
 @pytest.mark.parametrize("kind", ["gguf", "safetensors"])
@@ -109,12 +118,11 @@ def test_a_runner_without_a_raw_loop_is_measured_alone(
         write_folder(path, vocab_size=640)
     spec = ModelSpec(str(path), "tiny", "native", ModelSettings(threads=1))
     setup, *found = (one for one in run_tests(job(spec=spec)) if isinstance(one, Setup | Measured))
-    assert isinstance(setup, Setup) and setup.info.backend == "native"
+    assert isinstance(setup, Setup) and setup.info.backend == "native" and setup.beside == ()
     assert [one.test for one in found if isinstance(one, Measured)][:2] == ["pp8", "tg4"]
     for one in found:
         assert isinstance(one, Measured)
-        assert len(one.engine) == 2 and min(one.engine) > 0 and one.raw == ()
-        assert one.ratio is None
+        assert len(one.engine) == 2 and min(one.engine) > 0 and one.beside == {}
 
 
 def test_a_kv_type_that_a_runner_does_not_have_is_refused(

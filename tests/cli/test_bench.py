@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fake_openai import serving
+from tiny_folders import tiny_folder
 
 Hearth = Callable[..., Any]
 
@@ -38,9 +39,59 @@ def test_json_has_every_sample(hearth: Hearth) -> None:
     assert document["machine"]["usable_cores"] >= 1 and document["date"]
     assert [test["test"] for test in document["tests"]] == ["pp8", "tg4 @ d16"]
     for test in document["tests"]:
-        assert len(test["engine"]) == len(test["raw"]) == 2
-        ratios = [ours / raw for ours, raw in zip(test["engine"], test["raw"], strict=True)]
-        assert test["ratio"]["median"] == pytest.approx(sum(ratios) / 2)
+        raw = test["beside"]["raw"]
+        assert len(test["engine"]) == len(raw) == 2
+        ratios = [ours / theirs for ours, theirs in zip(test["engine"], raw, strict=True)]
+        assert test["ratio"]["raw"]["median"] == pytest.approx(sum(ratios) / 2)
+        assert test["beside_tok_per_s"]["raw"]["low"] == min(raw)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random safetensors with a vocabulary."""
+    pytest.importorskip("transformers")
+    return tiny_folder("qwen3", tmp_path_factory.mktemp("folder") / "Tiny-Qwen3")
+
+
+def test_the_native_backend_alone_has_no_empty_columns(hearth: Hearth, folder: Path) -> None:
+    typed = (*SMALL, "--backend", "native", "--repeats", "1")
+    found = hearth("bench", str(folder), *typed, "--tests", "pp")
+    assert found.code == 0, found.err
+    assert found.out.splitlines()[-2].split() == ["test", "engine", "tok/s"]
+    found = hearth("bench", str(folder), *typed, "--tests", "pp,tg")
+    head, prefill, decode = found.out.splitlines()[-3:]
+    assert head.split() == "test engine tok/s of bandwidth".split()
+    assert not prefill.endswith("%") and decode.endswith("%")
+
+
+def test_transformers_stands_beside_the_native_backend(hearth: Hearth, folder: Path) -> None:
+    typed = (*SMALL, "--reference", "transformers", "--repeats", "1", "--tests", "sessions")
+    found = hearth("bench", str(folder), *typed, "--sessions", "2")
+    assert found.code == 0, found.err
+    head, row = found.out.splitlines()[-2:]
+    titles = "test engine tok/s generate tok/s / generate batching tok/s / batching of bandwidth"
+    assert head.split() == titles.split()
+    assert row.startswith("tg2 × 2") and row.count("±") == 3 and row.endswith("%")
+    found = hearth("bench", str(folder), *typed, "--sessions", "1", "--json")
+    assert found.json["setup"]["beside"] == ["generate", "batching"]
+    (test,) = found.json["tests"]
+    assert set(test["beside"]) == set(test["ratio"]) == {"generate", "batching"}
+    assert test["ratio"]["generate"]["median"] == test["engine"][0] / test["beside"]["generate"][0]
+
+
+def test_a_reference_that_cannot_be_is_refused_by_name(hearth: Hearth) -> None:
+    found = hearth("bench", *SMALL, "--reference", "transformers")
+    assert found.code == 2 and "--reference is for the native backend" in found.err
+
+
+def test_the_native_backend_is_tuned_with_what_it_has(hearth: Hearth, folder: Path) -> None:
+    typed = (*_without_threads(), "--backend", "native", "--sessions", "1")
+    found = hearth("bench", str(folder), "--tune", *typed)
+    assert found.code == 0, found.err
+    assert "skipped: KV q8_0: The native runner keeps keys and values as f32 or f16" in found.err
+    assert "one answer soon: --threads " in found.out and "--kv-type f16" in found.out
+    again = hearth("bench", str(folder), *typed, "--tests", "tg")
+    assert "tuned before, for many answers in all: --threads" in again.err
 
 
 def test_what_does_not_fit_is_named(hearth: Hearth) -> None:
@@ -76,6 +127,9 @@ def _without_threads() -> list[str]:
         (("--repeats", "0"), "0 is not in the range"),
         (("--requests", "4"), "--requests goes with --url"),
         (("--tune", "--tests", "pp"), "takes no --tests"),
+        (("--tune", "--reference", "transformers"), "takes no --reference"),
+        (("--reference", "vllm"), "'vllm' is not 'transformers'"),
+        (("--url", "http://127.0.0.1:1", "--reference", "transformers"), "takes no --reference"),
         (("--tune", "--threads", "2"), "--threads is what --tune searches"),
         (("--max-sessions", "2"), "--max-sessions follows from the tests"),
         (("--url", "http://127.0.0.1:1", "--tune"), "takes no --tune"),

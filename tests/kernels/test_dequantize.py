@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from hearth.kernels.blocks import block_of, packings, scale_offsets
 from hearth.kernels.dequantize import dequantize, dequantize_into
 
+gguf = pytest.importorskip("gguf")  # Not on every machine with a card.
 Bytes = NDArray[np.uint8]
 
 

@@ -1,0 +1,98 @@
+"""Whether a model can be measured beside transformers: its kind, its runner, and room in memory
+for all that both sides hold. Nothing is loaded for that.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Final
+
+from hearth.backends.bench.model_facts import ModelFacts
+from hearth.backends.contract import Dtype, ModelSpec
+from hearth.backends.errors import (
+    BackendUnavailable,
+    DoesNotFit,
+    InvalidParameter,
+    UnsupportedModel,
+)
+from hearth.backends.memory import available_bytes
+from hearth.backends.native.footprint import WORKSPACE_BYTES
+from hearth.backends.native.model_folder import DTYPE_BYTES, ModelFolder
+
+_POOLS: Final = 3
+"""Of keys and values: the engine's, and one for each way of transformers to generate."""
+
+
+def missing(reason: str = "") -> BackendUnavailable:
+    """The error where transformers is not installed, or does not load because of `reason`."""
+    why = f": {reason}" if reason else "."
+    return BackendUnavailable(
+        f"--reference transformers needs transformers, which cannot be imported{why}",
+        'Install it: pip install "hearth-llm[bench]"',
+    )
+
+
+def check_reference(facts: ModelFacts) -> None:
+    """Refuse what transformers cannot be measured beside.
+
+    Raises:
+        InvalidParameter: another runner than the native one.
+        UnsupportedModel: no folder of safetensors.
+        BackendUnavailable: transformers is not installed.
+    """
+    if facts.runner != "native":
+        raise InvalidParameter(
+            "reference",
+            f"--reference is for the native backend; {facts.spec.path} would run with "
+            f"{facts.runner}.",
+            "Name a folder of safetensors, or measure beside the raw loop, without --reference.",
+        )
+    if facts.folder is None:
+        raise UnsupportedModel(
+            f"--reference transformers needs a folder of safetensors, and {facts.spec.path} is a "
+            "GGUF.",
+            "Name the folder that the GGUF was made of, or measure without --reference.",
+            path=facts.spec.path,
+        )
+    if importlib.util.find_spec("transformers") is None:
+        raise missing()
+
+
+def check_room(spec: ModelSpec, facts: ModelFacts, pool_tokens: int) -> None:
+    """Refuse a model whose weights do not fit twice, with `pool_tokens` of each side.
+
+    Raises:
+        DoesNotFit: with both numbers.
+    """
+    folder, settings = facts.folder, spec.settings
+    assert folder is not None
+    dtype, available = _on_device(spec, folder)
+    ours = folder.weight_bytes(dtype)
+    theirs = folder.parameters * DTYPE_BYTES[dtype]
+    token = max(
+        facts.kv_bytes["f32" if dtype == "f32" else "f16"], facts.kv_bytes[settings.kv_type]
+    )
+    need = ours + theirs + _POOLS * pool_tokens * token + 2 * WORKSPACE_BYTES
+    usable = int(available * settings.memory_fraction)
+    if need > usable:
+        raise DoesNotFit(
+            f"Beside transformers the weights are in memory twice: {need / 1e9:.2f} GB with keys "
+            f"and values are needed, {usable / 1e9:.2f} GB are available.",
+            "Measure without --reference, a smaller model, or fewer --sessions.",
+            needed_bytes=need,
+            available_bytes=usable,
+        )
+
+
+def _on_device(spec: ModelSpec, folder: ModelFolder) -> tuple[Dtype, int]:
+    """What the weights are held in where the model will run, and the memory there in bytes."""
+    import torch
+
+    from hearth.kernels import device as devices
+
+    device = torch.device("cpu") if spec.settings.gpu_layers == 0 else devices.best_device()
+    if device.type == "cpu":
+        return spec.settings.dtype or folder.dtype, available_bytes()
+    wide = devices.default_dtype(device) == torch.float32
+    # Both half precisions take the same room.
+    return spec.settings.dtype or ("f32" if wide else "bf16"), devices.free_bytes(device)

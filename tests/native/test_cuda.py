@@ -1,0 +1,203 @@
+"""The native runner on an NVIDIA card says what it says on a processor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from guide_forms import guide_path
+from hearth.backends.bench.engine_side import EngineSide
+from hearth.backends.contract import KvType, ModelSettings, ModelSpec
+from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.native.load import open_model
+from hearth.backends.native.runner import NativeRunner
+from hearth.backends.native.varlen_attention import has_varlen
+from hearth.backends.runners import Loaded
+from native_runners import runner_of
+from tiny_checkpoints import FAMILIES, VOCABULARY, tiny_checkpoint
+
+pytestmark = pytest.mark.cuda
+
+CUDA = torch.device("cuda")
+EXACT = ModelSettings(
+    kv_type="f32", flash_attention=False, context=1024, max_sessions=8, max_batch_tokens=512
+)
+CUTS = (0, 20, 21, 22, 300, 301, 330)
+DENSE = ("llama3", "qwen3", "gemma3", "phi3")
+KINDS = ("qwen3", "gemma3", "mixtral", "gpt_oss")
+
+
+@pytest.fixture(autouse=True)
+def full_precision() -> Iterator[None]:
+    """Products of float32 are not rounded to TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+class Silent:
+    """In the place of a tokenizer: no text is looked at."""
+
+    def piece(self, token_id: int, *, special: bool = False) -> bytes:
+        return b""
+
+
+def some_tokens(count: int, seed: int = 0) -> list[int]:
+    generator = np.random.default_rng(seed)
+    return [int(token) for token in generator.integers(3, VOCABULARY, count)]
+
+
+def ends(runner: NativeRunner, slot: int, tokens: list[int], *mates: Row) -> NDArray[np.float32]:
+    """Logits of the last tokens of `tokens`, at the end of `slot`: [16 or fewer, vocabulary]."""
+    held = runner.cache.length(slot)
+    assert runner.cache.reserve(slot, held + len(tokens))
+    row = Row(slot, held, tokens, min(len(tokens), 16))
+    return runner.step(StepPlan((*mates, row))).logits[slot].copy()
+
+
+def mate(runner: NativeRunner, slot: int, tokens: list[int]) -> Row:
+    """More tokens of another sequence, for the same step."""
+    held = runner.cache.length(slot)
+    assert runner.cache.reserve(slot, held + len(tokens))
+    return Row(slot, held, tokens, 0)
+
+
+def in_pieces(runner: NativeRunner) -> NDArray[np.float32]:
+    """Logits of a text that comes in chunks and single tokens, beside two others."""
+    tokens = some_tokens(CUTS[-1])
+    found = []
+    for number, (start, end) in enumerate(pairwise(CUTS)):
+        others = (mate(runner, 1, [7]), mate(runner, 2, some_tokens(1 + 5 * number, number)))
+        found.append(ends(runner, 0, tokens[start:end], *others))
+    runner.cache.check_integrity()
+    return np.concatenate(found)
+
+
+def written(loaded: Loaded, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
+    """Prompts and `count` greedy tokens of each, through the whole engine, all at once."""
+    side = EngineSide(loaded)
+    side.start(list(prompts), 0, max(map(len, prompts)) + count + 1)
+    side.decode(count - 1)
+    return side.histories()
+
+
+def loaded_of(runner: NativeRunner) -> Loaded:
+    return Loaded(runner, Silent(), None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_in_single_precision_are_those_of_a_processor(family: str, tmp_path: Path) -> None:
+    tiny_checkpoint(family, tmp_path, max_position_embeddings=1024)
+    wanted = in_pieces(runner_of(tmp_path, EXACT))
+    found = in_pieces(runner_of(tmp_path, EXACT, device=CUDA))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * float(np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize("varlen", [False, True], ids=["gather", "varlen"])
+@pytest.mark.parametrize("family", DENSE)
+def test_logits_in_half_precision_are_near(family: str, varlen: bool, tmp_path: Path) -> None:
+    if varlen and not has_varlen(CUDA, torch.bfloat16):
+        pytest.skip(f"torch {torch.__version__} reads no block tables here")
+    tiny_checkpoint(family, tmp_path, max_position_embeddings=1024)
+    settings = ModelSettings(context=1024, max_sessions=8, max_batch_tokens=512)
+    runner = runner_of(tmp_path, settings, device=CUDA, dtype=torch.bfloat16, varlen=varlen)
+    assert runner.plan.attention == ("varlen" if varlen else "gather")
+    assert runner.pool.layer(0).dtype == torch.bfloat16
+    wanted, found = in_pieces(runner_of(tmp_path, EXACT)), in_pieces(runner)
+    assert float(((found - wanted) ** 2).mean()) < 1e-2 * float((wanted**2).mean())
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_greedy_answers_through_the_engine_are_those_of_a_processor(
+    family: str, tmp_path: Path
+) -> None:
+    tiny_checkpoint(family, tmp_path, max_position_embeddings=1024)
+    prompts = [some_tokens(length, seed=length) for length in (3, 40, 17, 600)]
+    wanted = written(loaded_of(runner_of(tmp_path, EXACT)), prompts, 48)
+    runner = runner_of(tmp_path, EXACT, device=CUDA)
+    assert runner.plan.draws
+    assert written(loaded_of(runner), prompts, 48) == wanted
+    runner.cache.check_integrity()
+
+
+@pytest.mark.parametrize("varlen", [False, True], ids=["gather", "varlen"])
+def test_a_pool_grows_on_the_card_and_keeps_what_it_holds(varlen: bool, tmp_path: Path) -> None:
+    dtype, kv_type, near = torch.float32, "f32", 2e-3
+    if varlen:
+        dtype, kv_type, near = torch.bfloat16, "f16", 0.2
+        if not has_varlen(CUDA, dtype):
+            pytest.skip(f"torch {torch.__version__} reads no block tables here")
+    tiny_checkpoint("llama2", tmp_path, max_position_embeddings=8192)
+    settings = ModelSettings(context=6000, kv_type=kv_type, max_sessions=2, max_batch_tokens=512)
+    wanted_runner = runner_of(tmp_path, settings)
+    runner = runner_of(tmp_path, settings, device=CUDA, dtype=dtype, varlen=varlen)
+    tokens, before = some_tokens(5000), runner.pool.capacity(0)
+    for start in range(0, len(tokens), 500):
+        wanted = ends(wanted_runner, 0, tokens[start : start + 500])
+        found = ends(runner, 0, tokens[start : start + 500])
+        error = np.sqrt(((found - wanted) ** 2).mean() / (wanted**2).mean())
+        assert error < near, start
+    assert runner.pool.capacity(0) > before
+    runner.cache.check_integrity()
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("family", KINDS)
+def test_deterministic_logits_have_the_same_bits_in_any_company(
+    family: str, kv_type: KvType, tmp_path: Path
+) -> None:
+    tiny_checkpoint(family, tmp_path)
+    settings = ModelSettings(kv_type=kv_type, context=256, max_sessions=40, deterministic=True)
+    tokens = some_tokens(40)
+    alone = runner_of(tmp_path, settings, device=CUDA)
+    assert alone.cache.reserve(0, 40)
+    whole = alone.step(StepPlan((Row(0, 0, tokens, 40),))).logits[0].copy()
+    runner = runner_of(tmp_path, settings, device=CUDA)
+    found = []
+    for number, (start, end) in enumerate(pairwise((0, 16, 17, 33, 34, 40))):
+        other = mate(runner, 2, some_tokens(number * 3 + 1, seed=number))
+        found.append(ends(runner, 0, tokens[start:end], other))
+    np.testing.assert_array_equal(np.concatenate(found), whole)
+
+
+def test_the_bundled_model_says_the_same_on_a_card() -> None:
+    def opened(gpu_layers: int | None) -> Loaded:
+        settings = ModelSettings(
+            dtype="f32",
+            kv_type="f32",
+            flash_attention=False,
+            context=512,
+            threads=1,
+            batch_threads=1,
+            gpu_layers=gpu_layers,
+        )
+        return open_model(ModelSpec(str(guide_path()), settings=settings))
+
+    answers = []
+    for gpu_layers in (0, None):
+        loaded = opened(gpu_layers)
+        question = "<|user|>How do I download a model?<|end|><|assistant|>"
+        prompt = loaded.tokenizer.encode(question, special=True, add_bos=True)
+        answers.append(written(loaded, [prompt], 40))
+        loaded.runner.close()
+    assert answers[0] == answers[1]
+
+
+def test_a_card_chooses_half_precision_and_a_kernel_where_there_is_one() -> None:
+    loaded = open_model(ModelSpec(str(guide_path()), settings=ModelSettings(context=512)))
+    runner = loaded.runner
+    assert isinstance(runner, NativeRunner)
+    plan = runner.plan
+    assert plan.device.type == "cuda"
+    assert plan.dtype == plan.kv_dtype == runner.pool.layer(0).dtype
+    assert plan.attention == ("varlen" if has_varlen(CUDA, plan.dtype) else "gather")
+    texts = written(loaded, [some_tokens(20), some_tokens(300, 1)], 20)
+    assert [len(text) for text in texts] == [40, 320]
+    runner.close()
