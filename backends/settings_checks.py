@@ -33,6 +33,13 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
     _in_range("max_sessions", settings.max_sessions, 1, max_sequences)
     _in_range("max_waiting", settings.max_waiting, 0, 1 << 20)
     _in_range("kv_budget_bytes", settings.kv_budget_bytes, 1, 1 << 60)
+    both = (settings.threads, settings.batch_threads)
+    if settings.deterministic and None not in both and len(set(both)) > 1:
+        raise InvalidParameter(
+            "batch_threads",
+            f"threads is {both[0]} and batch_threads {both[1]}; with deterministic they are one.",
+            "Set only threads (--threads).",
+        )
     _is_positive("target_itl_ms", settings.target_itl_ms, math.inf)
     _is_positive("memory_fraction", settings.memory_fraction, 1.0)
     _is_one_of("kv_type", settings.kv_type, get_args(KvType))

@@ -46,11 +46,10 @@ class DenseAttention:
         key, value = key_value.unbind(1)
         config, length = self._config, len(query)
         groups = (config.kv_heads, config.heads // config.kv_heads)
-        shape = (*groups, length, config.head_dim)
         attended = attend_to(
-            query.transpose(0, 1).reshape(shape),
-            key.transpose(0, 1)[:, None].expand(shape),
-            value.transpose(0, 1)[:, None].expand(shape),
+            query.transpose(0, 1).reshape(*groups, length, config.head_dim),
+            key.transpose(0, 1)[:, None],
+            value.transpose(0, 1)[:, None],
             scale=config.scale,
             mask=None if window is None or window >= length else self._mask(length, window, query),
             causal=window is None or window >= length,
@@ -60,10 +59,10 @@ class DenseAttention:
         return attended.flatten(0, 1).transpose(0, 1)
 
     def _mask(self, length: int, window: int, like: Tensor) -> Tensor:
-        """[length, length], to add: a token sees itself and the `window` - 1 before it."""
+        """[1, 1, length, length], to add: a token sees itself and the `window` - 1 before it."""
         mask = self._masks.get((length, window))
         if mask is None:
             causal = torch.ones(length, length, dtype=torch.bool, device=like.device).tril()
-            mask = additive(causal.triu(1 - window), like.dtype)
+            mask = additive(causal.triu(1 - window), like.dtype)[None, None]
             self._masks[length, window] = mask
         return mask

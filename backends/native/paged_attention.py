@@ -21,9 +21,6 @@ only to make their lengths equal; sequences that differ by more are read apart.
 _MANY_KEYS: Final = 1024
 """From so many on, keys and values are not widened for single tokens."""
 
-_LARGEST: Final = 65504.0
-"""What infinities are kept as: the largest of half precision, whose products stay finite."""
-
 
 @dataclass(frozen=True, slots=True)
 class PagedRow:
@@ -68,8 +65,10 @@ class _Run:
     """None: it sees nothing but its own new tokens."""
     keys: slice
     """Of the pages' tokens."""
-    mask: Tensor | None
+    mask: Tensor | None = None
     """[1, 1, tokens, keys], to add; None: each sees itself and all before it."""
+    spans: tuple[slice, ...] = ()
+    """Instead, where each token is computed for itself: which of the keys it sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +117,8 @@ class PagedAttention:
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
     ) -> Tensor:
         plan = self._plans[self._pool.group_of[layer]]
+        self._pool.write(layer, plan.slots, key_value)
         pool = self._pool.layer(layer)
-        self._keep(pool, plan.slots, key_value)
         # [tokens, kv_heads, heads that share one, head_dim]
         shape = (len(query), -1, self._shared, query.shape[-1])
         grouped = query.view(shape).to(self._compute)
@@ -136,16 +135,6 @@ class PagedAttention:
                 part = slice(run.begin, run.end)
                 out[part] = self._attend_run(run, grouped[part], key_value[part], pool, sinks)
         return out.flatten(1, 2).to(query.dtype)
-
-    def _keep(self, pool: Tensor, slots: Tensor | slice, key_value: Tensor) -> None:
-        # Always finite: others get the page later, and may read it where they see nothing.
-        finite = torch.nan_to_num(key_value.to(self._kept), 0.0, _LARGEST, -_LARGEST)
-        tokens = pool.view(-1, pool.shape[2] * pool.shape[3], pool.shape[4])
-        new = finite.flatten(1, 2).transpose(0, 1)
-        if isinstance(slots, slice):
-            tokens[:, slots] = new
-        else:
-            tokens.index_copy_(1, slots, new)
 
     def _attend_singles(
         self, plan: _Singles, query: Tensor, pool: Tensor, sinks: Tensor | None
@@ -177,11 +166,10 @@ class PagedAttention:
                 [self._attend_one(run, at, query, keys, values, sinks) for at in range(len(query))]
             )
         heads = query.permute(1, 2, 0, 3)
-        shape = (-1, self._shared, -1, -1)
         found = attend_to(
             heads,
-            keys.unsqueeze(1).expand(shape),
-            values.unsqueeze(1).expand(shape),
+            keys.unsqueeze(1),
+            values.unsqueeze(1),
             scale=self._config.scale,
             mask=run.mask,
             causal=run.mask is None,
@@ -195,10 +183,7 @@ class PagedAttention:
         self, run: _Run, at: int, query: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None
     ) -> Tensor:
         """One token of a run as if it came alone: exactly the keys that it sees, and no mask."""
-        seen = slice(0, at + 1)
-        if run.mask is not None:
-            places = (run.mask[0, 0, at] == 0).nonzero()
-            seen = slice(int(places[0]), int(places[-1]) + 1)
+        seen = run.spans[at]
         found = attend_to(
             query[at].unsqueeze(1),
             keys[:, seen].unsqueeze(1),
@@ -243,17 +228,24 @@ class PagedAttention:
 
     def _run(self, row: PagedRow, reach: _Reach, window: int | None) -> _Run:
         begin, end = reach.token, reach.token + row.count
-        if row.start == 0 and (window is None or row.count <= window):
-            return _Run(begin, end, None, slice(0), None)
         offset = reach.first % self._pool.page
+        keys = slice(offset, offset + reach.end - reach.first)
+        pages = self._places(reach.blocks)
+        if self._deterministic:
+            # Also its own new tokens come from the pages, rounded as they will be ever after.
+            ends = range(row.start + 1, reach.end + 1)
+            begins = [0 if window is None else max(stop - window, 0) for stop in ends]
+            seen = zip(begins, ends, strict=True)
+            spans = tuple(slice(a - reach.first, b - reach.first) for a, b in seen)
+            return _Run(begin, end, pages, keys, spans=spans)
+        if row.start == 0 and (window is None or row.count <= window):
+            return _Run(begin, end, None, slice(0))
         queries = torch.arange(row.start, reach.end, device=self._device).unsqueeze(1)
         positions = torch.arange(reach.first, reach.end, device=self._device)
         mask = positions <= queries
         if window is not None:
             mask &= positions > queries - window
-        keys = slice(offset, offset + reach.end - reach.first)
-        scores = additive(mask, self._compute)
-        return _Run(begin, end, self._places(reach.blocks), keys, scores[None, None])
+        return _Run(begin, end, pages, keys, additive(mask, self._compute)[None, None])
 
     def _buckets(self, singles: list[_Reach]) -> Iterable[list[_Reach]]:
         """Rows that are read together."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+
+_SCORES: Final = 1 << 24
+"""Scores that are written out at a time: 64 MB, of which two copies are there."""
 
 
 def additive(sees: Tensor, dtype: torch.dtype) -> Tensor:
@@ -30,7 +35,8 @@ def attend_to(
 
     Args:
         query: [kv_heads, texts, queries, head_dim].
-        key: [kv_heads, texts, keys, head_dim], of the query's dtype.
+        key: [kv_heads, texts, keys, head_dim], of the query's dtype; or 1 instead of texts, where
+            all have the same keys.
         value: as `key`.
         mask: what is added to the scores, of the query's dtype (`additive`); broadcastable to
             [kv_heads, texts, queries, keys].
@@ -44,20 +50,55 @@ def attend_to(
         [kv_heads, texts, queries, head_dim], of the query's dtype.
     """
     if fused and not softcap and sinks is None:
+        shape = (-1, query.shape[1], -1, -1)
         return scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=causal, scale=scale
+            query,
+            key.expand(shape),
+            value.expand(shape),
+            attn_mask=mask,
+            is_causal=causal,
+            scale=scale,
         )
     if causal:
         sees = torch.ones(query.shape[-2:-1] * 2, dtype=torch.bool, device=query.device).tril()
-        mask = additive(sees, query.dtype)
-    scores = torch.matmul(query.float(), key.float().transpose(-1, -2)) * scale
-    if softcap:
-        scores = torch.tanh(scores / softcap) * softcap
-    if mask is not None:
-        scores += mask
-    if sinks is None:
-        weights = torch.softmax(scores, dim=-1)
-    else:
-        sinks = sinks.float().expand(*scores.shape[:-1], 1)
-        weights = torch.softmax(torch.cat([scores, sinks], dim=-1), dim=-1)[..., :-1]
-    return torch.matmul(weights.to(value.dtype), value).to(query.dtype)
+        mask = additive(sees, query.dtype)[None, None]
+    queries, keys = query.shape[2], key.shape[2]
+    wide_key, wide_value = key.float(), value.float()
+    step = max(_SCORES // (query.shape[0] * query.shape[1] * keys), 1)
+    found = torch.empty_like(query)
+    for start in range(0, queries, step):
+        some = slice(start, start + step)
+        scores = _products(query[:, :, some].float() * scale, wide_key.transpose(-1, -2))
+        if softcap:
+            scores.div_(softcap).tanh_().mul_(softcap)
+        if mask is not None:
+            scores += _of(mask, some)
+        _softmax(scores, None if sinks is None else _of(sinks, some).float())
+        found[:, :, some] = _products(scores, wide_value)
+    return found
+
+
+def _products(rows: Tensor, matrices: Tensor) -> Tensor:
+    """[heads, texts, n, a] · [heads, texts or 1, a, b] -> [heads, texts, n, b]; matrices that all
+    texts share are not copied.
+    """
+    if matrices.shape[1] == 1:
+        found = torch.bmm(rows.flatten(1, 2), matrices[:, 0])
+        return found.view(*rows.shape[:3], matrices.shape[-1])
+    return torch.matmul(rows, matrices)
+
+
+def _of(scores: Tensor, queries: slice) -> Tensor:
+    """What of `scores`, which may be the same for all queries, is for some of them."""
+    return scores if scores.shape[2] == 1 else scores[:, :, queries]
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> None:
+    """Over the last dimension, in place; `sinks` [..., 1] float32 take part, and leave."""
+    peak = scores.amax(dim=-1, keepdim=True)
+    if sinks is not None:
+        peak = torch.maximum(peak, sinks)
+    total = scores.sub_(peak).exp_().sum(dim=-1, keepdim=True)
+    if sinks is not None:
+        total += (sinks - peak).exp()
+    scores.div_(total)

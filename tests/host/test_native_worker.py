@@ -88,3 +88,14 @@ def test_what_a_runner_cannot_do_is_refused_before_it_is_loaded(
         answers(place, ModelSpec(str(folder), backend="llamacpp"), request)
     with pytest.raises(InvalidParameter, match="q8_0"):
         answers(place, ModelSpec(str(folder), settings=replace(QUICK, kv_type="q8_0")), request)
+
+
+def test_deterministic_computes_everything_with_one_number_of_threads(
+    folder: Path, place: HostPlace
+) -> None:
+    request = Request(text="the", sampling=GREEDY, max_tokens=2, ignore_eos=True)
+    settings = ModelSettings(batch_threads=1, deterministic=True)
+    info, _ = answers(place, ModelSpec(str(folder), settings=settings), request)
+    assert (info.threads, info.batch_threads) == (1, 1)
+    with pytest.raises(InvalidParameter, match="threads is 2 and batch_threads 1"):
+        answers(place, ModelSpec(str(folder), settings=replace(settings, threads=2)), request)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract import KvType, ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, PromptTooLong
 from hearth.backends.native.models.decoder import Decoder
@@ -49,12 +49,13 @@ def test_in_pages_and_pieces_it_says_what_the_decoder_says_of_the_whole_text(
     runner.cache.check_integrity()
 
 
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
 @pytest.mark.parametrize("family", KINDS)
 def test_deterministic_logits_have_the_same_bits_however_they_are_computed(
-    family: str, tmp_path: Path
+    family: str, kv_type: KvType, tmp_path: Path
 ) -> None:
     tiny_checkpoint(family, tmp_path)
-    settings = ModelSettings(kv_type="f32", context=256, max_sessions=40, deterministic=True)
+    settings = ModelSettings(kv_type=kv_type, context=256, max_sessions=40, deterministic=True)
     tokens = some_tokens(40)
     whole = advance(runner_of(tmp_path, settings), 0, tokens)
     runner = runner_of(tmp_path, settings)
