@@ -62,7 +62,12 @@ def choice_findings(paths: Paths, settings: Settings | HearthError) -> Iterator[
     machine = this_machine()
     measured = Speeds(paths.cache).all()
     if machine.has_cuda:
-        text = "safetensors and the families that it knows: native, on CUDA; other GGUFs: llama.cpp"
+        free = machine.card_free_bytes
+        room = "" if free is None else f" and the card has room for ({free / 1e9:.1f} GB free)"
+        text = (
+            f"safetensors, and GGUFs that it can run{room}: native, on CUDA; "
+            "other GGUFs: llama.cpp; hearth show MODEL says why"
+        )
     elif machine.is_apple:
         text = "safetensors: native; GGUF: llama.cpp, which is faster on Apple's processors"
     elif measured:
@@ -72,6 +77,7 @@ def choice_findings(paths: Paths, settings: Settings | HearthError) -> Iterator[
     data = {
         "backend": "auto",
         "has_cuda": machine.has_cuda,
+        "card_free_bytes": machine.card_free_bytes,
         "measured": [asdict(found) for found in measured],
     }
     yield Finding("backend", "ok", text, data=data)

@@ -2,7 +2,7 @@
 
 Safetensors are for the native runner alone. A GGUF goes to the native runner on CUDA cards and to
 llama.cpp on Apple's; on processors to whichever was measured to be faster, and to llama.cpp until
-that was done. What a runner cannot do decides before speed.
+that was done. What a runner cannot do decides before speed: loading would refuse it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from hearth.backends.contract import ModelSettings, ModelSpec
 from hearth.backends.errors import HearthError, UnsupportedModel
-from hearth.backends.gpus import has_cuda
+from hearth.backends.gpus import card_free_bytes, has_cuda
 from hearth.backends.speeds import Speeds, kind_of
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
@@ -23,8 +23,6 @@ from hearth.quant.gguf.file import GgufFile
 Runner = Literal["llamacpp", "native"]
 
 MEASURE: Final = "hearth doctor --measure"
-_RANKS: Final = 4
-"""LLAMA_POOLING_TYPE_RANK of llama.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,8 @@ class Machine:
     """PyTorch can use a card."""
     has_torch: bool
     has_llamacpp: bool
+    card_free_bytes: int | None = None
+    """Of the card; None: not known."""
 
 
 def this_machine() -> Machine:
@@ -53,6 +53,7 @@ def this_machine() -> Machine:
         has_cuda=has_cuda(),
         has_torch=importlib.util.find_spec("torch") is not None,
         has_llamacpp=importlib.util.find_spec("llama_cpp") is not None,
+        card_free_bytes=card_free_bytes() if has_cuda() else None,
     )
 
 
@@ -95,6 +96,9 @@ def choose(spec: ModelSpec, cache_dir: Path | None, machine: Machine | None = No
         return Choice("native", f"only it has {wants}")
     if not machine.has_llamacpp:
         return Choice("native", "llama.cpp is not installed")
+    reason = _not_native_here(header, spec.settings, machine)
+    if reason:
+        return Choice("llamacpp", reason)
     if not is_cpu:
         return Choice("native", "PyTorch has a CUDA card here")
     return _measured(kind_of(header), speeds)
@@ -106,16 +110,55 @@ def is_safetensors(path: Path) -> bool:
 
 
 def not_native(header: GgufFile) -> str:
-    """Why the native runner cannot run a GGUF; empty if it can, as far as its kind tells."""
+    """Why the native runner cannot run a GGUF on any machine; empty if it can, as far as its header
+    tells.
+    """
     from hearth.backends.native.families.table import family_of_gguf
+    from hearth.backends.native.gguf_model import refuse_what_cannot_run
 
     try:
         family_of_gguf(header.architecture)
     except UnsupportedModel:
         return f"the native runner does not know {header.architecture}"
-    if header.value(f"{header.architecture}.pooling_type", 0) == _RANKS:
-        return "the native runner does not rank texts"
+    try:
+        refuse_what_cannot_run(header)
+    except HearthError as error:
+        return error.message.removeprefix(f"{header.path}: ").rstrip(".")
     return ""
+
+
+def _not_native_here(header: GgufFile, settings: ModelSettings, machine: Machine) -> str:
+    """Why the native runner cannot run a GGUF that it knows on this machine as it is wanted."""
+    layers = settings.gpu_layers
+    has_gpu = machine.has_cuda or machine.is_apple
+    if layers and (not has_gpu or layers <= header.integer(f"{header.architecture}.block_count")):
+        return f"only it has gpu_layers {layers}"
+    free = machine.card_free_bytes
+    if not machine.has_cuda or layers == 0 or free is None:
+        return ""
+    needed = _least_bytes(header, settings)
+    if needed <= free * settings.memory_fraction:
+        return ""
+    return (
+        f"the native runner needs {needed / 1e9:.1f} GB of the card at least, of which "
+        f"{free / 1e9:.1f} GB are free"
+    )
+
+
+def _least_bytes(header: GgufFile, settings: ModelSettings) -> int:
+    """What the native runner takes of a card: weights, workspace, and the context that was asked
+    for.
+    """
+    from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES, gguf_weight_bytes
+    from hearth.backends.native.gguf_model import read_gguf_config
+    from hearth.backends.native.kv_sizes import kv_sizes
+    from hearth.backends.native.model_folder import kv_number_bytes
+
+    weights = gguf_weight_bytes(header, settings.dtype or "bf16", packed=True)
+    _, config = read_gguf_config(header)
+    number_bytes = kv_number_bytes(settings.kv_type)
+    sizes = kv_sizes(config, settings, number_bytes=number_bytes, page=PAGE)
+    return weights + WORKSPACE_BYTES + sizes.pool_bytes(settings.context or PAGE)
 
 
 def _asked(spec: ModelSpec) -> Choice:

@@ -1,5 +1,6 @@
-"""Whether PyTorch could use a CUDA card here, found out without importing it: the host and the
-front ends ask too, and importing torch takes seconds and hundreds of megabytes.
+"""Whether PyTorch could use a CUDA card here, and how much memory that has, found out without
+importing it: the host and the front ends ask too, and importing torch takes seconds and hundreds of
+megabytes. Asked of the driver without a context, which would take memory of the card.
 """
 
 from __future__ import annotations
@@ -9,16 +10,66 @@ import functools
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-_DRIVERS: Final = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1",)
+_IS_WINDOWS: Final = sys.platform == "win32"
+_DRIVER: Final = "nvcuda.dll" if _IS_WINDOWS else "libcuda.so.1"
+_MANAGEMENT: Final = "nvml.dll" if _IS_WINDOWS else "libnvidia-ml.so.1"
 _BUILDS: Final = ("libtorch_cuda.so", "torch_cuda.dll")
+_PLACE_BYTES: Final = 32
+"""Of a place on the PCI bus, written out: NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE."""
+
+
+class _Memory(ctypes.Structure):
+    """`nvmlMemory_t`, in bytes."""
+
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
 
 
 @functools.cache
 def has_cuda() -> bool:
     """The installed PyTorch is a CUDA build, and the driver shows this process a card."""
     return _is_cuda_build() and _driver_cards() > 0
+
+
+def card_free_bytes() -> int | None:
+    """Free memory of the card that PyTorch takes, the first that the driver shows this process; all
+    of its memory where the driver does not say what is free; None where there is no card.
+    """
+    if _driver_cards() == 0:
+        return None
+    driver, card, total = _library(_DRIVER), ctypes.c_int(0), ctypes.c_size_t(0)
+    if not _does(driver, "cuDeviceGet", ctypes.byref(card), 0):
+        return None
+    if not _does(driver, "cuDeviceTotalMem_v2", ctypes.byref(total), card):
+        return None
+    free = _free_bytes(driver, card)
+    # Of a part of a card (MIG), management tells the memory of the whole.
+    return total.value if free is None else min(free, total.value)
+
+
+def _free_bytes(driver: Any, card: ctypes.c_int) -> int | None:
+    """What NVIDIA's management library says of the card at the same place on the bus."""
+    place = ctypes.create_string_buffer(_PLACE_BYTES)
+    management = _library(_MANAGEMENT)
+    if not _does(driver, "cuDeviceGetPCIBusId", place, _PLACE_BYTES, card):
+        return None
+    if not _does(management, "nvmlInit_v2"):
+        return None
+    try:
+        handle, memory = ctypes.c_void_p(), _Memory()
+        by_place = "nvmlDeviceGetHandleByPciBusId_v2"
+        if not _does(management, by_place, place, ctypes.byref(handle)):
+            return None
+        if not _does(management, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory)):
+            return None
+        return int(memory.free)
+    finally:
+        _does(management, "nvmlShutdown")
 
 
 def _is_cuda_build() -> bool:
@@ -33,13 +84,23 @@ def _is_cuda_build() -> bool:
 
 
 def _driver_cards() -> int:
-    """Cards by the driver's own count (`cuDeviceGetCount`); 0 without a driver."""
-    for name in _DRIVERS:
-        try:
-            driver = ctypes.CDLL(name)
-            count = ctypes.c_int(0)
-            if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0:
-                return count.value
-        except (OSError, AttributeError):
-            continue
-    return 0
+    """Cards by the driver's own count; 0 without a driver."""
+    driver, count = _library(_DRIVER), ctypes.c_int(0)
+    is_counted = _does(driver, "cuInit", 0) and _does(
+        driver, "cuDeviceGetCount", ctypes.byref(count)
+    )
+    return count.value if is_counted else 0
+
+
+def _library(name: str) -> Any:
+    """A library of the driver; None where it is not installed."""
+    try:
+        return ctypes.CDLL(name)
+    except OSError:
+        return None
+
+
+def _does(library: Any, function: str, *arguments: object) -> bool:
+    """Whether there is such a library, it has that function, and the call went well."""
+    found = getattr(library, function, None)
+    return found is not None and found(*arguments) == 0

@@ -26,6 +26,7 @@ class ModelInfo:
     trained_context: int
     vocab_size: int
     kv_bytes_per_token: int
+    """Of keys and values, in all layers that see everything."""
     kv_type: str
     threads: int
     batch_threads: int
@@ -78,6 +79,7 @@ class EngineStats:
     """Held by nobody who runs, to be found again as prefixes."""
     kept_prefixes: int
     kv_bytes_per_token: int
+    """In all layers that see everything; others are in `window_bytes`."""
     computed_tokens: int = 0
     """Prompt and generated tokens that went through the model."""
     cached_tokens: int = 0
@@ -95,6 +97,20 @@ class EngineStats:
     shelved_prefixes: int = 0
     requests: tuple[RequestStats, ...] = ()
     """Those that run, then those that wait; the first 256."""
+    window_bytes: int = 0
+    """What layers that see a window only take of memory now."""
+    window_pool_bytes: int = 0
+    """What they take at most."""
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What keys and values take of memory now."""
+        return self.allocated_tokens * self.kv_bytes_per_token + self.window_bytes
+
+    @property
+    def pool_bytes(self) -> int:
+        """What they may take."""
+        return self.pool_tokens * self.kv_bytes_per_token + self.window_pool_bytes
 
 
 @dataclass(frozen=True, slots=True)

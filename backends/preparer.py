@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from hearth.backends.chat_prompts import shown_tools
 from hearth.backends.contract import Prompt, Request, Tool
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.dry import breaker_ids
@@ -33,7 +34,9 @@ from hearth.backends.errors import (
     PromptTooLong,
     UnsupportedParameter,
 )
-from hearth.backends.prompts import PreparedPrompt, Prompts, shown_tools
+from hearth.backends.prepared_prompt import PreparedPrompt
+from hearth.backends.prompts import Prompts
+from hearth.backends.text.chat_templates import ChatTemplates
 from hearth.backends.text.output.parts import OutputParser
 from hearth.backends.text.output.rules import content_rule
 from hearth.backends.text.renderer import Renderer
@@ -48,8 +51,8 @@ class Preparer:
     """Makes the work of one loaded model's engine. Thread-safe.
 
     Args:
-        template: Jinja source of the chat template, None if the model has none.
-        renderer: renders it in a killable process.
+        templates: the model's chat templates; empty if it does not chat.
+        renderer: renders them in a killable process.
         grammars: makes what answers must follow.
     """
 
@@ -58,14 +61,14 @@ class Preparer:
         name: str,
         info: RunnerInfo,
         tokenizer: Tokenizer,
-        template: str | None,
+        templates: ChatTemplates,
         renderer: Renderer,
         grammars: Grammars,
     ) -> None:
         self._name = name
         self._info = info
         self._tokenizer = tokenizer
-        self._prompts = Prompts(name, tokenizer, template, renderer)
+        self._prompts = Prompts(name, tokenizer, templates, renderer)
         self._grammars = grammars
         self._breakers: tuple[tuple[str, ...], frozenset[int]] = ((), frozenset())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from hearth.backends.choice import choose
 from hearth.backends.contract import ModelInfo, ModelSpec
 from hearth.backends.engine.runner import Runner
+from hearth.backends.text.chat_templates import ChatTemplates
 from hearth.backends.text.tokenizer import Tokenizer
 
 
@@ -20,8 +21,8 @@ class Loaded:
     runner: Runner
     tokenizer: Tokenizer
     info: ModelInfo
-    template: str | None
-    """Jinja source: the one of the settings, else the model's own; None if it cannot chat."""
+    templates: ChatTemplates
+    """The one of the settings, else the model's own; empty if it cannot chat."""
 
 
 def open_model(spec: ModelSpec, cache_dir: Path) -> Loaded:

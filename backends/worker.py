@@ -293,13 +293,13 @@ def serve(
         outbox.put(load_id, Failed(to_info(error)))
         outbox.close()
         return
-    if loaded.template is not None:
+    if loaded.templates:
         renderer.start()
     engine = Engine(loaded.runner, spec.settings.target_itl_ms / 1000)
     info = loaded.runner.info
     grammars = Grammars(loaded.tokenizer, info.vocab_size, info.end_ids)
     preparer = Preparer(
-        loaded.info.name, info, loaded.tokenizer, loaded.template, renderer, grammars
+        loaded.info.name, info, loaded.tokenizer, loaded.templates, renderer, grammars
     )
     gc.freeze()  # What is loaded stays, so that no collection need look through it.
     opened.set_result(Desk(engine, preparer, loaded.tokenizer, outbox))

@@ -81,6 +81,7 @@ def open_fake(spec: Any, cache_dir: Path) -> Any:
     from hearth.backends.engine.runner import StepPlan, StepResult
     from hearth.backends.engine.sequence_cache import SequenceCache
     from hearth.backends.runners import Loaded
+    from hearth.backends.text.chat_templates import DEFAULT
 
     step_s = float(os.environ["HEARTH_BENCH_STEP_S"])
 
@@ -125,7 +126,7 @@ def open_fake(spec: Any, cache_dir: Path) -> Any:
 
     class Bytes:
         vocab_size, bos_text, eos_text, infill_ids = 256, "", "", None
-        control_tokens = MappingProxyType({})
+        control_tokens = named_tokens = MappingProxyType({})
 
         def encode(self, text: str, **_: Any) -> list[int]:
             return list(text.encode())
@@ -137,7 +138,7 @@ def open_fake(spec: Any, cache_dir: Path) -> Any:
             return bytes(ids).decode(errors="replace")
 
     info = ModelInfo(**{**INFO, "name": spec.name, "path": spec.path, "context": 4096})
-    return Loaded(Instant(), Bytes(), info, TEMPLATE)
+    return Loaded(Instant(), Bytes(), info, {DEFAULT: TEMPLATE})
 
 
 # ---- the client

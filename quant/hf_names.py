@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Final
+
+EMBEDDING: Final = "model.embed_tokens.weight"
+HEAD: Final = "lm_head.weight"
+"""The output matrix; both as `canonical` spells them."""
 
 _SPELLINGS = (
     # A model with eyes keeps its text part inside: Gemma 3 before and after transformers 4.52.

@@ -117,6 +117,14 @@ def test_only_its_own_runner_imports_llama_cpp() -> None:
     assert breaches(others, imports_llama_cpp) == []
 
 
+def test_only_what_measures_it_imports_transformers() -> None:
+    def imports_transformers(module: Module, entry: Import) -> bool:
+        own = "hearth.backends.bench.transformers_side"
+        return module.name != own and under(entry.name, "transformers")
+
+    assert breaches(modules(*ROOMS), imports_transformers) == []
+
+
 def test_nothing_unpickles() -> None:
     def is_unsafe(module: Module, entry: Import) -> bool:
         return under(entry.name, *UNSAFE_MODULES) or under(entry.name, "torch.load")

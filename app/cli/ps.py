@@ -83,8 +83,8 @@ def _bytes(engine: EngineStats) -> dict[str, int]:
     return {
         "live_bytes": engine.live_tokens * token,
         "kept_bytes": engine.kept_tokens * token,
-        "allocated_bytes": engine.allocated_tokens * token,
-        "pool_bytes": engine.pool_tokens * token,
+        "allocated_bytes": engine.allocated_bytes,
+        "pool_bytes": engine.pool_bytes,
     }
 
 

@@ -49,6 +49,7 @@ def show(
         facts = describe_folder(found, tensors=tensors)
     else:
         facts = describe(found, preflight.check(found.path), tensors=tensors)
+    facts["backend"] = _backend(state, found)
     chat_template = facts.pop("template")
     if template and not as_json:
         if chat_template is None:
@@ -104,10 +105,28 @@ def _show_remote(state: State, remote: RemoteServer, *, as_json: bool) -> None:
             state.output.data(f"{title:7}  {value}")
 
 
+def _backend(state: State, found: FoundModel) -> dict[str, str | None]:
+    """What would run it under the settings, and why; no runner where there is none for it."""
+    from hearth.app.chosen import with_settings
+    from hearth.backends.choice import choose
+
+    try:
+        choice = choose(with_settings(found, state.settings).spec, state.paths.cache)
+    except HearthError as error:
+        return {"runner": None, "reason": f"{error.message} {error.hint}".strip()}
+    return {"runner": choice.runner, "reason": choice.reason}
+
+
 def describe(found: FoundModel, header: GgufFile, *, tensors: bool) -> dict[str, Any]:
     """The object of `hearth show --json`, with the template, and the list of tensors on request."""
+    from hearth.backends.text.vocab.generation_defaults import gguf_generation_defaults
+    from hearth.backends.text.vocab.gguf_vocabulary import end_tokens
+
+    templates = header.chat_templates
     chat_template = header.chat_template
+    defaults = gguf_generation_defaults(header)
     tokens = header.value(_TOKENS)
+    kv_bytes = {kv_type: _kv_bytes(header, kv_type) for kv_type in get_args(KvType)}
     facts: dict[str, Any] = {
         "name": found.name,
         "title": _text(header, "general.name"),
@@ -121,11 +140,16 @@ def describe(found: FoundModel, header: GgufFile, *, tensors: bool) -> dict[str,
         "quantization": header.file_type_name,
         "bits_per_weight": round(_weight_bits(header), 2),
         "context": header.context_length,
-        "kv_bytes_per_token": {kv_type: _kv_bytes(header, kv_type) for kv_type in get_args(KvType)},
+        "kv_bytes_per_token": kv_bytes,
+        # llama.cpp keeps each token in layers with a window too, as they are run here (`swa_full`).
+        "kv_window_bytes": {kv_type: size and 0 for kv_type, size in kv_bytes.items()},
         "tokenizer": _text(header, "tokenizer.ggml.model"),
         "pre_tokenizer": _text(header, "tokenizer.ggml.pre"),
         "vocabulary": len(tokens) if isinstance(tokens, StringArray) else None,
         "template_sha256": chat_template and hashlib.sha256(chat_template.encode()).hexdigest(),
+        "templates": sorted(templates),
+        "sampling_defaults": dict(defaults.named),
+        "end_tokens": [{"id": ident, "text": text} for ident, text in end_tokens(header).items()],
         "licence": _text(header, "general.license"),
         "gguf_version": header.version,
         "tensor_count": len(header.all_tensors),
@@ -160,12 +184,35 @@ def _kv_bytes(header: GgufFile, kv_type: str) -> int | None:
 def _kv_line(facts: dict[str, Any]) -> str:
     bytes_of: dict[str, int | None] = facts["kv_bytes_per_token"]
     parts = [f"{name} {'not possible' if n is None else f'{n:,}'}" for name, n in bytes_of.items()]
-    return " · ".join(parts) + "  (bytes a token)"
+    line = " · ".join(parts) + "  (bytes a token)"
+    windows = facts["kv_window_bytes"]["f16"]
+    return f"{line}, and f16 {words.size(windows)} for windows" if windows else line
 
 
 def _template_line(facts: dict[str, Any]) -> str:
     digest = facts["template_sha256"]
-    return f"yes, sha256 {digest[:16]}" if digest else "none: use hearth run --raw"
+    if not digest:
+        return "none: use hearth run --raw"
+    others = [name for name in facts["templates"] if name != "default"]
+    return f"yes, sha256 {digest[:16]}" + (f"; also {', '.join(others)}" if others else "")
+
+
+def _sampling_line(facts: dict[str, Any]) -> str:
+    said = [f"{name} {value:g}" for name, value in facts["sampling_defaults"].items()]
+    return f"{', '.join(said)} (recommended in its files)" if said else ""
+
+
+def _ends_line(facts: dict[str, Any]) -> str:
+    return ", ".join(
+        str(token["id"]) if token["text"] is None else f"{token['text']} ({token['id']})"
+        for token in facts["end_tokens"]
+    )
+
+
+def _backend_line(facts: dict[str, Any]) -> str:
+    backend = facts["backend"]
+    names = {None: "none", "llamacpp": "llama.cpp"}
+    return f"{names.get(backend['runner'], backend['runner'])}: {backend['reason']}"
 
 
 _LINES = (
@@ -190,5 +237,8 @@ _LINES = (
         ),
     ),
     ("template", _template_line),
+    ("sampling", _sampling_line),
+    ("ends with", _ends_line),
+    ("backend", _backend_line),
     ("licence", lambda facts: facts["licence"] or "not stated in the file"),
 )

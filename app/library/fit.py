@@ -228,6 +228,7 @@ def fit_of(
     largest_context: int,
     read_bytes: int,
     download_bytes: int = 0,
+    window_bytes: int = 0,
 ) -> Fit:
     """The verdict.
 
@@ -238,12 +239,14 @@ def fit_of(
         largest_context: tokens for which a plan could be made with what is free.
         read_bytes: of weights, for each token.
         download_bytes: that it would take of the disk.
+        window_bytes: of keys and values that a token sees beside those of `plan`, because layers
+            have a window.
     """
     state, reason = _verdict(use, room, plan.context, largest_context)
     speed = None
     if room.bandwidth is not None:
         rate = room.bandwidth.bytes_per_s
-        full = read_bytes + plan.context * plan.kv_bytes_per_token
+        full = read_bytes + plan.context * plan.kv_bytes_per_token + window_bytes
         speed = Speed(
             tok_per_s=rate / read_bytes,
             full_tok_per_s=rate / full,

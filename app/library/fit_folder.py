@@ -9,8 +9,9 @@ from typing import Final
 
 from hearth.app.library.fit import USUAL_CONTEXT, Fit, Room, fit_of
 from hearth.backends.contract import KvType, ModelSettings
-from hearth.backends.native.footprint import WORKSPACE_BYTES, pool_bytes
-from hearth.backends.native.model_folder import ModelFolder
+from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES, pool_bytes
+from hearth.backends.native.kv_sizes import kv_sizes
+from hearth.backends.native.model_folder import ModelFolder, kv_number_bytes
 from hearth.quant.memory import MemoryUse
 
 _BASE_BYTES: Final = 224 << 20
@@ -38,16 +39,18 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         InvalidParameter: a KV type that the native runner does not have.
     """
     trained = folder.config.context
-    token = folder.kv_bytes_per_token(settings.kv_type)
+    number_bytes = kv_number_bytes(settings.kv_type)
+    sizes = kv_sizes(folder.config, settings, number_bytes=number_bytes, page=PAGE)
     dtype = settings.dtype or folder.dtype
     weights = folder.weight_bytes(dtype)
     context = settings.context or min(trained, USUAL_CONTEXT)
     free = int(room.free_bytes * settings.memory_fraction) - weights - WORKSPACE_BYTES
-    largest = min(max(0, free) // token, max(trained, context))
+    most = max(trained, context)
+    largest = min(sizes.tokens_in(free, most), most)
     use = MemoryUse(
         weights=weights,
         repacked=0,
-        kv=pool_bytes(settings, token, context),
+        kv=pool_bytes(settings, sizes, context),
         states=0,
         compute=WORKSPACE_BYTES,
         outputs=0,
@@ -57,8 +60,9 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         turning=0,
         mapped=dtype == folder.dtype,
     )
-    plan = _Planned(context, settings.kv_type, token)
-    return fit_of(use, room, plan, largest, _read_bytes(folder, weights))
+    plan = _Planned(context, settings.kv_type, sizes.bytes_per_token)
+    seen_bytes = sizes.seen_window_bytes(context)
+    return fit_of(use, room, plan, largest, _read_bytes(folder, weights), window_bytes=seen_bytes)
 
 
 def _read_bytes(folder: ModelFolder, weights: int) -> int:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from hearth.app.library.errors import ChoiceNotFound, RefusedRepository, RepositoryNotFound
 from hearth.app.library.formats import PICKLE_SUFFIXES
 from hearth.app.library.hub import Repository, RepositoryFile
-from hearth.app.library.model_files import BESIDE_WEIGHTS, POOLING
+from hearth.app.library.model_files import BESIDE_WEIGHTS, is_below_weights
 from hearth.app.nearest import nearest
 
 Group = Literal["small", "balanced", "large"]
@@ -266,7 +266,7 @@ def _safetensors(repository: Repository) -> list[Choice]:
     usual = [file for file in weights if file.path.startswith("model")]
     weights = usual or weights  # Some have the same weights a second time, as consolidated*.
     beside = [file for file in top if file.path in BESIDE_WEIGHTS]
-    beside += [file for file in repository.files if file.path == POOLING]
+    beside += [file for file in repository.files if is_below_weights(file.path)]
     if not weights or "config.json" not in {file.path for file in beside}:
         return []
     files = (*beside, *weights)

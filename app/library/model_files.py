@@ -31,8 +31,10 @@ BESIDE_WEIGHTS: Final = frozenset(
     }
 )
 """Names of files that belong to a model in safetensors, beside its weights."""
-POOLING: Final = "1_Pooling/config.json"
+_POOLING: Final = "1_Pooling/config.json"
 """Belongs to models that make vectors."""
+_TEMPLATE: Final = re.compile(r"additional_chat_templates/[A-Za-z0-9_.-]+\.jinja")
+"""Chat templates by their names, beside the default one."""
 MAX_DEPTH: Final = 8
 MAX_ENTRIES: Final = 100_000
 _ADAPTER: Final = "adapter_model.safetensors"
@@ -84,8 +86,17 @@ def model_files(folder: Path) -> list[Path]:
     names = [entry.name for entry in entries(folder)]
     own = [name for name in names if name in BESIDE_WEIGHTS or name.endswith(WEIGHTS)]
     found = [folder / name for name in sorted(own, key=lambda name: (name != CONFIG, name))]
-    pooling = folder / POOLING
-    return [*found, pooling] if pooling.is_file() else found
+    below = [folder / _POOLING, *sorted(folder.glob("additional_chat_templates/*.jinja"))]
+    return found + [
+        path
+        for path in below
+        if is_below_weights(path.relative_to(folder).as_posix()) and path.is_file()
+    ]
+
+
+def is_below_weights(path: str) -> bool:
+    """Whether the file at `path`, in a folder within one of safetensors, belongs to its model."""
+    return path == _POOLING or _TEMPLATE.fullmatch(path) is not None
 
 
 def model_paths(root: Path) -> list[Path]:

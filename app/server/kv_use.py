@@ -23,6 +23,18 @@ def tokens_by_state(engine: EngineStats) -> dict[str, int]:
     }
 
 
+def bytes_by_state(engine: EngineStats) -> dict[str, int]:
+    """What these tokens take in layers that see everything; "allocated" and "pool" with all layers,
+    those that see a window only too.
+    """
+    token = engine.kv_bytes_per_token
+    return {
+        **{state: count * token for state, count in tokens_by_state(engine).items()},
+        "allocated": engine.allocated_bytes,
+        "pool": engine.pool_bytes,
+    }
+
+
 def hit_rate(engines: Iterable[EngineStats]) -> float | None:
     """Of the tokens of all prompts since the models were loaded, the share that was found and not
     computed, in [0, 1]; None before the first one.

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.server.exposition import CONTENT_TYPE, Family, exposition
 from hearth.app.server.histogram import Histogram
-from hearth.app.server.kv_use import batch_utilization, tokens_by_state
+from hearth.app.server.kv_use import batch_utilization, bytes_by_state, tokens_by_state
 from hearth.app.server.loaded import host_stats_if_any
 from hearth.app.server.metrics import Metrics, Series
 from hearth.app.server.query import query
@@ -126,10 +126,10 @@ def _of_models(stats: HostStats) -> Iterator[Family]:
         restarts.add(worker.restarts, model=name)
         used.add(batch_utilization([worker]), model=name)
         if worker.engine is not None:
-            each_bytes = worker.engine.kv_bytes_per_token
             for state, count in tokens_by_state(worker.engine).items():
                 tokens.add(count, model=name, state=state)
-                size.add(count * each_bytes, model=name, state=state)
+            for state, count in bytes_by_state(worker.engine).items():
+                size.add(count, model=name, state=state)
     yield from (running, waiting, restarts, used, tokens, size)
 
 
@@ -208,8 +208,7 @@ def _model(name: str, worker: WorkerStats) -> dict[str, Any]:
 
 def _kv(engine: EngineStats) -> dict[str, int]:
     """Tokens and bytes by state."""
-    states = tokens_by_state(engine).items()
     return {
-        **{f"{state}_tokens": count for state, count in states},
-        **{f"{state}_bytes": count * engine.kv_bytes_per_token for state, count in states},
+        **{f"{state}_tokens": count for state, count in tokens_by_state(engine).items()},
+        **{f"{state}_bytes": count for state, count in bytes_by_state(engine).items()},
     }

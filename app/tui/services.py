@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hearth.app.chats.store import ChatStore
@@ -53,6 +53,7 @@ class Services:
         reload: reads the settings again. Raises `SettingsError`.
         measure_bandwidth: measures how fast this machine reads memory, and keeps it; None: nobody
             shall.
+        told: notices of models, by their paths, that were shown already.
     """
 
     paths: Paths
@@ -64,6 +65,7 @@ class Services:
     downloads: Downloads
     reload: Callable[[], Settings]
     measure_bandwidth: Callable[[], Awaitable[Bandwidth]] | None = None
+    told: set[tuple[str, str]] = field(default_factory=set)
 
     def choose(self, model: str, changes: Mapping[str, Any]) -> Chosen:
         """The model called `model` (the default one if empty) with the settings that hold for it.

@@ -213,7 +213,16 @@ class ChatSession:
         chosen = self._services.choose(self.thread.model, changes)
         backend = await self._services.host.backend(chosen.spec)
         self.info = await backend.info()
+        self._tell_notices(self.info)
         return Asking(build(self.thread, messages, chosen.use, self.info), self.info, backend)
+
+    def _tell_notices(self, info: ModelInfo) -> None:
+        """What the user should know of a model, once, and where somebody watches."""
+        told = self._services.told
+        for notice in info.notices if self._listeners else ():
+            if (info.path, notice) not in told:
+                told.add((info.path, notice))
+                self.tell(Noticed(notice))
 
     def _check_idle(self) -> None:
         if self.is_busy:

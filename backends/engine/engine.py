@@ -339,6 +339,8 @@ class Engine:
             shelved_tokens=cache.shelved_tokens,
             shelved_prefixes=cache.shelved_prefixes,
             requests=self._requests(),
+            window_bytes=cache.window_bytes,
+            window_pool_bytes=info.window_pool_bytes,
         )
 
     def _requests(self) -> tuple[RequestStats, ...]:

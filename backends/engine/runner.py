@@ -36,6 +36,7 @@ class RunnerInfo:
     max_outputs: int
     """Most rows of logits in one step, all rows together; at least `max_sequences`."""
     kv_bytes_per_token: int
+    """Of each token in the pool, in all layers that see everything."""
     end_ids: frozenset[int]
     """Every end-of-generation token that the model declares."""
     keeps_past: bool
@@ -50,6 +51,8 @@ class RunnerInfo:
     """Steps of a multiple of so many tokens are the cheapest for what they do."""
     mixed_tokens: int | None = None
     """Prefill beside decoding costs more than it should in steps of more tokens; None: in none."""
+    window_pool_bytes: int = 0
+    """What layers that see a window only may take beside that, whatever the pool holds."""
     draws: bool = False
     """It draws tokens itself, where rows ask for that."""
 
@@ -117,6 +120,8 @@ class CacheStats:
     shelved_tokens: int = 0
     """Of kept prefixes outside that memory; a shared one counts each time."""
     shelved_prefixes: int = 0
+    window_bytes: int = 0
+    """What layers that see a window only take of memory now."""
 
 
 class RunnerCache(Protocol):

@@ -19,8 +19,13 @@ from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
 from hearth.backends.memory import available_bytes
 from hearth.backends.runners import Loaded
+from hearth.backends.text.chat_templates import ChatTemplates, template_for, templates_of
 from hearth.backends.text.output.families import takes_tools, thinks
 from hearth.backends.text.tokenizer import Tokenizer
+from hearth.backends.text.vocab.generation_defaults import (
+    about_sampling,
+    gguf_generation_defaults,
+)
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
 
@@ -82,7 +87,8 @@ def open_model(
     except HearthError:
         model.close()
         raise
-    template = settings.chat_template or model.chat_template() or None
+    templates = templates_of(settings, header.chat_templates)
+    template = template_for(templates, tools=False)
     tokenizer = LlamaTokenizer(model)
     info = ModelInfo(
         name=spec.name or path.stem,
@@ -104,20 +110,21 @@ def open_model(
         load_s=time.perf_counter() - started,
         has_chat_template=template is not None,
         template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
-        notices=_notices(plan, notice),
-        capabilities=_capabilities(template, tokenizer, runner.info),
+        notices=(*_notices(plan, notice), *about_sampling(gguf_generation_defaults(header))),
+        capabilities=_capabilities(templates, tokenizer, runner.info),
         max_sessions=runner.info.max_sequences,
         max_batch_tokens=runner.info.max_batch_tokens,
     )
-    return Loaded(runner, tokenizer, info, template)
+    return Loaded(runner, tokenizer, info, templates)
 
 
 def _capabilities(
-    template: str | None, tokenizer: Tokenizer, info: RunnerInfo
+    templates: ChatTemplates, tokenizer: Tokenizer, info: RunnerInfo
 ) -> tuple[Capability, ...]:
+    template = template_for(templates, tools=False)
     can: dict[Capability, bool] = {
         "chat": template is not None,
-        "tools": takes_tools(template),
+        "tools": takes_tools(template_for(templates, tools=True)),
         "thinking": thinks(template),
         "infill": tokenizer.infill_ids is not None,
         "embed": info.embedding_width > 0,

@@ -151,11 +151,6 @@ class LlamaModel:
                 return buffer.raw[:length].decode("utf-8", "replace")
             size = length + 1
 
-    def chat_template(self) -> str | None:
-        """The Jinja source of the model's default chat template."""
-        source = self.library.api.llama_model_chat_template(self._handle, None)
-        return None if source is None else str(source.decode("utf-8", "replace"))
-
     def close(self) -> None:
         """Free the weights; contexts made from the model must be closed before. May be called
         twice."""

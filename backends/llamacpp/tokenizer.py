@@ -10,6 +10,7 @@ from types import MappingProxyType
 from hearth.backends.errors import InternalError, InvalidParameter, LimitExceeded
 from hearth.backends.llamacpp.deep_call import call_deeply
 from hearth.backends.llamacpp.model import LlamaModel
+from hearth.backends.text.vocab.gguf_vocabulary import NAMED_TOKENS
 
 _TOO_LARGE = -(2**31)
 """What llama_tokenize answers when the result would not fit an int32."""
@@ -51,6 +52,15 @@ class LlamaTokenizer:
     @property
     def eos_text(self) -> str:
         return self._written(self._api.llama_vocab_eos(self._model.vocab))
+
+    @property
+    def named_tokens(self) -> Mapping[str, str]:
+        found = {name: self._model.metadata(key) for name, key in NAMED_TOKENS.items()}
+        return {
+            name: self._written(int(said))
+            for name, said in found.items()
+            if said is not None and said.isdecimal() and int(said) < self._vocab_size
+        }
 
     @property
     def control_tokens(self) -> Mapping[str, int]:

@@ -105,6 +105,8 @@ class ModelConfig:
     """Queries and keys are normalised head by head before they are turned."""
     post_norms: bool = False
     """What attention and feed-forward give is normalised before it is added (Gemma 2 and 3)."""
+    overflows_f16: bool = False
+    """What flows from layer to layer becomes greater than float16 can say (Gemma 2 and 3)."""
     sinks: bool = False
     """Each head has a learned score that takes part in the softmax and has no value (gpt-oss)."""
     embedding_scale: float = 1.0

@@ -4,7 +4,6 @@ torch: the host asks, before anything is loaded.
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,8 @@ from hearth.backends.contract import Dtype, ModelSettings
 from hearth.backends.errors import DoesNotFit
 from hearth.backends.gpus import has_cuda
 from hearth.backends.memory import available_bytes
+from hearth.backends.native.gguf_model import read_gguf_config
+from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
 from hearth.backends.native.model_folder import DTYPE_BYTES, kv_number_bytes, read_model_folder
 from hearth.backends.settings_checks import check_settings
 from hearth.quant.gguf import preflight
@@ -24,14 +25,17 @@ MAX_SESSIONS: Final = 256
 WORKSPACE_BYTES: Final = 256 << 20
 """Activations and logits of a step, held back from the pool."""
 PAGE: Final = 16
-"""Tokens of a block where pages are gathered: a tail wastes half of one on average."""
+"""Tokens of a block where pages are gathered: a tail wastes half of one on average. Where a kernel
+reads block tables they are larger (`varlen_attention.PAGE`), and a full context takes up to one
+such block more than is worked out here.
+"""
 _PLAIN: Final[dict[str, Dtype]] = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 
 
 def needed_bytes(path: Path, settings: ModelSettings) -> int:
     """Memory to set aside for a model: weights, workspace, and keys and values of one full context
     (`ModelSettings.context`, or what the model was trained for, or what the KV budget allows), or
-    of all sessions where the pool is static.
+    of all sessions where the pool is static; with the windows of all sessions, see `KvSizes`.
 
     Raises:
         CorruptFile, UnsupportedModel, ModelNotFound: it cannot be run.
@@ -45,51 +49,51 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
     if path.is_dir():
         folder = read_model_folder(path)
         weights = folder.weight_bytes(settings.dtype or folder.dtype)
-        token, trained = folder.kv_bytes_per_token(settings.kv_type), folder.config.context
+        config = folder.config
     else:
         header = preflight.check(path)
         unpacked = gguf_weight_bytes(header, settings.dtype, packed=False)
         on_gpu = settings.gpu_layers != 0 and (has_cuda() or sys.platform == "darwin")
-        packed = stays_packed(unpacked, on_gpu=on_gpu)
+        packed = stays_packed(unpacked, settings.memory_fraction, on_gpu=on_gpu)
         weights = gguf_weight_bytes(header, settings.dtype, packed=packed)
-        # A packed type is refused here, and by its own name.
-        kv_number_bytes(settings.kv_type)
-        token = header.kv_bytes_per_token(settings.kv_type, settings.kv_type)
-        trained = header.context_length
-    return weights + WORKSPACE_BYTES + pool_bytes(settings, token, trained)
+        _, config = read_gguf_config(header)
+    number_bytes = kv_number_bytes(settings.kv_type)
+    sizes = kv_sizes(config, settings, number_bytes=number_bytes, page=PAGE)
+    return weights + WORKSPACE_BYTES + pool_bytes(settings, sizes, config.context)
 
 
-def pool_bytes(settings: ModelSettings, token: int, trained: int) -> int:
+def pool_bytes(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:
     """Of the keys and values to set aside for.
 
     Args:
-        token: bytes of one token.
         trained: tokens that the model was trained for.
 
     Raises:
         DoesNotFit: the context that was asked for does not fit into the KV budget.
     """
     context = settings.context or trained
-    asked = (settings.max_sessions if settings.kv_pool == "static" else 1) * _pages(context)
+    times = settings.max_sessions if settings.kv_pool == "static" else 1
+    asked = sizes.pool_bytes(times * sizes.pages(context) * sizes.page)
     budget = settings.kv_budget_bytes
     if budget is None:
-        return asked * PAGE * token
-    if _pages(settings.context or 1) * PAGE * token > budget:
+        return asked
+    if sizes.pool_bytes(settings.context or 1) > budget:
         raise DoesNotFit(
-            f"{settings.context or PAGE:,} tokens need more than the KV budget of {budget:,} "
+            f"{settings.context or sizes.page:,} tokens need more than the KV budget of {budget:,} "
             "bytes.",
             "Use a larger kv_budget (--kv-budget), or a smaller context (--ctx).",
             available_bytes=budget,
             context=context,
         )
-    return min(asked * PAGE * token, budget)
+    return min(asked, budget)
 
 
-def stays_packed(unpacked_bytes: int, *, on_gpu: bool) -> bool:
+def stays_packed(unpacked_bytes: int, memory_fraction: float, *, on_gpu: bool) -> bool:
     """Whether packed matrices stay so. On a processor unpacking them for each step takes longer
-    than all else, so they are unpacked once where half of the free memory is enough for it.
+    than all else, so they are unpacked once where half of the memory that may be taken
+    (`memory_fraction` of what is free) is enough for it.
     """
-    return on_gpu or unpacked_bytes > available_bytes() // 2
+    return on_gpu or unpacked_bytes > available_bytes() * memory_fraction / 2
 
 
 def is_mapped(weight_bytes: int) -> bool:
@@ -115,7 +119,3 @@ def gguf_weight_bytes(header: GgufFile, dtype: Dtype | None, *, packed: bool) ->
         tensor.nbytes if packed and tensor.type.name in STAYS_PACKED else tensor.elements * number
         for tensor in header.all_tensors
     )
-
-
-def _pages(tokens: int) -> int:
-    return math.ceil(tokens / PAGE)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
-from math import prod
-from typing import Literal
+from contextlib import suppress
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
 from hearth.backends.native.config import ModelConfig
+from hearth.backends.native.lazy_zeros import LazyZeros
 
 Layout = Literal["heads", "pages"]
 """heads: all tokens of a head lie together, as products with one head after the other want them;
 pages: all heads of a token lie together, as kernels with block tables want them.
 """
+_LARGEST: Final = 65504.0
+"""What infinities are kept as: the largest of half precision, whose products stay finite."""
 
 
 class KvPool:
@@ -25,13 +27,15 @@ class KvPool:
     order it lies depends on who reads it, see `Layout`. Layers of one group (`ModelConfig.groups`)
     have the same number of blocks.
 
-    On a processor the whole budget is taken from the system at once, and costs memory only where it
-    was written to. Elsewhere a group starts small and is doubled by copying; it is never smaller.
+    On a processor addresses for the whole budget are taken at once, which costs memory only where
+    something was written: a group grows block by block, and nothing is copied. Elsewhere it starts
+    small and is doubled by copying. That may be within a step, so that the tensors are PyTorch's
+    inference tensors: all that writes to them is in inference mode.
 
     Args:
         page: tokens of a block.
         most: blocks of each group at most.
-        start: blocks of each group at first; elsewhere than on a processor.
+        start: blocks of each group at least: there is memory for them from now on.
         layout: who reads it.
     """
 
@@ -55,9 +59,17 @@ class KvPool:
         groups = config.groups
         self.group_of = tuple(groups.index(layer.window) for layer in config.layers)
         """The group of each layer."""
-        first = most if device.type == "cpu" else start
-        self._blocks = [min(have, limit) for have, limit in zip(first, most, strict=True)]
-        self._layers = [self._zeros(self._blocks[group]) for group in self.group_of]
+        self._start = tuple(min(have, limit) for have, limit in zip(start, most, strict=True))
+        self._blocks = list(self._start)
+        self._lazy = [
+            LazyZeros(self._shape(self._most[group]), dtype)
+            for group in (self.group_of if device.type == "cpu" else ())
+        ]
+        """Of each layer; none elsewhere than on a processor."""
+        self._layers = [
+            self._started(layer) if self._lazy else self._zeros(self._start[group])
+            for layer, group in enumerate(self.group_of)
+        ]
 
     def layer(self, layer: int) -> Tensor:
         """Keys, then values: [2, kv_heads, blocks, page, head_dim], or with the layout "pages"
@@ -65,15 +77,39 @@ class KvPool:
         """
         return self._layers[layer]
 
-    @property
-    def nbytes(self) -> int:
-        """Of all pages there is memory for."""
-        return sum(tensor.nbytes for tensor in self._layers)
+    def write(self, layer: int, slots: Tensor | slice, key_value: Tensor) -> None:
+        """Keep keys and values of new tokens.
+
+        What is kept is finite always: others get the page later, and may read it where they see
+        nothing.
+
+        Args:
+            slots: [tokens] int64: where they go, as numbers of tokens in the pool (block · page +
+                place in the block).
+            key_value: [tokens, 2, kv_heads, head_dim].
+        """
+        kept = self._layers[layer]
+        finite = torch.nan_to_num(key_value.to(self._dtype), 0.0, _LARGEST, -_LARGEST)
+        if self.layout == "heads":
+            tokens = kept.view(-1, kept.shape[2] * self.page, self._width)
+            new = finite.flatten(1, 2).transpose(0, 1)
+        else:
+            tokens = kept.view(2, -1, self._heads, self._width)
+            new = finite.transpose(0, 1)
+        if isinstance(slots, slice):
+            tokens[:, slots] = new
+        else:
+            tokens.index_copy_(1, slots, new)
 
     def capacity(self, group: int) -> int:
         """Blocks that there is memory for now."""
         return self._blocks[group]
 
+    def nbytes(self, group: int) -> int:
+        """What they take of memory."""
+        return self._blocks[group] * self._block_bytes * self.group_of.count(group)
+
+    @torch.inference_mode()
     def grow(self, group: int, blocks: int) -> bool:
         """Have memory for at least so many blocks; False where the device has none, or the budget
         ends before.
@@ -82,23 +118,56 @@ class KvPool:
             return True
         if blocks > self._most[group]:
             return False
+        if self._lazy:
+            self._blocks[group] = blocks
+            return True
         more = min(max(blocks, 2 * self._blocks[group]), self._most[group])
-        layers = [layer for layer, one in enumerate(self.group_of) if one == group]
         try:
             # One tensor after the other, so that no more than one is there twice.
-            for layer in layers:
+            for layer in self._layers_of(group):
                 self._layers[layer] = self._grown(self._layers[layer], more)
         except torch.OutOfMemoryError:
             return False  # Layers that grew already are only larger than they need be.
         self._blocks[group] = more
         return True
 
+    @torch.inference_mode()
+    def shrink(self, group: int, blocks: int) -> None:
+        """Give back the memory of blocks from `blocks` on, but for those of the start, where the
+        device takes it. What is read of them when they are there again is finite.
+        """
+        fewer = max(blocks, self._start[group])
+        if fewer >= self._blocks[group]:
+            return
+        if self._lazy:
+            axis = 2 if self.layout == "heads" else 1
+            given = [self._lazy[layer].give_back(axis, fewer) for layer in self._layers_of(group)]
+            self._blocks[group] = fewer if all(given) else self._blocks[group]
+            return
+        self._blocks[group] = fewer
+        # What does not fit a second time, for a moment, stays larger than it need be.
+        with suppress(torch.OutOfMemoryError):
+            for layer in self._layers_of(group):
+                self._layers[layer] = self._cut(self._layers[layer], fewer)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        elif self._device.type == "mps":
+            torch.mps.empty_cache()
+
+    @torch.inference_mode()
     def copy(self, group: int, source: int, target: int, tokens: int) -> None:
         """Give the block `target` the first `tokens` tokens of the block `source`."""
-        for layer, one in enumerate(self.group_of):
-            if one == group:
-                blocks = self._by_block(self._layers[layer])
-                blocks[target][..., :tokens, :] = blocks[source][..., :tokens, :]
+        for layer in self._layers_of(group):
+            blocks = self._by_block(self._layers[layer])
+            blocks[target][..., :tokens, :] = blocks[source][..., :tokens, :]
+
+    def _layers_of(self, group: int) -> list[int]:
+        return [layer for layer, one in enumerate(self.group_of) if one == group]
+
+    @property
+    def _block_bytes(self) -> int:
+        """Of one layer."""
+        return 2 * self._heads * self.page * self._width * self._dtype.itemsize
 
     def _by_block(self, tensor: Tensor) -> Tensor:
         """A layer as [blocks, 2, kv_heads, page, head_dim]."""
@@ -108,16 +177,21 @@ class KvPool:
             else tensor.permute(1, 0, 3, 2, 4)
         )
 
-    def _zeros(self, blocks: int) -> Tensor:
-        """A layer of zeros; on a processor they take no memory before they are written over."""
+    def _shape(self, blocks: int) -> tuple[int, ...]:
         heads, page, width = self._heads, self.page, self._width
-        shape = (2, heads, blocks, page, width)
         if self.layout == "pages":
-            shape = (2, blocks, page, heads, width)
-        if self._device.type != "cpu" or not blocks:
-            return torch.zeros(shape, dtype=self._dtype, device=self._device)
-        memory = mmap.mmap(-1, prod(shape) * self._dtype.itemsize)
-        return torch.frombuffer(memory, dtype=self._dtype).view(shape)
+            return (2, blocks, page, heads, width)
+        return (2, heads, blocks, page, width)
+
+    def _zeros(self, blocks: int) -> Tensor:
+        """A layer."""
+        return torch.zeros(self._shape(blocks), dtype=self._dtype, device=self._device)
+
+    def _started(self, layer: int) -> Tensor:
+        """A layer on a processor, of which the blocks of the start take memory."""
+        tensor = self._lazy[layer].tensor
+        self._by_block(tensor)[: self._start[self.group_of[layer]]].zero_()
+        return tensor
 
     def _grown(self, tensor: Tensor, blocks: int) -> Tensor:
         have = len(self._by_block(tensor))
@@ -126,3 +200,8 @@ class KvPool:
         larger = self._zeros(blocks)
         self._by_block(larger)[:have] = self._by_block(tensor)
         return larger
+
+    def _cut(self, tensor: Tensor, blocks: int) -> Tensor:
+        smaller = self._zeros(blocks)
+        self._by_block(smaller)[:] = self._by_block(tensor)[:blocks]
+        return smaller

@@ -19,36 +19,46 @@ from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.dense_attention import DenseAttention
 from hearth.backends.native.determinism import make_deterministic
 from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.gguf_fields import GgufFields
-from hearth.backends.native.families.table import family_of_gguf, family_of_hf
+from hearth.backends.native.families.table import family_of_hf
 from hearth.backends.native.footprint import MAX_SESSIONS, is_mapped, stays_packed
+from hearth.backends.native.gguf_model import read_gguf_config
+from hearth.backends.native.model_folder import as_stored
 from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.notices import (
+    OWN_HEAD,
+    about_positions,
+    about_tensors,
+    about_unpacking,
+)
 from hearth.backends.native.plan import plan_memory
 from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.tensors import TensorFile
-from hearth.backends.native.weights import LoadReport, load_weights
+from hearth.backends.native.varlen_attention import has_varlen
+from hearth.backends.native.weights import load_weights
 from hearth.backends.runners import Loaded
 from hearth.backends.settings_checks import check_settings
+from hearth.backends.text.chat_templates import ChatTemplates, template_for, templates_of
 from hearth.backends.text.output.families import takes_tools, thinks
 from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.text.vocab import load as vocabularies
-from hearth.backends.text.vocab.chat_template import read_chat_template
 from hearth.backends.text.vocab.generation_defaults import (
     GenerationDefaults,
+    about_sampling,
     gguf_generation_defaults,
     read_generation_defaults,
 )
 from hearth.backends.text.vocab.model_folder import read_json
 from hearth.backends.threads import candidates, measure_threads, usable_cores, usable_threads
 from hearth.kernels import device as devices
+from hearth.quant.convert.folder_files import chat_templates
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors import SafetensorsFolder
+from hearth.quant.stored import STAYS_PACKED
 
 NAME = "native"
 _CONFIG = "config.json"
-_SHOWN_NAMES = 5
 _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 _GGUF_POOLING: Mapping[int, Pooling] = {1: "mean", 2: "cls", 3: "last"}
 """llama_pooling_type of llama.h."""
@@ -87,11 +97,12 @@ class _Source:
     file: TensorFile
     tokenizer: Tokenizer
     end_ids: frozenset[int]
-    template: str | None
+    templates: ChatTemplates
     defaults: GenerationDefaults
     pooling: Pooling
     architecture: str
     quantization: str
+    notices: tuple[str, ...] = ()
 
 
 def _open_source(path: Path) -> _Source:
@@ -114,39 +125,40 @@ def _open_folder(folder: Path) -> _Source:
         )
     fields = read_fields(folder / _CONFIG)
     family = family_of_hf(fields.text("model_type"), fields.texts("architectures"))
-    config = family.from_hf(fields)
-    tokenizer = vocabularies.open_folder(folder, rows=config.vocab_size)
+    said = family.from_hf(fields)
+    tokenizer = vocabularies.open_folder(folder, rows=said.vocab_size)
     defaults = read_generation_defaults(folder)
     file = SafetensorsFolder(folder)
+    config = as_stored(said, file.headers)
     return _Source(
         path=folder,
         family=family,
         config=config,
         file=file,
         tokenizer=tokenizer,
-        end_ids=tokenizer.end_ids | defaults.eos_ids,
-        template=read_chat_template(folder),
+        end_ids=_with_a_row(tokenizer.end_ids | defaults.eos_ids, config),
+        templates=chat_templates(folder),
         defaults=defaults,
         pooling=_folder_pooling(folder),
         architecture=fields.text("model_type"),
         quantization=_most_common_dtype(file),
+        notices=(OWN_HEAD,) if config != said else (),
     )
 
 
 def _open_gguf(path: Path) -> _Source:
     header = preflight.check(path)
-    family = family_of_gguf(header.architecture)
-    file = GgufTensorFile(header)
+    family, config = read_gguf_config(header)
     tokenizer = vocabularies.open_gguf(header)
     pooling = header.value(f"{header.architecture}.pooling_type", 0)
     return _Source(
         path=path,
         family=family,
-        config=family.from_gguf(GgufFields(header, file)),
-        file=file,
+        config=config,
+        file=GgufTensorFile(header),
         tokenizer=tokenizer,
-        end_ids=tokenizer.end_ids,
-        template=header.chat_template,
+        end_ids=_with_a_row(tokenizer.end_ids, config),
+        templates=header.chat_templates,
         defaults=gguf_generation_defaults(header),
         pooling=_GGUF_POOLING.get(pooling, "mean") if isinstance(pooling, int) else "mean",
         architecture=header.architecture,
@@ -154,21 +166,30 @@ def _open_gguf(path: Path) -> _Source:
     )
 
 
+def _with_a_row(ids: frozenset[int], config: ModelConfig) -> frozenset[int]:
+    """Those of `ids` that the model can write."""
+    return frozenset(ident for ident in ids if ident < config.vocab_size)
+
+
 def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
     settings, config = spec.settings, source.config
     device = _device(settings, len(config.layers))
     dtype = _dtype(settings, source, device)
     unpacked = _weight_bytes(source, dtype, packed=False)
-    packed = stays_packed(unpacked, on_gpu=device.type != "cpu")
-    weight_bytes = _weight_bytes(source, dtype, packed=packed)
+    packed_bytes = _weight_bytes(source, dtype, packed=True)
+    free = available_bytes() if device.type == "cpu" else devices.free_bytes(device)
+    packed = stays_packed(unpacked, settings.memory_fraction, on_gpu=device.type != "cpu")
+    weight_bytes = packed_bytes if packed else unpacked
+    compute_dtype = _compute_dtype(config, device, dtype)
     plan = plan_memory(
         settings,
         config,
         device=device,
         dtype=dtype,
-        compute_dtype=dtype if devices.multiplies(device, dtype) else torch.float32,
+        compute_dtype=compute_dtype,
         weight_bytes=weight_bytes,
-        available_bytes=(available_bytes() if device.type == "cpu" else devices.free_bytes(device)),
+        available_bytes=free,
+        varlen=has_varlen(device, compute_dtype),
     )
     decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=plan.context)
     parameters = sum(one.numel() for one in decoder.parameters())
@@ -182,8 +203,7 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
     )
     if plan.deterministic:
         make_deterministic(decoder)
-    threads = settings.threads or _fastest_threads(decoder, device)
-    batch_threads = settings.batch_threads or settings.threads or usable_cores()
+    threads, batch_threads = _thread_counts(settings, decoder, device)
     torch.set_num_threads(threads)
     runner = NativeRunner(
         decoder,
@@ -195,7 +215,8 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         batch_threads=batch_threads,
         on_close=source.file.close,
     )
-    template = settings.chat_template or source.template
+    templates = templates_of(settings, source.templates)
+    template = template_for(templates, tools=False)
     info = ModelInfo(
         name=spec.name or (source.path.name if source.path.is_dir() else source.path.stem),
         path=str(source.path),
@@ -216,12 +237,31 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         load_s=time.perf_counter() - started,
         has_chat_template=template is not None,
         template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
-        notices=(*plan.notices, *_unknown(report), *_advice(source.defaults)),
-        capabilities=_capabilities(template, source.tokenizer),
+        notices=(
+            *plan.notices,
+            *source.notices,
+            *about_positions(config, plan.context),
+            *(() if packed else about_unpacking(packed_bytes, unpacked, free)),
+            *about_tensors(report.unknown),
+            *about_sampling(source.defaults),
+        ),
+        capabilities=_capabilities(templates, source.tokenizer),
         max_sessions=plan.slots,
         max_batch_tokens=plan.max_batch_tokens,
     )
-    return Loaded(runner, source.tokenizer, info, template)
+    return Loaded(runner, source.tokenizer, info, templates)
+
+
+def _thread_counts(
+    settings: ModelSettings, decoder: Decoder, device: torch.device
+) -> tuple[int, int]:
+    """For steps of one token a row, and for those with prefill."""
+    if settings.deterministic:
+        # How sums are divided among threads decides how they are rounded: nothing is measured.
+        count = settings.threads or settings.batch_threads or usable_cores()
+        return count, count
+    threads = settings.threads or _fastest_threads(decoder, device)
+    return threads, settings.batch_threads or settings.threads or usable_cores()
 
 
 @torch.inference_mode()
@@ -279,6 +319,12 @@ def _dtype(settings: ModelSettings, source: _Source, device: torch.device) -> to
     return devices.default_dtype(device)
 
 
+def _compute_dtype(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """What activations are held in, where weights are of `dtype`."""
+    overflows = dtype == torch.float16 and config.overflows_f16
+    return dtype if devices.multiplies(device, dtype) and not overflows else torch.float32
+
+
 def _most_common_dtype(file: TensorFile) -> str:
     """What most numbers are stored as, by our names for dtypes, or a packing."""
     names = {dtype: name for name, dtype in _DTYPES.items()}
@@ -292,7 +338,7 @@ def _most_common_dtype(file: TensorFile) -> str:
 def _weight_bytes(source: _Source, dtype: torch.dtype, *, packed: bool) -> int:
     """Of the weights in memory: packed ones as they are, others in the dtype of the run."""
     return sum(
-        one.nbytes if packed and one.packing else prod(one.shape) * dtype.itemsize
+        one.nbytes if packed and one.packing in STAYS_PACKED else prod(one.shape) * dtype.itemsize
         for one in source.file.stored.values()
     )
 
@@ -314,36 +360,11 @@ def _folder_pooling(folder: Path) -> Pooling:
     return "cls" if config.get("pooling_mode_cls_token") is True else "mean"
 
 
-def _unknown(report: LoadReport) -> tuple[str, ...]:
-    """What is in the file and nobody knows."""
-    if not report.unknown:
-        return ()
-    shown = ", ".join(report.unknown[:_SHOWN_NAMES])
-    more = len(report.unknown) - _SHOWN_NAMES
-    rest = f" and {more} more" if more > 0 else ""
-    return (
-        f"Tensors of the file are not known and not used: {shown}{rest}. The model may not be what "
-        "its config says.",
-    )
-
-
-def _advice(defaults: GenerationDefaults) -> tuple[str, ...]:
-    """The sampling that the model's makers recommend, in words."""
-    named = {
-        "temperature": defaults.temperature,
-        "top_k": defaults.top_k,
-        "top_p": defaults.top_p,
-        "min_p": defaults.min_p,
-        "repetition_penalty": defaults.repetition_penalty,
-    }
-    said = ", ".join(f"{name} {value:g}" for name, value in named.items() if value is not None)
-    return (f"The model's makers recommend {said}.",) if said else ()
-
-
-def _capabilities(template: str | None, tokenizer: Tokenizer) -> tuple[Capability, ...]:
+def _capabilities(templates: ChatTemplates, tokenizer: Tokenizer) -> tuple[Capability, ...]:
+    template = template_for(templates, tools=False)
     can: dict[Capability, bool] = {
         "chat": template is not None,
-        "tools": takes_tools(template),
+        "tools": takes_tools(template_for(templates, tools=True)),
         "thinking": thinks(template),
         "infill": tokenizer.infill_ids is not None,
         "embed": True,

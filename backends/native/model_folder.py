@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from hearth.backends.native.families.table import family_of_hf
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry
 from hearth.quant.safetensors_shards import read_folder
+from hearth.quant.tied_weights import has_own_head
 
 CONFIG: Final = "config.json"
 DTYPE_BYTES: Final[dict[Dtype, int]] = {"f32": 4, "f16": 2, "bf16": 2}
@@ -77,7 +78,8 @@ class ModelFolder:
         )
 
     def kv_bytes_per_token(self, kv_type: KvType) -> int:
-        """Of all layers, as if none had a window.
+        """Of all layers, as if none had a window: the most that a token takes (`KvSizes` has the
+        whole).
 
         Raises:
             InvalidParameter: a packed type.
@@ -128,6 +130,18 @@ def read_config(folder: Path) -> tuple[str, Family, ModelConfig]:
     architecture = fields.text("model_type")
     family = family_of_hf(architecture, fields.texts("architectures"))
     return architecture, family, family.from_hf(fields)
+
+
+def as_stored(config: ModelConfig, headers: Sequence[SafetensorsHeader]) -> ModelConfig:
+    """`config`, with an output matrix of its own where the files have one that is not the embedding
+    once more, whatever config.json says: as transformers does it.
+
+    Raises:
+        CorruptFile, OSError: as `has_own_head`.
+    """
+    if config.tied and has_own_head(headers):
+        return replace(config, tied=False)
+    return config
 
 
 def _numbers(tensor: TensorEntry) -> int:

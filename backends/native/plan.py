@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import torch
 
@@ -12,7 +11,14 @@ from hearth.backends.contract import KvType, ModelSettings
 from hearth.backends.errors import DoesNotFit, InvalidParameter
 from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES
+from hearth.backends.native.kv_sizes import KvSizes, kv_sizes, step_tokens
+from hearth.backends.native.varlen_attention import PAGE as VARLEN_PAGE
+from hearth.backends.native.varlen_attention import can_read
 
+Attention = Literal["gather", "varlen"]
+"""How the pages are read: gathered for attention over texts that lie in one piece
+(`PagedAttention`), or by a kernel that reads block tables (`VarlenAttention`).
+"""
 START_TOKENS: Final = 4096
 """First size of a pool that grows."""
 MIN_OUTPUTS: Final = 32
@@ -33,6 +39,7 @@ class NativePlan:
     compute_dtype: torch.dtype
     """Of activations and attention."""
     kv_dtype: torch.dtype
+    attention: Attention
     page: int
     context: int
     """Tokens one sequence may hold; never more than `pool_tokens`."""
@@ -45,7 +52,11 @@ class NativePlan:
     blocks: tuple[int, ...]
     """Most blocks of each group of layers."""
     start_blocks: tuple[int, ...]
+    """Those that there is memory for always."""
     kv_bytes_per_token: int
+    """Of layers that see everything."""
+    window_pool_bytes: int
+    """Of all others, at most."""
     is_fused: bool
     """Attention may use the device's fused kernels."""
     deterministic: bool
@@ -71,11 +82,6 @@ def kv_dtype(kv_type: KvType, dtype: torch.dtype, device: torch.device) -> torch
     return _KV_DTYPES[kv_type]
 
 
-def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Of all layers, as if none had a window."""
-    return config.kv_elements * len(config.layers) * dtype.itemsize
-
-
 def plan_memory(
     settings: ModelSettings,
     config: ModelConfig,
@@ -85,17 +91,20 @@ def plan_memory(
     compute_dtype: torch.dtype,
     weight_bytes: int,
     available_bytes: int,
+    varlen: bool = False,
 ) -> NativePlan:
     """Choose context length and pool size for a model on this machine.
 
     With context C and S sessions the pool holds C * S tokens, or what fits, or what the KV budget
-    allows, whichever is least, in whole pages. Half of it at most is kept for prefixes that nobody
-    runs.
+    allows, whichever is least, in whole pages; layers with a window take what `KvSizes` says beside
+    them. Half of it at most is kept for prefixes that nobody runs.
 
     Args:
         settings: already through `check_settings`.
         weight_bytes: size of the weights in memory.
         available_bytes: memory of the device that can be taken, before the weights are loaded.
+        varlen: there is a kernel for block tables, for numbers of `compute_dtype` on this device
+            (`has_varlen`).
 
     Raises:
         InvalidParameter: a KV type that the runner does not have.
@@ -103,16 +112,21 @@ def plan_memory(
             or more than the KV budget; both numbers are in the message and in `data`.
     """
     numbers = kv_dtype(settings.kv_type, dtype, device)
-    token = kv_bytes_per_token(config, numbers)
+    attention = _attention(settings, config, varlen=varlen and numbers == compute_dtype)
+    page = VARLEN_PAGE if attention == "varlen" else PAGE
+    sizes = kv_sizes(config, settings, number_bytes=numbers.itemsize, page=page)
     wanted = settings.context or config.context
     slots = settings.max_sessions
     factor = _GROWTH if settings.kv_pool == "grow" and device.type != "cpu" else 1.0
     usable = int(available_bytes * settings.memory_fraction)
     room = usable - weight_bytes - WORKSPACE_BYTES
-    fits = _whole_pages(int(max(room, 0) / (token * factor)))
+    most = sizes.pages(wanted) * page * slots
+    fits = sizes.tokens_in(int(room / factor), most)
     if fits == 0 or (settings.context is not None and fits < wanted):
-        need = weight_bytes + WORKSPACE_BYTES + int(_pages(wanted) * PAGE * token * factor)
+        need = weight_bytes + WORKSPACE_BYTES + int(sizes.pool_bytes(wanted) * factor)
         hint = f"Set a context (--ctx) of {fits} or less" if fits else "Use a smaller model"
+        if sizes.window_bytes(wanted) and slots > 1:
+            hint += ", or fewer sessions (--max-sessions)"
         raise DoesNotFit(
             f"A context of {wanted:,} tokens needs {need / 1e9:.2f} GB with the weights; "
             f"{usable / 1e9:.2f} GB are available.",
@@ -122,28 +136,27 @@ def plan_memory(
             context=wanted,
             fitting_context=fits,
         )
-    allowed = _allowed(settings, token, wanted)
+    allowed = _allowed(settings, sizes, wanted, most)
     context = min(wanted, fits, allowed)
-    pool_tokens = min(_pages(context) * PAGE * slots, fits, allowed)
-    # Each sequence and each kept prefix may have begun a page that it does not fill.
-    most = _pages(pool_tokens) + 2 * slots
-    first = most if settings.kv_pool == "static" else min(most, _pages(START_TOKENS))
-    groups = len(config.groups)
+    pool_tokens = min(sizes.pages(context) * page * slots, fits, allowed)
+    blocks = sizes.blocks(pool_tokens)
     return NativePlan(
         device=device,
         dtype=dtype,
         compute_dtype=compute_dtype,
         kv_dtype=numbers,
-        page=PAGE,
+        attention=attention,
+        page=page,
         context=context,
         pool_tokens=pool_tokens,
         kept_tokens=pool_tokens // 2,
         slots=slots,
-        max_batch_tokens=max(settings.max_batch_tokens, slots),
+        max_batch_tokens=step_tokens(settings),
         max_outputs=max(slots, MIN_OUTPUTS),
-        blocks=(most,) * groups,
-        start_blocks=(first,) * groups,
-        kv_bytes_per_token=token,
+        blocks=blocks,
+        start_blocks=_start_blocks(settings, blocks, page, device),
+        kv_bytes_per_token=sizes.bytes_per_token,
+        window_pool_bytes=sizes.window_bytes(pool_tokens),
         is_fused=settings.flash_attention is not False,
         deterministic=settings.deterministic,
         # Sums of the device may depend on how many rows there are, so log probabilities would.
@@ -152,22 +165,38 @@ def plan_memory(
     )
 
 
-def _allowed(settings: ModelSettings, token: int, wanted: int) -> int:
-    """Tokens that the KV budget allows."""
+def _attention(settings: ModelSettings, config: ModelConfig, *, varlen: bool) -> Attention:
+    # That it gives a row the same bits however its text is cut into steps is nowhere promised.
+    is_free = settings.flash_attention is not False and not settings.deterministic
+    return "varlen" if varlen and is_free and can_read(config) else "gather"
+
+
+def _start_blocks(
+    settings: ModelSettings, blocks: tuple[int, ...], page: int, device: torch.device
+) -> tuple[int, ...]:
+    if settings.kv_pool == "static":
+        return blocks
+    # A processor's pool grows without copying, so nothing is won by taking some in advance.
+    start = 0 if device.type == "cpu" else START_TOKENS // page
+    return tuple(min(most, start) for most in blocks)
+
+
+def _allowed(settings: ModelSettings, sizes: KvSizes, wanted: int, most: int) -> int:
+    """Tokens that the KV budget allows, of `most` at most."""
     budget = settings.kv_budget_bytes
     if budget is None:
-        return 1 << 40
-    need = _pages(settings.context or 1) * PAGE * token
+        return most
+    need = sizes.pool_bytes(settings.context or 1)
     if need > budget:
         raise DoesNotFit(
-            f"{settings.context or PAGE:,} tokens need {need:,} bytes for keys and values; the KV "
-            f"budget is {budget:,} bytes.",
+            f"{settings.context or sizes.page:,} tokens need {need:,} bytes for keys and values; "
+            f"the KV budget is {budget:,} bytes.",
             f"Set a kv_budget (--kv-budget) of {need} or more, or a smaller context (--ctx).",
             needed_bytes=need,
             available_bytes=budget,
             context=wanted,
         )
-    return _whole_pages(budget // token)
+    return sizes.tokens_in(budget, most)
 
 
 def _notices(
@@ -188,11 +217,3 @@ def _notices(
     if settings.extra_buffers is not None:
         notices.append("extra_buffers is a setting of llama.cpp; the native runner has no such.")
     return tuple(notices)
-
-
-def _pages(tokens: int) -> int:
-    return math.ceil(tokens / PAGE)
-
-
-def _whole_pages(tokens: int) -> int:
-    return tokens // PAGE * PAGE

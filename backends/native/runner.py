@@ -14,6 +14,7 @@ from hearth.backends.contract import Pooling
 from hearth.backends.engine.plan_check import check_rows
 from hearth.backends.engine.runner import Row, RunnerInfo, SidePrefill, StepPlan, StepResult
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter
+from hearth.backends.native.attention import Attend
 from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.embedder import Embedder
 from hearth.backends.native.kv_pool import KvPool
@@ -23,6 +24,7 @@ from hearth.backends.native.paged_attention import PagedAttention, PagedRow
 from hearth.backends.native.paging.cache import PagedCache
 from hearth.backends.native.paging.store import GroupSpec
 from hearth.backends.native.plan import NativePlan
+from hearth.backends.native.varlen_attention import VarlenAttention
 
 
 class NativeRunner:
@@ -66,6 +68,7 @@ class NativeRunner:
             device=plan.device,
             most=plan.blocks,
             start=plan.start_blocks,
+            layout="pages" if plan.attention == "varlen" else "heads",
         )
         self._cache = PagedCache(
             tuple(
@@ -90,6 +93,7 @@ class NativeRunner:
             max_batch_tokens=plan.max_batch_tokens,
             max_outputs=plan.max_outputs,
             kv_bytes_per_token=plan.kv_bytes_per_token,
+            window_pool_bytes=plan.window_pool_bytes,
             end_ids=end_ids,
             keeps_past=decoder.config.groups == (None,),
             embedding_width=decoder.config.width,
@@ -180,23 +184,7 @@ class NativeRunner:
         positions = torch.cat(
             [torch.arange(row.start, row.start + len(row.tokens)) for row in rows]
         ).to(device)
-        groups = range(len(self._config.groups))
-        attend = PagedAttention(
-            self._pool,
-            self._config,
-            [
-                PagedRow(
-                    row.start,
-                    len(row.tokens),
-                    tuple(self._cache.tables(row.slot, group) for group in groups),
-                )
-                for row in rows
-            ],
-            compute=self._plan.compute_dtype,
-            fused=self._plan.is_fused,
-            deterministic=self._plan.deterministic,
-        )
-        hidden = self._decoder(tokens, positions, attend)
+        hidden = self._decoder(tokens, positions, self._attention(rows))
         wanted: list[int] = []
         end = 0
         for row in rows:
@@ -207,6 +195,27 @@ class NativeRunner:
         if len(wanted) < len(hidden):
             hidden = hidden[torch.tensor(wanted, device=device)]
         return step_result(rows, self._decoder.logits(hidden), draws=self._plan.draws)
+
+    def _attention(self, rows: Sequence[Row]) -> Attend:
+        groups = range(len(self._config.groups))
+        paged = [
+            PagedRow(
+                row.start,
+                len(row.tokens),
+                tuple(self._cache.tables(row.slot, group) for group in groups),
+            )
+            for row in rows
+        ]
+        if self._plan.attention == "varlen":
+            return VarlenAttention(self._pool, self._config, paged)
+        return PagedAttention(
+            self._pool,
+            self._config,
+            paged,
+            compute=self._plan.compute_dtype,
+            fused=self._plan.is_fused,
+            deterministic=self._plan.deterministic,
+        )
 
     def _use_threads(self, count: int) -> None:
         """PyTorch's number of threads belongs to the thread that calls it, which is the engine's

@@ -17,7 +17,7 @@ from hearth.backends.native.families.source import Choice, Part, choose, shape_o
 from hearth.backends.native.tensors import StoredTensor
 from hearth.kernels.blocks import packings
 from hearth.quant.errors import CorruptFile, UnsupportedModel
-from hearth.quant.hf_names import canonical, is_needless, is_of_another_quantization
+from hearth.quant.hf_names import HEAD, canonical, is_needless, is_of_another_quantization
 
 Shape = tuple[int, ...]
 
@@ -211,7 +211,7 @@ def _check_type(tensor: StoredTensor, part: Part) -> None:
 
 def _is_needless(name: str, config: ModelConfig) -> bool:
     """Whether a tensor of that canonical name is known, and not needed."""
-    if config.tied and name in ("lm_head.weight", "output.weight"):
+    if config.tied and name in (HEAD, "output.weight"):
         return True
     layer = _LAYER.match(name)
     beyond = layer is not None and int(layer[1]) >= len(config.layers)

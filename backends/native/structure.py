@@ -12,14 +12,14 @@ import torch
 from hearth.backends.errors import UnsupportedModel
 from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.gguf_fields import GgufFields
 from hearth.backends.native.families.table import family_of_gguf
-from hearth.backends.native.model_folder import read_model_folder
+from hearth.backends.native.gguf_model import read_gguf_config
+from hearth.backends.native.model_folder import as_stored, read_model_folder
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.stored_weights import take_inventory
 from hearth.backends.native.tensors import TensorFile
 from hearth.backends.text.vocab import load as vocabularies
-from hearth.backends.text.vocab.chat_template import read_chat_template
+from hearth.quant.convert.folder_files import chat_templates
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.safetensors import SafetensorsFolder
@@ -49,15 +49,16 @@ def check_structure(path: Path) -> Structure:
     if path.is_dir():
         folder = read_model_folder(path)
         vocabularies.open_folder(path)
-        read_chat_template(path)
-        return _compare(folder.family, folder.config, SafetensorsFolder(path), is_gguf=False)
+        chat_templates(path)
+        config = as_stored(folder.config, folder.headers)
+        return _compare(folder.family, config, SafetensorsFolder(path), is_gguf=False)
     header = preflight.check(path)
     try:
-        family = family_of_gguf(header.architecture)
+        family_of_gguf(header.architecture)
     except UnsupportedModel:
         return Structure("")  # llama.cpp may well know it; all that can be said was checked.
-    file = GgufTensorFile(header)
-    return _compare(family, family.from_gguf(GgufFields(header, file)), file, is_gguf=True)
+    family, config = read_gguf_config(header)
+    return _compare(family, config, GgufTensorFile(header), is_gguf=True)
 
 
 def _compare(family: Family, config: ModelConfig, file: TensorFile, *, is_gguf: bool) -> Structure:

@@ -23,6 +23,13 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def named_tokens(self) -> Mapping[str, str]:
+        """Further special tokens that the model's files name, by the names that chat templates give
+        them: "unk_token", "sep_token", "pad_token", "cls_token", "mask_token".
+        """
+        ...
+
+    @property
     def control_tokens(self) -> Mapping[str, int]:
         """Every special token written out, e.g. "<|im_end|>", and its id."""
         ...

@@ -16,6 +16,7 @@ from hearth.quant.convert.folder_files import ALL, CONFIG
 from hearth.quant.convert.inventory import take_inventory
 from hearth.quant.convert.model import Model, Value
 from hearth.quant.convert.special import sampling_values, special_values
+from hearth.quant.convert.tensors import with_own_head
 from hearth.quant.convert.vocabulary import Vocabulary, read_vocabulary
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.faults import corrupt, quoted
@@ -27,6 +28,7 @@ from hearth.quant.gguf.types import TensorType, ValueType
 from hearth.quant.gguf.writer import lay_out, numbers_bytes, pair_bytes, strings_bytes
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors_shards import read_folder
+from hearth.quant.tied_weights import has_own_head
 
 SUFFIX = ".safetensors"
 _TOKENIZER = "tokenizer.ggml."
@@ -60,6 +62,8 @@ class FolderSource:
         self._folder = folder
         self._shards = read_folder(folder)
         model = describe(read_fields(folder / CONFIG))
+        if model.tied and has_own_head(self._shards):
+            model = with_own_head(model)
         self._found = take_inventory(folder, model, self._shards)
         vocabulary = read_vocabulary(folder, model.vocabulary)
         self._pairs = _pairs(folder, model, vocabulary)

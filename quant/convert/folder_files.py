@@ -24,6 +24,8 @@ ALL: Final = (
 _LARGEST_BYTES: Final = 64 << 20
 _LARGEST_TEMPLATE: Final = 1 << 20
 _DEFAULT: Final = "default"
+_FURTHER_TEMPLATES: Final = "additional_chat_templates"
+"""A folder of templates by their names, where `chat_template.jinja` is the default one."""
 
 
 def optional_fields(folder: Path, name: str) -> Fields:
@@ -45,29 +47,36 @@ def token_text(fields: Fields, key: str) -> str | None:
 
 
 def chat_templates(folder: Path) -> dict[str, str]:
-    """Jinja sources by name, "default" among them if there is any.
+    """Jinja sources by name, "default" among them if there is any. Files of their own go before
+    those that a JSON file holds, as in transformers (`PreTrainedTokenizerBase._from_pretrained`).
 
     Raises:
         CorruptFile: one is no UTF-8 or has more than 1 MiB, or a file is no JSON object.
     """
-    path = folder / TEMPLATE
-    if path.is_file():
-        with path.open("rb") as stream:
-            data = stream.read(_LARGEST_TEMPLATE + 1)
-        if len(data) > _LARGEST_TEMPLATE:
-            raise CorruptFile(
-                f"{path} has more than 1 MiB, which no chat template needs.", field=TEMPLATE
-            )
-        try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise CorruptFile(f"{path} is no valid UTF-8.", field=TEMPLATE) from error
-        return {_DEFAULT: text} if text else {}
+    files = {path.stem: path for path in sorted((folder / _FURTHER_TEMPLATES).glob("*.jinja"))}
+    if (folder / TEMPLATE).is_file():
+        files = {_DEFAULT: folder / TEMPLATE, **files}
+    if files:
+        texts = {name: _template(path) for name, path in files.items()}
+        return {name: text for name, text in texts.items() if text}
     for name in (TEMPLATE_JSON, TOKENIZER_CONFIG):
         found = _named(optional_fields(folder, name).values.get("chat_template"))
         if found:
             return found
     return {}
+
+
+def _template(path: Path) -> str:
+    with path.open("rb") as stream:
+        data = stream.read(_LARGEST_TEMPLATE + 1)
+    if len(data) > _LARGEST_TEMPLATE:
+        raise CorruptFile(
+            f"{path} has more than 1 MiB, which no chat template needs.", field=path.name
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CorruptFile(f"{path} is no valid UTF-8.", field=path.name) from error
 
 
 def _named(value: Any) -> dict[str, str]:

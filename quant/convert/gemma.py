@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hearth.quant.convert.model import Family, Model, Value
 from hearth.quant.convert.origin import Wanted
-from hearth.quant.convert.ropes import Ropes, read_ropes, rope_section
+from hearth.quant.convert.ropes import Ropes, read_ropes
 from hearth.quant.convert.shape import (
     Shape,
     read_shape,
@@ -23,6 +23,7 @@ from hearth.quant.convert.tensors import (
     model_tensors,
     norm,
 )
+from hearth.quant.hf_ropes import rope_section
 from hearth.quant.json_fields import Fields
 
 _DEFAULTS = {

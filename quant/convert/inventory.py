@@ -15,6 +15,7 @@ from hearth.quant.gguf.file import TensorInfo
 from hearth.quant.gguf.quantize_types import may_change
 from hearth.quant.gguf.types import TensorType
 from hearth.quant.hf_names import (
+    HEAD,
     by_canonical_name,
     canonical,
     is_needless,
@@ -179,5 +180,5 @@ def _is_needless(name: str, model: Model) -> bool:
     spelled = canonical(name)
     layer = _LAYER.match(spelled)
     is_beyond = layer is not None and int(layer[1]) >= model.layers
-    is_twice = model.tied and spelled == "lm_head.weight"
+    is_twice = model.tied and spelled == HEAD
     return is_beyond or is_twice or is_needless(spelled)

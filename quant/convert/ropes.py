@@ -1,4 +1,4 @@
-"""Rotary positions: three generations of config.json, in the words of GGUF.
+"""Rotary positions of config.json in the words of GGUF.
 
 Formulas: transformers' `modeling_rope_utils` (YaRN: arXiv 2309.00071, longrope: arXiv 2402.13753);
 what llama.cpp makes of the keys: `llama-context.cpp`.
@@ -12,6 +12,7 @@ from math import log, pi, sqrt
 from typing import Literal
 
 from hearth.quant.convert.model import Value
+from hearth.quant.hf_ropes import rope_section
 from hearth.quant.json_fields import Fields
 
 Kind = Literal["default", "linear", "llama3", "yarn", "longrope"]
@@ -72,14 +73,6 @@ def read_ropes(
         return Ropes(max(context, reach), {**plain, **values})
     values, tensors = _longrope(section, fields, dimensions)
     return Ropes(context, {**plain, **values}, tensors)
-
-
-def rope_section(fields: Fields, layer_type: str = "") -> Fields:
-    """The object that tells of rotary positions; an empty one where there is none."""
-    section = fields.section("rope_parameters") or fields.section("rope_scaling")
-    if section is not None and layer_type:
-        section = section.section(layer_type) or section
-    return section or Fields(fields.path, {}, "rope_parameters.")
 
 
 def _kind(section: Fields, kinds: tuple[Kind, ...]) -> Kind:

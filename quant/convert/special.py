@@ -40,27 +40,27 @@ def special_values(folder: Path, vocabulary: Vocabulary) -> dict[str, Value]:
     size = len(vocabulary.tokens)
     ends = _ids(optional_fields(folder, GENERATION), "eos_token_id", size)
     ends += [one for one in _ids(model, "eos_token_id", size) if one not in ends]
-    eos = vocabulary.id_of(token_text(names, "eos_token"))
+    first, last = _surroundings(vocabulary)
+    named = vocabulary.id_of(token_text(names, "eos_token"))
+    eos = named if last is None else last
     if eos is None:
         if not ends:
             raise names.wrong("eos_token", "must name a token of the vocabulary")
         eos = ends[0]
-    bos = vocabulary.id_of(token_text(names, "bos_token"))
-    adds_bos, adds_eos, first = _surroundings(config, vocabulary, bos, eos)
-    bos = first if first is not None else bos
+    bos = vocabulary.id_of(token_text(names, "bos_token")) if first is None else first
     if bos is None:
         # llama.cpp takes one by itself where none is given, and templates may ask for its text.
         bos = next(iter(_ids(model, "bos_token_id", size)), eos)
     values: dict[str, Value] = {
         f"{_PREFIX}bos_token_id": bos,
         f"{_PREFIX}eos_token_id": eos,
-        f"{_PREFIX}add_bos_token": adds_bos,
-        f"{_PREFIX}add_eos_token": adds_eos,
+        f"{_PREFIX}add_bos_token": first is not None,
+        f"{_PREFIX}add_eos_token": last is not None,
     }
-    others = [ident for ident in ends if ident != eos]
+    others = [one for one in dict.fromkeys((named, *ends)) if one is not None and one != eos]
     if len(others) > len(_FURTHER_ENDS):
         raise UnsupportedModel(
-            f"{folder / GENERATION}: {len({eos, *ends})} tokens end an answer, and GGUF has words "
+            f"{folder / GENERATION}: {len(others) + 1} tokens end an answer, and GGUF has words "
             f"for {len(_FURTHER_ENDS) + 1}.",
             "Remove those from eos_token_id that the model does not write.",
             path=str(folder / GENERATION),
@@ -98,26 +98,21 @@ def sampling_values(folder: Path) -> dict[str, Value]:
     return values
 
 
-def _surroundings(
-    config: Fields, vocabulary: Vocabulary, bos: int | None, eos: int
-) -> tuple[bool, bool, int | None]:
-    """Whether something stands before a text and behind it, and what stands before.
-
-    What `tokenizer_config.json` says goes before the template of `tokenizer.json`.
+def _surroundings(vocabulary: Vocabulary) -> tuple[int | None, int | None]:
+    """What stands before a text and behind it: what `tokenizer.json` puts there. What
+    `tokenizer_config.json` has to say of it (`add_bos_token`) counts for nothing beside that file,
+    as in transformers (`PreTrainedTokenizerBase._from_pretrained`).
     """
-    if "add_bos_token" in config.values or "add_eos_token" in config.values:
-        adds_bos = config.flag("add_bos_token", False) and bos is not None
-        return adds_bos, config.flag("add_eos_token", False), None
     begin, end = vocabulary.file.begin, vocabulary.file.end
-    if len(begin) > 1 or end not in ((), (eos,)):
+    if len(begin) > 1 or len(end) > 1:
         raise UnsupportedModel(
             f"{vocabulary.file.path}: {len(begin)} tokens stand before a text and {len(end)} "
-            "behind it; GGUF has words for one before, and for the token of the end behind.",
+            "behind it; GGUF has words for one before and one behind.",
             "Take a GGUF of this model.",
             path=str(vocabulary.file.path),
             field="post_processor",
         )
-    return bool(begin), bool(end), begin[0] if begin else None
+    return next(iter(begin), None), next(iter(end), None)
 
 
 def _ids(fields: Fields, key: str, size: int) -> list[int]:

@@ -6,9 +6,16 @@ Source of the names: transformers' modeling files, and llama.cpp's `llama-arch.c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
+from hearth.quant.convert.model import Model
 from hearth.quant.convert.origin import Origin, Picked, Wanted, one
 from hearth.quant.convert.shape import Experts, Shape
+from hearth.quant.errors import UnsupportedModel
+from hearth.quant.hf_names import EMBEDDING, HEAD
+
+_ALWAYS_TIED = frozenset({"gemma2"})
+"""Architectures for whose output llama.cpp takes the embedding, whatever a file has."""
 
 
 def model_tensors(
@@ -18,20 +25,39 @@ def model_tensors(
 
     A tied matrix may be stored as embedding, as output or as both.
     """
-    embedding, head = "model.embed_tokens.weight", "lm_head.weight"
     size = (shape.vocabulary, shape.width)
     found = [
-        Wanted("token_embd.weight", size, one(embedding) + (one(head) if shape.tied else ())),
+        Wanted("token_embd.weight", size, one(EMBEDDING) + (one(HEAD) if shape.tied else ())),
         Wanted("output_norm.weight", (shape.width,), one("model.norm.weight")),
     ]
     if not shape.tied:
-        found.append(Wanted("output.weight", size, one(head)))
+        found.append(Wanted("output.weight", size, one(HEAD)))
     found += [
         Wanted(name, (len(factors),), (Origin(values=factors),)) for name, factors in ropes.items()
     ]
     for layer in layers:
         found += layer
     return found
+
+
+def with_own_head(model: Model) -> Model:
+    """`model`, whose config ties the output matrix to the embedding, with one of its own.
+
+    Raises:
+        UnsupportedModel: llama.cpp has no place for it.
+    """
+    if model.architecture in _ALWAYS_TIED:
+        raise UnsupportedModel(
+            f"The folder has a tensor '{HEAD}' that differs from the embedding, though config.json "
+            f"says that they are one; llama.cpp has no place for it in {model.architecture} "
+            "models.",
+            "Run the folder with --backend native.",
+            field=HEAD,
+            architecture=model.architecture,
+        )
+    embedding, last_norm, *rest = model.tensors
+    output = Wanted("output.weight", embedding.shape, one(HEAD))
+    return replace(model, tensors=[embedding, last_norm, output, *rest], tied=False)
 
 
 def norm(shape: Shape, layer: int, stored: str, name: str, *, length: int = 0) -> Wanted:

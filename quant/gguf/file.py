@@ -16,6 +16,7 @@ from hearth.quant.gguf.values import NumberArray, StringArray
 Value = int | float | bool | str | StringArray | NumberArray
 
 _GUESSED_FILE_TYPE = 1024
+_TEMPLATE = "tokenizer.chat_template"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,20 @@ class GgufFile:
     @property
     def chat_template(self) -> str | None:
         """The Jinja source of the default chat template, or None."""
-        found = self.metadata.get("tokenizer.chat_template")
-        return found if isinstance(found, str) and found else None
+        return self.chat_templates.get("default")
+
+    @property
+    def chat_templates(self) -> dict[str, str]:
+        """Jinja sources by name, "default" that of `tokenizer.chat_template`; others have keys of
+        their own behind that.
+        """
+        named = {
+            key.removeprefix(f"{_TEMPLATE}."): value
+            for key, value in self.metadata.items()
+            if key.startswith(f"{_TEMPLATE}.")
+        }
+        named["default"] = self.metadata.get(_TEMPLATE, "")
+        return {name: text for name, text in named.items() if isinstance(text, str) and text}
 
     @property
     def all_tensors(self) -> tuple[TensorInfo, ...]:

@@ -229,6 +229,16 @@ def test_what_was_measured_and_chosen_is_shown_with_its_numbers(
     assert "opened by native" in findings(hearth("doctor", "--json"))["backend"]["text"]
 
 
+def test_the_room_of_a_card_is_told(
+    hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = Machine(False, True, True, True, card_free_bytes=61 * 10**9)
+    monkeypatch.setattr(doctor_runners, "this_machine", lambda: card)
+    found = findings(hearth("doctor", "--json"))["backend"]
+    assert "61.0 GB free" in found["text"] and "hearth show MODEL" in found["text"]
+    assert found["data"]["card_free_bytes"] == 61 * 10**9
+
+
 def test_both_backends_are_measured_for_the_kinds_that_are_here(
     hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,18 @@ def test_json(hearth) -> None:
     }
 
 
+def test_layers_with_windows_count_beside_tokens(hearth) -> None:
+    engine = {**ENGINE, "window_bytes": 500_000, "window_pool_bytes": 2_000_000}
+    (model,) = hearth("ps", "--json", workers=[worker(engine=engine)]).json["workers"]
+    assert model["kv"] == {
+        "live_bytes": 1_500_000,
+        "kept_bytes": 200_000,
+        "allocated_bytes": 2_548_000,
+        "pool_bytes": 10_192_000,
+    }
+    assert "2.5 MB" in hearth("ps", workers=[worker(engine=engine)]).out
+
+
 @pytest.mark.parametrize("command", [("ps",), ("stop", "tiny"), ("stop", "--all")])
 def test_without_a_host_nothing_is_started(hearth, command) -> None:
     result = hearth(*command, no_host=True)

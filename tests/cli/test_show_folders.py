@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 
 import pytest
 
 import tokenizer_folders
+from gguf_builder import tiny_llama
+from hearth.backends import choice
+from hearth.backends.choice import Machine
 from model_folders import CONFIG, write_folder
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -40,6 +44,65 @@ def test_show_tells_what_headers_and_configuration_say(hearth, folder) -> None:
     text = hearth("show", str(folder)).out
     assert "BF16, 16.0 bits a weight" in text and "512 tokens" in text
     assert hearth("show", "whole", "--template").out == TEMPLATE + "\n"
+
+
+def test_show_tells_what_windows_take_beside(hearth, folder) -> None:
+    windowed = {"sliding_window": 64, "sliding_window_pattern": 2, "head_dim": 16}
+    gemma = {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
+    write_folder(folder, shards=2, **{**VALUES, **gemma, **windowed})
+    facts = hearth("show", "whole", "--json").json
+    assert facts["kv_bytes_per_token"]["f16"] == 128, "of the one layer that sees everything"
+    assert facts["kv_window_bytes"] == {"f32": 16_384, "f16": 8192, "q8_0": None, "q4_0": None}
+    assert "f16 128" in hearth("show", "whole").out
+    assert "and f16 8.2 kB for windows" in hearth("show", "whole").out
+
+
+def test_show_tells_how_its_makers_sample_and_where_it_ends(hearth, folder) -> None:
+    generation = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [1, 4]}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
+    facts = hearth("show", "whole", "--json").json
+    assert facts["sampling_defaults"] == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    ends = {token["id"]: token["text"] for token in facts["end_tokens"]}
+    assert ends.items() >= {1: "</s>", 4: "<|im_end|>"}.items()
+    assert facts["templates"] == ["default", "tool_use"]
+    text = hearth("show", "whole").out
+    assert "temperature 0.6, top_k 20, top_p 0.95 (recommended in its files)" in text
+    assert "</s> (1), " in text and "<|im_end|> (4)" in text and "; also tool_use" in text
+    (folder / "tokenizer.json").unlink()
+    found = hearth("show", "whole", "--json").json["end_tokens"]
+    assert found == [{"id": 1, "text": None}, {"id": 4, "text": None}]
+    assert "1, 4" in hearth("show", "whole").out
+
+
+def test_show_tells_the_same_of_a_gguf(hearth, home) -> None:
+    extra = {"general.sampling.temp": 0.5, "tokenizer.chat_template.tool_use": "{{ tools }}"}
+    tiny_llama(home / "data" / "models" / "wise.gguf", extra=extra)
+    facts = hearth("show", "wise", "--json").json
+    assert facts["sampling_defaults"] == {"temperature": 0.5}
+    assert facts["end_tokens"] == [{"id": 269, "text": "<|end|>"}]
+    assert facts["templates"] == ["default", "tool_use"]
+    text = hearth("show", "wise").out
+    assert "temperature 0.5 (recommended" in text and "<|end|> (269)" in text
+    assert "recommended" not in hearth("show", "tiny").out
+
+
+def test_show_tells_what_runs_it_and_why(hearth, home, folder, monkeypatch) -> None:
+    card = Machine(False, True, True, True, card_free_bytes=80 * 10**9)
+    monkeypatch.setattr(choice, "this_machine", lambda: card)
+    assert "native: only it reads safetensors" in hearth("show", "whole").out
+    assert hearth("show", "tiny", "--json").json["backend"]["runner"] == "native"
+    extra = {"llama.attention.temperature_scale": 0.1}
+    tiny_llama(home / "data" / "models" / "odd.gguf", extra=extra)
+    line = next(one for one in hearth("show", "odd").out.splitlines() if "backend" in one)
+    assert "llama.cpp: " in line and "attention.temperature_scale" in line
+    monkeypatch.setenv("HEARTH_GPU_LAYERS", "1")
+    assert "llama.cpp: only it has gpu_layers 1" in hearth("show", "tiny").out
+    monkeypatch.setenv("HEARTH_BACKEND", "llamacpp")
+    found = hearth("show", "whole", "--json").json["backend"]
+    assert found["runner"] is None and "llama.cpp does not read" in found["reason"]
 
 
 @pytest.mark.parametrize("model", ["whole", "tiny"])

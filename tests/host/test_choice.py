@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends.choice import Machine, choose
+from hearth.backends.choice import Machine, choose, not_native
 from hearth.backends.contract import ModelSettings, ModelSpec
 from hearth.backends.errors import HearthError, UnsupportedModel
 from hearth.backends.footprint import Footprints
+from hearth.backends.native.footprint import WORKSPACE_BYTES, gguf_weight_bytes
 from hearth.backends.runners import open_model
 from hearth.backends.speeds import FILE, Measured, Speed, Speeds, kind_of
+from hearth.kernels.blocks import packings
 from hearth.quant.gguf import preflight
+from hearth.quant.gguf.types import TensorType
+from hearth.quant.stored import DEQUANTIZED
 from model_folders import write_folder
 
 PROCESSOR = Machine(is_apple=False, has_cuda=False, has_torch=True, has_llamacpp=True)
@@ -155,3 +162,84 @@ def test_room_is_set_aside_for_the_runner_that_is_chosen(
     folder = write_folder(tmp_path / "model")
     assert (Footprints().of(ModelSpec(str(folder))) or 0) > 256 << 20
     assert Footprints().of(ModelSpec(str(folder), backend="llamacpp")) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "runner"),
+    [
+        ({"gpu_layers": 1}, "llamacpp"),
+        ({"gpu_layers": 2}, "llamacpp"),
+        ({"gpu_layers": 3}, "native"),
+        ({"gpu_layers": 99}, "native"),
+    ],
+)
+def test_some_layers_on_a_card_are_for_llama_cpp(
+    gguf: Path, settings: dict[str, int], runner: str
+) -> None:
+    """The model has two blocks and an output."""
+    assert chosen(gguf, CARD, **settings)[0] == runner
+
+
+def test_layers_on_a_gpu_that_pytorch_does_not_see_are_for_llama_cpp(
+    gguf: Path, kind: str, tmp_path: Path
+) -> None:
+    Speeds(tmp_path).put(Measured(kind, SLOW, FAST, "2026-11-21"))
+    assert chosen(gguf, PROCESSOR, tmp_path)[0] == "native"
+    assert chosen(gguf, PROCESSOR, tmp_path, gpu_layers=99) == (
+        "llamacpp",
+        "only it has gpu_layers 99",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"extra": {"llama.attention.temperature_scale": 0.1}}, "attention.temperature_scale"),
+        ({"extra": {"llama.rope.scaling.factor": -2.0}}, "rope.scaling.factor"),
+        ({"pre": "made-up"}, "made-up"),
+    ],
+    ids=["variant", "damaged", "vocabulary"],
+)
+def test_what_loading_would_refuse_is_not_chosen(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    path = tiny_llama(tmp_path / "variant.gguf", **options)
+    runner, reason = chosen(path, CARD)
+    assert runner == "llamacpp" and said in reason and str(tmp_path) not in reason
+    with pytest.raises(HearthError, match=said):
+        open_model(ModelSpec(str(path), backend="native"), tmp_path)
+
+
+def test_a_type_of_matrix_that_cannot_be_unpacked_is_not_chosen(gguf: Path) -> None:
+    header = preflight.check(gguf)
+    assert not_native(header) == ""
+    first = next(one for one in header.tensors if len(one.shape) > 1)
+    packed = replace(first, type=TensorType.Q2_0)
+    assert "Q2_0" in not_native(replace(header, tensors=(packed, *header.tensors)))
+    assert set(packings()) - {"F32", "F16", "BF16"} == DEQUANTIZED
+
+
+def test_a_model_that_the_card_has_no_room_for_is_not_chosen(gguf: Path) -> None:
+    weights = gguf_weight_bytes(preflight.check(gguf), "bf16", packed=True)
+    least = int((weights + WORKSPACE_BYTES) / 0.9) + 100_000
+    assert chosen(gguf, replace(CARD, card_free_bytes=least))[0] == "native"
+    full = replace(CARD, card_free_bytes=least - 200_000)
+    runner, reason = chosen(gguf, full)
+    assert runner == "llamacpp" and "0.3 GB are free" in reason
+    assert chosen(gguf, replace(CARD, card_free_bytes=least), context=8192)[0] == "llamacpp"
+    assert chosen(gguf, full, gpu_layers=0)[0] == "llamacpp"
+    assert chosen(gguf, full, deterministic=True)[0] == "native"
+    assert chosen(gguf, replace(full, has_llamacpp=False))[0] == "native"
+
+
+def test_the_choice_is_made_without_torch(gguf: Path) -> None:
+    code = (
+        "import sys\n"
+        "from hearth.backends.choice import Machine, choose\n"
+        "from hearth.backends.contract import ModelSpec\n"
+        "card = Machine(False, True, True, True, 1 << 40)\n"
+        f"found = choose(ModelSpec({str(gguf)!r}), None, card)\n"
+        "assert found.runner == 'native', found\n"
+        "assert not {'torch', 'numpy', 'llama_cpp'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -53,6 +53,7 @@ class Letters:
     def __init__(self):
         self.encoded = []
         self.control_tokens = {}
+        self.named_tokens = {}
 
     def encode(self, text, *, special, add_bos, add_eos=False):
         assert not special
@@ -88,11 +89,11 @@ def tokenizer():
 
 @pytest.fixture
 def preparer(tokenizer):
-    return Preparer("tiny", INFO, tokenizer, None, None, Grammars())
+    return Preparer("tiny", INFO, tokenizer, {}, None, Grammars())
 
 
 def with_info(**changes):
-    return Preparer("tiny", replace(INFO, **changes), Letters(), None, None, Grammars())
+    return Preparer("tiny", replace(INFO, **changes), Letters(), {}, None, Grammars())
 
 
 def seeds(generations):
@@ -256,7 +257,7 @@ def grammars():
 
 def chatting(grammars, template=HERMES, **options):
     tokenizer = LetterTokenizer(**options)
-    return Preparer("tiny", WIDE, tokenizer, template, PlainRenderer(), grammars)
+    return Preparer("tiny", WIDE, tokenizer, {"default": template}, PlainRenderer(), grammars)
 
 
 def test_a_constraint_on_text_is_what_the_answer_follows(grammars):
@@ -333,7 +334,7 @@ def test_special_tokens_of_the_format_are_shown_to_the_parser(grammars):
         def control_tokens(self):
             return {**super().control_tokens, "<tool_call>": 7}
 
-    made = Preparer("tiny", WIDE, Marks(), HERMES, PlainRenderer(), grammars)
+    made = Preparer("tiny", WIDE, Marks(), {"default": HERMES}, PlainRenderer(), grammars)
     request = Request(messages=(USER,), tools=(LOOK,))
     assert made.generations(1, request, print, Clock())[0].limits.shown_ids == {7}
     text = Request(text="a")

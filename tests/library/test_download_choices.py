@@ -124,14 +124,16 @@ def test_safetensors_are_taken_whole_and_without_code_or_pickles() -> None:
             *("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"),
             *("consolidated.safetensors", "modeling_custom.py", "pytorch_model.bin", "x.pt"),
             *("onnx/model.safetensors", "README.md", "training_args.bin"),
+            *("additional_chat_templates/tool_use.jinja", "other/x.jinja"),
         ),
         10,
     )
     found = offer(repository(files, parameters=20))
     (choice,) = found.choices
-    assert choice.name == SAFETENSORS and choice.recommended and choice.size_bytes == 50
+    assert choice.name == SAFETENSORS and choice.recommended and choice.size_bytes == 60
     suffixes = {PurePosixPath(file.path).suffix for file in choice.files}
-    assert suffixes == {".json", ".safetensors"}
+    assert suffixes == {".json", ".safetensors", ".jinja"}
+    assert "other/x.jinja" not in {file.path for file in choice.files}
     assert "consolidated.safetensors" not in {file.path for file in choice.files}
     assert {file.path for file in found.refused} == {
         *("pytorch_model.bin", "x.pt", "training_args.bin"),

@@ -160,6 +160,8 @@ def test_an_imported_folder_is_there_as_a_whole(way: str, library: Library, tmp_
     (source / "tokenizer.json").write_text("{}")
     (source / "1_Pooling").mkdir()
     (source / "1_Pooling" / "config.json").write_text("{}")
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
     (source / "README.md").write_text("no part of it")
     before = everything(source)
     plan = plan_adoption(source, library, way, "Mine")  # type: ignore[arg-type]

@@ -65,14 +65,12 @@ def test_facts_come_from_the_model(f32_model: Path) -> None:
         assert model.facts.end_ids == {269}
         assert model.metadata("general.name") == "tiny"
         assert model.metadata("no.such.key") is None
-        template = model.chat_template()
-        assert template is not None and template == model.metadata("tokenizer.chat_template")
     model.close()
 
 
 def test_a_model_without_a_template_has_none(tmp_path: Path) -> None:
     loaded = open_model(ModelSpec(str(tiny_llama(tmp_path / "base.gguf", template=None))))
-    assert loaded.template is None
+    assert loaded.templates == {}
     assert not loaded.info.has_chat_template and loaded.info.template_sha256 == ""
     loaded.runner.close()
 

@@ -191,7 +191,7 @@ def test_info_is_what_the_file_says(load: Load, f32_model: Path) -> None:
     assert info.vocab_size == runner.vocab_size == 320
     assert info.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
     assert info.size_bytes == f32_model.stat().st_size
-    assert info.has_chat_template and loaded.template
+    assert info.has_chat_template and loaded.templates
     assert runner.end_ids == {269}
     assert runner.keeps_past
     assert runner.embedding_width == 64
@@ -210,7 +210,9 @@ def test_memories_without_a_past_are_recognised(
 
 
 def test_a_template_of_the_settings_wins(load: Load, f32_model: Path) -> None:
-    assert load(f32_model, chat_template="{{ messages }}").template == "{{ messages }}"
+    assert load(f32_model, chat_template="{{ messages }}").templates == {
+        "default": "{{ messages }}"
+    }
 
 
 def test_threads_are_chosen_where_none_are_asked_for(load: Load, f32_model: Path) -> None:

@@ -13,6 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+# Not on every machine with a card.
+pytest.importorskip("llguidance")
+pytest.importorskip("msgspec")
+
 from guide_forms import guide_path
 from hearth.backends.contract import (
     Constraint,
@@ -109,7 +113,7 @@ class Answers:
         info = loaded.runner.info
         self._grammars = Grammars(loaded.tokenizer, info.vocab_size, info.end_ids)
         self._preparer = Preparer(
-            "guide", info, loaded.tokenizer, None, None, self._grammars  # type: ignore[arg-type]
+            "guide", info, loaded.tokenizer, {}, None, self._grammars  # type: ignore[arg-type]
         )  # fmt: skip
 
     def close(self) -> None:

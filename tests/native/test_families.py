@@ -189,6 +189,32 @@ def test_a_config_of_the_generation_before(tmp_path: Path) -> None:
     assert (logits_of(decoder_of(tmp_path), text) - theirs(model, text)).abs().max() < TOLERANCE
 
 
+ADDED: dict[str, tuple[str, dict[str, Any]]] = {
+    "in place of the new ones": (
+        "qwen2",
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+    ),
+    "without the theta of the new ones": ("qwen3", {"rope_type": "linear", "factor": 2.0}),
+    "over those of full attention": ("gemma3", {"factor": 3.0}),
+    "nothing": ("llama3", {}),
+}
+
+
+@pytest.mark.parametrize("added", ADDED)
+def test_rope_scaling_beside_rope_parameters(added: str, tmp_path: Path) -> None:
+    """As people add it by hand: it counts, in transformers too."""
+    import transformers
+
+    family, scaling = ADDED[added]
+    saved(family, tmp_path)
+    rewritten(tmp_path, rope_scaling=scaling)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.float32, attn_implementation="eager"
+    )
+    text = text_of(LENGTH)
+    assert (logits_of(decoder_of(tmp_path), text) - theirs(model, text)).abs().max() < TOLERANCE
+
+
 def test_gemma_3_of_the_generation_before(tmp_path: Path) -> None:
     model = saved("gemma3", tmp_path)
     rewritten(

@@ -79,31 +79,7 @@ def test_shards_in_any_order(seed: int, tmp_path: Path) -> None:
     assert torch.equal(logits_of(load_folder(folder)[0], TEXT), expected)
 
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-
-
-@pytest.mark.parametrize("stored", [(EMBEDDING,), (HEAD,), (EMBEDDING, HEAD)])
-def test_a_tied_matrix_in_every_way(stored: tuple[str, ...], tmp_path: Path) -> None:
-    folder = tiny_checkpoint("smollm2", tmp_path, tie_word_embeddings=True)
-    expected = logits_of(decoder_of(folder), TEXT)
-
-    def change(tensors: Tensors) -> None:
-        matrix = tensors.pop(EMBEDDING)
-        tensors.update({name: matrix.clone() for name in stored})
-
-    decoder, report = load_folder(rewrite(folder, change))
-    assert torch.equal(logits_of(decoder, TEXT), expected)
-    assert report.skipped == ((HEAD,) if len(stored) == 2 else ())
-    assert not report.unknown
-
-
-def test_a_matrix_of_its_own_for_the_output(tmp_path: Path) -> None:
-    folder = tiny_checkpoint("llama3", tmp_path, tie_word_embeddings=False)
-    decoder, _ = load_folder(folder)
-    assert isinstance(decoder.output, nn.Linear)
-    rewrite(folder, lambda tensors: tensors.pop(HEAD))
-    with pytest.raises(CorruptFile, match=HEAD):
-        load_folder(folder)
+EMBEDDING = "model.embed_tokens.weight"
 
 
 def test_what_is_stored_as_it_is_used_stays_where_it_is(tmp_path: Path) -> None:

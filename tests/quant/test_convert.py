@@ -171,6 +171,41 @@ def test_tied_matrices_in_every_way_of_storing_them(kept: str, tmp_path: Path) -
     assert sha256(converted(folder, tmp_path / "tiny.gguf")) == expected
 
 
+def with_another_head(tensors: Tensors) -> None:
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].flip(0).contiguous()
+
+
+def test_a_tied_config_over_an_output_that_differs(tmp_path: Path) -> None:
+    """As with a config that does not tie them, whatever it says."""
+    folder = rewrite(tiny_folder("qwen2", tmp_path / "tiny"), with_another_head)
+    made = converted(folder, tmp_path / "one.gguf")
+    data = {tensor.name: tensor.data for tensor in gguf.GGUFReader(made).tensors}
+    stored = load_file(folder / WEIGHTS)
+    assert (data["output.weight"] == stored["lm_head.weight"].numpy()).all()
+    assert (data["token_embd.weight"] == stored["model.embed_tokens.weight"].numpy()).all()
+    change_json(folder / "config.json", tie_word_embeddings=False)
+    assert sha256(converted(folder, tmp_path / "two.gguf")) == sha256(made)
+
+
+def test_an_output_that_llama_cpp_has_no_place_for(tmp_path: Path) -> None:
+    folder = rewrite(tiny_folder("gemma2", tmp_path / "tiny"), with_another_head)
+    with pytest.raises(UnsupportedModel, match=r"lm_head\.weight.*gemma2"):
+        planned_of(folder)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3"])
+def test_rope_scaling_beside_rope_parameters(family: str, tmp_path: Path) -> None:
+    """As people add it by hand: it counts, as in transformers."""
+    folder = tiny_folder(family, tmp_path / "tiny")
+    scaling = {"rope_type": "linear", "factor": 3.0, "rope_theta": 5e5}
+    values = json.loads((folder / "config.json").read_text())["rope_parameters"]
+    change_json(folder / "config.json", rope_scaling=scaling)
+    added = sha256(converted(folder, tmp_path / "added.gguf"))
+    alone = {**values, "full_attention": scaling} if family == "gemma3" else scaling
+    change_json(folder / "config.json", rope_scaling=None, rope_parameters=alone)
+    assert sha256(converted(folder, tmp_path / "alone.gguf")) == added
+
+
 def test_wide_numbers_become_f32(folder: Path, tmp_path: Path) -> None:
     rewrite(folder, lambda tensors: tensors.update({FIRST: tensors[FIRST].double()}))
     path = converted(folder, tmp_path / "tiny.gguf")

@@ -251,6 +251,34 @@ def test_what_stands_before_a_text(tmp_path: Path) -> None:
     assert theirs.encode("hello", special=True, add_bos=True)[0] == system
 
 
+@pytest.mark.parametrize("says", [True, False, None])
+@pytest.mark.parametrize("puts", [True, False])
+def test_tokenizer_json_alone_says_what_stands_around_a_text(
+    says: bool | None, puts: bool, tmp_path: Path
+) -> None:
+    folder = tiny_folder("llama2", tmp_path / "tiny")
+    words = tiny_vocabulary()
+    names = ("<|system|>", "<|user|>")
+    before, behind = ({"SpecialToken": {"id": name, "type_id": 0}} for name in names)
+    template = {
+        "type": "TemplateProcessing",
+        "single": [before, {"Sequence": {"id": "A", "type_id": 0}}, behind],
+        "pair": [],
+        "special_tokens": {
+            name: {"id": name, "ids": [words.id_of(name)], "tokens": [name]} for name in names
+        },
+    }
+    change_json(folder / "tokenizer.json", post_processor=template if puts else None)
+    said = {} if says is None else {"add_bos_token": says, "add_eos_token": says}
+    change_json(folder / "tokenizer_config.json", bos_token="<|system|>", **said)
+    value = planned_of(folder).source.header.value
+    assert value("tokenizer.ggml.add_bos_token") is value("tokenizer.ggml.add_eos_token") is puts
+    ours, theirs = both(folder, tmp_path / "tiny.gguf")
+    around: dict[str, Any] = {"special": True, "add_bos": True, "add_eos": True}
+    assert ours.encode("hello", **around) == theirs.encode("hello", **around)
+    assert theirs.end_ids >= ours.end_ids == {words.id_of("<|end|>")}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -154,6 +154,11 @@ def test_what_the_host_says_of_its_models() -> None:
     for state, tokens in states.items():
         assert value(found, "kv_tokens", **of_tiny, state=state) == tokens
         assert value(found, "kv_bytes", **of_tiny, state=state) == tokens * 256
+    windows = replace(LOADED.engine, window_bytes=1000, window_pool_bytes=9000)
+    with_windows = samples(Metrics(), replace(LOADED, engine=windows))
+    for state, more in {"live": 0, "allocated": 1000, "pool": 9000}.items():
+        found_bytes = value(with_windows, "kv_bytes", **of_tiny, state=state)
+        assert found_bytes == states[state] * 256 + more
     assert value(found, "model_waiting", model="loading") == 3
     assert len(found["hearth_kv_tokens"]) == len(states)
     assert len(found["hearth_batch_utilization_ratio"]) == 1

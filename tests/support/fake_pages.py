@@ -38,6 +38,17 @@ def past_of(tokens: Seq[int], before: bytes = NOTHING) -> bytes:
     return before
 
 
+def specs_of(
+    windows: Seq[int | None], window_blocks: Seq[int] | None = None
+) -> tuple[GroupSpec, ...]:
+    """Groups with these windows, and so many blocks for those that have one; None: enough."""
+    blocks = [None] * len(windows) if window_blocks is None else window_blocks
+    return tuple(
+        GroupSpec(window, None if window is None else most)
+        for window, most in zip(windows, blocks, strict=True)
+    )
+
+
 class FakePages:
     """Implements `PageStore`; raises AssertionError where it is used as no store may be.
 
@@ -45,7 +56,7 @@ class FakePages:
         groups: as the cache has them.
         page: tokens of a block.
         most: blocks of each group that there can be memory for.
-        start: blocks of each group at first.
+        start: blocks of each group that there is memory for always; None: all.
     """
 
     def __init__(
@@ -56,9 +67,12 @@ class FakePages:
         self.most = list(most)
         """Lower it, and there is no more memory."""
         self.copies = 0
+        self.shrunk = 0
+        """Times that there was less memory afterwards."""
         self._pages: list[list[list[Cell | None]]] = [[] for _ in groups]
-        for group, blocks in enumerate(most):
-            self.grow(group, blocks if start is None else min(start, blocks))
+        self._start = [blocks if start is None else min(start, blocks) for blocks in most]
+        for group, blocks in enumerate(self._start):
+            self.grow(group, blocks)
 
     def capacity(self, group: int) -> int:
         return len(self._pages[group])
@@ -69,6 +83,16 @@ class FakePages:
         pages = self._pages[group]
         pages += [[None] * self.page for _ in range(blocks - len(pages))]
         return True
+
+    def nbytes(self, group: int) -> int:
+        """A byte a token."""
+        return self.capacity(group) * self.page
+
+    def shrink(self, group: int, blocks: int) -> None:
+        fewer = max(blocks, self._start[group])
+        if fewer < self.capacity(group):
+            del self._pages[group][fewer:]
+            self.shrunk += 1
 
     def copy(self, group: int, source: int, target: int, tokens: int) -> None:
         assert source != target and 0 < tokens < self.page
@@ -119,7 +143,8 @@ class FakePagedRunner(FakeRunner):
     Args:
         page: tokens of a block.
         windows: of the groups of layers; None: sees everything.
-        window_blocks: most blocks of groups with a window; None: as many as of the others.
+        window_blocks: most blocks of each group, of those with a window; None: as many as of the
+            others.
         memory: tokens of each group that there can be memory for; None: enough.
         start: blocks of each group at first; None: all.
         drafts: tokens that each row computes beyond what it was asked and takes back, where there
@@ -132,7 +157,7 @@ class FakePagedRunner(FakeRunner):
         *,
         page: int = 4,
         windows: tuple[int | None, ...] = (None,),
-        window_blocks: int | None = None,
+        window_blocks: Seq[int] | None = None,
         memory: int | None = None,
         start: int | None = None,
         drafts: int = 0,
@@ -146,7 +171,7 @@ class FakePagedRunner(FakeRunner):
     ) -> None:
         super().__init__(vocab=vocab, context=context, pool=pool, slots=slots, chunk=chunk, **how)
         self._drafts = drafts
-        specs = tuple(GroupSpec(w, None if w is None else window_blocks) for w in windows)
+        specs = specs_of(windows, window_blocks)
         blocks = -(-(pool if memory is None else memory) // page)
         self.pages = FakePages(specs, page, [blocks] * len(specs), start)
         self.cache = PagedCache(
@@ -256,7 +281,7 @@ class PagedMemory:
         *,
         page: int = 4,
         windows: tuple[int | None, ...] = (None,),
-        window_blocks: int | None = None,
+        window_blocks: Seq[int] | None = None,
         slots: int = 3,
         pool: int = 200,
         context: int | None = None,
@@ -268,7 +293,7 @@ class PagedMemory:
     ) -> None:
         self.now = 0.0
         """Seconds, for pins."""
-        specs = tuple(GroupSpec(w, None if w is None else window_blocks) for w in windows)
+        specs = specs_of(windows, window_blocks)
         blocks = -(-(pool if memory is None else memory) // page)
         self.pages = FakePages(specs, page, [blocks] * len(specs), start)
         how = {} if digest is None else {"digest": digest}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 _MARKS = (
     *("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"),
@@ -18,6 +19,7 @@ class LetterTokenizer:
     vocab_size = _FIRST_SPECIAL + len(_MARKS)
     bos_text = "<s>"
     eos_text = "</s>"
+    named_tokens: Mapping[str, str] = MappingProxyType({"pad_token": "<pad>"})
 
     def __init__(self, *, infill_ids: tuple[int, int, int] | None = None) -> None:
         self.infill_ids = infill_ids

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hearth.backends.native.families.gguf_fields import GgufFields
 from hearth.backends.native.families.table import family_of_gguf
+from hearth.backends.native.model_folder import as_stored
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.tensors import TensorFile
 from hearth.backends.native.weights import LoadReport, load_weights
@@ -20,6 +21,7 @@ from hearth.quant.gguf.preflight import check
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors import SafetensorsFolder
+from hearth.quant.safetensors_shards import read_folder
 from native_decoders import family_and_config
 
 CPU = torch.device("cpu")
@@ -51,7 +53,7 @@ def load_folder(
 ) -> tuple[Decoder, LoadReport]:
     """The decoder of a folder with config.json and safetensors."""
     family, config = family_and_config(read_fields(folder / "config.json"))
-    decoder = Decoder(config, CPU, dtype)
+    decoder = Decoder(as_stored(config, read_folder(folder)), CPU, dtype)
     report = load_weights(decoder, family, file or SafetensorsFolder(folder), CPU, **options)
     return decoder, report
 
@@ -63,7 +65,7 @@ def load_gguf(
     header = check(path)
     file = GgufTensorFile(header)
     family = family_of_gguf(header.architecture)
-    decoder = Decoder(family.from_gguf(GgufFields(header, file)), CPU, dtype)
+    decoder = Decoder(family.from_gguf(GgufFields(header)), CPU, dtype)
     return decoder, load_weights(decoder, family, file, CPU, **options)
 
 

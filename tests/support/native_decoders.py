@@ -43,7 +43,7 @@ def decoder_of_gguf(path: Path, *, context: int | None = None) -> Decoder:
     header = check(path)
     family = family_of_gguf(header.architecture)
     tensors = PlainTensors(path)
-    config = family.from_gguf(GgufFields(header, tensors))
+    config = family.from_gguf(GgufFields(header))
     names = {name: source.gguf for name, source in family.names(config).items()}
     return _filled(config, family, names, tensors.values, context)
 

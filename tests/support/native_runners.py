@@ -22,23 +22,35 @@ from hearth.quant.safetensors import SafetensorsFolder
 CPU = torch.device("cpu")
 
 
-def runner_of(folder: Path, settings: ModelSettings) -> NativeRunner:
-    """The runner of a folder of float32 weights, with everything in float32."""
+def runner_of(
+    folder: Path,
+    settings: ModelSettings,
+    *,
+    device: torch.device = CPU,
+    dtype: torch.dtype = torch.float32,
+    varlen: bool = False,
+) -> NativeRunner:
+    """The runner of a folder of float32 weights, with everything in `dtype`, or as `settings` say.
+
+    Args:
+        varlen: the device has a kernel for block tables.
+    """
     fields = read_fields(folder / "config.json")
     family = family_of_hf(fields.text("model_type"), fields.texts("architectures"))
     config = family.from_hf(fields)
     plan = plan_memory(
         settings,
         config,
-        device=CPU,
-        dtype=torch.float32,
-        compute_dtype=torch.float32,
+        device=device,
+        dtype=dtype,
+        compute_dtype=dtype,
         weight_bytes=0,
         available_bytes=1 << 30,
+        varlen=varlen,
     )
-    decoder = Decoder(config, CPU, torch.float32, context=plan.context)
+    decoder = Decoder(config, device, dtype, context=plan.context)
     file = SafetensorsFolder(folder)
-    load_weights(decoder, family, file, CPU)
+    load_weights(decoder, family, file, device)
     if plan.deterministic:
         make_deterministic(decoder)
     return NativeRunner(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from textual._compositor import Compositor
 from textual.css.stylesheet import Stylesheet
+from textual.pilot import Pilot
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.library.downloads import Downloads
@@ -62,6 +64,39 @@ def short_looks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("textual._wait.SLEEP_GRANULARITY", 0.01)
         patch.setattr("textual._wait.SLEEP_IDLE", 0.0005)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def drawn_when_waited_for() -> Iterator[None]:
+    """What an app has changed is drawn when a test waits for it, not whenever Textual would send
+    the terminal a frame: nobody looks at those in between.
+    """
+    is_waited_for = False
+    draw = Compositor.render_update
+
+    def draw_or_wait(compositor: Compositor, *args: Any, **kwargs: Any) -> Any:
+        # What is not drawn stays among the compositor's dirty regions.
+        return draw(compositor, *args, **kwargs) if is_waited_for else None
+
+    def drawing(wait: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        async def wait_and_draw(pilot: Pilot[Any], *args: Any) -> None:
+            nonlocal is_waited_for
+            await wait(pilot, *args)
+            app = pilot.app
+            if app.screen._compositor._dirty_regions and not app._batch_count:
+                is_waited_for = True
+                try:
+                    app.screen._compositor_refresh()
+                finally:
+                    is_waited_for = False
+
+        return wait_and_draw
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Compositor, "render_update", draw_or_wait)
+        for name in ("pause", "press"):
+            patch.setattr(Pilot, name, drawing(getattr(Pilot, name)))
         yield
 
 

@@ -292,6 +292,19 @@ def test_a_name_that_no_file_has_is_told_and_sent_as_it_is(services: Services) -
     run(go())
 
 
+def test_what_its_makers_advise_is_told_when_a_model_is_loaded(
+    services: Services, host: ScriptedHost
+) -> None:
+    async def go() -> None:
+        advice = "The model's makers recommend temperature 0.6."
+        host.scripts["guide"] = Script(info={"notices": (advice,)})
+        async with opened(services) as (app, pilot):
+            await ask(pilot, "hello")
+            await until(pilot, lambda: advice in notices(app))
+
+    run(go())
+
+
 def test_quit_and_reopen(services: Services, host: ScriptedHost) -> None:
     async def go() -> None:
         gate = asyncio.Semaphore(0)

@@ -197,6 +197,8 @@ def test_the_bar_has_a_block_for_whatever_is_there():
         assert len(bar(engine, width).plain) == width
         assert {span.style for span in bar(engine, width).spans} >= {"$primary", "$secondary"}
     assert "used 1 " in legend(engine).plain and "2.0 MB" in legend(engine).plain
+    windows = replace(engine, window_bytes=3_000_000, window_pool_bytes=5_000_000)
+    assert "3.0 MB of 7.0 MB" in legend(windows).plain
 
 
 def test_the_rate_is_that_of_the_last_minute():

@@ -211,6 +211,29 @@ def test_settings_of_a_chat_hold(services: Services, host: ScriptedHost) -> None
     run(go())
 
 
+def test_what_is_to_be_known_of_a_model_is_told_once(
+    services: Services, host: ScriptedHost
+) -> None:
+    async def go() -> None:
+        advice = ("The model's makers recommend temperature 0.6.", "Tensors are not known: odd.")
+        host.scripts["guide"] = Script(info={"notices": advice})
+        sessions = Sessions(services)
+        unseen = await sessions.create()
+        await asked(unseen, "nobody looks")
+        heard: list[Happening] = []
+        for text in ("first", "second"):
+            session = await sessions.create()
+            session.subscribe(heard.append)
+            await asked(session, text)
+            await asked(session, text)
+        assert [h.text for h in heard if isinstance(h, Noticed)] == list(advice)
+        host.scripts["guide"] = Script(info={"notices": ("Context is 64 tokens.", *advice)})
+        await asked(session, "loaded anew")
+        assert [h.text for h in heard if isinstance(h, Noticed)][2:] == ["Context is 64 tokens."]
+
+    run(go())
+
+
 def test_tool_calls_are_shown_and_kept(services: Services, host: ScriptedHost) -> None:
     async def go() -> None:
         host.scripts["guide"] = Script("", calls=[("weather", '{"place": "Bern"}')])

@@ -78,8 +78,7 @@ def legend(engine: EngineStats) -> Content:
         told += [(mark, color), f" {name} {count:,}  "]
     if engine.shelved_tokens:
         told.append(f"shelved {engine.shelved_tokens:,}  ")
-    token = engine.kv_bytes_per_token
-    held, budget = size(engine.allocated_tokens * token), size(engine.pool_tokens * token)
+    held, budget = size(engine.allocated_bytes), size(engine.pool_bytes)
     told.append(f"of {engine.pool_tokens:,} tokens · {held} of {budget}")
     return Content.assemble(*told)
 

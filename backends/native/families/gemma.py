@@ -158,6 +158,7 @@ def _common(config: ModelConfig) -> ModelConfig:
         config,
         activation="gelu_tanh",
         post_norms=True,
+        overflows_f16=True,
         embedding_scale=float(config.width) ** 0.5,
     )
 

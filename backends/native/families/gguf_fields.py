@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-from hearth.backends.native.tensors import TensorFile
 from hearth.quant.errors import CorruptFile, UnsupportedModel
 from hearth.quant.gguf.file import GgufFile
+from hearth.quant.gguf.plain_numbers import find_tensor, read_numbers
 from hearth.quant.gguf.values import NumberArray
 
 
 @dataclass(frozen=True, slots=True)
 class GgufFields:
-    """The metadata of a GGUF model, and its tensors: some of what a config says is told by them.
+    """The metadata of a GGUF model, and the list of its tensors: some of what a config says is told
+    by them. Without torch: the host asks before it chooses a runner.
 
     Keys are given without the architecture before them. Every getter raises `CorruptFile`, which
     names file and key, where a value is missing without a default, of another type or out of range.
     """
 
     header: GgufFile
-    tensors: TensorFile
 
     def integer(
         self, key: str, default: int | None = None, *, least: int = 1, most: int = 1 << 31
@@ -80,25 +80,32 @@ class GgufFields:
 
     def stores(self, name: str) -> bool:
         """Whether there is a tensor of that name."""
-        return name in self.tensors.stored
+        return self.shape_of(name) is not None
+
+    def shape_of(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a tensor as PyTorch has it, (o, i) of a matrix from i to o; None where there
+        is none of that name.
+        """
+        found = find_tensor(self.header, name)
+        return None if found is None else found.shape[::-1]
 
     def vector(self, name: str, length: int) -> tuple[float, ...]:
         """The numbers of a small tensor; empty where there is none of that name.
 
         Raises:
             CorruptFile: it is not a vector of `length`, or has something else than numbers above 0.
+            OSError: it cannot be read.
         """
-        stored = self.tensors.stored.get(name)
-        if stored is None:
+        shape = self.shape_of(name)
+        if shape is None:
             return ()
-        if stored.shape != (length,) or stored.dtype is None:
+        if shape != (length,):
             raise CorruptFile(
-                f"{self.header.path}: tensor '{name}' has shape {stored.shape}, must be ({length},)"
-                " and not packed.",
+                f"{self.header.path}: tensor '{name}' has shape {shape}, must be ({length},).",
                 path=str(self.header.path),
                 field=name,
             )
-        found = tuple(float(value) for value in self.tensors.read(name).float().tolist())
+        found = read_numbers(self.header, name)
         if not all(isfinite(value) and value > 0 for value in found):
             raise CorruptFile(
                 f"{self.header.path}: tensor '{name}' has values that are not above 0.",

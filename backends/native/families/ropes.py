@@ -1,8 +1,7 @@
 """Rotary positions as files tell them.
 
-config.json has them in three generations: `rope_theta` with `rope_scaling`, `rope_parameters`, and
-`rope_parameters` by type of layer. Formulas of the defaults: transformers' `modeling_rope_utils`
-(YaRN: arXiv 2309.00071, longrope: arXiv 2402.13753), and for GGUF llama.cpp's `llama-context.cpp`.
+Formulas of the defaults: transformers' `modeling_rope_utils` (YaRN: arXiv 2309.00071, longrope:
+arXiv 2402.13753), and for GGUF llama.cpp's `llama-context.cpp`.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from math import log, sqrt
 
 from hearth.backends.native.config import Rope, RopeScaling
 from hearth.backends.native.families.gguf_fields import GgufFields
+from hearth.quant.hf_ropes import rope_section
 from hearth.quant.json_fields import Fields
 
 _SUPPORTED = "default, linear, llama3, yarn and longrope"
@@ -31,14 +31,6 @@ def rope_of_hf(fields: Fields, head_dim: int, layer_type: str = "") -> Rope:
         dimensions=dimensions,
         scaling=_scaling_of_hf(section, fields, dimensions),
     )
-
-
-def rope_section(fields: Fields, layer_type: str = "") -> Fields:
-    """The object that tells of rotary positions; an empty one where there is none."""
-    section = fields.section("rope_parameters") or fields.section("rope_scaling")
-    if section is not None and layer_type:
-        section = section.section(layer_type) or section
-    return section or Fields(fields.path, {}, "rope_parameters.")
 
 
 def context_of_hf(fields: Fields, rope: Rope) -> int:

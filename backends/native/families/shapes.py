@@ -87,12 +87,12 @@ def config_of_gguf(fields: GgufFields, family: str, *, truncate: bool = True) ->
     head_dim = fields.integer("attention.key_length", max(1, width // heads), most=MAX_WIDTH)
     if fields.integer("attention.value_length", head_dim) != head_dim:
         raise fields.unsupported("attention.value_length", "values as long as keys")
-    embedding = fields.tensors.stored.get("token_embd.weight")
-    if embedding is None or len(embedding.shape) != 2:
+    embedding = fields.shape_of("token_embd.weight")
+    if embedding is None or len(embedding) != 2:
         raise fields.unsupported("vocab_size", "models with a matrix token_embd.weight")
     return ModelConfig(
         family=family,
-        vocab_size=embedding.shape[0],
+        vocab_size=embedding[0],
         width=width,
         heads=heads,
         kv_heads=kv_heads,

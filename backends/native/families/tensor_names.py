@@ -7,19 +7,19 @@ from collections.abc import Iterable, Mapping
 from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.families.quirks import InterleavedHeads, Quirk
 from hearth.backends.native.families.source import Choice, Part, Source, joined, one
+from hearth.quant.hf_names import EMBEDDING, HEAD
 
 
 def outer_names() -> dict[str, Source]:
     """The parameters outside of the layers. A tied matrix may be stored as embedding, as output or
     as both.
     """
-    embedding, head = "model.embed_tokens.weight", "lm_head.weight"
     return {
         "embedding.weight": Source(
-            hf=one(embedding) + one(head), gguf=one("token_embd.weight") + one("output.weight")
+            hf=one(EMBEDDING) + one(HEAD), gguf=one("token_embd.weight") + one("output.weight")
         ),
         "norm.weight": Source(hf=one("model.norm.weight"), gguf=one("output_norm.weight")),
-        "output.weight": Source(hf=one(head), gguf=one("output.weight")),
+        "output.weight": Source(hf=one(HEAD), gguf=one("output.weight")),
     }
 
 

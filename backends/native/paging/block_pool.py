@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 
 class BlockPool:
@@ -15,7 +15,8 @@ class BlockPool:
 
     Args:
         limit: most blocks in use.
-        capacity: blocks that there is memory for; more only by setting the attribute.
+        capacity: blocks that there is memory for; it changes only by setting the attribute, and
+            never below a block that was taken and not forgotten.
     """
 
     def __init__(self, limit: int, capacity: int) -> None:
@@ -126,6 +127,19 @@ class BlockPool:
         self._idle.pop(block, None)
         heappush(self._free, block)
 
+    def forget_free_end(self) -> int:
+        """The free blocks after the last one in use are as if they had never been taken; returns
+        how many others there are.
+        """
+        end = len(self._holders)
+        while end and not self._is_in_use(end - 1):
+            end -= 1
+        if end < len(self._holders):
+            del self._holders[end:], self._pins[end:]
+            self._free = [block for block in self._free if block < end]
+            heapify(self._free)
+        return end
+
     def in_use(self) -> Iterator[int]:
         """Every block in use."""
         free = set(self._free)
@@ -146,3 +160,6 @@ class BlockPool:
         assert self.pinned == sum(pins > 0 for _, pins in counted)
         assert self.only_pinned == sum(pins > 0 and not holders for holders, pins in counted)
         assert self.used == self.held + self.only_pinned + self.idle
+
+    def _is_in_use(self, block: int) -> bool:
+        return self._holders[block] > 0 or self._pins[block] > 0 or block in self._idle

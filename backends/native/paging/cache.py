@@ -12,6 +12,7 @@ from hearth.backends.engine.runner import CacheStats, SavedState
 from hearth.backends.errors import Busy, InternalError
 from hearth.backends.native.paging.chain import Chain
 from hearth.backends.native.paging.checks import check_chains, check_memory
+from hearth.backends.native.paging.giving_back import give_back
 from hearth.backends.native.paging.groups import Group
 from hearth.backends.native.paging.hits import Hit, hits
 from hearth.backends.native.paging.memory import PageMemory
@@ -71,6 +72,7 @@ class PagedCache:
         self._page = page
         self._context = context
         self._step_tokens = step_tokens
+        self._store = store
         self._memory = PageMemory(
             [
                 Group(
@@ -197,6 +199,7 @@ class PagedCache:
         chain.leave_all()
         chain.promise(0)
         self._memory.evict_excess()
+        self._rest()
 
     def save(self, slot: int) -> SavedState | None:
         """See the protocol; None: computing again is nearly free where pages are found."""
@@ -212,6 +215,7 @@ class PagedCache:
         """See the protocol."""
         self._pins.clear()
         self._memory.clear()
+        self._rest()
 
     def stats(self) -> CacheStats:
         """See the protocol."""
@@ -223,6 +227,7 @@ class PagedCache:
             kept_tokens=memory.tokens - memory.live_tokens,
             kept_prefixes=memory.prefixes,
             pinned_tokens=self._pins.tokens,
+            window_bytes=sum(self._store.nbytes(group.number) for group in memory.windows),
         )
 
     # ---- for the runner
@@ -343,6 +348,11 @@ class PagedCache:
         if chain is None:
             chain = self._slots[slot] = Chain(self._memory)
         return chain
+
+    def _rest(self) -> None:
+        """When nothing runs, give back the memory of what nobody uses."""
+        if all(chain is None for chain in self._slots):
+            give_back(self._memory.groups, self._store)
 
     def _find(self, tokens: Seq[int], *, may_copy: bool = True) -> Hit | None:
         """The longest hit that there is room for."""

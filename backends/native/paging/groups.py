@@ -6,6 +6,13 @@ from hearth.backends.native.paging.block_pool import BlockPool
 from hearth.backends.native.paging.store import GroupSpec
 
 
+def most_blocks(window: int, step_tokens: int, page: int) -> int:
+    """Blocks of `page` tokens that the tokens of a step and the window before them touch at most;
+    with a step of none, the window before a token.
+    """
+    return (window + step_tokens - 2) // page + 2
+
+
 class Group:
     """The blocks of layers that see equally far, and what running sequences may still take.
 
@@ -40,8 +47,7 @@ class Group:
         self._page = page
         self._most = None
         if spec.window is not None and step_tokens is not None:
-            # The tokens of a step and the window before them touch so many blocks at most.
-            self._most = (spec.window + step_tokens - 2) // page + 2
+            self._most = most_blocks(spec.window, step_tokens, page)
 
     def first_needed(self, length: int) -> int:
         """The first block that the token after `length` others looks at."""

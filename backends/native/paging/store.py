@@ -22,12 +22,22 @@ class PageStore(Protocol):
     """Pages of keys and values: in each group blocks from 0 on, of as many tokens as a page has."""
 
     def capacity(self, group: int) -> int:
-        """Blocks that there is memory for now; never fewer than before."""
+        """Blocks that there is memory for now; fewer than before only after `shrink`."""
+        ...
+
+    def nbytes(self, group: int) -> int:
+        """What they take of memory."""
         ...
 
     def grow(self, group: int, blocks: int) -> bool:
         """Have memory for at least so many blocks, and keep what is in them; False: there is none.
         Only between steps.
+        """
+        ...
+
+    def shrink(self, group: int, blocks: int) -> None:
+        """The blocks from `blocks` on are free: have no memory for them, or for fewer of them, as
+        the device allows. Only between steps.
         """
         ...
 

@@ -38,11 +38,10 @@ class FolderSettings:
 
     bos: str | None
     eos: str | None
+    named: Mapping[str, str]
+    """Further special tokens, by the names that chat templates give them: "pad_token" ..."""
     added: tuple[AddedToken, ...]
     """In the order of their ids; those without one last."""
-    adds_bos: bool
-    adds_eos: bool
-    """Text begins with `bos` and ends with `eos`, also where `tokenizer.json` does not say so."""
     end_ids: frozenset[int]
 
 
@@ -57,9 +56,8 @@ def read_settings(folder: Path) -> FolderSettings:
     return FolderSettings(
         bos=token_text(names.get("bos_token")),
         eos=token_text(names.get("eos_token")),
+        named=_named(names),
         added=tuple(_added(folder, config, names)),
-        adds_bos=config.get("add_bos_token") is True,
-        adds_eos=config.get("add_eos_token") is True,
         end_ids=read_generation_defaults(folder).eos_ids | _ids(read_json(folder, "config.json")),
     )
 
@@ -71,6 +69,15 @@ def _ids(config: Mapping[str, Any]) -> frozenset[int]:
     return frozenset(
         value for value in values if isinstance(value, int) and not isinstance(value, bool)
     )
+
+
+def _named(names: Mapping[str, Any]) -> dict[str, str]:
+    found = {f"{role}_token": token_text(names.get(f"{role}_token")) for role in _NAMED}
+    return {
+        name: text
+        for name, text in found.items()
+        if text is not None and name not in ("bos_token", "eos_token")
+    }
 
 
 def _added(folder: Path, config: Mapping[str, Any], names: Mapping[str, Any]) -> list[AddedToken]:

@@ -35,6 +35,28 @@ class GenerationDefaults:
     eos_ids: frozenset[int] = frozenset()
     """Every end-of-generation token that the files name."""
 
+    @property
+    def named(self) -> Mapping[str, float]:
+        """The sampling parameters that the files say something of, by our names for them."""
+        said = {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+    @property
+    def words(self) -> str:
+        """Them in a line; empty where the files say nothing."""
+        return ", ".join(f"{name} {value:g}" for name, value in self.named.items())
+
+
+def about_sampling(defaults: GenerationDefaults) -> tuple[str, ...]:
+    """What who loads a model should know of it; empty where there is nothing to say."""
+    return (f"The model's makers recommend {defaults.words}.",) if defaults.words else ()
+
 
 def read_generation_defaults(folder: Path) -> GenerationDefaults:
     """What `generation_config.json` in `folder` says; nothing where there is no such file.

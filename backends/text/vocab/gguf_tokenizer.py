@@ -75,6 +75,10 @@ class GgufTokenizer:
         return self._written(self._vocabulary.eos)
 
     @property
+    def named_tokens(self) -> Mapping[str, str]:
+        return {name: self._written(ident) for name, ident in self._vocabulary.named.items()}
+
+    @property
     def control_tokens(self) -> Mapping[str, int]:
         return self._control_tokens
 

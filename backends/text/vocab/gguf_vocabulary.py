@@ -65,6 +65,14 @@ _DEFAULTS: Final[Mapping[str, _Defaults]] = {
     BPE_SPACES: _Defaults(),
     UNIGRAM: _Defaults(eos=1, unknown=2, adds_eos=True),
 }
+NAMED_TOKENS: Final[Mapping[str, str]] = {
+    "unk_token": f"{PREFIX}unknown_token_id",
+    "sep_token": f"{PREFIX}seperator_token_id",
+    "pad_token": f"{PREFIX}padding_token_id",
+    "cls_token": f"{PREFIX}cls_token_id",
+    "mask_token": f"{PREFIX}mask_token_id",
+}
+"""Keys of special tokens, by the names that chat templates give them."""
 _ROLE_KEYS: Final[Mapping[Role, tuple[str, ...]]] = {
     "eot": ("eot_token_id",),
     "eom": ("eom_token_id",),
@@ -97,6 +105,8 @@ class GgufVocabulary:
     eos: int | None
     unknown: int | None
     separator: int | None
+    named: Mapping[str, int]
+    """Those that the file itself says, by the names that chat templates give them."""
     adds_bos: bool
     adds_eos: bool
     adds_separator: bool
@@ -128,12 +138,12 @@ class GgufVocabulary:
         }
 
 
-def read_vocabulary(file: GgufFile) -> GgufVocabulary:
-    """The vocabulary of a file whose header was checked (`hearth.quant.gguf.preflight`).
+def kind_of_vocabulary(file: GgufFile) -> tuple[str, str, PreType]:
+    """What a file says as `tokenizer.ggml.model` and `tokenizer.ggml.pre`, and what that stands
+    for.
 
     Raises:
         UnsupportedModel: a kind of vocabulary, or of pre-tokenizer, that is not built in.
-        CorruptFile: a list is missing.
     """
     model = str(file.value(PREFIX + "model", ""))
     if model not in _DEFAULTS:
@@ -149,6 +159,17 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
             f"{file.path.name} cuts words in the way {name!r}, which this version does not know.",
             "Use --backend llamacpp, or update Hearth.",
         )
+    return model, name, pre
+
+
+def read_vocabulary(file: GgufFile) -> GgufVocabulary:
+    """The vocabulary of a file whose header was checked (`hearth.quant.gguf.preflight`).
+
+    Raises:
+        UnsupportedModel: a kind of vocabulary, or of pre-tokenizer, that is not built in.
+        CorruptFile: a list is missing.
+    """
+    model, name, pre = kind_of_vocabulary(file)
     tokens = _tokens(file)
     ids = {text: ident for ident, text in enumerate(tokens)}
     defaults = _DEFAULTS[model]
@@ -175,6 +196,7 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
         eos=eos,
         unknown=_id(file, ("unknown_token_id",), len(tokens), defaults.unknown),
         separator=_id(file, ("seperator_token_id",), len(tokens), defaults.separator),
+        named=_named(file, len(tokens)),
         adds_bos=_flag(file, "add_bos_token", defaults.adds_bos or pre.adds_bos) or keeps_newlines,
         adds_eos=_flag(file, "add_eos_token", defaults.adds_eos),
         adds_separator=_flag(file, "add_sep_token", defaults.adds_separator or pre.adds_separator),
@@ -186,6 +208,23 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
         strips_after=after,
         rank_template=_text(file.value("tokenizer.chat_template.rerank")),
     )
+
+
+def end_tokens(file: GgufFile) -> dict[int, str]:
+    """The tokens that end an answer and their texts, by id; of any kind of vocabulary, built in or
+    not.
+    """
+    if not isinstance(file.value(f"{PREFIX}tokens"), StringArray):
+        return {}
+    tokens = _tokens(file)
+    defaults = _DEFAULTS.get(str(file.value(PREFIX + "model", "")), _Defaults())
+    eos = _id(file, ("eos_token_id",), len(tokens), defaults.eos)
+    ids = {text: ident for ident, text in enumerate(tokens)}
+    found = special_ids(ids, _given_roles(file, len(tokens), eos)).end_ids
+    return {
+        ident: tokens[ident].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        for ident in sorted(found)
+    }
 
 
 def _text(value: Any) -> str | None:
@@ -205,6 +244,14 @@ def _id(file: GgufFile, names: tuple[str, ...], count: int, default: int | None)
         if isinstance(found, int) and 0 <= found < count:
             return found
     return default if default is not None and default < count else None
+
+
+def _named(file: GgufFile, count: int) -> dict[str, int]:
+    found = {
+        name: _id(file, (key.removeprefix(PREFIX),), count, None)
+        for name, key in NAMED_TOKENS.items()
+    }
+    return {name: ident for name, ident in found.items() if ident is not None}
 
 
 def _given_roles(file: GgufFile, count: int, eos: int | None) -> dict[Role, int]:

@@ -43,7 +43,8 @@ class JsonTokenizer:
         _add(tokenizer, settings.added)
         self._special = _special_ids(tokenizer, settings)
         self._bos, self._eos = settings.bos, settings.eos
-        self._begin, self._end = _surroundings(tokenizer, settings)
+        self._named = settings.named
+        self._begin, self._end = _surroundings(tokenizer)
         added = tokenizer.get_added_tokens_decoder()
         self._unspoken = {ident for ident, token in added.items() if token.special}
         self._unspoken |= self._special.control
@@ -78,6 +79,10 @@ class JsonTokenizer:
     @property
     def eos_text(self) -> str:
         return self._eos or ""
+
+    @property
+    def named_tokens(self) -> Mapping[str, str]:
+        return self._named
 
     @property
     def control_tokens(self) -> Mapping[str, int]:
@@ -210,29 +215,27 @@ def _add_one(tokenizer: Tokenizer, token: AddedToken) -> None:
 
 
 def _special_ids(tokenizer: Tokenizer, settings: FolderSettings) -> SpecialIds:
-    """What the names of the added tokens mean. What is a control token by its name becomes one, so
-    that plain text cannot hold it.
+    """What the names of the added tokens mean. What is a control token by its name, or a mark that
+    has a text, becomes special to the library, so that plain text cannot hold it.
     """
     added = {token.content: ident for ident, token in tokenizer.get_added_tokens_decoder().items()}
     eos = tokenizer.token_to_id(settings.eos) if settings.eos else None
     found = special_ids(added, {} if eos is None else {"eos": eos})
     for text, ident in added.items():
-        if ident in found.control:
+        if ident in found.control | found.written:
             _add_one(tokenizer, AddedToken(text, ident, is_special=True))
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     ends = found.end_ids | {ident for ident in settings.end_ids if ident < size}
     return SpecialIds(ends, found.infill, found.control, found.written, found.ordinary)
 
 
-def _surroundings(tokenizer: Tokenizer, settings: FolderSettings) -> tuple[list[int], list[int]]:
-    """What is put before and behind a text: what `tokenizer.json` adds, as in transformers, and
-    where that is nothing, what `tokenizer_config.json` asks for.
+def _surroundings(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """What `tokenizer.json` puts before and behind a text. What `tokenizer_config.json` has to say
+    of it (`add_bos_token`) counts for nothing beside that file, as in transformers
+    (`PreTrainedTokenizerBase._from_pretrained`).
     """
     bare = tokenizer.encode("a", add_special_tokens=False).ids
     full = tokenizer.encode("a", add_special_tokens=True).ids
     places = range(len(full) - len(bare) + 1)
     start = next((n for n in places if full[n : n + len(bare)] == bare), 0)
-    begin, end = list(full[:start]), list(full[start + len(bare) :])
-    bos = tokenizer.token_to_id(settings.bos) if settings.adds_bos and settings.bos else None
-    eos = tokenizer.token_to_id(settings.eos) if settings.adds_eos and settings.eos else None
-    return begin or ([] if bos is None else [bos]), end or ([] if eos is None else [eos])
+    return list(full[:start]), list(full[start + len(bare) :])

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from hearth.backends.text.tokenizer import Tokenizer
+
 Role = Literal[
     "eos", "eot", "eom", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"
 ]
@@ -82,6 +84,8 @@ _ENDS: Final = (
 )
 _HARMONY: Final = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 """Of gpt-oss: part of what the model writes, so they have a text."""
+_END_OF_A_PART: Final = "<|end|>"
+"""One of them too, where it does not end an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +123,9 @@ def special_ids(ids: Mapping[str, int], given: Mapping[Role, int]) -> SpecialIds
     ordinary: set[int] = set()
     ends = set(named.values())
     ends.update(roles[role] for role in _ENDING_ROLES if role in roles)
-    if "<|end|>" in ids and _is_end_of_a_part(named):
-        ends.discard(ids["<|end|>"])
-        written.add(ids["<|end|>"])
+    if _END_OF_A_PART in ids and _is_end_of_a_part(named):
+        ends.discard(ids[_END_OF_A_PART])
+        written.add(ids[_END_OF_A_PART])
     if "</s>" in named and "<|tool_response>" in named:
         ends.discard(named["</s>"])
         ordinary.add(named["</s>"])
@@ -132,6 +136,17 @@ def special_ids(ids: Mapping[str, int], given: Mapping[Role, int]) -> SpecialIds
         control=frozenset(control - written - ordinary),
         written=frozenset(written),
         ordinary=frozenset(ordinary),
+    )
+
+
+def written_marks(tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Those of gpt-oss's marks that are tokens of `tokenizer`. They have a text, so they are not
+    among its control tokens; but a template means the tokens, and who types them means the text.
+    """
+    return tuple(
+        mark
+        for mark in (*_HARMONY, _END_OF_A_PART)
+        if len(tokenizer.encode(mark, special=True, add_bos=False)) == 1
     )
 
 

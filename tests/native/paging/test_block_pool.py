@@ -118,6 +118,12 @@ class PoolMachine(RuleBasedStateMachine):
     def grow(self):
         self.pool.capacity = 8
 
+    @rule()
+    def shrink(self):
+        end = self.pool.forget_free_end()
+        assert end == max(self.held, default=-1) + 1
+        self.pool.capacity = max(end, 4)
+
     @invariant()
     def everything_agrees(self):
         self.pool.check_integrity()

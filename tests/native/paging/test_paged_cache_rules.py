@@ -42,7 +42,7 @@ class PagedCacheMachine(RuleBasedStateMachine):
         self.memory = PagedMemory(
             page=page,
             windows=windows,
-            window_blocks=most if few_window_blocks else None,
+            window_blocks=(most,) * len(windows) if few_window_blocks else None,
             slots=SLOTS,
             pool=POOL,
             context=CONTEXT,

@@ -15,6 +15,8 @@ from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.runner import RunnerLost
 from hearth.backends.engine.scoring import Scoring
+from hearth.backends.native.kv_sizes import KvSizes
+from hearth.backends.native.paging.groups import most_blocks
 from speakers import Listener, drain, generation
 
 VOCAB = 31
@@ -98,7 +100,7 @@ class PagedEngineMachine(RuleBasedStateMachine):
     @rule(
         page=st.integers(1, 16),
         windows=st.sampled_from(WINDOWS),
-        few_window_blocks=st.booleans(),
+        window_blocks=st.sampled_from(["all", "planned", "of one"]),
         pool=st.integers(CONTEXT, 3 * CONTEXT),
         slots=st.integers(1, 4),
         chunk=st.sampled_from([1, 3, 8, 64]),
@@ -106,10 +108,15 @@ class PagedEngineMachine(RuleBasedStateMachine):
         start=st.sampled_from([None, 1]),
         drafts=st.sampled_from([0, 0, 3]),
     )
-    def load(self, page, windows, few_window_blocks, chunk, drafts, **sizes):
-        alone = (max(window or 0 for window in windows) + chunk + drafts - 2) // page + 2
+    def load(self, page, windows, window_blocks, chunk, drafts, **sizes):
         self.made = {"page": page, "windows": windows, "chunk": chunk, "drafts": drafts, **sizes}
-        self.made["window_blocks"] = alone if few_window_blocks else None
+        if window_blocks == "planned":
+            token_bytes = (1,) * len(windows)
+            planned = KvSizes(windows, token_bytes, page, sizes["slots"], chunk + drafts)
+            self.made["window_blocks"] = planned.blocks(sizes["pool"])
+        elif window_blocks == "of one":
+            alone = most_blocks(max(window or 0 for window in windows), chunk + drafts, page)
+            self.made["window_blocks"] = (alone,) * len(windows)
         self.start()
 
     def start(self):
@@ -304,6 +311,8 @@ class PagedEngineMachine(RuleBasedStateMachine):
         cache = self.runner.cache
         cache.check_integrity()
         assert all(cache.used_blocks(group) == 0 for group in range(len(self.made["windows"])))
+        if self.made["start"] is not None:
+            assert stats.allocated_tokens <= self.made["start"] * self.made["page"], "given back"
 
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]

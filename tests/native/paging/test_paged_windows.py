@@ -57,7 +57,13 @@ def test_a_shorter_hit_is_taken_where_the_window_of_the_longer_is_gone():
 
 def test_a_group_with_a_window_may_have_few_blocks():
     memory = PagedMemory(
-        page=4, windows=(None, 8), window_blocks=10, slots=3, step_tokens=8, pool=400, context=400
+        page=4,
+        windows=(None, 8),
+        window_blocks=(0, 10),
+        slots=3,
+        step_tokens=8,
+        pool=400,
+        context=400,
     )
     for slot in range(2):
         memory.cache.open(slot, [slot])
@@ -76,7 +82,7 @@ def test_a_group_with_a_window_may_have_few_blocks():
 
 def test_too_few_blocks_for_one_sequence_are_refused():
     with pytest.raises(InternalError, match="needs 5 blocks of group 1, which has 4"):
-        PagedMemory(page=4, windows=(None, 8), window_blocks=4, step_tokens=8)
+        PagedMemory(page=4, windows=(None, 8), window_blocks=(0, 4), step_tokens=8)
 
 
 def test_a_model_of_windows_alone_holds_its_windows_alone():

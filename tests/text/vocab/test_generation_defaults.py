@@ -10,7 +10,6 @@ import pytest
 
 from gguf_builder import tiny_llama
 from hearth.backends.errors import CorruptFile
-from hearth.backends.text.vocab.chat_template import read_chat_template
 from hearth.backends.text.vocab.generation_defaults import (
     GenerationDefaults,
     gguf_generation_defaults,
@@ -73,19 +72,3 @@ def test_a_gguf_file_may_say_it_too(tmp_path: Path) -> None:
     extra: dict[str, Any] = {"general.sampling.temp": 0.5, "general.sampling.top_k": 40}
     path = tiny_llama(tmp_path / "m.gguf", extra=extra)
     assert gguf_generation_defaults(read_header(path)) == GenerationDefaults(0.5, 40)
-
-
-def test_the_template_is_found_wherever_folders_have_it(tmp_path: Path) -> None:
-    assert read_chat_template(tmp_path) is None
-    config = tmp_path / "tokenizer_config.json"
-    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
-    for value, expected in (("c", "c"), (named, "d"), (named[:1], None), (None, None)):
-        config.write_text(json.dumps({"chat_template": value}))
-        assert read_chat_template(tmp_path) == expected
-    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "j"}))
-    assert read_chat_template(tmp_path) == "j"
-    (tmp_path / "chat_template.jinja").write_text("ünï")
-    assert read_chat_template(tmp_path) == "ünï"
-    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
-    with pytest.raises(CorruptFile, match=r"chat_template\.jinja"):
-        read_chat_template(tmp_path)

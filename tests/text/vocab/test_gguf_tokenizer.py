@@ -111,7 +111,10 @@ def test_each_kind_is_as_llama_cpp_has_it(kind: str, tmp_path: Path) -> None:
     random = RandomTexts(4)
     with llama_tokenizer(path) as theirs:
         assert tokenizer.end_ids == theirs._model.facts.end_ids
-        for name in ("vocab_size", "bos_text", "eos_text", "control_tokens", "infill_ids"):
+        for name in (
+            *("vocab_size", "bos_text", "eos_text", "named_tokens", "control_tokens"),
+            "infill_ids",
+        ):
             assert getattr(tokenizer, name) == getattr(theirs, name), name
         for ident in range(tokenizer.vocab_size):
             for special in (True, False):
@@ -121,6 +124,13 @@ def test_each_kind_is_as_llama_cpp_has_it(kind: str, tmp_path: Path) -> None:
             options: dict[str, Any] = {"special": True, "add_bos": True, "add_eos": True}
             assert tokenizer.encode(text, **options) == theirs.encode(text, **options), text
         assert tokenizer.encode_pair("the", "cats") == theirs.encode_pair("the", "cats")
+
+
+def test_special_tokens_have_the_names_that_the_file_gives_them(tmp_path: Path) -> None:
+    assert opened(sentence_piece(tmp_path / "a.gguf")).named_tokens == {}
+    given = {"padding_token_id": 2, "unknown_token_id": 0, "mask_token_id": 10_000}
+    found = opened(sentence_piece(tmp_path / "b.gguf", **given)).named_tokens
+    assert found == {"pad_token": "</s>", "unk_token": "<unk>"}
 
 
 @pytest.mark.parametrize("write", [sentence_piece, unigram])

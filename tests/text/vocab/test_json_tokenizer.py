@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerFast
+from tokenizers import AddedToken, Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hearth.backends.errors import CorruptFile, InvalidParameter, UnsupportedModel
 from hearth.backends.text.vocab.json_tokenizer import JsonTokenizer
@@ -97,6 +99,13 @@ def test_pieces_joined_are_what_the_library_decodes(
     assert joined == decoded.strip() or joined.replace(" ", "") == decoded.replace(" ", "")
 
 
+def test_special_tokens_have_the_names_that_transformers_gives_them(
+    tokenizer: JsonTokenizer, reference: PreTrainedTokenizerFast
+) -> None:
+    others = {"bos_token": tokenizer.bos_text, "eos_token": tokenizer.eos_text}
+    assert {**others, **tokenizer.named_tokens} == reference.special_tokens_map
+
+
 def test_special_pieces_have_no_text_unless_asked(tokenizer: JsonTokenizer) -> None:
     end = tokenizer.control_tokens["<|im_end|>"]
     assert tokenizer.piece(end) == b""
@@ -140,17 +149,39 @@ def test_a_lone_surrogate_is_refused(lossless: list[JsonTokenizer]) -> None:
 
 
 @pytest.mark.parametrize("adds_bos", [True, False, None])
-def test_the_config_says_whether_a_text_begins_with_bos(
-    tmp_path: Path, adds_bos: bool | None
+@pytest.mark.parametrize("make", [sentence_piece, byte_level])
+@pytest.mark.parametrize("kind", ["PreTrainedTokenizerFast", "LlamaTokenizerFast"])
+def test_tokenizer_json_alone_says_whether_a_text_begins_with_bos(
+    tmp_path: Path, kind: str, make: Callable[[], Tokenizer], adds_bos: bool | None
 ) -> None:
-    config = CONFIG if adds_bos is None else {**CONFIG, "add_bos_token": adds_bos}
-    for make, adds in ((sentence_piece, True), (byte_level, adds_bos is True)):
-        folder = write_folder(tmp_path / make.__name__, make(), tokenizer_config=config)
-        tokenizer = open_folder(folder)
-        found = tokenizer.encode("a", special=True, add_bos=True, add_eos=True)
-        assert (found[0] == tokenizer.control_tokens["<s>"]) is adds
-        bare = tokenizer.encode("a", special=True, add_bos=False, add_eos=True)
-        assert found[-len(bare) :] == bare
+    """Whatever `tokenizer_config.json` says, as in transformers."""
+    config = {**CONFIG, "tokenizer_class": kind}
+    if adds_bos is not None:
+        config["add_bos_token"] = config["add_eos_token"] = adds_bos
+    folder = write_folder(tmp_path, make(), tokenizer_config=config)
+    tokenizer = open_folder(folder)
+    found = tokenizer.encode("a", special=True, add_bos=True, add_eos=True)
+    assert (found[0] == tokenizer.control_tokens["<s>"]) is (make is sentence_piece)
+    bare = tokenizer.encode("a", special=True, add_bos=False, add_eos=True)
+    assert found[-len(bare) :] == bare
+    assert found == AutoTokenizer.from_pretrained(folder)("a")["input_ids"]
+
+
+def test_marks_of_harmony_have_a_text_and_cannot_be_typed(tmp_path: Path) -> None:
+    """In gpt-oss's own file they are added tokens that are not special."""
+    marks = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>")
+    ends = ("<|return|>", "<|call|>")
+    made = byte_level()
+    made.add_tokens([AddedToken(text, normalized=False) for text in marks])
+    made.add_special_tokens([AddedToken(text) for text in ends])
+    tokenizer = open_folder(write_folder(tmp_path, made))
+    text = "".join((*marks, *ends))
+    ids = tokenizer.encode(text, special=True, add_bos=False)
+    assert len(ids) == len(marks) + len(ends)
+    assert tokenizer.decode(ids, special=False) == "".join(marks)
+    assert not {*marks} & {*tokenizer.control_tokens}
+    typed = tokenizer.encode(text, special=False, add_bos=False)
+    assert not {*ids} & {*typed} and tokenizer.decode(typed) == text
 
 
 def test_every_end_of_generation_token_is_known(tmp_path: Path) -> None:

@@ -67,7 +67,10 @@ def test_everything_is_as_llama_cpp_has_it(
     texts = [random.mixed(prose, specials) for _ in range(150)]
     with llama_tree.llama_tokenizer(path) as theirs:
         assert tokenizer.end_ids == theirs._model.facts.end_ids
-        for name in ("vocab_size", "bos_text", "eos_text", "control_tokens", "infill_ids"):
+        for name in (
+            *("vocab_size", "bos_text", "eos_text", "named_tokens", "control_tokens"),
+            "infill_ids",
+        ):
             assert getattr(tokenizer, name) == getattr(theirs, name), name
         agree_on([prose, *texts], tokenizer, theirs)
         for text in texts[:20]:

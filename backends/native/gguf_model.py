@@ -1,0 +1,59 @@
+"""A GGUF model as its header tells of it. No matrix is read, and torch is not imported: the host
+asks which runner can have it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hearth.backends.native.config import ModelConfig
+from hearth.backends.native.families.family import Family
+from hearth.backends.native.families.gguf_fields import GgufFields
+from hearth.backends.native.families.table import family_of_gguf
+from hearth.backends.text.vocab.gguf_vocabulary import kind_of_vocabulary
+from hearth.quant.errors import UnsupportedModel
+from hearth.quant.gguf.file import GgufFile
+from hearth.quant.stored import DEQUANTIZED
+
+_PLAIN: Final = frozenset({"F64", "F32", "F16", "BF16"})
+_RANKS: Final = 4
+"""LLAMA_POOLING_TYPE_RANK of llama.h."""
+
+
+def read_gguf_config(header: GgufFile) -> tuple[Family, ModelConfig]:
+    """The family and the shapes of a GGUF whose header was checked (`hearth.quant.gguf.preflight`).
+
+    Raises:
+        UnsupportedModel: a family, or a variant, that the native runner does not know.
+        CorruptFile: a value that cannot be.
+    """
+    family = family_of_gguf(header.architecture)
+    return family, family.from_gguf(GgufFields(header))
+
+
+def refuse_what_cannot_run(header: GgufFile) -> None:
+    """Whether the native runner can run a GGUF, as far as its header tells.
+
+    Raises:
+        UnsupportedModel: a family, a variant, a vocabulary or a type of matrix that it does not
+            know, or a model that ranks texts.
+        CorruptFile: a value that cannot be.
+        OSError: a small tensor that says how positions turn cannot be read.
+    """
+    read_gguf_config(header)
+    if header.value(f"{header.architecture}.pooling_type", 0) == _RANKS:
+        raise UnsupportedModel(
+            "The native runner does not rank texts.",
+            "Run the model with --backend llamacpp.",
+            path=str(header.path),
+        )
+    kind_of_vocabulary(header)
+    for tensor in header.all_tensors:
+        name = tensor.type.name
+        if len(tensor.shape) > 1 and name not in _PLAIN and name not in DEQUANTIZED:
+            raise UnsupportedModel(
+                f"Tensor '{tensor.name}' is of type {name}, which the native runner cannot use.",
+                "Run the model with --backend llamacpp.",
+                path=str(header.path),
+                field=tensor.name,
+            )

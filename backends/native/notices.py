@@ -1,0 +1,72 @@
+"""What a person should know of how a model was loaded, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from hearth.backends.native.config import ModelConfig
+
+OWN_HEAD: Final = (
+    "The output matrix differs from the embedding, though config.json says that they are one "
+    "(tie_word_embeddings): both are used, as in transformers."
+)
+_SHOWN_NAMES: Final = 5
+_WORTH_TELLING_BYTES: Final = 1 << 30
+
+
+def about_positions(config: ModelConfig, context: int) -> tuple[str, ...]:
+    """That all texts are read with the factors for long ones: transformers chooses by the length of
+    each text, which would make keys and values of its beginning useless once it grows.
+
+    Args:
+        context: tokens that a sequence may have.
+    """
+    originals = {
+        layer.rope.scaling.original_context
+        for layer in config.layers
+        if layer.rope and layer.rope.scaling and layer.rope.scaling.kind == "longrope"
+    }
+    exceeded = [original for original in originals if context > original]
+    if not exceeded:
+        return ()
+    return (
+        f"With a context of {context:,} tokens positions are stretched for long texts (longrope), "
+        f"in short ones too; --ctx {min(exceeded)} uses the short factors.",
+    )
+
+
+def about_unpacking(
+    packed_bytes: int, unpacked_bytes: int, available_bytes: int
+) -> tuple[str, ...]:
+    """That packed weights were unpacked, where that takes much memory.
+
+    Args:
+        packed_bytes, unpacked_bytes: of the weights in memory, either way.
+        available_bytes: what was free before they were loaded.
+    """
+    if unpacked_bytes - packed_bytes < _WORTH_TELLING_BYTES:
+        return ()
+    return (
+        "The weights are unpacked, which a processor computes faster with: they take "
+        f"{unpacked_bytes / 1e9:.1f} GB instead of {packed_bytes / 1e9:.1f} GB. --memory-fraction "
+        f"{_fraction_that_keeps_packed(unpacked_bytes, available_bytes):.2g} keeps them packed.",
+    )
+
+
+def _fraction_that_keeps_packed(unpacked_bytes: int, available_bytes: int) -> float:
+    """See `footprint.stays_packed`: a tenth less than needed, since free memory changes."""
+    return 0.9 * 2 * unpacked_bytes / max(available_bytes, 1)
+
+
+def about_tensors(unknown: Sequence[str]) -> tuple[str, ...]:
+    """What is in the file and nobody knows."""
+    if not unknown:
+        return ()
+    shown = ", ".join(unknown[:_SHOWN_NAMES])
+    more = len(unknown) - _SHOWN_NAMES
+    rest = f" and {more} more" if more > 0 else ""
+    return (
+        f"Tensors of the file are not known and not used: {shown}{rest}. The model may not be what "
+        "its config says.",
+    )

@@ -1,0 +1,35 @@
+"""The chat templates of a model by their names, and which of them a conversation gets.
+
+transformers and llama.cpp: most models have one, called "default"; some have another for
+conversations with tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from hearth.backends.models import ModelSettings
+
+DEFAULT: Final = "default"
+WITH_TOOLS: Final = "tool_use"
+
+ChatTemplates = Mapping[str, str]
+"""Jinja sources by name; none for a model that does not chat."""
+
+
+def templates_of(settings: ModelSettings, own: ChatTemplates) -> ChatTemplates:
+    """The one template of `settings`, which takes the place of all that are the model's own."""
+    return {DEFAULT: settings.chat_template} if settings.chat_template else own
+
+
+def template_for(templates: ChatTemplates, *, tools: bool) -> str | None:
+    """The Jinja source for a conversation, as transformers chooses it (`get_chat_template`); None
+    where there is none for it.
+
+    Args:
+        tools: the model is shown tools.
+    """
+    if tools and WITH_TOOLS in templates:
+        return templates[WITH_TOOLS]
+    return templates.get(DEFAULT)

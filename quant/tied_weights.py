@@ -1,0 +1,58 @@
+"""The output matrix of a folder whose config says that it is the embedding. Standard library only.
+
+A checkpoint may store both all the same: twice the same numbers, or, after training that untied
+them, different ones under a config that nobody changed. transformers ties them in the first case
+only (`PreTrainedModel.tie_weights`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from hearth.quant.gguf.faults import corrupt, quoted
+from hearth.quant.hf_names import EMBEDDING, HEAD, canonical
+from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry
+
+_SLICE_BYTES: Final = 4 << 20
+
+
+def has_own_head(headers: Sequence[SafetensorsHeader]) -> bool:
+    """Whether there is an output matrix that is not the embedding once more, byte for byte. Where
+    both are stored they are read, up to the first difference.
+
+    Raises:
+        CorruptFile: a file is shorter than its header was checked against.
+        OSError: a file cannot be read.
+    """
+    found = {
+        canonical(name): (header.path, entry)
+        for header in headers
+        for name, entry in header.tensors.items()
+    }
+    if EMBEDDING not in found or HEAD not in found:
+        return False
+    (path, embedding), (other_path, head) = found[EMBEDDING], found[HEAD]
+    if (embedding.dtype, embedding.shape) != (head.dtype, head.shape):
+        return True
+    with path.open("rb") as stream, other_path.open("rb") as other:
+        stream.seek(embedding.start)
+        other.seek(head.start)
+        for place in range(0, head.nbytes, _SLICE_BYTES):
+            count = min(_SLICE_BYTES, head.nbytes - place)
+            if _read(stream, path, embedding, count) != _read(other, other_path, head, count):
+                return True
+    return False
+
+
+def _read(stream: BinaryIO, path: Path, entry: TensorEntry, count: int) -> bytes:
+    found = stream.read(count)
+    if len(found) < count:
+        raise corrupt(
+            path,
+            f"tensor {quoted(entry.name)}",
+            "is cut off: the file became shorter",
+            "Try again once nobody writes to it.",
+        )
+    return found

@@ -1,0 +1,159 @@
+"""Pages of keys and values take memory when they are written to, and give it back."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hearth.backends.native.config import LayerConfig, ModelConfig, Rope
+from hearth.backends.native.kv_pool import KvPool, Layout
+from hearth.backends.native.lazy_zeros import LazyZeros
+
+PAGE, KV_HEADS, WIDTH = 16, 2, 64
+BLOCK_BYTES = 2 * KV_HEADS * PAGE * WIDTH * 4
+LAYOUTS: tuple[Layout, ...] = ("heads", "pages")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel")
+
+
+def pool_of(most: int, start: int = 0, *, layout: Layout = "heads", device: str = "cpu") -> KvPool:
+    """Three layers, of which two are in the first group."""
+    rope = Rope(1e4, WIDTH)
+    layers = (LayerConfig(rope), LayerConfig(rope, 8), LayerConfig(rope))
+    config = ModelConfig(
+        "test",
+        vocab_size=1,
+        width=1,
+        heads=KV_HEADS,
+        kv_heads=KV_HEADS,
+        head_dim=WIDTH,
+        feed_forward=1,
+        layers=layers,
+        context=64,
+        norm_eps=1e-5,
+        tied=True,
+    )
+    return KvPool(
+        config,
+        page=PAGE,
+        dtype=torch.float32,
+        device=torch.device(device),
+        most=(most, most),
+        start=(start, start),
+        layout=layout,
+    )
+
+
+def fill(pool: KvPool, blocks: int, device: str = "cpu") -> None:
+    """Write to the first blocks of every layer what is 1, 2, 3 ... in their first tokens."""
+    tokens = torch.arange(blocks * PAGE, device=device)
+    values = (tokens + 1.0).view(-1, 1, 1, 1).expand(-1, 2, KV_HEADS, WIDTH)
+    for layer in range(3):
+        pool.write(layer, tokens, values)
+
+
+def block(pool: KvPool, layer: int, number: int) -> torch.Tensor:
+    """[2, kv_heads, page, width]"""
+    tensor = pool.layer(layer)
+    return tensor[:, :, number] if pool.layout == "heads" else tensor[:, number].transpose(1, 2)
+
+
+def resident_bytes() -> int:
+    """Of this process, now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_processor_has_memory_for_what_was_asked_for_and_no_more(layout: Layout) -> None:
+    pool = pool_of(100, layout=layout)
+    assert pool.capacity(0) == pool.nbytes(0) == pool.nbytes(1) == 0
+    assert pool.grow(0, 7) and pool.capacity(0) == 7 and pool.capacity(1) == 0
+    assert pool.nbytes(0) == 2 * 7 * BLOCK_BYTES and pool.nbytes(1) == 0
+    assert pool.grow(0, 3) and pool.capacity(0) == 7
+    assert not pool.grow(0, 101) and pool.grow(0, 100)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_stays_is_as_it_was_and_the_rest_is_finite(layout: Layout) -> None:
+    pool = pool_of(50, layout=layout)
+    for group in (0, 1):
+        pool.grow(group, 50)
+    fill(pool, 50)
+    before = [[block(pool, layer, at).clone() for at in range(50)] for layer in range(3)]
+    pool.shrink(0, 13)
+    assert (pool.capacity(0), pool.capacity(1)) == (13, 50)
+    for layer in range(3):
+        kept = 50 if layer == 1 else 13
+        for at in range(kept):
+            assert torch.equal(block(pool, layer, at), before[layer][at])
+        for at in range(kept, 50):
+            found = block(pool, layer, at)
+            assert bool(((found == 0) | (found == before[layer][at])).all())
+    assert pool.grow(0, 50)
+    fill(pool, 50)
+    assert all(torch.equal(block(pool, 0, at), before[0][at]) for at in range(50))
+
+
+@linux
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_system_has_its_memory_back(layout: Layout) -> None:
+    pool = pool_of(1500, layout=layout)
+    empty = resident_bytes()
+    for group in (0, 1):
+        pool.grow(group, 1500)
+    for layer in range(3):
+        pool.layer(layer).fill_(1)
+    size = 3 * 1500 * BLOCK_BYTES
+    assert resident_bytes() - empty > 0.9 * size
+    for group in (0, 1):
+        pool.shrink(group, 500)
+    assert 0.3 * size < resident_bytes() - empty < 0.4 * size
+    for group in (0, 1):
+        pool.shrink(group, 0)
+    assert resident_bytes() - empty < 0.05 * size
+
+
+@linux
+def test_a_static_pool_is_there_from_the_start_and_stays() -> None:
+    size = 3 * 1000 * BLOCK_BYTES
+    before = resident_bytes()
+    pool = pool_of(1000, 1000)
+    assert resident_bytes() - before > 0.9 * size
+    assert pool.capacity(0) == 1000
+    pool.shrink(0, 0)
+    assert pool.capacity(0) == 1000 and resident_bytes() - before > 0.9 * size
+
+
+def test_where_the_system_takes_nothing_back_nothing_is_said_to_be_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LazyZeros, "give_back", lambda *_: False)
+    pool = pool_of(10)
+    pool.grow(0, 10)
+    pool.shrink(0, 2)
+    assert pool.capacity(0) == 10
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_elsewhere_it_is_doubled_and_made_small_again(layout: Layout, device: str) -> None:
+    pool = pool_of(100, 4, layout=layout, device=device)
+    with torch.inference_mode():  # Within a step.
+        assert pool.grow(0, 5) and pool.capacity(0) == 8 and pool.capacity(1) == 4
+        assert pool.grow(0, 30) and pool.grow(0, 31) and pool.capacity(0) == 60
+        assert pool.grow(0, 61) and pool.capacity(0) == 100 and not pool.grow(0, 101)
+        assert pool.grow(1, 100)
+        fill(pool, 100, device)
+    pool.copy(0, 99, 0, 5)  # Outside of one.
+    axis = 2 if layout == "heads" else 1
+    pool.shrink(0, 30)
+    assert pool.capacity(0) == pool.layer(0).shape[axis] == pool.layer(2).shape[axis] == 30
+    assert pool.layer(1).shape[axis] == 100
+    if device != "meta":
+        assert block(pool, 0, 0)[0, 0, :6, 0].tolist() == [*range(1585, 1590), 6.0]
+        assert block(pool, 2, 29)[1, 1, :, 3].tolist() == list(range(465, 481))
+    pool.shrink(0, 0)
+    assert pool.capacity(0) == pool.layer(0).shape[axis] == 4, "as at the start"

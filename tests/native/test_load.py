@@ -1,0 +1,128 @@
+"""What the door to the native runner makes of files that say one thing and hold another, and what
+it tells of how a model was loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.native import footprint, load
+from hearth.backends.native.config import ModelConfig
+from hearth.backends.native.families.gemma import GEMMA2, GEMMA3
+from hearth.backends.native.families.llama import LLAMA
+from hearth.backends.native.families.phi3 import PHI3
+from hearth.backends.native.notices import about_positions, about_unpacking
+from hearth.backends.native.structure import check_structure
+from hearth.backends.runners import Loaded
+from hearth.kernels import device as devices
+from hearth.quant.json_fields import read_fields
+from native_runners import advance
+from tiny_checkpoints import VOCABULARY, tiny_checkpoint
+from tiny_folders import Tensors, change_json, rewrite, tiny_folder
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+GIB = 1 << 30
+TEXT = [5, 40, 17, 200, 33]
+Open = Callable[..., Loaded]
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Opens models, and closes them in the end."""
+    runners = []
+
+    def make(path: Path, **settings: object) -> Loaded:
+        chosen = ModelSettings(threads=1, batch_threads=1, context=64, **settings)  # type: ignore[arg-type]
+        loaded = load.open_model(ModelSpec(str(path), settings=chosen))
+        runners.append(loaded.runner)
+        return loaded
+
+    threads = torch.get_num_threads()
+    yield make
+    for runner in runners:
+        runner.close()
+    torch.set_num_threads(threads)
+
+
+def with_head(folder: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> Path:
+    """A tied checkpoint that stores its output matrix too: `change` of the embedding."""
+    return rewrite(folder, lambda stored: stored.update({HEAD: change(stored[EMBEDDING])}))
+
+
+def config_of(folder: Path, family: object) -> ModelConfig:
+    made: ModelConfig = family.from_hf(read_fields(folder / "config.json"))  # type: ignore[attr-defined]
+    return made
+
+
+def test_a_head_that_differs_from_the_embedding_is_told(opened: Open, tmp_path: Path) -> None:
+    folder = with_head(tiny_folder("qwen2", tmp_path / "apart"), lambda matrix: matrix.flip(0))
+    copy = with_head(tiny_folder("qwen2", tmp_path / "alike"), torch.clone)
+    apart, alike = opened(folder), opened(copy)
+    assert any("tie_word_embeddings" in notice for notice in apart.info.notices)
+    assert not any("tie_word_embeddings" in notice for notice in alike.info.notices)
+    assert apart.info.parameters > alike.info.parameters
+    assert check_structure(folder).skipped == ()
+    assert check_structure(copy).skipped == (HEAD,)
+    assert footprint.needed_bytes(folder, ModelSettings()) >= apart.info.size_bytes
+
+
+def test_ends_that_the_output_has_no_row_for_end_nothing(opened: Open, tmp_path: Path) -> None:
+    folder = tiny_folder("qwen2", tmp_path / "tiny")
+    change_json(folder / "generation_config.json", eos_token_id=[7, VOCABULARY, 10**6])
+    loaded = opened(folder)
+    assert 7 in loaded.runner.info.end_ids
+    assert max(loaded.runner.info.end_ids) < loaded.info.vocab_size == VOCABULARY
+
+
+def test_what_grows_beyond_float16_is_computed_in_float32(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gemma's norms behind each part of a layer multiply by so much, on cards that have no
+    bfloat16.
+    """
+
+    def enlarge(tensors: Tensors) -> None:
+        for name, tensor in tensors.items():
+            if name.endswith("post_feedforward_layernorm.weight"):
+                tensor.fill_(50_000.0)
+
+    folder = rewrite(tiny_folder("gemma3", tmp_path / "tiny"), enlarge)
+    monkeypatch.setattr(devices, "multiplies", lambda device, dtype: True)
+    runner = opened(folder, dtype="f16").runner
+    assert np.isfinite(advance(runner, 0, TEXT)).all()  # type: ignore[arg-type]
+    plain = tiny_checkpoint("llama2", tmp_path / "llama")
+    assert config_of(folder, GEMMA3).overflows_f16
+    assert config_of(tiny_checkpoint("gemma2", tmp_path / "two"), GEMMA2).overflows_f16
+    assert not config_of(plain, LLAMA).overflows_f16
+
+
+def test_factors_for_long_texts_are_told(opened: Open, tmp_path: Path) -> None:
+    folder = tiny_folder("phi3", tmp_path / "tiny")
+    assert any("--ctx 32" in notice for notice in opened(folder).info.notices)
+    config = config_of(folder, PHI3)
+    assert about_positions(config, 32) == ()
+    assert len(about_positions(config, 33)) == 1
+
+
+def test_unpacking_is_told_where_it_takes_much() -> None:
+    assert about_unpacking(4 * GIB, 4 * GIB + 10, 64 * GIB) == ()
+    (notice,) = about_unpacking(4 * GIB, 16 * GIB, 64 * GIB)
+    assert "17.2 GB instead of 4.3 GB" in notice
+
+
+@pytest.mark.parametrize("free", [40, 64, 1000])
+def test_the_memory_fraction_that_is_named_keeps_weights_packed(
+    free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprint, "available_bytes", lambda: free * GIB)
+    assert not footprint.stays_packed(16 * GIB, 0.9, on_gpu=False)
+    (notice,) = about_unpacking(4 * GIB, 16 * GIB, free * GIB)
+    fraction = float(notice.split("--memory-fraction ")[1].split()[0])
+    assert footprint.stays_packed(16 * GIB, fraction, on_gpu=False)
+    assert fraction * free > 16, "and there is room beside them"
