@@ -32,7 +32,7 @@ def about_positions(config: ModelConfig, context: int) -> tuple[str, ...]:
         return ()
     return (
         f"With a context of {context:,} tokens positions are stretched for long texts (longrope), "
-        f"in short ones too; --ctx {min(exceeded)} uses the short factors.",
+        f"in short ones too; a context (--ctx) of {min(exceeded)} uses the short factors.",
     )
 
 
@@ -49,7 +49,8 @@ def about_unpacking(
         return ()
     return (
         "The weights are unpacked, which a processor computes faster with: they take "
-        f"{unpacked_bytes / 1e9:.1f} GB instead of {packed_bytes / 1e9:.1f} GB. --memory-fraction "
+        f"{unpacked_bytes / 1e9:.1f} GB instead of {packed_bytes / 1e9:.1f} GB. "
+        "A memory_fraction (--memory-fraction) of "
         f"{_fraction_that_keeps_packed(unpacked_bytes, available_bytes):.2g} keeps them packed.",
     )
 

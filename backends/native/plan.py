@@ -126,7 +126,7 @@ def plan_memory(
         need = weight_bytes + WORKSPACE_BYTES + int(sizes.pool_bytes(wanted) * factor)
         hint = f"Set a context (--ctx) of {fits} or less" if fits else "Use a smaller model"
         if sizes.window_bytes(wanted) and slots > 1:
-            hint += ", or fewer sessions (--max-sessions)"
+            hint += ", or a smaller max_sessions (--max-sessions)"
         raise DoesNotFit(
             f"A context of {wanted:,} tokens needs {need / 1e9:.2f} GB with the weights; "
             f"{usable / 1e9:.2f} GB are available.",
