@@ -104,7 +104,7 @@ def test_what_grows_beyond_float16_is_computed_in_float32(
 
 def test_factors_for_long_texts_are_told(opened: Open, tmp_path: Path) -> None:
     folder = tiny_folder("phi3", tmp_path / "tiny")
-    assert any("--ctx 32" in notice for notice in opened(folder).info.notices)
+    assert any("context (--ctx) of 32" in notice for notice in opened(folder).info.notices)
     config = config_of(folder, PHI3)
     assert about_positions(config, 32) == ()
     assert len(about_positions(config, 33)) == 1
@@ -123,6 +123,6 @@ def test_the_memory_fraction_that_is_named_keeps_weights_packed(
     monkeypatch.setattr(footprint, "available_bytes", lambda: free * GIB)
     assert not footprint.stays_packed(16 * GIB, 0.9, on_gpu=False)
     (notice,) = about_unpacking(4 * GIB, 16 * GIB, free * GIB)
-    fraction = float(notice.split("--memory-fraction ")[1].split()[0])
+    fraction = float(notice.split("(--memory-fraction) of ")[1].split()[0])
     assert footprint.stays_packed(16 * GIB, fraction, on_gpu=False)
     assert fraction * free > 16, "and there is room beside them"
