@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from textual.pilot import Pilot
+from textual.worker import WorkerCancelled, WorkerFailed
 
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens.chat import ChatScreen
@@ -28,8 +29,12 @@ async def opened(
         try:
             yield app, pilot
         finally:
-            # As `App.exit` does, and `run_test` does not, before it takes the widgets away.
+            # As `App.exit` does, and `run_test` does not, before it takes the widgets away. A job
+            # that is left behind takes a while to be gone.
             app.workers.cancel_all()
+            for worker in list(app.workers):
+                with suppress(WorkerCancelled, WorkerFailed):
+                    await worker.wait()
 
 
 async def until_shown(pilot: Pilot[Any], text: str) -> None:

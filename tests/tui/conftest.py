@@ -23,6 +23,22 @@ from hearth.app.tui.services import Services
 from scripted import Script, ScriptedHost
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """The cases of one test are one worker's, so that what they share is made once: all snapshots
+    are of one walk through the app.
+    """
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByTest(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid.partition("[")[0]
+
+    return ByTest(config, log)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def seldom_collected() -> Iterator[None]:
     """Garbage is looked for about once an app, which makes some 100,000 objects: at Python's own
@@ -75,16 +91,16 @@ def drawn_when_waited_for() -> Iterator[None]:
     is_waited_for = False
     draw = Compositor.render_update
 
-    def draw_or_wait(compositor: Compositor, *args: Any, **kwargs: Any) -> Any:
-        # What is not drawn stays among the compositor's dirty regions.
-        return draw(compositor, *args, **kwargs) if is_waited_for else None
+    def draw_or_wait(compositor: Compositor, full: bool = False, **kwargs: Any) -> Any:
+        # What is not drawn stays among the compositor's dirty regions; screenshots are full.
+        return draw(compositor, full, **kwargs) if full or is_waited_for else None
 
     def drawing(wait: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
         async def wait_and_draw(pilot: Pilot[Any], *args: Any) -> None:
             nonlocal is_waited_for
             await wait(pilot, *args)
             app = pilot.app
-            if app.screen._compositor._dirty_regions and not app._batch_count:
+            if not app._batch_count and app.screen._compositor._dirty_regions:
                 is_waited_for = True
                 try:
                     app.screen._compositor_refresh()

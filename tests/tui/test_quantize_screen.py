@@ -24,7 +24,6 @@ from pilots import opened, until, until_shown
 from quantizing import GUIDE, importances, save_imatrix
 from screens import text_of
 from scripted import ScriptedHost
-from tiny_folders import tiny_folder
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -193,6 +192,8 @@ def test_every_width_shows_types_and_sizes(services: Services, width: int) -> No
 
 
 def test_a_folder_of_safetensors_is_a_source(services: Services) -> None:
+    from tiny_folders import tiny_folder  # It imports torch, which no other test here needs.
+
     folder = tiny_folder("llama3", services.paths.models / "Tiny")
     expected = GgufMethod().plan(folder, "Q8_0", {}).size_bytes
 

@@ -118,11 +118,11 @@ class Walk:
             await until(self.pilot, lambda text=text: text in " ".join(self.text.split()))
         for width in WIDTHS:
             await self.pilot.resize_terminal(width, HEIGHT)
-            before = ""
-            while before != self.text:
-                before = self.text
+            before, now = "", self.text
+            while before != now:
                 await self.pilot.pause()
-            self.texts[name, width] = before
+                before, now = now, self.text
+            self.texts[name, width] = now
 
     @property
     def text(self) -> str:

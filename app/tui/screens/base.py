@@ -1,14 +1,16 @@
-"""What all full screens share: the bar on top, the keys below, and errors as notices."""
+"""What screens share: styles that are read once; of full ones the bar on top, the keys below, and
+errors as notices.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.events import ScreenResume
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 
 from hearth.app.terminal import safe_text
 from hearth.app.tui.widgets.key_bar import KeyBar
@@ -21,7 +23,36 @@ if TYPE_CHECKING:
     from hearth.app.tui.session import Sessions
 
 
-class HearthScreen(Screen[None]):
+Result = TypeVar("Result")
+
+
+class StyledOnce(Screen[Result]):
+    """A screen whose widgets read their styles when they are mounted, and not twice more while it
+    is shown for the first time.
+    """
+
+    _was_shown = False
+
+    async def _compose(self) -> None:
+        # Textual gives this class when everything has got its styles, and then once more.
+        classes = self._get_breakpoint_classes(
+            self.app.size.width, self.HORIZONTAL_BREAKPOINTS or []
+        )
+        self.add_class(*classes, update=False)
+        await super()._compose()
+
+    def _on_screen_resume(self, event: ScreenResume) -> None:
+        # Textual reads all styles whenever a screen is shown; the first time, they have just been.
+        if not self._was_shown:
+            event.refresh_styles = False
+        self._was_shown = True
+
+
+class Dialog(ModalScreen[Result], StyledOnce[Result]):
+    """A screen over another one, that ends with an answer."""
+
+
+class HearthScreen(StyledOnce[None]):
     """A full screen of the app.
 
     Subclasses set `NAME`, their name in the bar, and implement `body`.
@@ -41,7 +72,6 @@ class HearthScreen(Screen[None]):
         # Textual 8.2 takes every new screen for one that missed a change of theme, and reads all
         # styles twice more for it.
         self._css_update_count = self.app._css_update_count
-        self._was_shown = False
 
     @property
     def hearth(self) -> HearthApp:
@@ -57,25 +87,9 @@ class HearthScreen(Screen[None]):
         return self.hearth.sessions
 
     def compose(self) -> ComposeResult:
-        # Textual gives this class when everything has got its styles, and then once more.
-        self.add_class(self._class_of_width(), update=False)
         yield TopBar(self.NAME)
         yield from self.body()
         yield KeyBar()
-
-    def _class_of_width(self) -> str:
-        """The one of `HORIZONTAL_BREAKPOINTS` that the terminal has now."""
-        return next(
-            name
-            for begin, name in reversed(self.HORIZONTAL_BREAKPOINTS)
-            if self.app.size.width >= begin
-        )
-
-    def _on_screen_resume(self, event: ScreenResume) -> None:
-        # Textual reads all styles whenever a screen is shown; the first time, they have just been.
-        if not self._was_shown:
-            event.refresh_styles = False
-        self._was_shown = True
 
     def _compositor_refresh(self) -> None:
         # Textual 8.2 draws while the app starts, or mounts in a batch, and throws that away.

@@ -9,12 +9,12 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.screen import ModalScreen
 from textual.widgets import Footer, Input
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import ChatMessage, Numbers
 from hearth.app.terminal import safe_text
+from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.compare_column import CompareColumn
 from hearth.app.tui.widgets.fields import SafeInput
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hearth.app.tui.app import HearthApp
 
 
-class CompareScreen(ModalScreen[None]):
+class CompareScreen(Dialog[None]):
     """Two models, one prompt; the better one can be gone on with as a chat.
 
     Args:

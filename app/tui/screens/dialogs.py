@@ -10,12 +10,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from hearth.app.terminal import safe_text
 from hearth.app.tui.editor import edited
+from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.widgets.fields import SafeInput, SafeTextArea
 from hearth.backends.errors import HearthError
 
@@ -35,7 +35,7 @@ def _looks(name: str) -> str:
     return _CSS.replace("NAME", name)
 
 
-class Confirm(ModalScreen[bool]):
+class Confirm(Dialog[bool]):
     """A question that is answered with yes or no; no is what Enter does at first.
 
     Args:
@@ -88,7 +88,7 @@ class Confirm(ModalScreen[bool]):
         self.focus_next()
 
 
-class AskLine(ModalScreen[str | None]):
+class AskLine(Dialog[str | None]):
     """A question that is answered with one line; None: the user does not answer.
 
     Args:
@@ -140,7 +140,7 @@ class AskLine(ModalScreen[str | None]):
         self.dismiss(answer)
 
 
-class PickOne(ModalScreen[str | None]):
+class PickOne(Dialog[str | None]):
     """One of a list, which what is written narrows; None: the user picks none.
 
     Args:
@@ -228,7 +228,7 @@ class PickOne(ModalScreen[str | None]):
         self.dismiss(self._left[event.option_index])
 
 
-class EditText(ModalScreen[str | None]):
+class EditText(Dialog[str | None]):
     """A text of several lines; None: it stays as it was.
 
     Args:

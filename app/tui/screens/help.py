@@ -11,16 +11,17 @@ from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.dom import DOMNode
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.widgets import Input, Static
 
+from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
 from hearth.app.tui.widgets.fields import SafeInput
 
 _COLUMNS = (Column("keys", 20), Column("what they do"), Column("id", 24, least=64))
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """Every key of the screen below, also those that its last line has no room for; what is typed
     narrows them down.
     """

@@ -9,15 +9,16 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.geometry import Offset
-from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
+
+from hearth.app.tui.screens.base import Dialog
 
 _LETTERS: Final = "asdfghjklqwertyuiopzxcvbnm"
 """In the order in which fingers find them."""
 
 
-class JumpScreen(ModalScreen[None]):
+class JumpScreen(Dialog[None]):
     """Lies over the screen below; a letter that stands nowhere, or escape, leaves all as it was."""
 
     DEFAULT_CSS = """

@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Footer, OptionList, Static
 
 from hearth.app.cli import words
@@ -18,6 +17,7 @@ from hearth.app.library.hub_files import Choice
 from hearth.app.library.menu import Menu
 from hearth.app.terminal import safe_text
 from hearth.app.tui.library_rows import fit_cell, fit_line, speed_words
+from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.widgets.cells import cell
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
 
@@ -35,7 +35,7 @@ _SHARE: Final = 0.92
 _LEAST_LINES: Final = 4
 
 
-class PickFile(ModalScreen[Choice | None]):
+class PickFile(Dialog[Choice | None]):
     """The choices of a repository; None: none of them is taken.
 
     Args:

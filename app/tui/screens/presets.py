@@ -12,17 +12,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
 from hearth.app.presets import Preset, PresetExists, Presets
 from hearth.app.terminal import safe_text
+from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.screens.dialogs import AskLine, Confirm
 from hearth.backends.errors import HearthError
 
 
-class PresetsScreen(ModalScreen[Preset | None]):
+class PresetsScreen(Dialog[Preset | None]):
     """The list of presets, and what the marked one says. The answer is the one to use.
 
     Args:

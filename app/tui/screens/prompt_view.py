@@ -9,11 +9,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
 from hearth.app.terminal import safe_text
 from hearth.app.tui.pieces import BROKEN, Piece, Pieces
+from hearth.app.tui.screens.base import Dialog
 from hearth.backends.contract import Backend, Prompt, Request
 from hearth.backends.errors import HearthError
 
@@ -22,7 +22,7 @@ WINDOW: Final = 500
 _LONGEST_PIECE: Final = 60
 
 
-class PromptView(ModalScreen[None]):
+class PromptView(Dialog[None]):
     """The prompt of a request as text or as a list of tokens, a window of it at a time.
 
     Args:

@@ -10,11 +10,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Checkbox, Footer, Static
 
 from hearth.app.library.compare_quality import Sample, bundled_sample
 from hearth.app.terminal import safe_text
+from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.typed_path import typed_path
 from hearth.app.tui.widgets.fields import SafeInput, SafeTextArea
 from hearth.backends.errors import InvalidParameter
@@ -64,7 +64,7 @@ class Wishes:
             ) from error
 
 
-class QuantizeOptions(ModalScreen[Wishes | None]):
+class QuantizeOptions(Dialog[Wishes | None]):
     """A form of a method's options; None: they stay as they were.
 
     Args:

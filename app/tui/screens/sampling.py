@@ -8,12 +8,12 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Footer, Select, Static
 
 from hearth.app.settings import Settings
 from hearth.app.settings_keys import SAMPLING
 from hearth.app.terminal import safe_text
+from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.screens.dialogs import Confirm
 from hearth.app.tui.widgets.constraint_form import ConstraintForm
 from hearth.app.tui.widgets.setting_row import SettingRow
@@ -23,7 +23,7 @@ _FIRST: Final = ("max_tokens", "stop", "seed")
 _THINKING: Final = {"own": None, "on": True, "off": False}
 
 
-class SamplingScreen(ModalScreen[dict[str, Any] | None]):
+class SamplingScreen(Dialog[dict[str, Any] | None]):
     """A form of every setting of a chat, made from the parameter table.
 
     The answer has the form of `settings` (`app.presets.check_chat_settings`); None: they stay.

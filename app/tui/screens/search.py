@@ -12,13 +12,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import Hit
 from hearth.app.terminal import safe_text
+from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.widgets.cells import cell
 from hearth.app.tui.widgets.fields import SafeInput
 from hearth.backends.errors import HearthError
@@ -27,7 +27,7 @@ _PAUSE_S: Final = 0.15
 _WHO: Final = {"user": "you", "assistant": "answer", "title": "title"}
 
 
-class SearchScreen(ModalScreen[Hit | None]):
+class SearchScreen(Dialog[Hit | None]):
     """Finds words in titles and messages, archived chats too, as they are typed.
 
     Args:

@@ -8,6 +8,7 @@ HTML is text.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from itertools import pairwise
@@ -49,8 +50,11 @@ class Piece:
     info: str = ""
 
 
+@functools.cache
 def markdown_parser() -> MarkdownIt:
-    """GitHub's Markdown; HTML and link definitions are shown as the text that they are."""
+    """GitHub's Markdown; HTML and link definitions are shown as the text that they are. One for all
+    messages, since making one takes longer than reading a short message; not for threads.
+    """
     # 50 ms, which the first paint does not need.
     from markdown_it import MarkdownIt
 
