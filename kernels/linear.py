@@ -16,8 +16,11 @@ _FEW_ROWS: Final = {torch.bfloat16: 3, torch.float16: 1}
 it computes in half precision, which such processors do number by number. Printed by
 `benchmarks/linear.py`.
 """
-_SLICE: Final = 1 << 19
-"""Numbers of the matrix that are widened at a time: two megabytes, which stay in a core's cache."""
+_SLICE: Final = 3 << 17
+"""Numbers of the matrix that are widened at a time: 1.5 megabytes, which stay in a core's cache."""
+_SLICE_FOR_FEW: Final = 1 << 18
+_FEW: Final = 32
+"""Up to so many rows smaller slices are better, since there is less to do with each."""
 _TILE: Final = 16
 """Rows of one product where the result must not depend on how many there are."""
 
@@ -39,23 +42,41 @@ def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 def processor_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`plain_linear`, in float32 where that is faster."""
     few = _FEW_ROWS.get(weight.dtype)
+    if weight.dtype == torch.bfloat16 and x.numel() == x.shape[-1]:
+        return row_linear(x, weight, bias)
     if few is None or multiplies(weight.device, weight.dtype) or x.numel() <= few * x.shape[-1]:
         return plain_linear(x, weight, bias)
     return widened_linear(x, weight, bias)
 
 
-def widened_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`plain_linear` in float32, with the matrix widened slice by slice."""
-    wide = x.float()
-    outputs, inputs = weight.shape
-    step = max(_SLICE // max(inputs, 1), 1)
-    found = torch.empty((*x.shape[:-1], outputs), dtype=torch.float32, device=x.device)
-    for begin in range(0, outputs, step):
-        part = weight[begin : begin + step].float()
-        found[..., begin : begin + step] = functional.linear(wide, part)
+def row_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`plain_linear` of one row: torch has a quicker way for a vector than for a matrix of one row.
+
+    Args:
+        x: [..., inputs], where all but the last are 1.
+    """
+    found = torch.mv(weight, x.reshape(-1).to(weight.dtype)).to(x.dtype)
     if bias is not None:
         found += bias
-    return found.to(x.dtype)
+    return found.view(*x.shape[:-1], len(found))
+
+
+def widened_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`plain_linear` in float32, with the matrix widened slice by slice."""
+    outputs, inputs = weight.shape
+    rows = x.reshape(-1, inputs).float()
+    numbers = _SLICE_FOR_FEW if len(rows) <= _FEW else _SLICE
+    step = min(max(numbers // max(inputs, 1), 1), outputs)
+    found = torch.empty((len(rows), outputs), dtype=torch.float32, device=x.device)
+    # One for all: fresh memory costs more than to widen numbers into it.
+    wide = torch.empty((step, inputs), dtype=torch.float32, device=x.device)
+    for begin in range(0, outputs, step):
+        end = min(begin + step, outputs)
+        part = wide[: end - begin].copy_(weight[begin:end])
+        torch.mm(rows, part.t(), out=found[:, begin:end])
+    if bias is not None:
+        found += bias
+    return found.view(*x.shape[:-1], outputs).to(x.dtype)
 
 
 def in_tiles(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

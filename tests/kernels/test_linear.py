@@ -1,0 +1,53 @@
+"""Products of the processor give what torch's plain ones give, up to rounding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hearth.kernels import linear
+from hearth.kernels.linear import plain_linear, processor_linear, row_linear, widened_linear
+
+
+def drawn(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(1,), (2, 3), (40,), ()])
+@pytest.mark.parametrize("outputs", [1, 7, 64])
+def test_widened_is_float32(
+    dtype: torch.dtype,
+    bias: bool,
+    shape: tuple[int, ...],
+    outputs: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(linear, "_SLICE", 5 * 48)  # five rows of the matrix, and a rest
+    monkeypatch.setattr(linear, "_SLICE_FOR_FEW", 3 * 48)
+    x, weight = drawn(*shape, 48, seed=0), drawn(outputs, 48, seed=1).to(dtype)
+    added = drawn(outputs, seed=2).to(dtype) if bias else None
+    found = widened_linear(x, weight, added)
+    wanted = x @ weight.float().T + (0.0 if added is None else added.float())
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    assert widened_linear(x.to(dtype), weight, added).dtype == dtype
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_row_is_a_plain_product(bias: bool, shape: tuple[int, ...]) -> None:
+    x, weight = drawn(*shape, 96, seed=3), drawn(50, 96, seed=4).bfloat16()
+    added = drawn(50, seed=5).bfloat16() if bias else None
+    found, wanted = row_linear(x, weight, added), plain_linear(x, weight, added)
+    assert found.shape == wanted.shape and found.dtype == x.dtype
+    torch.testing.assert_close(found, wanted, atol=0.06, rtol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_the_processor_takes_any_number_of_rows(dtype: torch.dtype, rows: int) -> None:
+    x, weight = drawn(rows, 64, seed=6), drawn(30, 64, seed=7).to(dtype)
+    found = processor_linear(x, weight)
+    torch.testing.assert_close(found, x @ weight.float().T, atol=0.1, rtol=0.03)
+    assert found.dtype == torch.float32
