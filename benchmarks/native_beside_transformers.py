@@ -10,7 +10,8 @@ over 1 is faster than transformers.
 - prefill: one prompt of 512 tokens, its first token included; transformers' forward pass.
 - decode × n: tokens a second of n sessions; transformers' `generate` with its default cache.
 - batcher × 8: the same beside transformers' continuous batching (`generate_batch`), prompts of
-  both included.
+  both included; once as it comes, and once sized: with a cache that is no larger than needed,
+  where its own is most of the memory that is left, and has to be made.
 
 transformers must be installed; nothing else of Hearth needs it.
 """
@@ -181,9 +182,9 @@ class Theirs:
         self._generate.clear()
         return took
 
-    def batcher(self, prompts: list[list[int]], count: int) -> float:
+    def batcher(self, prompts: list[list[int]], count: int, *, is_sized: bool) -> float:
         """Seconds of `generate_batch` for prompts and `count` tokens of each."""
-        return self._batching.whole(prompts, count)
+        return self._batching.whole(prompts, count, is_sized=is_sized)
 
 
 _NO_INFO = ModelInfo(
@@ -263,12 +264,15 @@ def compare_all(
                 rounds,
             )
         else:
-            n = int(test.removeprefix("batcher"))
+            is_sized = test.startswith("sized")
+            n = int(test.removeprefix("sized").removeprefix("batcher"))
             compare(
-                f"batcher × {n}",
+                f"sized × {n}" if is_sized else f"batcher × {n}",
                 n * count,
                 lambda n=n: ours.whole(prompts(n, SHORT), count),
-                lambda n=n: theirs.batcher(prompts(n, SHORT), count),
+                lambda n=n, sized=is_sized: theirs.batcher(
+                    prompts(n, SHORT), count, is_sized=sized
+                ),
                 rounds,
             )
 
@@ -281,7 +285,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
     parser.add_argument("--device", help="cpu, cuda or mps; the fastest by default")
-    parser.add_argument("--tests", default="prefill,decode1,decode8,batcher8")
+    parser.add_argument("--tests", default="prefill,decode1,decode8,batcher8,sized8")
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
     device = torch.device(options.device) if options.device else best_device()

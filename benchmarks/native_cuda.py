@@ -41,7 +41,7 @@ from hearth.backends.native.varlen_attention import has_varlen
 SESSIONS: Final = (1, 8, 32)
 LONG: Final = 1536
 """Tokens of the longer prompt; a session may have 2,048."""
-BESIDE: Final = "prefill,decode1,decode8,decode32,batcher8"
+BESIDE: Final = "prefill,decode1,decode8,decode32,batcher8,sized8"
 
 
 def compare_attentions(

@@ -191,13 +191,17 @@ class BatchingSide:
             (found,) = self._run([prompt], 1, keep=True)
         return float(found.timestamps[0] - found.created_time)
 
-    def whole(self, prompts: list[list[int]], count: int) -> float:
+    def whole(self, prompts: list[list[int]], count: int, *, is_sized: bool = True) -> float:
         """Seconds of one call with all that belongs to it: its set-up, prompts, and `count` tokens
         for each.
+
+        Args:
+            is_sized: its cache is as large as these sessions need; else as it makes it by itself,
+                which is most of the memory that is left.
         """
         self.clear()
         began = time.perf_counter()
-        self._run(prompts, count, keep=False)
+        self._run(prompts, count, keep=False, is_sized=is_sized)
         return time.perf_counter() - began
 
     def histories(self) -> list[list[int]]:
@@ -215,7 +219,9 @@ class BatchingSide:
         self.clear()
         self._model = None
 
-    def _run(self, prompts: list[list[int]], count: int, *, keep: bool) -> list[Any]:
+    def _run(
+        self, prompts: list[list[int]], count: int, *, keep: bool, is_sized: bool = True
+    ) -> list[Any]:
         """A `GenerationOutput` with `count` tokens for each of `prompts`.
 
         Raises:
@@ -225,14 +231,12 @@ class BatchingSide:
         import transformers
 
         pages = sum(math.ceil((len(prompt) + count) / _PAGE) + 1 for prompt in prompts)
+        sized = transformers.ContinuousBatchingConfig(page_size=_PAGE, num_blocks=pages)
         try:
             found = self._model.generate_batch(
                 inputs=prompts,
                 generation_config=_greedy(count, eos_token_id=-1),
-                # Its own default is most of the memory that is left.
-                continuous_batching_config=transformers.ContinuousBatchingConfig(
-                    page_size=_PAGE, num_blocks=pages
-                ),
+                continuous_batching_config=sized if is_sized else None,
                 record_timestamps=True,
                 persistent_manager=keep,
             )

@@ -18,8 +18,8 @@ _PADDING: Final = 0.25
 only to make their lengths equal; sequences that differ by more are read apart.
 """
 
-_MANY_KEYS: Final = 1024
-"""From so many on, keys and values are not widened for single tokens."""
+_MANY_KEYS: Final = 384
+"""From so many of all rows together on, keys and values are not widened for single tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ class PagedAttention:
             start = row.first % page
             spans.append((start, start + row.end - row.first))
         tokens = None if len(rows) == count else self._tensor([row.token for row in rows])
-        dtype = self._dtype_for(longest * page)
+        dtype = self._dtype_for(len(rows) * longest * page)
         first, last = min(start for start, _ in spans), max(end for _, end in spans)
         mask = None
         if any(span != (first, last) for span in spans):

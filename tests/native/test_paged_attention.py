@@ -44,6 +44,14 @@ def test_pages_of_any_size_say_the_same(kind: dict[str, Any]) -> None:
         assert_right(texts, rows)
 
 
+def test_half_precision_is_close_wherever_it_is_widened() -> None:
+    texts = Texts(dtype=torch.float16, compute=torch.float32, **LONG)
+    for rows in LONG_STEPS:
+        for layer, found in enumerate(texts.step(rows)):
+            wanted = texts.expected(layer, rows)
+            torch.testing.assert_close(found.float(), wanted, atol=2e-3, rtol=2e-3)
+
+
 def test_deterministic_rows_have_the_same_bits_in_any_step() -> None:
     together, alone = Texts(deterministic=True), Texts(deterministic=True)
     for rows in STEPS:

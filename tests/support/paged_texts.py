@@ -42,6 +42,8 @@ class Texts:
     Args:
         attention: who reads the pages.
         lengths: tokens that there are blocks for.
+        dtype: of queries, and of keys and values as they are kept.
+        compute: dtype of the arithmetic where pages are gathered; `dtype` without it.
         function: of `VarlenAttention`.
     """
 
@@ -57,6 +59,7 @@ class Texts:
         sinks: bool = False,
         deterministic: bool = False,
         dtype: torch.dtype = torch.float32,
+        compute: torch.dtype | None = None,
         device: str = "cpu",
         function: VarlenFunction | None = None,
     ) -> None:
@@ -76,7 +79,8 @@ class Texts:
             tied=True,
             attention_softcap=softcap,
         )
-        self.attention, self.page, self.dtype = attention, page, dtype
+        self.attention, self.page = attention, page
+        self.compute = compute or dtype
         self.sinks = torch.randn(HEADS, generator=generator).to(device) if sinks else None
         self.deterministic, self.function = deterministic, function
 
@@ -128,7 +132,7 @@ class Texts:
         if self.attention == "varlen":
             return VarlenAttention(self.pool, self.config, rows, function=self.function)
         return PagedAttention(
-            self.pool, self.config, rows, compute=self.dtype, deterministic=self.deterministic
+            self.pool, self.config, rows, compute=self.compute, deterministic=self.deterministic
         )
 
     def _row(self, sequence: int, start: int, count: int) -> PagedRow:
