@@ -114,6 +114,7 @@ def test_the_vocabulary_of_llama_2(vocabulary: Path, tmp_path: Path) -> None:
         for cut in range(1, len(piece))
         if piece[:cut] in kept and piece[cut:] in kept
     ]
+    values["post_processor"] = puts_before("<s>", original.tokens.index("<s>"))
     folder = tiny_checkpoint("llama2", tmp_path / "tiny", vocab_size=len(ids), hidden_size=16)
     write_json(folder / "tokenizer.json", values)
     names = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
@@ -231,21 +232,23 @@ def test_ends_template_and_defaults(tmp_path: Path) -> None:
     assert list(value("tokenizer.chat_templates")) == ["tools"]
 
 
-def test_what_stands_before_a_text(tmp_path: Path) -> None:
-    folder = tiny_folder("llama2", tmp_path / "tiny")
-    system = tiny_vocabulary().id_of("<|system|>")
-    template = {
+def puts_before(name: str, ident: int) -> dict[str, Any]:
+    """A post-processor of tokenizer.json that puts a token before each text."""
+    return {
         "type": "TemplateProcessing",
         "single": [
-            {"SpecialToken": {"id": "<|system|>", "type_id": 0}},
+            {"SpecialToken": {"id": name, "type_id": 0}},
             {"Sequence": {"id": "A", "type_id": 0}},
         ],
         "pair": [],
-        "special_tokens": {
-            "<|system|>": {"id": "<|system|>", "ids": [system], "tokens": ["<|system|>"]}
-        },
+        "special_tokens": {name: {"id": name, "ids": [ident], "tokens": [name]}},
     }
-    change_json(folder / "tokenizer.json", post_processor=template)
+
+
+def test_what_stands_before_a_text(tmp_path: Path) -> None:
+    folder = tiny_folder("llama2", tmp_path / "tiny")
+    system = tiny_vocabulary().id_of("<|system|>")
+    change_json(folder / "tokenizer.json", post_processor=puts_before("<|system|>", system))
     ours, theirs = both(folder, tmp_path / "tiny.gguf")
     assert ours.encode("hello", special=True, add_bos=True)[0] == system
     assert theirs.encode("hello", special=True, add_bos=True)[0] == system
