@@ -5,7 +5,8 @@ makes them and widened slice by slice, and norms.
 
 Each number is the least of some repeats, in milliseconds. Where `widened` is the less of both from
 some number of rows on, `hearth.kernels.linear` takes it from there, if the processor has no
-instructions for such numbers.
+instructions for such numbers; the last column is what it does, which for one row is a product with
+a vector.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final
 import torch
 
 from hearth.kernels.device import multiplies
-from hearth.kernels.linear import plain_linear, widened_linear
+from hearth.kernels.linear import plain_linear, processor_linear, widened_linear
 from hearth.kernels.norm import plain_rms_norm, processor_rms_norm
 
 ROWS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 128, 512)
@@ -53,14 +54,15 @@ def main() -> None:
     for dtype in (torch.bfloat16, torch.float16):
         has = "has" if multiplies(cpu, dtype) else "has no"
         print(f"\n{dtype}; this processor {has} instructions for it\n")
-        print("| rows | plain | widened |")
-        print("|---:|---:|---:|")
+        print("| rows | plain | widened | as it is done |")
+        print("|---:|---:|---:|---:|")
         weight = torch.randn(options.outputs, options.inputs).to(dtype)
         for rows in ROWS:
             x = torch.randn(rows, options.inputs)
             plain = least(lambda x=x, w=weight: plain_linear(x, w), options.repeats)
             widened = least(lambda x=x, w=weight: widened_linear(x, w), options.repeats)
-            print(f"| {rows} | {plain:.2f} | {widened:.2f} |", flush=True)
+            done = least(lambda x=x, w=weight: processor_linear(x, w), options.repeats)
+            print(f"| {rows} | {plain:.2f} | {widened:.2f} | {done:.2f} |", flush=True)
     print("\nnorms\n\n| rows | plain | processor's own |\n|---:|---:|---:|")
     for rows in ROWS:
         x = torch.randn(rows, options.inputs)
