@@ -19,7 +19,9 @@ only to make their lengths equal; sequences that differ by more are read apart.
 """
 
 _MANY_KEYS: Final = 384
-"""From so many of all rows together on, keys and values are not widened for single tokens."""
+"""From so many of all rows together on, keys and values are not widened for single tokens; with
+fewer it costs little. Printed by `benchmarks/half_attention.py`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
