@@ -4,6 +4,7 @@ asked for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ class Loaded:
     info: ModelInfo
     templates: ChatTemplates
     """The one of the settings, else the model's own; empty if it cannot chat."""
+    settle: Callable[[], object] = lambda: None
+    """Waits for work on the model that goes on beside its first steps, for those who measure."""
 
 
 def open_model(spec: ModelSpec, cache_dir: Path) -> Loaded:

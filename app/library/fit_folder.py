@@ -9,7 +9,12 @@ from typing import Final
 
 from hearth.app.library.fit import USUAL_CONTEXT, Fit, Room, fit_of
 from hearth.backends.contract import KvType, ModelSettings
-from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES, pool_bytes
+from hearth.backends.native.footprint import (
+    PAGE,
+    WORKSPACE_BYTES,
+    half_head_bytes,
+    pool_bytes,
+)
 from hearth.backends.native.kv_sizes import kv_sizes
 from hearth.backends.native.model_folder import ModelFolder, kv_number_bytes
 from hearth.quant.memory import MemoryUse
@@ -43,12 +48,13 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
     sizes = kv_sizes(folder.config, settings, number_bytes=number_bytes, page=PAGE)
     dtype = settings.dtype or folder.dtype
     weights = folder.weight_bytes(dtype)
+    head = 0 if 2 * weights > room.free_bytes else half_head_bytes(folder.config, settings, dtype)
     context = settings.context or min(trained, USUAL_CONTEXT)
-    free = int(room.free_bytes * settings.memory_fraction) - weights - WORKSPACE_BYTES
+    free = int(room.free_bytes * settings.memory_fraction) - weights - head - WORKSPACE_BYTES
     most = max(trained, context)
     largest = min(sizes.tokens_in(free, most), most)
     use = MemoryUse(
-        weights=weights,
+        weights=weights + head,
         repacked=0,
         kv=pool_bytes(settings, sizes, context),
         states=0,

@@ -54,7 +54,11 @@ def make_deterministic(decoder: Decoder) -> None:
     """
     if decoder.output is None:
         decoder.output = TiedOutput(nn.Parameter(decoder.embedding.get_parameter("weight"), False))
-    for name, module in list(decoder.named_modules()):
+    places = [
+        (decoder.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], module)
+        for name, module in decoder.named_modules()
+    ]
+    for parent, leaf, module in places:
         tiled: nn.Module
         if isinstance(module, Matrix | QuantLinear | TiedOutput):
             tiled = Tiled(module)
@@ -62,7 +66,6 @@ def make_deterministic(decoder: Decoder) -> None:
             tiled = TiledExperts(module)
         else:
             continue
-        parent, _, leaf = name.rpartition(".")
-        if isinstance(decoder.get_submodule(parent), nn.ModuleList):
+        if isinstance(parent, nn.ModuleList):
             continue  # One expert of a packed matrix, which is tiled as a whole.
-        setattr(decoder.get_submodule(parent), leaf, tiled)
+        setattr(parent, leaf, tiled)

@@ -12,6 +12,7 @@ from hearth.backends.contract import Dtype, ModelSettings
 from hearth.backends.errors import DoesNotFit
 from hearth.backends.gpus import has_cuda
 from hearth.backends.memory import available_bytes
+from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
 from hearth.backends.native.model_folder import DTYPE_BYTES, kv_number_bytes, read_model_folder
@@ -29,6 +30,7 @@ PAGE: Final = 16
 reads block tables they are larger (`varlen_attention.PAGE`), and a full context takes up to one
 such block more than is worked out here.
 """
+_HALF_BYTES: Final = 2
 _PLAIN: Final[dict[str, Dtype]] = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 
 
@@ -46,17 +48,22 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
     check_settings(settings, MAX_SESSIONS)
     if path.suffix == ".safetensors":
         path = path.parent
+    on_gpu = is_on_gpu(settings)
     if path.is_dir():
         folder = read_model_folder(path)
-        weights = folder.weight_bytes(settings.dtype or folder.dtype)
+        dtype = settings.dtype or folder.dtype
+        weights = folder.weight_bytes(dtype)
         config = folder.config
+        packed = False
     else:
         header = preflight.check(path)
-        unpacked = gguf_weight_bytes(header, settings.dtype, packed=False)
-        on_gpu = settings.gpu_layers != 0 and (has_cuda() or sys.platform == "darwin")
+        dtype = settings.dtype or gguf_dtype(header)
+        unpacked = gguf_weight_bytes(header, dtype, packed=False)
         packed = stays_packed(unpacked, settings.memory_fraction, on_gpu=on_gpu)
-        weights = gguf_weight_bytes(header, settings.dtype, packed=packed)
+        weights = gguf_weight_bytes(header, dtype, packed=packed)
         _, config = read_gguf_config(header)
+    if not (packed or is_mapped(weights)):
+        weights += half_head_bytes(config, settings, dtype)
     number_bytes = kv_number_bytes(settings.kv_type)
     sizes = kv_sizes(config, settings, number_bytes=number_bytes, page=PAGE)
     return weights + WORKSPACE_BYTES + pool_bytes(settings, sizes, config.context)
@@ -103,18 +110,40 @@ def is_mapped(weight_bytes: int) -> bool:
     return weight_bytes > available_bytes() // 2
 
 
-def gguf_weight_bytes(header: GgufFile, dtype: Dtype | None, *, packed: bool) -> int:
-    """Of the weights of a GGUF in memory.
+def is_on_gpu(settings: ModelSettings) -> bool:
+    """Whether the native runner takes a GPU."""
+    return settings.gpu_layers != 0 and (has_cuda() or sys.platform == "darwin")
 
-    Args:
-        dtype: of plain weights; None: as most of them are stored, or half precision.
-        packed: types that can stay packed do.
+
+def half_head_bytes(config: ModelConfig, settings: ModelSettings, dtype: Dtype) -> int:
+    """Of the output matrix where matrices of half precision are packed (`half_packing`) and it is
+    the embedding too, of which rows are read: it is there twice then. Processors that need no such
+    matrices take less than this says.
+    """
+    if not config.tied or dtype == "f32" or settings.deterministic or is_on_gpu(settings):
+        return 0
+    return _HALF_BYTES * config.vocab_size * config.width
+
+
+def gguf_dtype(header: GgufFile) -> Dtype:
+    """What plain weights of a GGUF are held in on a processor, unless another one is asked for: as
+    most of them are stored, or half precision.
     """
     sizes: dict[str, int] = {}
     for tensor in header.all_tensors:
         sizes[tensor.type.name] = sizes.get(tensor.type.name, 0) + tensor.nbytes
     most = max(sizes, key=lambda name: sizes[name], default="F32")
-    number = DTYPE_BYTES[dtype or _PLAIN.get(most, "bf16")]
+    return _PLAIN.get(most, "bf16")
+
+
+def gguf_weight_bytes(header: GgufFile, dtype: Dtype, *, packed: bool) -> int:
+    """Of the weights of a GGUF in memory.
+
+    Args:
+        dtype: of plain weights.
+        packed: types that can stay packed do.
+    """
+    number = DTYPE_BYTES[dtype]
     return sum(
         tensor.nbytes if packed and tensor.type.name in STAYS_PACKED else tensor.elements * number
         for tensor in header.all_tensors

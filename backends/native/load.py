@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hearth.backends.contract import Capability, ModelInfo, ModelSettings, ModelSpec, Pooling
+from hearth.backends.contract import Capability, Dtype, ModelInfo, ModelSettings, ModelSpec, Pooling
 from hearth.backends.errors import HearthError, InvalidParameter, ModelNotFound
 from hearth.backends.memory import available_bytes
 from hearth.backends.native.config import ModelConfig
@@ -20,8 +20,14 @@ from hearth.backends.native.dense_attention import DenseAttention
 from hearth.backends.native.determinism import make_deterministic
 from hearth.backends.native.families.family import Family
 from hearth.backends.native.families.table import family_of_hf
-from hearth.backends.native.footprint import MAX_SESSIONS, is_mapped, stays_packed
+from hearth.backends.native.footprint import (
+    MAX_SESSIONS,
+    half_head_bytes,
+    is_mapped,
+    stays_packed,
+)
 from hearth.backends.native.gguf_model import read_gguf_config
+from hearth.backends.native.half_packing import HalfPacking
 from hearth.backends.native.model_folder import as_stored
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.notices import (
@@ -50,6 +56,7 @@ from hearth.backends.text.vocab.generation_defaults import (
 from hearth.backends.text.vocab.model_folder import read_json
 from hearth.backends.threads import candidates, measure_threads, usable_cores, usable_threads
 from hearth.kernels import device as devices
+from hearth.kernels.half_matrix import has_half_matrices
 from hearth.quant.convert.folder_files import chat_templates
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.tensor_file import GgufTensorFile
@@ -58,8 +65,15 @@ from hearth.quant.safetensors import SafetensorsFolder
 from hearth.quant.stored import STAYS_PACKED
 
 NAME = "native"
+_PACKING_S = 1.0
+"""Loading waits so long for matrices of half precision; the rest is packed between steps."""
 _CONFIG = "config.json"
-_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+_NAMES: Mapping[torch.dtype, Dtype] = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+}
+_DTYPES: Mapping[str, torch.dtype] = {name: dtype for dtype, name in _NAMES.items()}
 _GGUF_POOLING: Mapping[int, Pooling] = {1: "mean", 2: "cls", 3: "last"}
 """llama_pooling_type of llama.h."""
 
@@ -180,6 +194,12 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
     free = available_bytes() if device.type == "cpu" else devices.free_bytes(device)
     packed = stays_packed(unpacked, settings.memory_fraction, on_gpu=device.type != "cpu")
     weight_bytes = packed_bytes if packed else unpacked
+    mapped = is_mapped(weight_bytes)
+    # What stays packed or over its file does so because memory is short.
+    has_room = not (packed or mapped)
+    halved = is_halved(device, dtype) and has_room and not settings.deterministic
+    if halved:
+        weight_bytes += half_head_bytes(config, settings, _NAMES[dtype])
     compute_dtype = _compute_dtype(config, device, dtype)
     plan = plan_memory(
         settings,
@@ -199,12 +219,15 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         source.file,
         device,
         packed=packed,
-        mapped=is_mapped(weight_bytes),
+        mapped=mapped,
     )
     if plan.deterministic:
         make_deterministic(decoder)
     threads, batch_threads = _thread_counts(settings, decoder, device)
     torch.set_num_threads(threads)
+    packing = HalfPacking(decoder, usable_threads()) if halved else None
+    if packing is not None:
+        packing.settle(_PACKING_S)
     runner = NativeRunner(
         decoder,
         plan,
@@ -214,6 +237,7 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         threads=threads,
         batch_threads=batch_threads,
         on_close=source.file.close,
+        packing=packing,
     )
     templates = templates_of(settings, source.templates)
     template = template_for(templates, tools=False)
@@ -249,7 +273,8 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         max_sessions=plan.slots,
         max_batch_tokens=plan.max_batch_tokens,
     )
-    return Loaded(runner, source.tokenizer, info, templates)
+    loaded = Loaded(runner, source.tokenizer, info, templates)
+    return loaded if packing is None else replace(loaded, settle=packing.settle)
 
 
 def _thread_counts(
@@ -319,6 +344,12 @@ def _dtype(settings: ModelSettings, source: _Source, device: torch.device) -> to
     return devices.default_dtype(device)
 
 
+def is_halved(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether matrices of `dtype` are worth packing (`HalfPacking`)."""
+    is_half = device.type == "cpu" and dtype in (torch.float16, torch.bfloat16)
+    return is_half and not devices.multiplies(device, dtype) and has_half_matrices()
+
+
 def _compute_dtype(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> torch.dtype:
     """What activations are held in, where weights are of `dtype`."""
     overflows = dtype == torch.float16 and config.overflows_f16
@@ -327,10 +358,9 @@ def _compute_dtype(config: ModelConfig, device: torch.device, dtype: torch.dtype
 
 def _most_common_dtype(file: TensorFile) -> str:
     """What most numbers are stored as, by our names for dtypes, or a packing."""
-    names = {dtype: name for name, dtype in _DTYPES.items()}
     sizes: dict[str, int] = {}
     for one in file.stored.values():
-        name = one.packing or names.get(one.dtype or torch.float32, str(one.dtype))
+        name = one.packing or _NAMES.get(one.dtype or torch.float32, str(one.dtype))
         sizes[name] = sizes.get(name, 0) + one.nbytes
     return max(sizes, key=lambda name: sizes[name], default="f32")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from hearth.backends.errors import Busy, InternalError, InvalidParameter, Unsupp
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.embedder import Embedder
+from hearth.backends.native.half_packing import HalfPacking
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.outputs import step_result
@@ -41,6 +43,7 @@ class NativeRunner:
         batch_threads: for steps with prefill.
         own_pooling: of vectors, as the model was trained; "model" stands for it.
         on_close: frees the weights' files.
+        packing: goes on beside the steps; None: nothing is to be packed.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class NativeRunner:
         threads: int,
         batch_threads: int,
         on_close: Callable[[], None],
+        packing: HalfPacking | None = None,
     ) -> None:
         self._decoder = decoder
         self._config: ModelConfig = decoder.config
@@ -61,6 +65,7 @@ class NativeRunner:
         self._threads, self._batch_threads = threads, batch_threads
         self._using = (0, 0)
         self._on_close = on_close
+        self._packing = packing
         self._pool = KvPool(
             decoder.config,
             page=plan.page,
@@ -137,7 +142,8 @@ class NativeRunner:
             for row in rows:
                 extended.append(row)
                 self._cache.extend(row.slot, len(row.tokens))
-            result = self._forward(rows, tokens)
+            with self._computing():
+                result = self._forward(rows, tokens)
         except BaseException as error:
             for row in extended:
                 self._cache.undo(row.slot)
@@ -157,7 +163,8 @@ class NativeRunner:
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
         """See the protocol, and `Embedder.embed` for more."""
         self._use_threads(self._batch_threads)
-        return self._embedder.embed(texts, pooling)
+        with self._computing():
+            return self._embedder.embed(texts, pooling)
 
     def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """See the protocol; the families here generate, and none ranks."""
@@ -175,8 +182,13 @@ class NativeRunner:
 
     def close(self) -> None:
         """Free pages and weights. May be called twice."""
+        if self._packing is not None:
+            self._packing.close()
         on_close, self._on_close = self._on_close, _nothing
         on_close()
+
+    def _computing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._packing is None else self._packing.step()
 
     def _forward(self, rows: Sequence[Row], tokens: Tensor) -> StepResult:
         device = self._plan.device

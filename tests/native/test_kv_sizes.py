@@ -14,7 +14,7 @@ from hearth.app.library.fit_folder import fit_of_folder
 from hearth.backends.contract import ModelSettings
 from hearth.backends.errors import DoesNotFit
 from hearth.backends.native.config import LayerConfig, ModelConfig, Rope
-from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES, needed_bytes
+from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES, half_head_bytes, needed_bytes
 from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
 from hearth.backends.native.model_folder import read_model_folder
 from hearth.backends.native.plan import NativePlan, plan_memory
@@ -155,6 +155,7 @@ def test_what_a_context_needs_is_said_where_it_does_not_fit(kind: str, tmp_path:
     settings = ModelSettings(context=2000, max_sessions=2, memory_fraction=1.0)
     folder = read_model_folder(path)
     weights = folder.weight_bytes(folder.dtype)
+    weights += half_head_bytes(folder.config, settings, folder.dtype)
     needed = needed_bytes(path, settings)
     with pytest.raises(DoesNotFit) as caught:
         planned(folder.config, settings, needed - 1, weight_bytes=weights)
@@ -183,7 +184,8 @@ def test_fit_says_the_same(kind: str, tmp_path: Path) -> None:
     needed = needed_bytes(path, settings)
     room = Room(free_bytes=needed, total_bytes=1 << 40)
     fit = fit_of_folder(folder, settings, room)
-    assert fit.use.kv == needed - WORKSPACE_BYTES - folder.weight_bytes(folder.dtype)
+    assert fit.use.kv + fit.use.weights == needed - WORKSPACE_BYTES
+    assert (fit.use.weights > folder.weight_bytes(folder.dtype)) == folder.config.tied
     assert fit.largest_context == 4096
     less = fit_of_folder(folder, settings, replace(room, free_bytes=needed - fit.use.kv // 3))
     assert less.state == "cannot" and 0 < less.largest_context < 4096

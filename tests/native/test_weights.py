@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from hearth.backends.native.determinism import make_deterministic
 from hearth.backends.native.large_memory import large_empty
 from hearth.backends.native.models.experts import PackedExpertMatrix
 from hearth.kernels.dequantize import dequantize
@@ -400,3 +401,13 @@ def test_a_packed_file_can_be_verified(tmp_path: Path) -> None:
     load_gguf(path)
     with pytest.raises(CorruptFile, match=r"blk.1.ffn_down.weight"):
         load_gguf(path, verify=True)
+
+
+def test_packed_experts_can_be_made_deterministic(tmp_path: Path) -> None:
+    decoder, _ = load_folder(mxfp4_checkpoint(tmp_path))
+    experts = decoder.layers[0].get_submodule("experts.down")
+    assert isinstance(experts, PackedExpertMatrix)
+    expected = logits_of(decoder, TEXT)
+    make_deterministic(decoder)
+    assert not isinstance(decoder.layers[0].get_submodule("experts.down"), PackedExpertMatrix)
+    assert (logits_of(decoder, TEXT) - expected).abs().max() < 1e-4

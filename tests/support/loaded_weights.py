@@ -49,23 +49,30 @@ def load_folder(
     dtype: torch.dtype = torch.float32,
     *,
     file: TensorFile | None = None,
+    activations: torch.dtype | None = None,
     **options: Any,
 ) -> tuple[Decoder, LoadReport]:
     """The decoder of a folder with config.json and safetensors."""
     family, config = family_and_config(read_fields(folder / "config.json"))
-    decoder = Decoder(as_stored(config, read_folder(folder)), CPU, dtype)
+    stored = as_stored(config, read_folder(folder))
+    decoder = Decoder(stored, CPU, dtype, activations=activations)
     report = load_weights(decoder, family, file or SafetensorsFolder(folder), CPU, **options)
     return decoder, report
 
 
 def load_gguf(
-    path: Path, dtype: torch.dtype = torch.float32, **options: Any
+    path: Path,
+    dtype: torch.dtype = torch.float32,
+    *,
+    activations: torch.dtype | None = None,
+    **options: Any,
 ) -> tuple[Decoder, LoadReport]:
     """The decoder of a GGUF file."""
     header = check(path)
     file = GgufTensorFile(header)
     family = family_of_gguf(header.architecture)
-    decoder = Decoder(family.from_gguf(GgufFields(header)), CPU, dtype)
+    config = family.from_gguf(GgufFields(header))
+    decoder = Decoder(config, CPU, dtype, activations=activations)
     return decoder, load_weights(decoder, family, file, CPU, **options)
 
 
