@@ -3,13 +3,14 @@
     python benchmarks/beside_llama_server.py --server build/bin/llama-server --model MODEL.gguf
         [--rounds 5] [--clients 1 4 8] [--long] [--json RESULT.json]
 
-Both servers are started once and stay; in every round each case goes to one and then to the other,
-who is first changes from round to round, and no prompt comes twice. Both get the same context, as
-many sessions as there are clients at most, and as many threads as there are processors. Cases: 1, 4
-and 8 clients with prompts of about 100 tokens and 48 generated ones, four times each; 8 clients
-whose prompts begin with the same 340 tokens, once each; and with --long one client with two prompts
-of about 2,200 tokens and 192 generated ones. Ratios are Hearth's median by llama-server's;
-docs/bench.md says how to build that from llama-cpp-python's own source package.
+Both servers are started anew for every round: some processes are a few hundredths slower than
+others from their start to their end. Each case goes to one and then to the other, who is first
+changes from round to round, and no prompt comes twice. Both get the same context, as many sessions
+as there are clients at most, and as many threads as there are processors. Cases: 1, 4 and 8 clients
+with prompts of about 100 tokens and 48 generated ones, four times each; 8 clients whose prompts
+begin with the same 340 tokens, once each; and with --long one client with two prompts of about
+2,200 tokens and 192 generated ones. Ratios are Hearth's median by llama-server's; docs/bench.md
+says how to build that from llama-cpp-python's own source package.
 """
 
 from __future__ import annotations
@@ -138,26 +139,20 @@ def start(server: str, model: Path, folder: Path) -> tuple[Running, Running]:
 
 
 async def measure(
-    hearth: Running, llama_server: Running, args: argparse.Namespace
-) -> list[Results]:
+    turn: int, hearth: Running, llama_server: Running, planned: list[Case], found: list[Results]
+) -> None:
+    """One round: every case for both, added to what was `found`."""
     targets = {}
     for name, server in (("hearth", hearth), ("llama_server", llama_server)):
         targets[name] = Target(server.base, "chat", await first_model(server.base, ""))
         await drive(targets[name], Load(2, 50, 8, ignore_eos=True), 2, salt=1)
-    found = []
-    for case in cases(args.clients, long=args.long):
-        results = Results(case.name)
-        found.append(results)
-        for turn in range(args.rounds):
-            order = ["hearth", "llama_server"]
-            salt = 1000 * len(found) + turn
-            for name in order if turn % 2 == 0 else reversed(order):
-                served = await drive(targets[name], case.load, case.clients, salt)
-                if served.failed:
-                    raise SystemExit(f"{name}: {served.errors}")
-                getattr(results, name).append(served)
-        print(line(results), flush=True)
-    return found
+    for number, (case, results) in enumerate(zip(planned, found, strict=True), 1):
+        order = ["hearth", "llama_server"]
+        for name in order if turn % 2 == 0 else reversed(order):
+            served = await drive(targets[name], case.load, case.clients, 1000 * number + turn)
+            if served.failed:
+                raise SystemExit(f"{name}: {served.errors}")
+            getattr(results, name).append(served)
 
 
 def line(results: Results) -> str:
@@ -185,15 +180,28 @@ def main() -> int:
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; {args.model.name}"
     )
     print(f"{args.rounds} rounds; hearth, llama-server and their ratio")
-    with tempfile.TemporaryDirectory(prefix="hearth-bench-") as folder:
-        hearth, llama_server = start(args.server, args.model, Path(folder))
-        try:
-            hearth.wait()
-            llama_server.wait()
-            found = asyncio.run(measure(hearth, llama_server, args))
-        finally:
-            hearth.stop()
-            llama_server.stop()
+    planned = cases(args.clients, long=args.long)
+    found = [Results(case.name) for case in planned]
+    for turn in range(args.rounds):
+        with tempfile.TemporaryDirectory(prefix="hearth-bench-") as folder:
+            hearth, llama_server = start(args.server, args.model, Path(folder))
+            try:
+                hearth.wait()
+                llama_server.wait()
+                asyncio.run(measure(turn, hearth, llama_server, planned, found))
+            finally:
+                hearth.stop()
+                llama_server.stop()
+        print(
+            f"round {turn + 1}: "
+            + ", ".join(
+                f"{one.case} {one.hearth[-1].tok_per_s:.2f} {one.llama_server[-1].tok_per_s:.2f}"
+                for one in found
+            ),
+            flush=True,
+        )
+    for results in found:
+        print(line(results), flush=True)
     if args.json:
         content = {
             "date": datetime.date.today().isoformat(),

@@ -41,6 +41,8 @@ from hearth.backends.bench.transformers_side import (
 )
 from hearth.backends.contract import ModelInfo, ModelSettings
 from hearth.backends.native.families.table import family_of_hf
+from hearth.backends.native.half_packing import HalfPacking
+from hearth.backends.native.load import is_halved
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.plan import plan_memory
 from hearth.backends.native.runner import NativeRunner
@@ -126,6 +128,11 @@ class Ours:
         decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=2048)
         load_weights(decoder, family, SafetensorsFolder(folder), device, mapped=False)
         threads = torch.get_num_threads()
+        packing = HalfPacking(decoder, threads) if is_halved(device, dtype) else None
+        if packing is not None:
+            began = time.perf_counter()
+            packing.settle()
+            print(f"packed in {time.perf_counter() - began:.1f} s\n")
         runner = NativeRunner(
             decoder,
             plan,
@@ -135,6 +142,7 @@ class Ours:
             threads=threads,
             batch_threads=threads,
             on_close=lambda: None,
+            packing=packing,
         )
         self._side = EngineSide(Loaded(runner, _Speechless(), _NO_INFO, {}))  # type: ignore[arg-type]
 
