@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
+from textual.css.query import NoMatches
 from textual.screen import Screen
+from textual.widget import MountError
 from textual.worker import WorkerCancelled, WorkerFailed
 
 from hearth.app.library.errors import QueueHeld
@@ -168,6 +170,14 @@ class HearthApp(App[int]):
         from hearth.app.tui.screens.jump import JumpScreen
 
         self.push_screen(JumpScreen())
+
+    def _handle_exception(self, error: Exception) -> None:
+        # Textual 8.2 takes a screen's parts away before the screen has done with its messages, or
+        # even was mounted; what it then misses is no failure. Chats were kept before.
+        missed = error.error if isinstance(error, WorkerFailed) else error
+        is_leaving = self._exit or not self.is_running
+        if not (is_leaving and isinstance(missed, NoMatches | MountError)):
+            super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
         # Textual's own would print the traceback with the values of variables: pages that quote

@@ -176,9 +176,12 @@ class AppTerminal:
         self.until_shown("Write a message")
 
     def leave(self) -> int:
-        """Quit, as a person does; returns the exit code."""
+        """Quit, as a person does; returns the exit code, and prints what a failure said."""
         self.type("\x11")
-        return self.terminal.finish()
+        code = self.terminal.finish()
+        if code:
+            print(self.sent.decode("utf-8", "replace").rpartition(ALTERNATE_OFF)[2])
+        return code
 
     def check_left(self) -> None:
         """The app is over, and the terminal is as it was."""

@@ -210,8 +210,7 @@ class EndpointScreen(HearthScreen):
         """Read the last requests."""
         path = self.services.paths.log / REQUESTS_LOG
         found = await asyncio.to_thread(last_requests, path, _MOST_REQUESTS)
-        if self.query("#requests"):  # The app may be leaving.
-            self.query_one("#requests", ColumnList).show(_rows(found))
+        self.query_one("#requests", ColumnList).show(_rows(found))
 
     # ---- what can be done
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from typing import ClassVar, Final
 
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.css.query import NoMatches
 from textual.timer import Timer
 from textual.widgets import Static
 
@@ -108,9 +106,8 @@ class EngineScreen(HearthScreen):
             lines = await asyncio.to_thread(tail, self.services.paths.log / self._log)
         finally:
             self._looking = False
-        with suppress(NoMatches):  # The app is leaving, and has taken a part of the screen away.
-            self._show(said)
-            self.query_one(LogTail).show(self._log, lines)
+        self._show(said)
+        self.query_one(LogTail).show(self._log, lines)
 
     async def _ask(self) -> str:
         """What to say of the host."""

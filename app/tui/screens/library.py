@@ -154,8 +154,6 @@ class LibraryScreen(HearthScreen):
         except HearthError as error:
             self.tell_error(error)
             return
-        if not self.query(ColumnList):  # The app may be leaving.
-            return
         self._here = {model.name: model for model in here}
         self._list("here").show(
             [
@@ -253,8 +251,6 @@ class LibraryScreen(HearthScreen):
 
     def _describe(self) -> None:
         """Say more about the chosen line."""
-        if not self.query(ColumnList):  # The app may be leaving.
-            return
         key = self._chosen
         text = ""
         if key is None:
@@ -275,8 +271,7 @@ class LibraryScreen(HearthScreen):
 
     def say(self, text: str) -> None:
         """Show `text` below the lists."""
-        for about in self.query("#about").results(Static):  # None, when the app is leaving.
-            about.update(safe_text(text))
+        self.query_one("#about", Static).update(safe_text(text))
 
     # ---- where one is
 

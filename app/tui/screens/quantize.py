@@ -156,8 +156,6 @@ class QuantizeScreen(HearthScreen):
     async def refresh_sources(self) -> None:
         """Read the models that can be quantized anew."""
         models = await asyncio.to_thread(self.services.library.list)
-        if not self.query("#types"):  # The app may be leaving.
-            return
         self._sources = {str(one.path): one for one in models if _is_source(one)}
         select = self.query_one("#source", Select)
         wanted, self.hearth.wanted_source = self.hearth.wanted_source, None
@@ -373,13 +371,11 @@ class QuantizeScreen(HearthScreen):
     # ---- showing it
 
     def _show_run(self, *, is_on: bool) -> None:
-        for line in self.query("#run"):  # None, when the app is leaving.
-            line.set_class(is_on, "-on")
+        self.query_one("#run").set_class(is_on, "-on")
         self._progress(0, 0)
 
     def _progress(self, done: int, total: int) -> None:
-        for bar in self.query(ProgressBar):
-            bar.update(total=total or None, progress=done)
+        self.query_one(ProgressBar).update(total=total or None, progress=done)
 
     def _say(self, text: str) -> None:
         self.query_one("#state", Static).update(safe_text(text))
@@ -389,8 +385,7 @@ class QuantizeScreen(HearthScreen):
         self._about(text)
 
     def _about(self, text: str) -> None:
-        for about in self.query("#about").results(Static):  # None, when the app is leaving.
-            about.update(safe_text(text))
+        self.query_one("#about", Static).update(safe_text(text))
 
 
 def _is_source(model: LocalModel) -> bool:
