@@ -12,9 +12,10 @@ from hearth.backends.engine.radix import RadixIndex
 from hearth.backends.engine.sequence_store import SequenceStore
 from hearth.backends.engine.shelf import Shelf
 
-WORTH_MOVING: Final = 64
+WORTH_MOVING: Final = 16
 """Cells that a kept prefix must free, or tokens that it must save from being computed, to be moved
-out of the pool or back."""
+out of the pool or back. Even a few cells can cost those who run a tenth of their speed: llama.cpp's
+flash attention cuts the pool at its middle, a part a thread, from the 257th cell in use on."""
 
 
 class Shelving:

@@ -169,3 +169,13 @@ def test_anything_in_any_order():
             opened.add(slot)
         stats = held.stats
         assert stats.shelved_tokens <= 900 - stats.allocated_tokens
+
+
+@pytest.mark.parametrize(("tokens", "moved"), [(15, 0), (16, 16)])
+def test_only_a_handful_of_cells_stays(tokens, moved):
+    held = memory()
+    held.keep(OLD[:tokens])
+    held.run(0, OTHER)
+    assert held.stats.shelved_tokens == moved
+    assert held.cache.cells == 80 + tokens - moved
+    assert held.run(1, [*OLD[:tokens], 7]) == tokens

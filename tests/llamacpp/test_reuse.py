@@ -225,7 +225,8 @@ def test_cells_beyond_the_window_are_overwritten_and_never_found(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_growing_moves_kept_and_shared_sequences(runner: LlamaRunner, truth: Truth) -> None:
-    kept = begun(runner, 0, some_prompt(50, seed=21), 4)  # Too short to leave the pool.
+    runner.cache._shelving.worth_moving = 64  # Else it leaves the pool.
+    kept = begun(runner, 0, some_prompt(50, seed=21), 4)
     runner.cache.release(0, keep=True)
     system = some_prompt(60, seed=20)
     sharing = [begun(runner, 0, system, 1)]
