@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hearth.backends.contract import Failed, HostStats
@@ -120,7 +121,7 @@ class Client:
             self._send(frame.id, self._host.leave())
         else:
             # Before the task runs, so that a cancel that comes right behind finds it.
-            stream = self._streams[frame.id] = Stream()
+            stream = self._streams[frame.id] = Stream(partial(self._send, frame.id))
             task = asyncio.create_task(self._answer(frame, stream))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -137,18 +138,11 @@ class Client:
             elif isinstance(body, GetStats):
                 self._send(frame.id, await self._host.stats())
             elif isinstance(body, _OF_A_MODEL) and frame.model:
-                async with contextlib.aclosing(
-                    self._host.supervisor.call(frame.model, self._named(body), stream)
-                ) as answers:
-                    async for answer in answers:
-                        self._send(frame.id, answer)
-                        await self._writer.drain()
+                await self._host.supervisor.call(frame.model, self._named(body), stream)
             else:
                 raise InternalError(f"A {type(body).__name__} frame cannot be answered here.")
         except HearthError as error:
             self._send(frame.id, Failed(to_info(error)))
-        except ConnectionError:
-            log.info("a front end left in the middle of an answer")
         except Exception as error:
             log.exception("answering a %s frame", type(frame.body).__name__)
             self._send(frame.id, Failed(to_info(error)))
@@ -165,9 +159,15 @@ class Client:
 
     def _send(self, ident: int, body: Body) -> None:
         """Frames of one turn of the loop, such as those of a model's step, are written together."""
+        try:
+            data = encode(Frame(ident, body))
+        except WireError as error:
+            log.error("an answer cannot be sent: %s", error)
+            failure = InternalError(f"The answer cannot be sent: {error}.")
+            data = encode(Frame(ident, Failed(to_info(failure))))
         if not self._outgoing:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._outgoing.append(encode(Frame(ident, body)))
+        self._outgoing.append(data)
 
     def _flush(self) -> None:
         data = b"".join(self._outgoing)

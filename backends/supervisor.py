@@ -8,13 +8,14 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hearth.backends.admission import Admission, cost
+from hearth.backends.admission import Admission, Ticket, cost
 from hearth.backends.breaker import Breaker
 from hearth.backends.contract import (
     EngineStats,
@@ -28,7 +29,7 @@ from hearth.backends.errors import Busy, DoesNotFit, ModelNotFound
 from hearth.backends.footprint import Footprints, free_bytes, taken_bytes
 from hearth.backends.local_socket import HostPlace
 from hearth.backends.residency import Residency
-from hearth.backends.wire import Answer, Call, ClearCache, Load
+from hearth.backends.wire import Call, ClearCache, Load
 from hearth.backends.worker_process import Stream, WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -69,14 +70,13 @@ class Supervisor:
         """Hold no more than this loaded, from the next model on that is not."""
         self._room.limits = limits
 
-    async def call(
-        self, spec: ModelSpec, call: Call, stream: Stream
-    ) -> AsyncGenerator[Answer, None]:
-        """The answers to `call`; the last one ends the iteration. A model that is not loaded waits
-        for its turn and for room first; a call is never sent to a worker that is to be stopped.
+    async def call(self, spec: ModelSpec, call: Call, stream: Stream) -> None:
+        """Have `call` answered, to the last answer. A model that is not loaded waits for its turn
+        and for room first; a call is never sent to a worker that is to be stopped.
 
         Args:
-            stream: where the answers arrive; its `cancel` may be called at any time.
+            stream: gets the answers; its `cancel` may be called at any time. Nobody hears of it any
+                more once this is over.
 
         Raises:
             Busy: no room for the request, or the model is in use with other settings.
@@ -87,21 +87,19 @@ class Supervisor:
         model.admission.max_waiting = spec.settings.max_waiting  # The newest holds.
         wanted = cost(call)
         ticket = model.admission.admit(wanted) if wanted is not None else None
+        if ticket is not None:
+            stream.on_started = partial(_count, model.admission, ticket)
         model.users += 1
         try:
             async with self._using(model, spec, call, stream) as worker:
-                if worker is not None:
-                    if isinstance(call, Load):
-                        assert worker.info is not None
-                        yield worker.info
-                        return
-                    worker.call(call, stream=stream)
-                async for answer in stream:
-                    if ticket is not None and isinstance(answer, Started):
-                        model.admission.counted(ticket, answer.prompt_tokens)
-                    yield answer
+                if worker is not None and isinstance(call, Load):
+                    assert worker.info is not None
+                    stream.put(worker.info)
+                elif worker is not None:
+                    worker.call(call, stream)
+                await asyncio.wait((stream.ended,))
         finally:
-            stream.cancel()
+            stream.abandon()
             model.users -= 1
             if ticket is not None:
                 model.admission.release(ticket, time.monotonic() - stream.started_at)
@@ -296,6 +294,10 @@ class Supervisor:
         """When it is gone, whatever ended it, others may have its room."""
         await worker.died.wait()
         self._room.settle()
+
+
+def _count(admission: Admission, ticket: Ticket, started: Started) -> None:
+    admission.counted(ticket, started.prompt_tokens)
 
 
 def _alive(model: _Model) -> WorkerProcess | None:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from pathlib import Path
 
 from hearth.backends.breaker import Breaker
@@ -60,10 +60,15 @@ _STEPS = (Progress, Token, ToolCallPart, Scores, Embeddings, Ranks)
 class Stream:
     """The answers to one call; ends with exactly one last answer, whatever happens to the
     worker.
+
+    Args:
+        listener: gets each answer at once, not by way of a task, whose turn would cost every token
+            as much again.
     """
 
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[Answer] = asyncio.Queue()
+    def __init__(self, listener: Callable[[Answer], None]) -> None:
+        self._listener = listener
+        self.on_started: Callable[[Started], None] = _nothing
         self._worker: WorkerProcess | None = None
         self._ident = 0
         self.cancelled = False
@@ -77,10 +82,13 @@ class Stream:
         """Deliver `answer`; what comes after the last one is dropped."""
         if self.over:
             return
-        if is_last(answer):
+        if isinstance(answer, Started):
+            self.running = True
+            self.on_started(answer)
+        elif is_last(answer):
+            self.running = False
             self.ended.set_result(None)
-        self.running = isinstance(answer, Started) or (self.running and not self.over)
-        self._queue.put_nowait(answer)
+        self._listener(answer)
 
     @property
     def over(self) -> bool:
@@ -102,12 +110,14 @@ class Stream:
         else:
             self._worker.send(Frame(self._ident, Cancel()))
 
-    async def __aiter__(self) -> AsyncIterator[Answer]:
-        while True:
-            answer = await self._queue.get()
-            yield answer
-            if is_last(answer):
-                return
+    def abandon(self) -> None:
+        """Nobody listens any more."""
+        self._listener = self.on_started = _nothing
+        self.cancel()
+
+
+def _nothing(answer: Answer) -> None:
+    pass
 
 
 class WorkerProcess:
@@ -181,14 +191,18 @@ class WorkerProcess:
         self._reader = asyncio.create_task(self._read())
         if self._stopping:
             raise self._unloaded()
-        async for answer in self.call(Load(), self.spec):
-            if isinstance(answer, ModelInfo):
-                self.info = answer
-                return answer
-            if isinstance(answer, Failed):
-                await self.stop()
-                raise from_info(answer.error)
-        raise InternalError("The worker answered a load with something else.")
+        said: list[Answer] = []
+        stream = Stream(said.append)
+        self.call(Load(), stream, self.spec)
+        await asyncio.wait((stream.ended,))
+        answer = said[-1]
+        if isinstance(answer, Failed):
+            await self.stop()
+            raise from_info(answer.error)
+        if not isinstance(answer, ModelInfo):
+            raise InternalError("The worker answered a load with something else.")
+        self.info = answer
+        return answer
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         with open_log(self.log_path) as log_file:
@@ -202,13 +216,8 @@ class WorkerProcess:
                 env=with_huge_pages(os.environ),
             )
 
-    def call(
-        self, call: Call, spec: ModelSpec | None = None, stream: Stream | None = None
-    ) -> Stream:
-        """Send `call` and return the stream of its answers. Raises `WireError` if it cannot be
-        sent.
-        """
-        stream = stream or Stream()
+    def call(self, call: Call, stream: Stream, spec: ModelSpec | None = None) -> None:
+        """Send `call`; `stream` gets its answers. Raises `WireError` if it cannot be sent."""
         ident = next(self._idents)
         self._streams[ident] = stream
         stream.bind(self, ident)
@@ -220,7 +229,6 @@ class WorkerProcess:
             except WireError:
                 del self._streams[ident]  # The worker has not heard of it.
                 raise
-        return stream
 
     def send(self, frame: Frame) -> None:
         """Write `frame`; a worker that is gone is noticed by the reader."""

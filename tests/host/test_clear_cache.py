@@ -13,8 +13,8 @@ from hearth.backends.contract import EngineStats, ModelSettings, ModelSpec
 from hearth.backends.errors import ModelNotFound
 from hearth.backends.supervisor import Supervisor
 from hearth.backends.wire import ClearCache, Load
-from hearth.backends.worker_process import Stream, WorkerProcess
-from hosts import place_in
+from hearth.backends.worker_process import WorkerProcess
+from hosts import Heard, place_in
 from stand_ins import answering
 
 SPEC = ModelSpec("x")
@@ -51,7 +51,9 @@ async def supervising(tmp_path, monkeypatch):
 
 
 async def ask(supervisor, call, spec=SPEC):
-    return [answer async for answer in supervisor.call(spec, call, Stream())]
+    heard = Heard()
+    await supervisor.call(spec, call, heard)
+    return heard.answers
 
 
 @pytest.mark.parametrize("settings", [ModelSettings(), ModelSettings(context=99)])

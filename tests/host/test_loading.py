@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.backends.contract import Finished, ModelInfo, ModelSettings, ModelSpec, Request
+from hearth.backends.contract import Finished, ModelInfo, ModelSettings, ModelSpec, Request, Started
 from hearth.backends.errors import Busy, ModelNotFound, WorkerDied
 from hearth.backends.supervisor import Supervisor
 from hearth.backends.wire import Generate, Load, Tokenize
 from hearth.backends.worker_process import Stream, WorkerProcess
-from hosts import place_in
+from hosts import Heard, last_of, place_in
 from stand_ins import HANGS, IS_MUTE, answering
 
 SPEC = ModelSpec("x")
@@ -67,13 +67,8 @@ def supervisor(tmp_path):
     return Supervisor(place)
 
 
-async def last_of(answers):
-    return [answer async for answer in answers][-1]
-
-
 def asking(supervisor, call=None, stream=None, spec=SPEC):
-    call = call or Load()
-    return asyncio.create_task(last_of(supervisor.call(spec, call, stream or Stream())))
+    return asyncio.create_task(last_of(supervisor, spec, call or Load(), stream))
 
 
 @pytest.fixture
@@ -152,7 +147,7 @@ def test_a_call_that_is_cancelled_while_its_model_loads_is_over_at_once(
         loading = asking(supervisor, spec=one)
         await workers.started.wait()
         for _ in range(2):
-            stream = Stream()
+            stream = Heard()
             call = asking(supervisor, Tokenize("x", False), stream, one)
             await asyncio.sleep(0)
             stream.cancel()
@@ -206,9 +201,13 @@ def test_nobody_waits_less_than_not_at_all(supervisor, workers) -> None:
     workers.code = answering(STARTS)
 
     async def main():
-        calling = supervisor.call(SPEC, Generate(Request(text="x")), Stream())
-        await anext(calling)
-        await calling.aclose()
+        said = asyncio.Queue()
+        stream = Stream(said.put_nowait)
+        call = Generate(Request(text="x"))
+        calling = asyncio.create_task(supervisor.call(SPEC, call, stream))
+        assert isinstance(await asyncio.wait_for(said.get(), 30), Started)
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
         (worker,) = await supervisor.stats()
         assert (worker.running, worker.waiting) == (1, 0)
         await supervisor.unload(None)

@@ -23,8 +23,8 @@ from hearth.backends.contract import (
 from hearth.backends.errors import DoesNotFit, WorkerDied, from_info
 from hearth.backends.supervisor import Supervisor
 from hearth.backends.wire import Generate, Load, Tokenize
-from hearth.backends.worker_process import Stream, WorkerProcess
-from hosts import place_in
+from hearth.backends.worker_process import WorkerProcess
+from hosts import last_of, place_in
 from stand_ins import IS_MUTE, answering
 
 ANSWERS = """
@@ -76,9 +76,7 @@ class House:
 
     async def ask(self, spec, call=None):
         """The last answer to `call`."""
-        stream = Stream()
-        answers = self.supervisor.call(spec, call or Load(), stream)
-        return [answer async for answer in answers][-1]
+        return await last_of(self.supervisor, spec, call or Load())
 
     async def loaded(self):
         return [worker.name for worker in await self.supervisor.stats()]

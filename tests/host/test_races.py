@@ -29,8 +29,8 @@ from hearth.backends.contract import (
 from hearth.backends.errors import HostUnreachable, InvalidParameter, ModelNotFound, WorkerDied
 from hearth.backends.supervisor import Supervisor
 from hearth.backends.wire import Cancel, Frame, Generate, GetStats, Load, encode, read_frame
-from hearth.backends.worker_process import Stream, WorkerProcess
-from hosts import attached, collect, place_in, wait_until
+from hearth.backends.worker_process import WorkerProcess
+from hosts import attached, collect, last_of, place_in, wait_until
 
 QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
 SHORT = Request(text="the", sampling=SamplingParams(temperature=0.0), max_tokens=5)
@@ -83,10 +83,6 @@ def stand_in(monkeypatch):
     return make
 
 
-async def last_of(answers):
-    return [answer async for answer in answers][-1]
-
-
 @pytest.mark.parametrize("seen_dead", [False, True])
 def test_a_worker_killed_inside_a_frame_ends_its_streams(place, stand_in, seen_dead):
     stand_in(DIES_IN_A_FRAME, seen_dead=seen_dead)
@@ -105,7 +101,7 @@ def test_a_front_end_that_leaves_while_its_model_loads_leaves_no_worker(place, s
 
     async def main():
         supervisor = Supervisor(place)
-        loading = asyncio.create_task(last_of(supervisor.call(ModelSpec("x"), Load(), Stream())))
+        loading = asyncio.create_task(last_of(supervisor, ModelSpec("x"), Load()))
         await worker.started.wait()
         loading.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -121,7 +117,7 @@ def test_unloading_ends_a_load(place, stand_in):
 
     async def main():
         supervisor = Supervisor(place)
-        loading = asyncio.create_task(last_of(supervisor.call(ModelSpec("x"), Load(), Stream())))
+        loading = asyncio.create_task(last_of(supervisor, ModelSpec("x"), Load()))
         await worker.started.wait()
         assert await asyncio.wait_for(supervisor.unload("x"), 30) == 1
         with pytest.raises(WorkerDied, match="unloaded"):
@@ -140,7 +136,7 @@ def test_a_worker_that_cannot_be_started_is_said(place, monkeypatch):
         supervisor = Supervisor(place)
         for _ in range(2):
             with pytest.raises(WorkerDied, match="No space left"):
-                await last_of(supervisor.call(ModelSpec("x"), Load(), Stream()))
+                await last_of(supervisor, ModelSpec("x"), Load())
 
     asyncio.run(main())
 
@@ -149,12 +145,12 @@ def test_a_model_that_comes_while_another_is_unloaded(model, place):
     async def main():
         supervisor = Supervisor(place)
         spec = replace(model, settings=replace(QUICK, keep_alive_s=0.0))
-        assert isinstance(await last_of(supervisor.call(spec, Load(), Stream())), ModelInfo)
+        assert isinstance(await last_of(supervisor, spec, Load()), ModelInfo)
         stranger = ModelSpec("/nowhere/else.gguf")
         unloading = asyncio.create_task(supervisor.unload_idle())
         await asyncio.sleep(0)  # It waits for the worker to leave from now on.
         with pytest.raises(ModelNotFound):
-            await last_of(supervisor.call(stranger, Load(), Stream()))
+            await last_of(supervisor, stranger, Load())
         await unloading
         assert supervisor.loaded == 0
 

@@ -32,8 +32,8 @@ from hearth.backends.wire import (
     decode,
     encode,
 )
-from hearth.backends.worker_process import Stream, WorkerProcess
-from hosts import place_in
+from hearth.backends.worker_process import WorkerProcess
+from hosts import last_of, place_in
 from stand_ins import HANGS, IS_MUTE, answering
 
 SPEC = ModelSpec("x")
@@ -79,8 +79,7 @@ async def supervising(tmp_path, monkeypatch, code):
 
 
 async def loaded(supervisor):
-    answers = [answer async for answer in supervisor.call(SPEC, Load(), Stream())]
-    assert isinstance(answers[-1], ModelInfo)
+    assert isinstance(await last_of(supervisor, SPEC, Load()), ModelInfo)
 
 
 def test_a_loaded_worker_says_what_its_engine_does(tmp_path, monkeypatch):
@@ -156,7 +155,7 @@ class Recorder:
 
     async def call(self, spec, call, stream):
         self.calls.append(call)
-        yield Finished("stop")
+        stream.put(Finished("stop"))
 
     async def stats(self):
         return HostStats(1, "0", 0.0, 1)

@@ -12,7 +12,10 @@ from pathlib import Path
 import psutil
 
 from hearth.backends.client import HostClient, HostPlace
-from hearth.backends.contract import Failed, Finished, HostLimits, Token
+from hearth.backends.contract import Failed, Finished, HostLimits, ModelSpec, Token
+from hearth.backends.supervisor import Supervisor
+from hearth.backends.wire import Answer, Call
+from hearth.backends.worker_process import Stream
 
 
 def place_in(folder: Path) -> HostPlace:
@@ -51,6 +54,23 @@ def family(pid: int) -> list[psutil.Process]:
     """The process and all its descendants."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
+
+
+class Heard(Stream):
+    """A stream that remembers its answers."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        super().__init__(self.answers.append)
+
+
+async def last_of(
+    supervisor: Supervisor, spec: ModelSpec, call: Call, stream: Heard | None = None
+) -> Answer:
+    """The last answer to `call`."""
+    stream = stream or Heard()
+    await supervisor.call(spec, call, stream)
+    return stream.answers[-1]
 
 
 async def workers_when(host, condition, timeout_s: float = 20.0):
