@@ -1,7 +1,7 @@
 """Hearth's endpoint beside llama-server, in turns, with the same model and the same requests.
 
     python benchmarks/beside_llama_server.py --server build/bin/llama-server --model MODEL.gguf
-        [--rounds 5] [--clients 1 4 8] [--long] [--json RESULT.json]
+        [--rounds 5] [--clients 1 4 8] [--long] [--busy 0] [--json RESULT.json]
 
 Both servers are started anew for every round: some processes are a few hundredths slower than
 others from their start to their end. Each case goes to one and then to the other, who is first
@@ -9,14 +9,16 @@ changes from round to round, and no prompt comes twice. Both get the same contex
 as there are clients at most, and as many threads as there are processors. Cases: 1, 4 and 8 clients
 with prompts of about 100 tokens and 48 generated ones, four times each; 8 clients whose prompts
 begin with the same 340 tokens, once each; and with --long one client with two prompts of about
-2,200 tokens and 192 generated ones. Ratios are Hearth's median by llama-server's; docs/bench.md
-says how to build that from llama-cpp-python's own source package.
+2,200 tokens and 192 generated ones. With --busy so many other processes compute meanwhile. Ratios
+are Hearth's median by llama-server's; docs/bench.md says how to build that from llama-cpp-python's
+own source package.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import datetime
 import json
 import os
@@ -28,6 +30,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -138,6 +141,29 @@ def start(server: str, model: Path, folder: Path) -> tuple[Running, Running]:
     return hearth, llama_server
 
 
+def unload(home: Path) -> None:
+    """End the workers that stay otherwise, and with them the host."""
+    subprocess.run(
+        [sys.executable, "-m", "hearth.app.cli.main", "stop", "--all"],
+        env={**os.environ, "HEARTH_HOME": str(home)},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+@contextlib.contextmanager
+def computing(processes: int) -> Iterator[None]:
+    """So many others want a processor each within the block."""
+    command = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(command) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
 async def measure(
     turn: int, hearth: Running, llama_server: Running, planned: list[Case], found: list[Results]
 ) -> None:
@@ -174,12 +200,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--long", action="store_true")
+    parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     print(
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; {args.model.name}"
     )
-    print(f"{args.rounds} rounds; hearth, llama-server and their ratio")
+    beside = f" beside {args.busy} busy processes" if args.busy else ""
+    print(f"{args.rounds} rounds{beside}; hearth, llama-server and their ratio")
     planned = cases(args.clients, long=args.long)
     found = [Results(case.name) for case in planned]
     for turn in range(args.rounds):
@@ -188,9 +216,11 @@ def main() -> int:
             try:
                 hearth.wait()
                 llama_server.wait()
-                asyncio.run(measure(turn, hearth, llama_server, planned, found))
+                with computing(args.busy):
+                    asyncio.run(measure(turn, hearth, llama_server, planned, found))
             finally:
                 hearth.stop()
+                unload(Path(folder))
                 llama_server.stop()
         print(
             f"round {turn + 1}: "

@@ -31,7 +31,8 @@ SPINS = "3000"
 """How often a thread looks whether the others have come to a barrier before it sleeps, where
 libgomp joins them: about a tenth of a millisecond. By default it looks 300,000 times. A step has
 hundreds of barriers, and where others want the cores too, such as the endpoint itself, everybody
-waits at each of them for a thread that has no core.
+waits at each of them for a thread that has no core. On two idle cores that may cost 3 %; beside one
+busy process it more than doubles the speed (`benchmarks/beside_llama_server.py --busy 1`).
 """
 
 _DEBUG, _WARNING, _CONTINUATION = 1, 3, 5

@@ -1,12 +1,13 @@
 """Which attention is faster here: measured, kept, and asked for only where it matters."""
 
+import itertools
 import json
 from dataclasses import replace
 
 import pytest
 
 from hearth.backends.contract import ModelSettings
-from hearth.backends.errors import BackendUnavailable
+from hearth.backends.errors import BackendUnavailable, Busy
 from hearth.backends.llamacpp import attention
 from hearth.backends.llamacpp.attention import costs, heads_of, measured
 from hearth.backends.llamacpp.attention_choice import Attention
@@ -39,6 +40,7 @@ def slow_flash(monkeypatch):
 
 def test_it_is_really_measured(monkeypatch):
     monkeypatch.setattr(attention, "DEPTH", 256)
+    monkeypatch.setattr(attention, "_NEAR", 100.0)  # Steps of microseconds are never steady.
     found = measured(SMALL, "f16", 1, None)
     assert found.flash_s > 0 and found.plain_s > 0
 
@@ -117,3 +119,24 @@ def test_a_model_is_loaded_with_the_choice(long_model, load, slow_flash, monkeyp
     assert load(long_model, **settings).runner.plan.flash_attention == -1
     assert load(long_model, flash_attention=True, kv_type="f16").runner.plan.flash_attention == 1
     assert load(long_model, flash_attention=False, kv_type="f16").runner.plan.flash_attention == 0
+
+
+@pytest.mark.parametrize(
+    ("rounds", "found"),
+    [
+        ([(2.0, 3.0), (2.1, 2.9)], (2.0, 2.9)),
+        ([(200.0, 3.0), (2.0, 3.0), (2.1, 3.1)], (2.0, 3.0)),
+        ([(2.0, 3.0), (2.0, 90.0), (9.0, 3.0), (2.2, 3.0)], (2.0, 3.0)),
+    ],
+)
+def test_what_others_disturbed_is_measured_again(rounds, found):
+    left = iter(rounds)
+    assert attention.steady(lambda: next(left)) == found
+    assert next(left, None) is None
+
+
+def test_where_others_never_rest_nothing_is_measured():
+    left = itertools.count(1)
+    with pytest.raises(Busy):
+        attention.steady(lambda: (2.0 ** -next(left), 1.0))
+    assert next(left) == 6
