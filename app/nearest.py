@@ -20,3 +20,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """ " Did you mean x?", with the space before it; empty if nothing is near."""
     found = nearest(name, known)
     return f" Did you mean {found[0]}?" if found else ""
+
+
+def one_edit_apart(a: str, b: str) -> bool:
+    """Is the Damerau-Levenshtein distance of `a` and `b` exactly 1: one character inserted, left
+    out or replaced, or two neighbours swapped?
+    """
+    if a == b or abs(len(a) - len(b)) > 1:
+        return False
+    start = 0
+    while start < min(len(a), len(b)) and a[start] == b[start]:
+        start += 1
+    rest_a, rest_b = a[start:], b[start:]
+    if len(a) != len(b):
+        shorter, longer = sorted((rest_a, rest_b), key=len)
+        return longer[1:] == shorter
+    swapped = rest_a[:2] == rest_b[:2][::-1] and rest_a[2:] == rest_b[2:]
+    return swapped or rest_a[1:] == rest_b[1:]

@@ -4,9 +4,11 @@ other.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 
+@cache
 def hearth_version() -> str:
     """The installed version; "0" in a tree that is not installed."""
     try:

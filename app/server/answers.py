@@ -9,11 +9,16 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 
 from hearth.app.server.generation import Tally
-from hearth.backends.contract import TokenLogprob, ToolCall
+from hearth.backends.contract import TokenLogprob, ToolCall, Usage
+from hearth.backends.version import hearth_version
 
-_LEAST_LOGPROB: Final = -9999.0
+_MOST_HEADER_BYTES: Final = 1024
+_PLAIN: Final = " !#$&'()*+,-./:<=>?@[]^_`{|}~"
+"""Characters of a notice that its header has as they are: no `%`, `;`, quotes or control codes."""
+LEAST_LOGPROB: Final = -9999.0
 """Stands for minus infinity, which JSON lacks, as at OpenAI."""
 
 
@@ -34,30 +39,46 @@ class Head:
             "object": self.kind,
             "created": self.created,
             "model": self.model,
+            "system_fingerprint": f"hearth-{hearth_version()}",
             **rest,
         }
 
 
+def openai_usage(usage: Usage) -> dict[str, Any]:
+    """`usage` as OpenAI has it."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
 def usage_and_timings(tally: Tally) -> dict[str, Any]:
     """`usage` as OpenAI has it; `timings`, in seconds and tokens per second, of a lone request."""
-    usage = tally.usage
-    found: dict[str, Any] = {
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-            "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        }
-    }
+    found: dict[str, Any] = {"usage": openai_usage(tally.usage)}
     if len(tally.timings) == 1:
         found["timings"] = asdict(tally.timings[0])
     return found
 
 
-def notices(said: Collection[str]) -> dict[str, Any]:
-    """What the user should know, if there is anything: a field of our own."""
-    return {"notices": list(said)} if said else {}
+def notices(texts: Collection[str]) -> dict[str, Any]:
+    """What the client should know, if there is anything: a field of our own."""
+    return {"notices": list(texts)} if texts else {}
+
+
+def notices_header(texts: Iterable[str]) -> list[tuple[bytes, bytes]]:
+    """The header `Hearth-Notices`, if there is anything to say: the notices, percent-encoded,
+    separated by semicolons; those that would make it longer than 1 KiB are left out.
+    """
+    value = ""
+    for text in texts:
+        longer = f"{value}; {quote(text, safe=_PLAIN)}" if value else quote(text, safe=_PLAIN)
+        if len(longer) > _MOST_HEADER_BYTES:
+            break
+        value = longer
+    return [(b"hearth-notices", value.encode("ascii"))] if value else []
 
 
 def tool_call(call: ToolCall) -> dict[str, Any]:
@@ -116,7 +137,7 @@ def _chat_token(text: str, logprob: float) -> dict[str, Any]:
     known = "\ufffd" not in text
     return {
         "token": text,
-        "logprob": max(logprob, _LEAST_LOGPROB),
+        "logprob": max(logprob, LEAST_LOGPROB),
         "bytes": list(text.encode()) if known else None,
     }
 
@@ -131,7 +152,7 @@ def text_logprobs(tokens: Sequence[TokenLogprob], offset: int) -> dict[str, Any]
         offset += len(token.text)
     return {
         "tokens": [token.text for token in tokens],
-        "token_logprobs": [max(token.logprob, _LEAST_LOGPROB) for token in tokens],
+        "token_logprobs": [max(token.logprob, LEAST_LOGPROB) for token in tokens],
         "top_logprobs": [_likeliest(token) for token in tokens],
         "text_offset": offsets,
     }
@@ -141,5 +162,5 @@ def _likeliest(token: TokenLogprob) -> dict[str, float]:
     """By text, the likeliest first; it is the one that is told where two have the same text."""
     found: dict[str, float] = {}
     for _, text, value in token.top:
-        found.setdefault(text, max(value, _LEAST_LOGPROB))
+        found.setdefault(text, max(value, LEAST_LOGPROB))
     return found

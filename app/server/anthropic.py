@@ -44,7 +44,7 @@ async def create_message(http: HttpRequest) -> Response:
         HearthError: the request is refused, or fails before its first event.
     """
     exchange = await Exchange.open(http, CREATE_MESSAGE, NAMES)
-    with exchange.in_their_words():
+    with exchange.translate_param_names():
         request = read_request(exchange)
     answer = _Answer(exchange.model)
     events = await exchange.events([request])
@@ -57,10 +57,10 @@ async def create_message(http: HttpRequest) -> Response:
 async def count_tokens(http: HttpRequest) -> Response:
     """How many tokens the prompt of a request has."""
     exchange = await Exchange.open(http, COUNT_TOKENS, NAMES)
-    with exchange.in_their_words():
+    with exchange.translate_param_names():
         request = read_request(exchange)
     prompt = await exchange.attend((await exchange.backend()).render(request))
-    return JSONResponse({"input_tokens": len(prompt.ids)})
+    return exchange.answer({"input_tokens": len(prompt.ids)})
 
 
 def _usage(usage: Usage) -> Json:
@@ -89,6 +89,7 @@ class _Answer:
         self._model = model
         self._ident = f"msg_{secrets.token_hex(12)}"
         self._usage = Usage()
+        self._notices: dict[str, None] = {}
         self._ending: Json = {"stop_reason": None, "stop_sequence": None}
         self._blocks: list[Json] = []
         self._is_open = False
@@ -106,6 +107,7 @@ class _Answer:
             "content": self._blocks,
             **self._ending,
             "usage": _usage(self._usage),
+            **answers.notices(self._notices),
         }
 
     async def complete(self, events: Happenings) -> None:
@@ -132,6 +134,7 @@ class _Answer:
             yield from self._call(event)
         elif isinstance(event, Started):
             self._usage = Usage(event.prompt_tokens, event.cached_tokens)
+            self._notices.update(dict.fromkeys(event.notices))
             yield "message_start", {"message": self.message()}
         elif isinstance(event, ChoiceFinished):
             self._ending = _ending(event.reason, event.stop)
@@ -140,7 +143,9 @@ class _Answer:
                 yield from self._open({"type": "text", "text": ""})
             yield from self._close()
             self._usage = event.usage
-            yield "message_delta", {"delta": self._ending, "usage": _usage(event.usage)}
+            self._notices.update(dict.fromkeys(event.notices))
+            ending = {"delta": self._ending, "usage": _usage(event.usage)}
+            yield "message_delta", ending | answers.notices(event.notices)
             yield "message_stop", {}
 
     def _token(self, event: Token) -> Named:

@@ -50,7 +50,7 @@ def read_request(exchange: Exchange) -> Request:
         raise ConflictingParameters("tool_choice", "tool_choice asks for a tool; there are none.")
     if forced and all(tool.name != forced for tool in tools):
         raise ConflictingParameters(
-            "tool_choice.name", f'tool_choice.name is "{forced}", which is none of the tools.'
+            "tool_choice.name", f'tool_choice.name is "{forced}", which is not in tools.'
         )
     last = messages[-1]
     fields = {key: value for key, value in given.items() if key != "stop_sequences"}

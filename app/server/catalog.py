@@ -27,15 +27,15 @@ class Catalog:
         aliases: Mapping[str, str] | None = None,
     ) -> None:
         self._library = library
-        self._default = default
+        self.default = default
         self._settings = settings
         self._aliases = aliases or {}
         self._known: dict[str, Chosen] = {}
 
     def found(self) -> Sequence[FoundModel]:
         """Every model, the opened one first."""
-        others = (model for model in self._library.found() if model.path != self._default.path)
-        return (self._default, *others)
+        others = (model for model in self._library.found() if model.path != self.default.path)
+        return (self.default, *others)
 
     def find(self, name: object) -> Chosen:
         """The model called `name`, in any case of letters, or the one that it is an alias of.

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.server import answers, sse
+from hearth.app.server import answers, prompt_tokens, sse
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import Choice, Happenings, Tally
-from hearth.app.server.messages import read_messages, read_tools
-from hearth.app.server.requests import build, constraint_of, known_effort, stream_options
+from hearth.app.server.messages import continues_last, read_messages, read_tools
+from hearth.app.server.prompt_tokens import PromptTokens
+from hearth.app.server.requests import (
+    StreamOptions,
+    build,
+    constraint_of,
+    known_effort,
+    stream_options,
+)
 from hearth.app.server.tables.chat import CHAT
 from hearth.backends.contract import (
     ChoiceFinished,
@@ -23,12 +31,12 @@ from hearth.backends.contract import (
     Started,
     Token,
     ToolCallPart,
+    Usage,
 )
 from hearth.backends.errors import ConflictingParameters
 
 _KIND: Final = "chat.completion"
 _NAMES: Final = {
-    "constraint": "response_format",
     "continue_last": "continue_final_message",
     "forced_tool": "tool_choice.function.name",
     "template_values": "chat_template_kwargs",
@@ -45,26 +53,29 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     given = exchange.given
     exchange.names.update(_names(given))
     options = stream_options(given)
-    with exchange.in_their_words():
+    with exchange.translate_param_names():
+        prompt_tokens.check(given)
         request = _request(exchange)
+    prompt = PromptTokens()
+    if prompt_tokens.wanted(given):
+        backend = await exchange.backend()
+        prompt = await exchange.attend(prompt_tokens.read(backend, request, given))
     events = await exchange.events([request])
     if options.stream:
         head = answers.Head(f"{_KIND}.chunk", "chatcmpl", exchange.model)
-        chunks = _Chunks(head, request, options.include_usage, given.get("return_progress", False))
-        return await exchange.stream(chunks.parts(events))
+        return await exchange.stream(_Chunks(head, request, options, given, prompt).parts(events))
     head = answers.Head(_KIND, "chatcmpl", exchange.model)
     choices = [Choice() for _ in range(request.n)]
     tally = await exchange.collect(events, choices, request.n)
-    return JSONResponse(_whole(head, request, choices, tally))
+    ids = given.get("return_token_ids", False)
+    return JSONResponse(_whole(head, request, choices, tally, ids=ids) | prompt.fields())
 
 
 def _names(given: Mapping[str, Any]) -> dict[str, str]:
-    """From the names of our fields to those of whoever asked."""
+    """From the names of our fields to those of the client."""
     names = dict(_NAMES)
     if given.get("logprobs"):
         names["logprobs"] = "top_logprobs"
-    if "max_completion_tokens" in given:
-        names["max_tokens"] = "max_completion_tokens"
     if "reasoning_effort" in given:
         names["template_values.reasoning_effort"] = "reasoning_effort"
     for index in range(len(given.get("tools", ()))):
@@ -75,48 +86,27 @@ def _names(given: Mapping[str, Any]) -> dict[str, str]:
 
 def _request(exchange: Exchange) -> Request:
     given = exchange.given
-    if "max_completion_tokens" in given:
-        most = given["max_completion_tokens"]
-        if given.get("max_tokens", most) != most:
-            raise ConflictingParameters(
-                "max_completion_tokens",
-                f"max_completion_tokens is {most}, max_tokens is {given['max_tokens']}.",
-                "Send one of them.",
-            )
-        given = {**given, "max_tokens": most}
     logprobs = given.get("top_logprobs", 0) if given.get("logprobs") else None
-    if logprobs is None and "top_logprobs" in given:
+    if logprobs is None and given.get("top_logprobs"):
         raise ConflictingParameters(
-            "top_logprobs", "top_logprobs without logprobs.", "Set logprobs to true as well."
-        )
-    if given.get("return_progress") and not given.get("stream"):
-        raise ConflictingParameters(
-            "return_progress", "return_progress without stream.", "Set stream to true as well."
+            "top_logprobs", "top_logprobs without logprobs.", "Set logprobs to true too."
         )
     messages = read_messages(given["messages"], exchange.chosen.use.system)
     toolbox = read_tools(given)
-    last = messages[-1]
-    ends_begun = last.role == "assistant" and not last.tool_calls
-    continue_last = given.get("continue_final_message", ends_begun)
-    if continue_last and not ends_begun:
-        raise ConflictingParameters(
-            "continue_final_message",
-            "continue_final_message, and the last message is not the assistant's.",
-            "End with the beginning of an answer, or leave it out.",
-        )
+    constraint, exchange.names["constraint"] = constraint_of(given)
     return build(
         given,
         exchange.chosen.use,
         exchange.session,
         logprobs,
         messages=messages,
-        constraint=constraint_of(given.get("response_format")),
+        constraint=constraint,
         tools=toolbox.tools,
         tool_choice=toolbox.tool_choice,
         forced_tool=toolbox.forced_tool,
         parallel_tool_calls=given.get("parallel_tool_calls", True),
         template_values=template_values(given),
-        continue_last=continue_last,
+        continue_last=continues_last(given, messages),
     )
 
 
@@ -124,7 +114,7 @@ def template_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """The variables of the chat template that a body gives, `reasoning_effort` among them.
 
     Raises:
-        ConflictingParameters: it stands there twice, with different values.
+        ConflictingParameters: it is given twice, with different values.
     """
     values = dict(given.get("chat_template_kwargs", {}))
     effort = given.get("reasoning_effort")
@@ -139,7 +129,7 @@ def template_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whole(
-    head: answers.Head, request: Request, choices: list[Choice], tally: Tally
+    head: answers.Head, request: Request, choices: list[Choice], tally: Tally, *, ids: bool
 ) -> dict[str, Any]:
     wanted = request.sampling.logprobs is not None
     return head.body(
@@ -149,6 +139,7 @@ def _whole(
                 "message": _message(choice),
                 "logprobs": answers.chat_logprobs(choice.logprobs) if wanted else None,
                 "finish_reason": choice.reason,
+                **({"token_ids": choice.ids} if ids else {}),
             }
             for index, choice in enumerate(choices)
         ],
@@ -168,18 +159,24 @@ def _message(choice: Choice) -> dict[str, Any]:
 
 
 class _Chunks:
-    """Makes the chunks of a stream: the role of every choice, what it says as it comes, its end;
+    """Makes the chunks of a stream: the role of every choice, its text as it is generated, its end;
     then the usage, if it is wanted.
     """
 
     def __init__(
-        self, head: answers.Head, request: Request, include_usage: bool, progress: bool
+        self,
+        head: answers.Head,
+        request: Request,
+        options: StreamOptions,
+        given: Mapping[str, Any],
+        prompt: PromptTokens,
     ) -> None:
         self._head = head
         self._choices = request.n
-        self._include_usage = include_usage
-        self._progress = progress
-        self._rest: dict[str, Any] = {"usage": None} if include_usage else {}
+        self._options = options
+        self._ids = given.get("return_token_ids", False)
+        self._prompt = prompt
+        self._usage = Usage()
         self._repeated: dict[tuple[int, str], sse.Repeated] = {}
 
     async def parts(self, events: Happenings) -> sse.Parts:
@@ -189,15 +186,20 @@ class _Chunks:
         async with aclosing(events):
             async for _, event in events:
                 tally.add(event)
+                if isinstance(event, Token | ToolCallPart):
+                    self._count(event)
                 if isinstance(event, Token):
-                    if event.text or event.logprobs:
+                    if event.text or event.logprobs or (self._ids and event.ids):
                         yield self._token(event)
                 elif isinstance(event, ToolCallPart):
-                    yield self._chunk(event.index, {"tool_calls": [_call_delta(event)]})
+                    delta = {"tool_calls": [_call_delta(event)]}
+                    yield self._chunk(event.index, delta, ids=event.ids)
                 elif isinstance(event, Started):
+                    self._usage = Usage(event.prompt_tokens, event.cached_tokens)
                     first = {"role": "assistant", "content": ""}
+                    more = answers.notices(event.notices) | self._prompt.fields()
                     for index in range(self._choices):
-                        yield self._chunk(index, first, **answers.notices(event.notices))
+                        yield self._chunk(index, first, **more)
                 elif isinstance(event, Progress):
                     yield self._prefill(event)
                 elif isinstance(event, ChoiceFinished):
@@ -205,11 +207,23 @@ class _Chunks:
                     if len(ended) < self._choices:
                         yield self._end(event)
                 elif isinstance(event, Finished):
+                    self._usage = event.usage
                     yield self._end(ended[-1], **answers.notices(event.notices))
-                    if self._include_usage:
+                    if self._options.include_usage:
                         usage = answers.usage_and_timings(tally) | answers.notices(tally.notices)
                         yield sse.event(self._head.body(choices=[], **usage))
         yield sse.DONE
+
+    def _count(self, event: Token | ToolCallPart) -> None:
+        if self._options.running_usage:
+            count = self._usage.completion_tokens + len(event.ids)
+            self._usage = replace(self._usage, completion_tokens=count)
+
+    def _rest(self) -> dict[str, Any]:
+        """What every chunk has besides its choice."""
+        if self._options.running_usage:
+            return {"usage": answers.openai_usage(self._usage)}
+        return {"usage": None} if self._options.include_usage else {}
 
     def _chunk(
         self,
@@ -217,36 +231,45 @@ class _Chunks:
         delta: dict[str, Any],
         reason: str | None = None,
         logprobs: Any = None,
+        ids: Sequence[int] = (),
         **more: Any,
     ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        return sse.event(self._head.body(choices=[choice], **self._rest, **more))
+        if self._ids:
+            choice["token_ids"] = list(ids)
+        return sse.event(self._head.body(choices=[choice], **self._rest(), **more))
 
     def _end(self, event: ChoiceFinished, **more: Any) -> bytes:
-        """The last chunk of a choice; that of the last one says what was noticed meanwhile."""
+        """The last chunk of a choice; that of the last one has the late notices."""
         return self._chunk(event.index, {}, event.reason, **more)
 
     def _text_chunk(self, index: int, channel: str) -> dict[str, Any]:
         """The chunk of a piece of text, without the text."""
-        hole = sse.Repeated.HOLE
-        delta = answers.reasoning(hole) if channel == "reasoning" else {"content": hole}
+        delta = _text_delta(sse.Repeated.HOLE, channel)
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        return self._head.body(choices=[choice], **self._rest)
+        return self._head.body(choices=[choice], **self._rest())
 
     def _token(self, event: Token) -> bytes:
+        logprobs = None
         if event.logprobs and event.channel == "content":
             logprobs = answers.chat_logprobs(event.logprobs)
-            return self._chunk(event.index, {"content": event.text}, logprobs=logprobs)
+        if logprobs or self._ids or self._options.running_usage:
+            delta = _text_delta(event.text, event.channel)
+            return self._chunk(event.index, delta, logprobs=logprobs, ids=event.ids)
         key = (event.index, event.channel)
         if key not in self._repeated:
             self._repeated[key] = sse.Repeated(self._text_chunk(*key))
         return self._repeated[key].event(event.text)
 
     def _prefill(self, event: Progress) -> bytes:
-        if not self._progress:
+        if not self._options.progress:
             return sse.comment(f"prefill {event.done}/{event.total}")
         progress = {"processed": event.done, "total": event.total}
-        return sse.event(self._head.body(choices=[], prompt_progress=progress, **self._rest))
+        return sse.event(self._head.body(choices=[], prompt_progress=progress, **self._rest()))
+
+
+def _text_delta(text: str, channel: str) -> dict[str, Any]:
+    return answers.reasoning(text) if channel == "reasoning" else {"content": text}
 
 
 def _call_delta(part: ToolCallPart) -> dict[str, Any]:

@@ -7,16 +7,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.server import answers, sse
+from hearth.app.server import answers, prompt_tokens, sse
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import Choice, Happenings, Tally
 from hearth.app.server.leaving import all_of
-from hearth.app.server.requests import build, constraint_of, stream_options
+from hearth.app.server.prompt_tokens import PromptTokens
+from hearth.app.server.requests import StreamOptions, build, constraint_of, stream_options
 from hearth.app.server.tables.completions import COMPLETIONS
 from hearth.backends.contract import (
     Backend,
@@ -34,7 +36,7 @@ from hearth.backends.errors import ConflictingParameters
 DEFAULT_MAX_TOKENS: Final = 16
 """OpenAI's, for where neither the request nor the settings say how long the text may become."""
 _KIND: Final = "text_completion"
-_NAMES: Final = {"text": "prompt", "token_ids": "prompt", "constraint": "response_format"}
+_NAMES: Final = {"text": "prompt", "token_ids": "prompt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,10 @@ class _Asked:
     wanted: int
     """Choices of a prompt that are given; more may be made."""
     logprobs: bool
-    progress: bool = False
+    options: StreamOptions
+    ids: bool
+    """Token ids are given too."""
+    prompts: list[PromptTokens]
 
     @property
     def each(self) -> int:
@@ -72,31 +77,41 @@ async def create_completion(http: HttpRequest) -> Response:
     exchange = await Exchange.open(http, COMPLETIONS, _NAMES)
     given = exchange.given
     options = stream_options(given)
+    prompt_tokens.check(given)
     _check(given)
-    with exchange.in_their_words():
+    with exchange.translate_param_names():
         requests = _requests(exchange)
     backend = await exchange.backend()
     echoes = [_Echo() for _ in requests]
     if given.get("echo"):
         top = given.get("logprobs")
         echoes = await exchange.attend(_echoes(backend, requests, top, exchange.at_once))
-    logprobs = given.get("logprobs") is not None
+    prompts = [PromptTokens() for _ in requests]
+    if prompt_tokens.wanted(given):
+        read = partial(prompt_tokens.read, backend, given=given)
+        prompts = await exchange.attend(all_of(read, requests, exchange.at_once))
     asked = _Asked(
-        requests, echoes, given.get("n", 1), logprobs, given.get("return_progress", False)
+        requests,
+        echoes,
+        given.get("n", 1),
+        given.get("logprobs") is not None,
+        options,
+        given.get("return_token_ids", False),
+        prompts,
     )
     head = answers.Head(_KIND, "cmpl", exchange.model)
     if given.get("max_tokens") == 0:
         return JSONResponse(await exchange.attend(_prompts_alone(head, asked, exchange)))
     events = await exchange.events(requests)
     if options.stream:
-        return await exchange.stream(_chunks(head, asked, events, options.include_usage))
+        return await exchange.stream(_chunks(head, asked, events))
     choices = [Choice() for _ in range(len(requests) * asked.each)]
     tally = await exchange.collect(events, choices, asked.each)
     return JSONResponse(_whole(head, asked, choices, tally))
 
 
 def _check(given: dict[str, Any]) -> None:
-    """Raises `ConflictingParameters` where two fields cannot stand together."""
+    """Raises `ConflictingParameters` where two fields exclude each other."""
     streamed = given.get("stream", False)
     n = given.get("n", 1)
     if given.get("best_of", n) < n:
@@ -111,19 +126,17 @@ def _check(given: dict[str, Any]) -> None:
         raise ConflictingParameters(
             "max_tokens", "max_tokens is 0: there is nothing to stream.", "Leave stream out."
         )
-    if given.get("return_progress") and not streamed:
-        raise ConflictingParameters(
-            "return_progress", "return_progress without stream.", "Set stream to true as well."
-        )
     if "suffix" in given and given.get("echo"):
         raise ConflictingParameters(
-            "echo", "echo together with suffix: the answer lies between.", "Leave echo out."
+            "echo",
+            "echo and suffix exclude each other: the answer is between prompt and suffix.",
+            "Leave echo out.",
         )
 
 
 def _requests(exchange: Exchange) -> list[Request]:
     given, use = exchange.given, exchange.chosen.use
-    if use.max_tokens is None:
+    if use.max_tokens is None:  # A max_tokens of -1 in `given` is None too, and no limit.
         use = replace(use, max_tokens=DEFAULT_MAX_TOKENS)
     made = max(given.get("best_of", 1), given.get("n", 1))
     logprobs = given.get("logprobs")
@@ -132,7 +145,7 @@ def _requests(exchange: Exchange) -> list[Request]:
     limits = {"n": made}
     if given.get("max_tokens") == 0:
         limits["max_tokens"] = 1  # Never run: the prompt alone is wanted.
-    constraint = constraint_of(given.get("response_format"))
+    constraint, exchange.names["constraint"] = constraint_of(given)
     return [
         build(
             given,
@@ -198,11 +211,11 @@ def _whole(
     head: answers.Head, asked: _Asked, choices: list[Choice], tally: Tally
 ) -> dict[str, Any]:
     found = []
-    for position, echo in enumerate(asked.echoes):
+    for position, (echo, prompt) in enumerate(zip(asked.echoes, asked.prompts, strict=True)):
         made = choices[position * asked.each : (position + 1) * asked.each]
         if len(made) > asked.wanted:
             made = sorted(made, key=_mean_logprob, reverse=True)[: asked.wanted]
-        found += [(echo, choice) for choice in made]
+        found += [(echo, choice, prompt) for choice in made]
     return head.body(
         choices=[
             {
@@ -210,8 +223,10 @@ def _whole(
                 "text": echo.text + choice.text,
                 "logprobs": _logprobs(echo, choice) if asked.logprobs else None,
                 "finish_reason": choice.reason,
+                **({"token_ids": choice.ids} if asked.ids else {}),
+                **prompt.fields(),
             }
-            for index, (echo, choice) in enumerate(found)
+            for index, (echo, choice, prompt) in enumerate(found)
         ],
         **answers.usage_and_timings(tally),
         **answers.notices(tally.notices),
@@ -235,53 +250,74 @@ def _logprobs(echo: _Echo, choice: Choice) -> dict[str, Any]:
     return found
 
 
-async def _chunks(
-    head: answers.Head, asked: _Asked, events: Happenings, include_usage: bool
-) -> sse.Parts:
-    """The beginning of every choice, its text as it comes, its end; then the usage, if wanted. The
-    last end of a prompt's choices says what was noticed meanwhile.
+async def _chunks(head: answers.Head, asked: _Asked, events: Happenings) -> sse.Parts:
+    """The beginning of every choice, its text as it is generated, its end; then the usage, if
+    wanted. The last end of a prompt's choices has the late notices.
     """
     tally = Tally()
     ended: defaultdict[int, list[ChoiceFinished]] = defaultdict(list)
     offsets = [0] * (len(asked.requests) * asked.each)
-    rest: dict[str, Any] = {"usage": None} if include_usage else {}
+    running = [Usage() for _ in asked.requests]
 
-    def chunk(index: int, text: str, reason: str | None, logprobs: Any, **more: Any) -> bytes:
+    def rest(position: int) -> dict[str, Any]:
+        if asked.options.running_usage:
+            return {"usage": answers.openai_usage(running[position])}
+        return {"usage": None} if asked.options.include_usage else {}
+
+    def chunk(
+        index: int,
+        text: str,
+        reason: str | None,
+        logprobs: Any,
+        ids: Sequence[int] = (),
+        prompt: PromptTokens | None = None,
+        **more: Any,
+    ) -> bytes:
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
-        return sse.event(head.body(choices=[choice], **rest, **more))
+        if asked.ids:
+            choice["token_ids"] = list(ids)
+        if prompt is not None:
+            choice |= prompt.fields()
+        return sse.event(head.body(choices=[choice], **rest(index // asked.each), **more))
 
     async with aclosing(events):
         async for position, event in events:
             tally.add(event)
             first = position * asked.each
             if isinstance(event, Started):
+                running[position] = Usage(event.prompt_tokens, event.cached_tokens)
                 echo = asked.echoes[position]
                 logprobs = _logprobs(echo, Choice()) if echo.tokens else None
+                prompt, more = asked.prompts[position], answers.notices(event.notices)
                 for index in range(first, first + asked.each):
                     offsets[index] = len(echo.text)
-                    said = answers.notices(event.notices)
-                    yield chunk(index, echo.text, None, logprobs, **said)
+                    yield chunk(index, echo.text, None, logprobs, prompt=prompt, **more)
             elif isinstance(event, Progress):
-                if asked.progress:
+                if asked.options.progress:
                     progress = {"processed": event.done, "total": event.total}
-                    yield sse.event(head.body(choices=[], prompt_progress=progress, **rest))
+                    yield sse.event(
+                        head.body(choices=[], prompt_progress=progress, **rest(position))
+                    )
                 else:
                     yield sse.comment(f"prefill {event.done}/{event.total}")
             elif isinstance(event, Token):
                 index, logprobs = first + event.index, None
+                count = running[position].completion_tokens + len(event.ids)
+                running[position] = replace(running[position], completion_tokens=count)
                 if event.logprobs:
                     logprobs = answers.text_logprobs(event.logprobs, offsets[index])
                     offsets[index] += sum(len(token.text) for token in event.logprobs)
-                if event.text or logprobs:
-                    yield chunk(index, event.text, None, logprobs)
+                if event.text or logprobs or (asked.ids and event.ids):
+                    yield chunk(index, event.text, None, logprobs, event.ids)
             elif isinstance(event, ChoiceFinished):
                 ended[position].append(event)
                 if len(ended[position]) < asked.each:
                     yield chunk(first + event.index, "", event.reason, None)
             elif isinstance(event, Finished):
-                last, said = ended[position][-1], answers.notices(event.notices)
-                yield chunk(first + last.index, "", last.reason, None, **said)
-    if include_usage:
+                running[position] = event.usage
+                last, more = ended[position][-1], answers.notices(event.notices)
+                yield chunk(first + last.index, "", last.reason, None, **more)
+    if asked.options.include_usage:
         usage = answers.usage_and_timings(tally) | answers.notices(tally.notices)
         yield sse.event(head.body(choices=[], **usage))
     yield sse.DONE

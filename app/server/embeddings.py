@@ -8,7 +8,7 @@ from math import sqrt
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.tables.embeddings import EMBEDDINGS, RERANK
@@ -36,7 +36,7 @@ async def create_embedding(http: HttpRequest) -> Response:
         vectors = [shortened(vector, given["dimensions"]) for vector in vectors]
     coded = given.get("encoding_format") == "base64"
     usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
-    return JSONResponse(
+    return exchange.answer(
         {
             "object": "list",
             "data": [
@@ -91,6 +91,6 @@ async def rerank(http: HttpRequest) -> Response:
             result["document"] = {"text": texts[index]}
         results.append(result)
     usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
-    return JSONResponse(
+    return exchange.answer(
         {"object": "list", "model": exchange.model, "results": results, "usage": usage}
     )

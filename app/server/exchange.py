@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from hearth.app.chosen import Chosen
 from hearth.app.server import sse
+from hearth.app.server.answers import notices
 from hearth.app.server.body import read_object
 from hearth.app.server.generation import (
     Choice,
@@ -24,6 +25,7 @@ from hearth.app.server.generation import (
 )
 from hearth.app.server.leaving import until_gone
 from hearth.app.server.parameters import Table
+from hearth.app.server.reading import Reading
 from hearth.app.server.requests import renamed, renaming, session_of, with_keep_alive
 from hearth.app.server.services import Services, services_of
 from hearth.backends.contract import Backend, Embeddings, Ranks, Request, Usage
@@ -33,6 +35,21 @@ T = TypeVar("T")
 P = TypeVar("P", Embeddings, Ranks)
 
 
+async def read_body(http: HttpRequest, table: Table) -> tuple[dict[str, Any], Reading]:
+    """The honoured fields of the body of `http`, and what else reading it found: its notices go
+    into the headers of the answer and, once each, into the log.
+
+    Raises:
+        InvalidParameter: the body does not fit `table`.
+    """
+    services = services_of(http)
+    reading = Reading(services.strict)
+    given = table.read(await read_object(http), "", reading)
+    http.state.notices = list(reading.notices)
+    services.ignored.log(http.scope["path"], reading.ignored)
+    return given, reading
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """What was asked, and of which model.
@@ -40,6 +57,7 @@ class Exchange:
     Attributes:
         given: the fields of the body that are honoured, as the table read them.
         names: from the contract's names of parameters to the client's, for errors.
+        notices: what the client should know of its request.
     """
 
     http: HttpRequest
@@ -47,6 +65,7 @@ class Exchange:
     given: dict[str, Any]
     chosen: Chosen
     names: dict[str, str]
+    notices: tuple[str, ...]
 
     @classmethod
     async def open(
@@ -59,13 +78,15 @@ class Exchange:
         """Read the body of `http` and find its model, whose name may end in `suffix`.
 
         Raises:
-            InvalidParameter: the body is not as `table` has it.
-            ModelNotFound: no model is called so.
+            InvalidParameter: the body does not fit `table`.
+            ModelNotFound: there is no model of that name.
         """
         services = services_of(http)
-        given = table.read(await read_object(http))
-        chosen = with_keep_alive(services.catalog.find(given["model"].removesuffix(suffix)), given)
-        return cls(http, services, given, chosen, {"session": "user", **(names or {})})
+        given, reading = await read_body(http, table)
+        name = given.get("model", "").removesuffix(suffix) or services.catalog.default.name
+        chosen = with_keep_alive(services.catalog.find(name), given)
+        translated = {"session": "user", **(names or {}), **reading.sent_as}
+        return cls(http, services, given, chosen, translated, reading.notices)
 
     @property
     def model(self) -> str:
@@ -78,8 +99,8 @@ class Exchange:
         return session_of(self.given, self.http)
 
     @contextmanager
-    def in_their_words(self) -> Iterator[None]:
-        """Errors that name a parameter of the contract's name the client's."""
+    def translate_param_names(self) -> Iterator[None]:
+        """Errors about a parameter of the contract name the client's parameter."""
         try:
             yield
         except InvalidParameter as error:
@@ -99,8 +120,12 @@ class Exchange:
         runs with all their choices.
         """
         at_once = at_once or max(1, self.at_once // requests[0].n)
-        events = happenings(await self.backend(), requests, at_once, self._begin)
+        events = happenings(await self.backend(), requests, at_once, self._begin, self.notices)
         return renaming(events, self.names)
+
+    def answer(self, body: dict[str, Any]) -> Response:
+        """The response of a request that has no events."""
+        return JSONResponse({**body, **notices(self.notices)})
 
     def _begin(self) -> Recorder:
         recorder = self.services.metrics.begin(self.http.scope["path"], self.model)
@@ -117,14 +142,16 @@ class Exchange:
 
     async def collect(self, events: Happenings, choices: Sequence[Choice], each: int) -> Tally:
         """Fill `choices` to the end, unless the client leaves; see `generation.collect`."""
-        return await self.attend(collect(events, choices, each))
+        tally = await self.attend(collect(events, choices, each))
+        self.http.state.notices = list(tally.notices)
+        return tally
 
     async def attend(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which ends when the client leaves. Raises `ClientGone`."""
-        with self.in_their_words():
+        with self.translate_param_names():
             return await until_gone(self.http.receive, work)
 
     async def stream(self, parts: sse.Parts, dialect: sse.Dialect = sse.OPENAI) -> Response:
         """The response that streams `parts`; see `sse.respond`."""
-        with self.in_their_words():
+        with self.translate_param_names():
             return await sse.respond(self.http, parts, self.services, dialect)

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.server import sse
+from hearth.app.server import answers, sse
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import Choice, Happenings, Tally
 from hearth.app.server.requests import build
@@ -65,6 +65,7 @@ async def generate_batch(http: HttpRequest) -> Response:
             "total_latency_ms": 1000 * total_s,
             "throughput_tokens_per_sec": tokens / total_s,
             "optimization_used": _optimization(exchange),
+            **answers.notices(tally.notices),
         }
     )
 
@@ -76,7 +77,7 @@ def _optimization(exchange: Exchange) -> str:
 def _requests(exchange: Exchange, prompts: Sequence[str]) -> list[Request]:
     reuse = _optimization(exchange) == "full"
     given = {**exchange.given, "cache_prompt": reuse}
-    with exchange.in_their_words():
+    with exchange.translate_param_names():
         return [
             build(given, exchange.chosen.use, exchange.session, None, text=prompt)
             for prompt in prompts
@@ -92,6 +93,7 @@ def _result(tally: Tally, reason: str, optimization: str, began: float) -> dict[
         "cached_tokens": tally.usage.cached_tokens,
         "latency_ms": 1000 * took_s,
         "optimization_used": optimization,
+        **answers.notices(tally.notices),
     }
 
 

@@ -1,11 +1,11 @@
-"""The events of requests, made even for all answers, and collected where nobody streams."""
+"""The events of requests, in one form for all answers, and collected where there is no stream."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, cast
 
 from hearth.app.server.errors import Interrupted
@@ -91,12 +91,17 @@ async def generate(
 
 
 async def happenings(
-    backend: Backend, requests: Sequence[Request], at_once: int, begin: Callable[[], Recorder]
+    backend: Backend,
+    requests: Sequence[Request],
+    at_once: int,
+    begin: Callable[[], Recorder],
+    notices: tuple[str, ...] = (),
 ) -> Happenings:
     """(position of the request, event) of all `requests`, `at_once` of them at the same time.
 
     Args:
         begin: begins to measure them, as one.
+        notices: go before those of each `Started`.
 
     Raises:
         HearthError: what the first one that fails raises; the others are cancelled.
@@ -114,6 +119,8 @@ async def happenings(
                     left -= 1
                     if not left:
                         recorder.end(200)
+                elif notices and isinstance(event, Started):
+                    event = replace(event, notices=(*notices, *event.notices))
                 yield position, event
 
 
@@ -159,6 +166,8 @@ class Choice:
     thoughts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    """Of all its tokens."""
     reason: FinishReason = "stop"
     stop: str | None = None
 
@@ -176,7 +185,9 @@ class Choice:
         """Take in what `event` says of this choice."""
         if isinstance(event, ChoiceFinished):
             self.reason, self.stop = event.reason, event.stop
-        elif isinstance(event, ToolCallPart):
+            return
+        self.ids += event.ids
+        if isinstance(event, ToolCallPart):
             if event.position == len(self.calls):
                 self.calls.append(ToolCall(event.id, event.name, event.arguments))
             else:

@@ -30,13 +30,40 @@ def read_messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
     Raises:
         ConflictingParameters: a message has two texts of reasoning.
     """
-    messages = tuple(_message(item, f"messages[{index}]") for index, item in enumerate(items))
+    messages = tuple(_message(item, index) for index, item in enumerate(items))
     if system and all(message.role != "system" for message in messages):
         messages = (Message("system", system), *messages)
     return messages
 
 
-def _message(item: Json, place: str) -> Message:
+def continues_last(given: Json, messages: Sequence[Message]) -> bool:
+    """Does the answer go on from the end of the last message? By default where that is the
+    assistant's and has no calls.
+
+    Raises:
+        ConflictingParameters: it is to go on from another message, or to begin with a new one too.
+    """
+    last = messages[-1]
+    possible = last.role == "assistant" and not last.tool_calls
+    begins = given.get("add_generation_prompt", False)
+    wanted = bool(given.get("continue_final_message", possible and not begins))
+    if wanted and begins:
+        raise ConflictingParameters(
+            "add_generation_prompt",
+            "continue_final_message and add_generation_prompt exclude each other.",
+            "Send one of them.",
+        )
+    if wanted and not possible:
+        raise ConflictingParameters(
+            "continue_final_message",
+            "continue_final_message needs a last message of the assistant without tool calls.",
+            "End with the beginning of an answer, or leave it out.",
+        )
+    return wanted
+
+
+def _message(item: Json, index: int) -> Message:
+    place = f"messages[{index}]"
     role: Role = "system" if item["role"] == "developer" else item["role"]
     thoughts = {item[key] for key in ("reasoning_content", "reasoning") if item.get(key)}
     if len(thoughts) > 1:
@@ -50,8 +77,12 @@ def _message(item: Json, place: str) -> Message:
         text_of(item.get("content")) + item.get("refusal", ""),
         reasoning="".join(thoughts),
         tool_calls=tuple(
-            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
-            for call in item.get("tool_calls", ())
+            ToolCall(
+                call.get("id") or f"call_{index}_{position}",
+                call["function"]["name"],
+                call["function"]["arguments"],
+            )
+            for position, call in enumerate(item.get("tool_calls", ()))
         ),
         tool_call_id=item.get("tool_call_id", ""),
         name=item.get("name", ""),
@@ -102,11 +133,11 @@ def _tool(item: Json) -> Tool:
 def _check_known(name: str, tools: Sequence[Tool], place: str) -> None:
     if all(tool.name != name for tool in tools):
         raise ConflictingParameters(
-            place, f'{place} is "{name}", which is none of the tools.', "Name one of tools."
+            place, f'{place} is "{name}", which is not in tools.', "Name one of tools."
         )
 
 
 def _no_tools() -> ConflictingParameters:
     return ConflictingParameters(
-        "tool_choice", "tool_choice asks for a tool, and there are none.", "Send tools as well."
+        "tool_choice", "tool_choice requires a tool, and tools is empty.", "Send tools too."
     )

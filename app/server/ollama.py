@@ -75,7 +75,7 @@ def _response(choice: Choice) -> Json:
 async def _answer(
     exchange: Exchange, read: Callable[[Exchange], Request], shape: Shape
 ) -> Response:
-    with exchange.in_their_words():
+    with exchange.translate_param_names():
         request = read(exchange)
     await _check_context(exchange)
     if exchange.given.get("options", {}).get("num_predict") == 0:

@@ -1,22 +1,37 @@
-"""The one parameter table: every field of every body, and what is done with it.
+"""The request tables: every field that a body may have, and what is done with it.
 
-A field is honoured, accepted without an effect, or refused by name; one that stands in no table is
-refused as well, so that nothing is ignored in silence. The tables (`app.server.tables`) drive what
-is accepted, `/openapi.json`, `/v1/capabilities` and `docs/api.md`. Ranges of numbers come from
-`backends.engine.validate`, where flags, settings and forms get theirs.
+A field is in one of three classes:
+
+- *honoured*: it does what it says; its type and range are checked;
+- *refused*: ignoring it would give the client something other than it asked for, so the answer is a
+  400 that names it;
+- *without effect*: hints, telemetry and tuning of other servers. Any value is accepted, and the
+  notices of the answer name the field. Fields that are in no table are in this class too, unless
+  they look like a misspelt honoured one.
+
+The tables (`app.server.tables`) drive what is accepted, `/openapi.json`, `/v1/capabilities` and
+`docs/api.md`. Ranges of numbers come from `backends.engine.fields`, like those of flags, settings
+and forms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
-from hearth.app.nearest import did_you_mean
-from hearth.app.server.schema import Json, Schema
-from hearth.backends.errors import InvalidParameter, UnsupportedParameter
+from hearth.app.nearest import one_edit_apart
+from hearth.app.server.reading import Reading
+from hearth.app.server.schema import DROPPED, Json, Schema
+from hearth.backends.errors import (
+    ConflictingParameters,
+    InvalidParameter,
+    UnsupportedParameter,
+)
 
 Treatment = Literal["honoured", "without effect", "refused"]
+SHORTEST_MISSPELT: Final = 6
+"""Unknown names shorter than this are never taken for a misspelt one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +40,12 @@ class Parameter:
 
     Attributes:
         name: as clients write it.
-        schema: its values; of a refused one: those that ask for nothing, and so are accepted.
-        help: what it does, or why it is without effect or refused; one line.
+        schema: of an honoured field: its values. Of another one: the values that ask for nothing,
+            which are accepted without a notice; None: there are none but null.
+        help: what it does, or why it has no effect or is refused; one line.
         default: what holds where it is absent, in words; empty: nothing does.
         required: it must be there. Otherwise null is the same as absent, as OpenAI has it.
+        aliases: further names of the field, which other servers use.
     """
 
     name: str
@@ -37,36 +54,55 @@ class Parameter:
     treatment: Treatment = "honoured"
     default: str = ""
     required: bool = False
+    aliases: tuple[str, ...] = ()
 
     def json(self) -> Json:
         """Its JSON schema with the description."""
-        found: Json = {"type": "null"}
-        if self.schema is not None:
+        found: Json = {}
+        if self.treatment == "refused":
+            found = {"type": "null"}
+        if self.schema is not None and self.treatment != "without effect":
             found = self.schema.json()
             if not self.required:
                 found = {"anyOf": [found, {"type": "null"}]}
-        said = (
-            f"{self.help}." if self.treatment == "honoured" else f"{self.treatment}: {self.help}."
-        )
+        text = f"{self.help}."
+        if self.treatment != "honoured":
+            text = f"{self.treatment}: {text}"
         if self.default:
-            said += f" Default: {self.default}."
-        return {**found, "description": said[0].upper() + said[1:]}
+            text += f" Default: {self.default}."
+        return {**found, "description": text[0].upper() + text[1:]}
+
+    def is_neutral(self, value: Any) -> bool:
+        """Does `value` ask for nothing? Of fields that are not honoured."""
+        if self.schema is None:
+            return False
+        try:
+            self.schema.read(value, self.name, Reading(strict=True))
+        except InvalidParameter:
+            return False
+        return True
 
 
 def honoured(
-    name: str, schema: Schema, help_: str, default: str = "", *, required: bool = False
+    name: str,
+    schema: Schema,
+    help_: str,
+    default: str = "",
+    *,
+    required: bool = False,
+    aliases: tuple[str, ...] = (),
 ) -> Parameter:
     """A field that does what it says."""
-    return Parameter(name, schema, help_, default=default, required=required)
+    return Parameter(name, schema, help_, default=default, required=required, aliases=aliases)
 
 
-def without_effect(name: str, schema: Schema, why: str) -> Parameter:
-    """A field that changes no answer of a server on one machine, and is documented so."""
-    return Parameter(name, schema, why, "without effect")
+def without_effect(name: str, why: str, neutral: Schema | None = None) -> Parameter:
+    """A field that is accepted with any value; `neutral` values cause no notice."""
+    return Parameter(name, neutral, why, "without effect")
 
 
 def refused(name: str, why: str, neutral: Schema | None = None) -> Parameter:
-    """A field that cannot be honoured; `neutral` values ask for nothing."""
+    """A field that must not be ignored and cannot be honoured; `neutral` values are accepted."""
     return Parameter(name, neutral, why, "refused")
 
 
@@ -76,43 +112,64 @@ class Table(Schema):
 
     Attributes:
         title: its name in the documentation.
-        place: what a body's path begins with; empty for the body itself.
+        check_spelling: an unknown name that is one edit away from that of an honoured field is an
+            error. Always so for the body itself.
     """
 
     title: str
     parameters: tuple[Parameter, ...]
+    check_spelling: bool = False
+    _by_name: dict[str, Parameter] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names = {
+            name: parameter
+            for parameter in self.parameters
+            for name in (parameter.name, *parameter.aliases)
+        }
+        object.__setattr__(self, "_by_name", names)
 
     def __iter__(self) -> Iterator[Parameter]:
         return iter(self.parameters)
 
-    def read(self, value: Any, path: str = "") -> Any:
-        """The fields that are honoured, without those that are null.
+    def read(self, value: Any, path: str = "", reading: Reading | None = None) -> Any:
+        """The fields that are honoured, without those that are null, by the table's names.
 
         Raises:
-            InvalidParameter: a field is unknown, missing, or has a wrong value.
-            UnsupportedParameter: one that is known and cannot be honoured.
+            InvalidParameter: a field is missing, misspelt, or has a wrong value.
+            UnsupportedParameter: one must not be ignored and cannot be honoured.
+            ConflictingParameters: two names of one field, with different values.
         """
         if not isinstance(value, dict):
             raise self.wrong(value, path)
-        known = {parameter.name: parameter for parameter in self.parameters}
+        reading = Reading() if reading is None else reading
         prefix = f"{path}." if path else ""
         given: dict[str, Any] = {}
         for name, item in value.items():
-            parameter = known.get(name)
+            parameter = self._by_name.get(name)
             place = f"{prefix}{name[:100]}"
             if parameter is None:
-                raise InvalidParameter(
-                    place,
-                    f'There is no parameter "{place}" here.{did_you_mean(name[:100], known)}',
-                    "Leave it out.",
-                )
-            if item is None and not parameter.required:
+                self._check_spelling(name, path, place)
+                if item is not None:
+                    reading.ignore(place)
+            elif item is None and not parameter.required:
                 continue
-            read = self._value(parameter, item, place)
-            if parameter.treatment == "honoured":
-                given[name] = read
+            elif parameter.treatment == "honoured":
+                assert parameter.schema is not None
+                read = parameter.schema.read(item, place, reading)
+                self._keep(given, parameter.name, read, place)
+                if name != parameter.name and not path:
+                    reading.sent_as[parameter.name] = name
+            elif parameter.is_neutral(item):
+                continue
+            elif parameter.treatment == "refused":
+                raise UnsupportedParameter(
+                    place, f"{place} is not supported: {parameter.help}.", "Leave it out."
+                )
+            else:
+                reading.ignore(place)
         for parameter in self.parameters:
-            if parameter.required and parameter.name not in value:
+            if parameter.required and parameter.name not in given:
                 place = prefix + parameter.name
                 assert parameter.schema is not None
                 raise InvalidParameter(
@@ -120,23 +177,34 @@ class Table(Schema):
                 )
         return given
 
-    def _value(self, parameter: Parameter, value: Any, place: str) -> Any:
-        if parameter.treatment != "refused":
-            assert parameter.schema is not None
-            return parameter.schema.read(value, place)
-        try:
-            if parameter.schema is not None:
-                return parameter.schema.read(value, place)
-        except InvalidParameter:
-            pass  # Not one of those that ask for nothing.
-        raise UnsupportedParameter(place, f"{place} is refused: {parameter.help}.", "Leave it out.")
+    def _keep(self, given: dict[str, Any], name: str, value: Any, place: str) -> None:
+        if given.get(name, value) != value:
+            raise ConflictingParameters(
+                place, f"{place} and another name of the same parameter differ.", "Send one."
+            )
+        given[name] = value
+
+    def _check_spelling(self, name: str, path: str, place: str) -> None:
+        """Raises `InvalidParameter` where an unknown `name` looks like a misspelt one."""
+        if len(name) < SHORTEST_MISSPELT or (path and not self.check_spelling):
+            return
+        for known, parameter in self._by_name.items():
+            if parameter.treatment == "honoured" and one_edit_apart(name, known):
+                raise InvalidParameter(
+                    place,
+                    f'There is no parameter "{place}". Did you mean {known}?',
+                    "Correct the name, or leave it out.",
+                )
 
     def json(self) -> Json:
         found: Json = {
             "type": "object",
             "title": self.title,
-            "properties": {parameter.name: parameter.json() for parameter in self.parameters},
-            "additionalProperties": False,
+            "properties": {
+                name: parameter.json()
+                for parameter in self.parameters
+                for name in (parameter.name, *parameter.aliases)
+            },
         }
         required = [parameter.name for parameter in self.parameters if parameter.required]
         if required:
@@ -153,18 +221,20 @@ class Tagged(Schema):
     """Objects of several kinds, told apart by one field, such as "type" or "role".
 
     Attributes:
-        key: that field, which stands in every table too.
+        key: that field, which every table has too.
         kinds: the table for each of its values.
         refused: values that are known and cannot be honoured, and why.
         default: the kind of an object without the field, or with null; empty: it must be there.
+        drops: an entry of a list that is of any other kind is left out, with a notice.
     """
 
     key: str
     kinds: dict[str, Table]
     refused: dict[str, str]
     default: str = ""
+    drops: bool = False
 
-    def read(self, value: Any, path: str) -> Any:
+    def read(self, value: Any, path: str, reading: Reading) -> Any:
         if not isinstance(value, dict):
             raise self.wrong(value, path)
         kind = value.get(self.key)
@@ -172,13 +242,23 @@ class Tagged(Schema):
             kind = self.default or None
         place = f"{path}.{self.key}"
         if isinstance(kind, str) and kind in self.refused:
-            raise UnsupportedParameter(place, f'{place} "{kind}" is refused: {self.refused[kind]}.')
-        if not isinstance(kind, str) or kind not in self.kinds:
+            raise UnsupportedParameter(
+                place, f'{place} "{kind}" is not supported: {self.refused[kind]}.'
+            )
+        if not isinstance(kind, str) or (kind not in self.kinds and not self.drops):
             raise InvalidParameter(place, f"{place} must be one of {', '.join(self.kinds)}.")
-        return self.kinds[kind].read(value, path)
+        if kind not in self.kinds:
+            reading.ignore(f"{path} ({kind})")
+            return DROPPED
+        return self.kinds[kind].read(value, path, reading)
 
     def json(self) -> Json:
-        return {"oneOf": [table.json() for table in self.kinds.values()]}
+        kinds = [table.json() for table in self.kinds.values()]
+        if not self.drops:
+            return {"oneOf": kinds}
+        others = {"not": {"enum": sorted(self.kinds)}, "type": "string"}
+        dropped = {"type": "object", "properties": {self.key: others}, "required": [self.key]}
+        return {"oneOf": [*kinds, dropped]}
 
     @property
     def words(self) -> str:

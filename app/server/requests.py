@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
@@ -25,7 +25,11 @@ from hearth.backends.errors import (
 )
 
 _SAMPLING: Final = {field.name for field in fields(SamplingParams)} - {"logprobs"}
-_LIMITS: Final = ("max_tokens", "min_tokens", "ignore_eos", "n", "priority")
+_AS_GIVEN: Final = (
+    *("max_tokens", "min_tokens", "ignore_eos", "n", "priority"),
+    *("skip_special_tokens", "truncate_prompt_tokens", "add_generation_prompt"),
+)
+"""Fields of `Request` that bodies have under the same names."""
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
@@ -35,13 +39,18 @@ class StreamOptions:
 
     stream: bool = False
     include_usage: bool = False
+    """One more chunk has the usage."""
+    running_usage: bool = False
+    """Every chunk has the usage so far."""
+    progress: bool = False
+    """Chunks report how much of the prompt is computed."""
 
 
 def build(
     given: Mapping[str, Any], use: ModelUse, session: str, logprobs: int | None, **asked: Any
 ) -> Request:
     """The request for what is `asked` (`messages`, `text` or `token_ids`, and further fields of
-    `Request`); what `given` does not say is as the model's settings have it.
+    `Request`); what `given` leaves out comes from the model's settings.
 
     Raises:
         InvalidParameter: a value is out of its range, by the contract's name.
@@ -53,11 +62,13 @@ def build(
         sampling["logit_bias"] = {int(key): bias for key, bias in sampling["logit_bias"].items()}
     if "dry_sequence_breakers" in sampling:
         sampling["dry_sequence_breakers"] = tuple(sampling["dry_sequence_breakers"])
-    wanted = {name: given[name] for name in _LIMITS if name in given}
+    wanted = {name: given[name] for name in _AS_GIVEN if name in given}
     wanted.setdefault("max_tokens", use.max_tokens)
     request = Request(
         sampling=replace(use.sampling, **cast(Any, {**sampling, "logprobs": logprobs})),
-        stop=_texts(given["stop"]) if "stop" in given else use.stop,
+        stop=_strings(given["stop"]) if "stop" in given else use.stop,
+        stop_token_ids=tuple(given.get("stop_token_ids", ())),
+        include_stop=given.get("include_stop_str_in_output", False),
         session=session,
         reuse_prefix=given.get("cache_prompt", True),
         **{**wanted, **asked},
@@ -90,7 +101,7 @@ def with_keep_alive(chosen: Chosen, given: Mapping[str, Any]) -> Chosen:
     if chosen.spec.backend == "remote":
         raise UnsupportedParameter(
             "keep_alive",
-            f"keep_alive: {chosen.found.name} is a remote model, which its own server loads.",
+            f"keep_alive has no effect on {chosen.found.name}, which another server loads.",
             "Leave it out.",
         )
     settings = replace(chosen.spec.settings, keep_alive_s=_seconds(value))
@@ -105,14 +116,24 @@ def _seconds(value: float | str) -> float:
 
 
 def stream_options(given: Mapping[str, Any]) -> StreamOptions:
-    """How the answer is to be sent. Raises `ConflictingParameters`: usage of no stream."""
+    """How the answer is to be sent. Raises `ConflictingParameters`: usage or progress without a
+    stream.
+    """
     stream = given.get("stream", False)
-    options = given.get("stream_options")
-    if (options or {}).get("include_usage") and not stream:
-        raise ConflictingParameters(
-            "stream_options", "stream_options without stream.", "Set stream to true as well."
-        )
-    return StreamOptions(stream, (options or {}).get("include_usage", False))
+    options = given.get("stream_options", {})
+    found = StreamOptions(
+        stream,
+        options.get("include_usage", False),
+        options.get("continuous_usage_stats", False),
+        given.get("return_progress", False),
+    )
+    for name, wanted in (
+        ("stream_options", found.include_usage or found.running_usage),
+        ("return_progress", found.progress),
+    ):
+        if wanted and not stream:
+            raise ConflictingParameters(name, f"{name} without stream.", "Set stream to true too.")
+    return found
 
 
 def known_effort(effort: str) -> str:
@@ -120,25 +141,91 @@ def known_effort(effort: str) -> str:
     return HIGHEST_EFFORT if effort == "max" else effort
 
 
-def constraint_of(response_format: Mapping[str, Any] | None) -> Constraint | None:
-    """What `response_format` asks for; None for free text."""
-    match (response_format or {"type": "text"})["type"]:
-        case "json_object":
-            return Constraint("json")
-        case "json_schema":
-            schema = (response_format or {})["json_schema"]["schema"]
-            return Constraint("json_schema", json.dumps(schema))
-        case "regex":
-            return Constraint("regex", (response_format or {})["regex"])
+def constraint_of(given: Mapping[str, Any]) -> tuple[Constraint | None, str]:
+    """What the answer must look like (None: free text), and the field that says so.
+
+    Raises:
+        ConflictingParameters: two fields say it, or one says nothing.
+    """
+    found = dict(_constraints(given))
+    if len(found) > 1:
+        names = " and ".join(found)
+        raise ConflictingParameters(
+            list(found)[1], f"{names} both say what the answer must look like.", "Send one of them."
+        )
+    for place, constraint in found.items():
+        return constraint, place
+    return None, "response_format"
+
+
+def _constraints(given: Mapping[str, Any]) -> Iterator[tuple[str, Constraint]]:
+    wanted = given.get("response_format", {"type": "text"})
+    match wanted["type"]:
+        case "json_object" | "json_schema":
+            yield "response_format", _json(_schema_of(wanted))
         case "choice":
-            return Constraint("choice", json.dumps((response_format or {})["choices"]))
-        case _:
-            return None
+            yield "response_format", Constraint("choice", json.dumps(wanted["choices"]))
+        case "regex" | "grammar" as kind:
+            yield "response_format", Constraint(kind, wanted[kind])
+    outputs = {
+        **{f"structured_outputs.{k}": v for k, v in given.get("structured_outputs", {}).items()},
+        **{name: given[name] for name in _GUIDED if name in given},
+    }
+    for place, value in outputs.items():
+        match _GUIDED.get(place, place.rpartition(".")[2]):
+            case "json":
+                schema = parsed_schema(value, place) if isinstance(value, str) else value
+                yield place, _json(schema)
+            case "json_object":
+                if value:
+                    yield place, Constraint("json")
+            case "choice":
+                yield place, Constraint("choice", json.dumps(value))
+            case "regex" | "grammar" as kind:
+                yield place, Constraint(kind, value)
+
+
+_GUIDED: Final = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "grammar": "grammar",
+    "json_schema": "json",
+}
+"""Top-level fields, and the same fields of `structured_outputs`."""
+
+
+def _schema_of(wanted: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    inner = wanted.get("json_schema", {}).get("schema")
+    schema: Mapping[str, Any] | None = inner if inner is not None else wanted.get("schema")
+    if schema is None and wanted["type"] == "json_schema":
+        raise InvalidParameter(
+            "response_format.json_schema",
+            "response_format.json_schema is missing.",
+            'Send {"name": ..., "schema": ...}.',
+        )
+    return schema
+
+
+def _json(schema: Mapping[str, Any] | None) -> Constraint:
+    return Constraint("json") if schema is None else Constraint("json_schema", json.dumps(schema))
+
+
+def parsed_schema(text: str, place: str) -> Mapping[str, Any]:
+    """The JSON schema that `text` writes. Raises `InvalidParameter`: it is not a JSON object."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidParameter(place, f"{place} is not JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise InvalidParameter(place, f"{place} must be a JSON schema, an object.")
+    return found
 
 
 def renamed(error: InvalidParameter, names: Mapping[str, str]) -> InvalidParameter:
-    """`error` as whoever asked knows the parameter: `names` from our names to theirs, each for
-    itself and for all that lies in it; the longest that fits holds.
+    """`error` with the client's name of the parameter: `names` are from our names to theirs, each
+    for itself and for what is inside it; the longest that fits is used.
     """
     fitting = [
         name for name in names if re.match(rf"{re.escape(name)}(?![A-Za-z0-9_])", error.param)
@@ -155,7 +242,7 @@ def renamed(error: InvalidParameter, names: Mapping[str, str]) -> InvalidParamet
 
 
 async def renaming(events: Happenings, names: Mapping[str, str]) -> Happenings:
-    """`events`, and what they raise as `renamed` has it."""
+    """`events`; errors that they raise are `renamed`."""
     try:
         async with aclosing(events):
             async for event in events:
@@ -164,5 +251,5 @@ async def renaming(events: Happenings, names: Mapping[str, str]) -> Happenings:
         raise renamed(error, names) from error
 
 
-def _texts(value: str | list[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _strings(value: str | list[str]) -> tuple[str, ...]:
+    return ((value,) if value else ()) if isinstance(value, str) else tuple(value)

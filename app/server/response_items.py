@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hearth.app.server.answers import chat_logprobs
+from hearth.app.server.responses_request import Names
 from hearth.backends.contract import Token, ToolCallPart
 
 Json = dict[str, Any]
@@ -15,13 +16,17 @@ Named = Iterator[tuple[str, Json]]
 
 
 class Items:
-    """The items of one response, and the events that tell how they come to be.
+    """The items of one response, and the events that report them.
+
+    Args:
+        names: how the client calls its functions.
 
     Attributes:
         done: the items that are complete.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names) -> None:
+        self._names = names
         self.done: list[Json] = []
         self._open: Json | None = None
         self._pieces: list[str] = []
@@ -47,7 +52,8 @@ class Items:
     def call(self, event: ToolCallPart) -> Named:
         """A piece of a call."""
         if event.name:
-            fields = {"call_id": event.id, "name": event.name, "arguments": ""}
+            named = self._names.of_client(event.name)
+            fields = {"call_id": event.id, **named, "arguments": ""}
             yield from self._begin("function_call", "fc", fields)
         if event.arguments:
             self._pieces.append(event.arguments)

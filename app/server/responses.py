@@ -13,12 +13,12 @@ from typing import Any, Final
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.server import sse
+from hearth.app.server import answers, sse
 from hearth.app.server.errors import as_hearth_error, error_body
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import Happenings
 from hearth.app.server.response_items import Items
-from hearth.app.server.responses_request import NAMES, read_request
+from hearth.app.server.responses_request import NAMES, Names, read_request
 from hearth.app.server.tables.responses import CREATE_RESPONSE
 from hearth.backends.contract import (
     ChoiceFinished,
@@ -42,9 +42,9 @@ async def create_response(http: HttpRequest) -> Response:
         HearthError: the request is refused, or fails before its first event.
     """
     exchange = await Exchange.open(http, CREATE_RESPONSE, NAMES)
-    with exchange.in_their_words():
-        request = read_request(exchange)
-    answer = _Answer(_frame(exchange, request))
+    with exchange.translate_param_names():
+        request, names = read_request(exchange)
+    answer = _Answer(_frame(exchange, request, names), Items(names))
     events = await exchange.events([request])
     if exchange.given.get("stream", False):
         dialect = sse.Dialect(answer.failure)
@@ -53,8 +53,8 @@ async def create_response(http: HttpRequest) -> Response:
     return JSONResponse(answer.response())
 
 
-def _frame(exchange: Exchange, request: Request) -> Json:
-    """What a response says of its request."""
+def _frame(exchange: Exchange, request: Request, names: Names) -> Json:
+    """What a response repeats of its request."""
     given = exchange.given
     wanted = given.get("text", {}).get("format", {"type": "text"})
     return {
@@ -76,7 +76,7 @@ def _frame(exchange: Exchange, request: Request) -> Json:
         "tools": [
             {
                 "type": "function",
-                "name": tool.name,
+                **names.of_client(tool.name),
                 "description": tool.description,
                 "parameters": tool.parameters,
                 "strict": tool.strict,
@@ -95,12 +95,13 @@ _INCOMPLETE: Final = {"reason": "max_output_tokens"}
 
 @dataclass(slots=True)
 class _Answer:
-    """One response as it comes to be; whole ones and streams are made by the same steps."""
+    """One response while it is generated; whole ones and streams are made by the same steps."""
 
     frame: Json
-    items: Items = field(default_factory=Items)
+    items: Items
     status: str = "in_progress"
     usage: Usage | None = None
+    notices: dict[str, None] = field(default_factory=dict)
     error: Json | None = None
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -115,6 +116,7 @@ class _Answer:
             "incomplete_details": _INCOMPLETE if self.status == "incomplete" else None,
             "output": self.items.done if done else [],
             "usage": None if self.usage is None else _usage(self.usage),
+            **answers.notices(self.notices),
         }
 
     async def complete(self, events: Happenings) -> None:
@@ -152,6 +154,7 @@ class _Answer:
         elif isinstance(event, ToolCallPart):
             yield from self.items.call(event)
         elif isinstance(event, Started):
+            self.notices.update(dict.fromkeys(event.notices))
             yield "response.created", {"response": self.response()}
             yield "response.in_progress", {"response": self.response()}
         elif isinstance(event, ChoiceFinished):
@@ -159,6 +162,7 @@ class _Answer:
             yield from self.items.close(self.status)
         elif isinstance(event, Finished):
             self.usage = event.usage
+            self.notices.update(dict.fromkeys(event.notices))
             yield f"response.{self.status}", {"response": self.response()}
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from hearth.app.server.exchange import Exchange
@@ -26,8 +27,34 @@ NAMES: Final = {
 """From the contract's names to those of `/v1/responses`."""
 
 
-def read_request(exchange: Exchange) -> Request:
-    """What is asked.
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The functions of a request by the names that the model knows: that of a function in a
+    namespace is its own where that is unambiguous, else it begins with the namespace.
+
+    Attributes:
+        given: (namespace, name) by the model's name, of the functions in namespaces.
+    """
+
+    given: Mapping[str, tuple[str, str]]
+
+    def of_model(self, namespace: str, name: str) -> str:
+        """The model's name of a function that the client calls `name` in `namespace`."""
+        for ours, theirs in self.given.items():
+            if theirs == (namespace, name):
+                return ours
+        return name
+
+    def of_client(self, name: str) -> Json:
+        """The `name` and, if it has one, the `namespace` of a call."""
+        if name not in self.given:
+            return {"name": name}
+        namespace, theirs = self.given[name]
+        return {"name": theirs, "namespace": namespace}
+
+
+def read_request(exchange: Exchange) -> tuple[Request, Names]:
+    """What is asked, and how the functions are called in the answer.
 
     Raises:
         InvalidParameter: by the contract's name of a parameter.
@@ -38,14 +65,15 @@ def read_request(exchange: Exchange) -> Request:
     fields = dict(given)
     if "max_output_tokens" in given:
         fields["max_tokens"] = given["max_output_tokens"]
-    toolbox = _toolbox(given)
+    tools, names = _unpacked(given.get("tools", ()))
+    toolbox = _toolbox(given, tools)
     effort = given.get("reasoning", {}).get("effort")
-    return build(
+    request = build(
         fields,
         use,
         exchange.session,
         _logprobs(given),
-        messages=_messages(given, use.system),
+        messages=_messages(given, use.system, names),
         tools=toolbox.tools,
         tool_choice=toolbox.tool_choice,
         forced_tool=toolbox.forced_tool,
@@ -53,12 +81,13 @@ def read_request(exchange: Exchange) -> Request:
         constraint=_constraint(given.get("text", {}).get("format")),
         template_values={} if effort is None else {"reasoning_effort": known_effort(effort)},
     )
+    return request, names
 
 
 def _logprobs(given: Json) -> int | None:
     if "message.output_text.logprobs" in given.get("include", ()):
         return int(given.get("top_logprobs", 0))
-    if "top_logprobs" in given:
+    if given.get("top_logprobs"):
         raise ConflictingParameters(
             "top_logprobs",
             "top_logprobs, and log probabilities are not asked for.",
@@ -77,9 +106,27 @@ def _constraint(wanted: Json | None) -> Constraint | None:
             return None
 
 
-def _toolbox(given: Json) -> Toolbox:
+def _unpacked(tools: Sequence[Json]) -> tuple[list[Json], Names]:
+    """Every function, also those of namespaces, under the model's names."""
+    of_namespaces = [
+        (space["name"], tool)
+        for space in tools
+        if space["type"] == "namespace"
+        for tool in space["tools"]
+    ]
+    found = [tool for tool in tools if tool["type"] == "function"]
+    uses = Counter(tool["name"] for tool in (*found, *(tool for _, tool in of_namespaces)))
+    given = {}
+    for space, tool in of_namespaces:
+        name = tool["name"] if uses[tool["name"]] == 1 else f"{space}__{tool['name']}"
+        given[name] = (space, tool["name"])
+        found.append({**tool, "name": name})
+    return found, Names(given)
+
+
+def _toolbox(given: Json, tools: Sequence[Json]) -> Toolbox:
     """Functions are flat here and nested at `/v1/chat/completions`."""
-    fields: dict[str, Any] = {"tools": [_nested(tool) for tool in given.get("tools", ())]}
+    fields: dict[str, Any] = {"tools": [_nested(tool) for tool in tools]}
     choice = given.get("tool_choice", "auto")
     if isinstance(choice, dict):
         if choice["type"] == "function":
@@ -95,11 +142,11 @@ def _nested(flat: Json) -> dict[str, Any]:
     return {"type": "function", "function": rest}
 
 
-def _messages(given: Json, default_system: str) -> tuple[Message, ...]:
+def _messages(given: Json, default_system: str, names: Names) -> tuple[Message, ...]:
     items = given["input"]
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
-    messages = _turns(items)
+    messages = _turns(items, names)
     instructions = given.get("instructions")
     if instructions is None and all(message.role != "system" for message in messages):
         instructions = default_system
@@ -108,9 +155,9 @@ def _messages(given: Json, default_system: str) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def _turns(items: Sequence[Json]) -> list[Message]:
+def _turns(items: Sequence[Json], names: Names) -> list[Message]:
     """One message a turn: thoughts, text and calls of the assistant that follow each other are one;
-    thoughts that nothing of the assistant follows are a turn of their own.
+    thoughts without text or calls after them are a turn of their own.
     """
     messages: list[Message] = []
     thoughts = ""
@@ -126,7 +173,8 @@ def _turns(items: Sequence[Json]) -> list[Message]:
             thoughts += _joined(item.get("content", ()))
             open_turn = False
         elif kind == "function_call":
-            call = ToolCall(item["call_id"], item["name"], item["arguments"])
+            name = names.of_model(item.get("namespace", ""), item["name"])
+            call = ToolCall(item["call_id"], name, item["arguments"])
             if open_turn:
                 before = messages[-1]
                 messages[-1] = replace(before, tool_calls=(*before.tool_calls, call))

@@ -34,6 +34,7 @@ from hearth.app.server.tables.text import (
     TOKENIZE,
 )
 from hearth.app.server.text import apply_template, detokenize, tokenize
+from hearth.app.server.tokenizer_info import get_tokenizer_info
 
 ENDPOINTS: Final = (
     Endpoint(
@@ -185,6 +186,14 @@ ENDPOINTS: Final = (
         "The text of token ids",
         table=DETOKENIZE,
         answer=answers.DETOKENIZE,
+    ),
+    Endpoint(
+        "GET",
+        "/tokenizer_info",
+        get_tokenizer_info,
+        "Special tokens and the chat template",
+        query=(OF_MODEL,),
+        answer=reports.TOKENIZER_INFO,
     ),
     Endpoint(
         "POST",

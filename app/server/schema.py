@@ -1,11 +1,10 @@
-"""What a JSON value may be: checked when it comes, and written out for `/openapi.json`.
+"""What a JSON value may be: checked on arrival, and written out for `/openapi.json`.
 
 Every schema does both from the same declaration, so that what is documented is what is accepted.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -13,17 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from hearth.app.server.reading import Reading
 from hearth.backends.engine.fields import Field
 from hearth.backends.errors import InvalidParameter, UnsupportedParameter
 
 Json = dict[str, Any]
+DROPPED: Final = object()
+"""Read for an entry of a list that is left out."""
 _SHOWN_CHARS: Final = 60
 _WORDS: Final = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "text",
-    list: "a list",
+    str: "a string",
+    list: "an array",
     dict: "an object",
     type(None): "null",
 }
@@ -33,11 +35,11 @@ class Schema(ABC):
     """The values that are accepted at one place of a body."""
 
     @abstractmethod
-    def read(self, value: Any, path: str) -> Any:
-        """`value` as the rest of the endpoint wants it.
+    def read(self, value: Any, path: str, reading: Reading) -> Any:
+        """`value` as the rest of the endpoint wants it; ignored fields go into `reading`.
 
         Raises:
-            InvalidParameter: it has a wrong type or lies out of range; `param` is `path`, or the
+            InvalidParameter: it has a wrong type or is out of range; `param` is `path`, or the
                 place in it.
             UnsupportedParameter: it is known, but cannot be honoured.
         """
@@ -70,7 +72,7 @@ def shown(value: Any) -> str:
         text = str(value) if not isinstance(value, int) or abs(value) < 10**20 else "a huge number"
         return text[:_SHOWN_CHARS]
     if isinstance(value, str):
-        return "an empty text" if not value else f'"{value[:_SHOWN_CHARS]}"'
+        return "an empty string" if not value else f'"{value[:_SHOWN_CHARS]}"'
     return _WORDS[type(value)]
 
 
@@ -89,7 +91,7 @@ class Number(Schema):
         """The number that `field` declares for all front ends."""
         return Number(field.minimum, field.maximum, field.kind == "int", field.above_minimum)
 
-    def read(self, value: Any, path: str) -> Any:
+    def read(self, value: Any, path: str, reading: Reading) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(value, path)
         if self.whole and isinstance(value, float):
@@ -120,7 +122,7 @@ class Number(Schema):
 class Flag(Schema):
     """true or false."""
 
-    def read(self, value: Any, path: str) -> Any:
+    def read(self, value: Any, path: str, reading: Reading) -> Any:
         if not isinstance(value, bool):
             raise self.wrong(value, path)
         return value
@@ -147,7 +149,7 @@ class Text(Schema):
     form: str = ""
     """What it is written in, for the documentation: JSON schema's "format"."""
 
-    def read(self, value: Any, path: str) -> Any:
+    def read(self, value: Any, path: str, reading: Reading) -> Any:
         if not isinstance(value, str):
             raise self.wrong(value, path)
         if len(value) < self.shortest or (self.longest is not None and len(value) > self.longest):
@@ -178,37 +180,38 @@ class Text(Schema):
     @property
     def words(self) -> str:
         if self.longest is None:
-            return "a text that is not empty" if self.shortest else "a text"
+            return "a non-empty string" if self.shortest else "a string"
         fits = f" that matches {self.pattern}" * bool(self.pattern)
         if not self.shortest:
-            return f"a text of at most {self.longest:,} characters{fits}"
-        return f"a text of {self.shortest} to {self.longest:,} characters{fits}"
+            return f"a string of at most {self.longest:,} characters{fits}"
+        return f"a string of {self.shortest} to {self.longest:,} characters{fits}"
 
 
 @dataclass(frozen=True, slots=True)
-class JsonText(Schema):
-    """A text that writes a JSON object: what a model calls a tool with. An empty one is `{}`."""
+class Sentinel(Schema):
+    """A number, or -1, which other servers take for "no limit" or "off".
 
-    def read(self, value: Any, path: str) -> Any:
-        if not isinstance(value, str):
-            raise self.wrong(value, path)
-        try:
-            found = json.loads(value) if value.strip() else {}
-        except (ValueError, RecursionError) as error:
-            raise InvalidParameter(path, f"{path} is no JSON: {error}.", "Write {}.") from error
-        if not isinstance(found, dict):
-            raise InvalidParameter(path, f"{path} must be {self.words}.", "Write {}.")
-        return value
+    Attributes:
+        meaning: what -1 is read as.
+    """
+
+    of: Number
+    meaning: Any = None
+
+    def read(self, value: Any, path: str, reading: Reading) -> Any:
+        if value == -1 and not isinstance(value, bool):
+            return self.meaning
+        return self.of.read(value, path, reading)
 
     def fits(self, value: Any) -> bool:
-        return isinstance(value, str)
+        return self.of.fits(value)
 
     def json(self) -> Json:
-        return {"type": "string", "format": "json-object"}
+        return {"anyOf": [self.of.json(), {"const": -1}]}
 
     @property
     def words(self) -> str:
-        return "a text that writes a JSON object"
+        return f"{self.of.words}, or -1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,7 @@ class OneOf(Schema):
     values: tuple[Any, ...]
     refused: Mapping[Any, str] | None = None
 
-    def read(self, value: Any, path: str) -> Any:
+    def read(self, value: Any, path: str, reading: Reading) -> Any:
         for known in self.values:
             if type(known) is type(value) and known == value:
                 return value
@@ -249,14 +252,15 @@ class ListOf(Schema):
     most: int
     least: int = 0
 
-    def read(self, value: Any, path: str) -> Any:
+    def read(self, value: Any, path: str, reading: Reading) -> Any:
         if not isinstance(value, list):
             raise self.wrong(value, path)
         if not self.least <= len(value) <= self.most:
             raise InvalidParameter(
-                path, f"{path} has {len(value):,} entries; it must be {self.words}."
+                path, f"{path} has {len(value):,} items; it must be {self.words}."
             )
-        return [self.of.read(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        items = (self.of.read(item, f"{path}[{at}]", reading) for at, item in enumerate(value))
+        return [item for item in items if item is not DROPPED]
 
     def fits(self, value: Any) -> bool:
         return isinstance(value, list) and (not value or self.of.fits(value[0]))
@@ -269,7 +273,7 @@ class ListOf(Schema):
 
     @property
     def words(self) -> str:
-        return f"a list of {self.least} to {self.most:,} entries"
+        return f"an array of {self.least} to {self.most:,} items"
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,19 +288,21 @@ class MapOf(Schema):
     most: int
     names: str = ""
 
-    def read(self, value: Any, path: str) -> Any:
+    def read(self, value: Any, path: str, reading: Reading) -> Any:
         if not isinstance(value, dict):
             raise self.wrong(value, path)
         if len(value) > self.most:
             raise InvalidParameter(
-                path, f"{path} has {len(value):,} entries; it must be {self.words}."
+                path, f"{path} has {len(value):,} items; it must be {self.words}."
             )
         for name in value:
             if self.names and not re.fullmatch(self.names, name):
                 raise InvalidParameter(
                     path, f"{path} has the name {shown(name)}, which does not match {self.names}."
                 )
-        return {name: self.of.read(item, f"{path}.{name[:40]}") for name, item in value.items()}
+        return {
+            name: self.of.read(item, f"{path}.{name[:40]}", reading) for name, item in value.items()
+        }
 
     def json(self) -> Json:
         found: Json = {
@@ -310,7 +316,7 @@ class MapOf(Schema):
 
     @property
     def words(self) -> str:
-        return f"an object of at most {self.most:,} entries"
+        return f"an object of at most {self.most:,} members"
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,10 +325,10 @@ class AnyOf(Schema):
 
     forms: tuple[Schema, ...]
 
-    def read(self, value: Any, path: str) -> Any:
+    def read(self, value: Any, path: str, reading: Reading) -> Any:
         for form in self.forms:
             if form.fits(value):
-                return form.read(value, path)
+                return form.read(value, path, reading)
         raise self.wrong(value, path)
 
     def fits(self, value: Any) -> bool:
@@ -340,7 +346,7 @@ class AnyOf(Schema):
 class AnyObject(Schema):
     """A JSON object that is passed on as it is, e.g. a JSON schema."""
 
-    def read(self, value: Any, path: str) -> Any:
+    def read(self, value: Any, path: str, reading: Reading) -> Any:
         if not isinstance(value, dict):
             raise self.wrong(value, path)
         return value

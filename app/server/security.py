@@ -14,6 +14,7 @@ from typing import Final, cast
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hearth.app.server import cors
+from hearth.app.server.answers import notices_header
 from hearth.app.server.api_key import check_key
 from hearth.app.server.errors import Forbidden, InvalidKey, error_response
 from hearth.app.server.life import Life
@@ -170,7 +171,8 @@ class Guard:
                 if message["type"] == "http.response.start":
                     status = message["status"]
                     last = [(b"connection", b"close")] if closes or life.draining else []
-                    message = {**message, "headers": [*message["headers"], *more, *last]}
+                    notes = notices_header(scope.get("state", {}).get("notices", ()))
+                    message = {**message, "headers": [*message["headers"], *notes, *more, *last]}
                 await send(message)
 
             try:

@@ -14,6 +14,7 @@ from hearth.app.server.catalog import Catalog
 from hearth.app.server.facts import Facts
 from hearth.app.server.life import Life
 from hearth.app.server.metrics import Metrics
+from hearth.app.server.reading import IgnoredFields
 from hearth.app.server.request_log import RequestLog
 
 
@@ -35,6 +36,9 @@ class Services:
     """Whether new requests are taken."""
     log: RequestLog | None = None
     """Where each request is noted; None: nowhere."""
+    strict: bool = False
+    """Fields without an effect are refused."""
+    ignored: IgnoredFields = field(default_factory=IgnoredFields)
 
 
 def services_of(connection: HTTPConnection) -> Services:

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.leaving import all_of
-from hearth.app.server.messages import read_messages, read_tools
+from hearth.app.server.messages import continues_last, read_messages, read_tools
 from hearth.app.server.requests import build
 from hearth.app.server.tables.text import APPLY_TEMPLATE, DETOKENIZE, TOKENIZE
+from hearth.backends.contract import Prompt
+from hearth.backends.errors import InvalidParameter
+
+_NAMES: Final = {
+    "template_values": "chat_template_kwargs",
+    "continue_last": "continue_final_message",
+}
 
 
 async def tokenize(http: HttpRequest) -> Response:
-    """The token ids of a text, without those that a prompt begins with."""
-    exchange = await Exchange.open(http, TOKENIZE)
+    """The token ids of a text, or of the prompt of a conversation."""
+    exchange = await Exchange.open(http, TOKENIZE, _NAMES)
     given = exchange.given
     backend = await exchange.backend()
-    special = given.get("parse_special", True)
-    ids = await exchange.attend(backend.tokenize(given["content"], special=special))
+    if ("content" in given) == ("messages" in given):
+        raise InvalidParameter(
+            "content", "Exactly one of content and messages is needed.", "Send one of them."
+        )
+    if "messages" in given:
+        ids = list((await exchange.attend(_render(exchange))).ids)
+    else:
+        special, add = given.get("parse_special", True), given.get("add_special", False)
+        asked = backend.tokenize(given["content"], special=special, add_special=add)
+        ids = await exchange.attend(asked)
     answer: dict[str, Any] = {"tokens": ids, "count": len(ids)}
-    if given.get("with_pieces"):
+    if given.get("with_pieces") or given.get("return_token_strs"):
         pieces = await exchange.attend(_pieces(backend.detokenize, ids))
-        answer["tokens"] = [
-            {"id": ident, "piece": piece} for ident, piece in zip(ids, pieces, strict=True)
-        ]
-    return JSONResponse(answer)
+        if given.get("with_pieces"):
+            pairs = zip(ids, pieces, strict=True)
+            answer["tokens"] = [{"id": ident, "piece": piece} for ident, piece in pairs]
+        if given.get("return_token_strs"):
+            answer["token_strs"] = pieces
+    return exchange.answer(answer)
 
 
 async def _pieces(detokenize: Any, ids: list[int]) -> list[str]:
@@ -47,31 +64,28 @@ async def detokenize(http: HttpRequest) -> Response:
     tokens = exchange.given["tokens"]
     backend = await exchange.backend()
     text = await exchange.attend(backend.detokenize(tokens)) if tokens else ""
-    return JSONResponse({"content": text})
+    return exchange.answer({"content": text, "prompt": text})
 
 
 async def apply_template(http: HttpRequest) -> Response:
     """The prompt that the model would get for a conversation, and how many tokens it has."""
-    names = {
-        "template_values": "chat_template_kwargs",
-        "continue_last": "continue_final_message",
-    }
-    exchange = await Exchange.open(http, APPLY_TEMPLATE, names)
+    exchange = await Exchange.open(http, APPLY_TEMPLATE, _NAMES)
+    prompt = await exchange.attend(_render(exchange))
+    notices = [*exchange.notices, *prompt.notices]
+    return JSONResponse({"prompt": prompt.text, "count": len(prompt.ids), "notices": notices})
+
+
+async def _render(exchange: Exchange) -> Prompt:
     given = exchange.given
     messages = read_messages(given["messages"], exchange.chosen.use.system)
-    begun = messages[-1].role == "assistant" and not messages[-1].tool_calls
-    with exchange.in_their_words():
-        request = build(
-            given,
-            exchange.chosen.use,
-            exchange.session,
-            None,
-            messages=messages,
-            tools=read_tools(given).tools,
-            template_values=given.get("chat_template_kwargs", {}),
-            continue_last=given.get("continue_final_message", begun),
-        )
-    prompt = await exchange.attend((await exchange.backend()).render(request))
-    return JSONResponse(
-        {"prompt": prompt.text, "count": len(prompt.ids), "notices": list(prompt.notices)}
+    request = build(
+        given,
+        exchange.chosen.use,
+        exchange.session,
+        None,
+        messages=messages,
+        tools=read_tools(given).tools,
+        template_values=given.get("chat_template_kwargs", {}),
+        continue_last=continues_last(given, messages),
     )
+    return await (await exchange.backend()).render(request)

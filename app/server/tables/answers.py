@@ -1,4 +1,4 @@
-"""JSON schema of what each URL answers with status 200; nothing else stands in an answer."""
+"""JSON schema of what each URL answers with status 200; an answer has no other fields."""
 
 from __future__ import annotations
 
@@ -42,6 +42,15 @@ def exactly(required: Json, optional: Json | None = None) -> Json:
     }
 
 
+NOTED: Final[Json] = {"notices": {"type": "array", "items": TEXT}}
+"""What any answer to a body may have too."""
+
+
+def answer(required: Json, optional: Json | None = None) -> Json:
+    """An answer of these fields, and perhaps notices."""
+    return exactly(required, {**(optional or {}), **NOTED})
+
+
 def table_of(schema: Json) -> Json:
     """An object of such values under names of any kind."""
     return {"type": "object", "additionalProperties": schema}
@@ -65,8 +74,15 @@ USAGE: Final = exactly(
     }
 )
 _PROMPT_USAGE: Final = exactly({"prompt_tokens": COUNT, "total_tokens": COUNT})
-MEASURED: Final[Json] = {"timings": TIMINGS, "notices": many(TEXT)}
+MEASURED: Final[Json] = {"timings": TIMINGS, **NOTED}
 REASON: Final = one("stop", "length", "tool_calls")
+
+
+TOKEN_IDS: Final[Json] = {"token_ids": many(COUNT)}
+PROMPT_TOKENS: Final[Json] = {
+    "prompt_token_ids": many(COUNT),
+    "prompt_logprobs": many(or_null(table_of(OBJECT))),
+}
 
 
 def _completion(kind: str, choice: Json) -> Json:
@@ -77,9 +93,10 @@ def _completion(kind: str, choice: Json) -> Json:
             "created": COUNT,
             "model": TEXT,
             "choices": many(choice),
+            "system_fingerprint": TEXT,
             "usage": USAGE,
         },
-        MEASURED,
+        {**MEASURED, **PROMPT_TOKENS},
     )
 
 
@@ -108,7 +125,8 @@ CHAT: Final = _completion(
             ),
             "logprobs": or_null(LOGPROBS),
             "finish_reason": REASON,
-        }
+        },
+        TOKEN_IDS,
     ),
 )
 TEXT_LOGPROBS: Final = exactly(
@@ -127,10 +145,11 @@ COMPLETION: Final = _completion(
             "text": TEXT,
             "logprobs": or_null(TEXT_LOGPROBS),
             "finish_reason": REASON,
-        }
+        },
+        {**TOKEN_IDS, **PROMPT_TOKENS},
     ),
 )
-EMBEDDINGS: Final = exactly(
+EMBEDDINGS: Final = answer(
     {
         "object": one("list"),
         "data": many(
@@ -146,7 +165,7 @@ EMBEDDINGS: Final = exactly(
         "usage": _PROMPT_USAGE,
     }
 )
-RERANK: Final = exactly(
+RERANK: Final = answer(
     {
         "object": one("list"),
         "model": TEXT,
@@ -186,7 +205,8 @@ _OUTPUT: Final[Json] = {
                 "call_id": TEXT,
                 "name": TEXT,
                 "arguments": TEXT,
-            }
+            },
+            {"namespace": TEXT},
         ),
         exactly(
             {
@@ -198,7 +218,7 @@ _OUTPUT: Final[Json] = {
         ),
     ]
 }
-RESPONSE: Final = exactly(
+RESPONSE: Final = answer(
     {
         "id": TEXT,
         "object": one("response"),
@@ -239,7 +259,8 @@ RESPONSE: Final = exactly(
                     "description": or_null(TEXT),
                     "parameters": or_null(OBJECT),
                     "strict": or_null(FLAG),
-                }
+                },
+                {"namespace": TEXT},
             )
         ),
         "top_logprobs": COUNT,
@@ -248,7 +269,7 @@ RESPONSE: Final = exactly(
         "user": or_null(TEXT),
     }
 )
-MESSAGE: Final = exactly(
+MESSAGE: Final = answer(
     {
         "id": TEXT,
         "type": one("message"),
@@ -276,7 +297,7 @@ MESSAGE: Final = exactly(
         ),
     }
 )
-COUNT_TOKENS: Final = exactly({"input_tokens": COUNT})
+COUNT_TOKENS: Final = answer({"input_tokens": COUNT})
 
 GENERATED: Final[dict[str, Any]] = {
     "text": TEXT,
@@ -287,8 +308,8 @@ GENERATED: Final[dict[str, Any]] = {
     "latency_ms": AMOUNT,
     "optimization_used": one("none", "basic", "full"),
 }
-GENERATE: Final = exactly({"model": TEXT, **GENERATED})
-GENERATE_BATCH: Final = exactly(
+GENERATE: Final = answer({"model": TEXT, **GENERATED})
+GENERATE_BATCH: Final = answer(
     {
         "model": TEXT,
         "results": many(exactly({"index": COUNT, **GENERATED})),
@@ -299,11 +320,12 @@ GENERATE_BATCH: Final = exactly(
         "optimization_used": one("none", "basic", "full"),
     }
 )
-TOKENIZE: Final = exactly(
+TOKENIZE: Final = answer(
     {
         "tokens": {"anyOf": [many(COUNT), many(exactly({"id": COUNT, "piece": TEXT}))]},
         "count": COUNT,
-    }
+    },
+    {"token_strs": many(TEXT)},
 )
-DETOKENIZE: Final = exactly({"content": TEXT})
+DETOKENIZE: Final = answer({"content": TEXT, "prompt": TEXT})
 APPLY_TEMPLATE: Final = exactly({"prompt": TEXT, "count": COUNT, "notices": many(TEXT)})

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from hearth.app.server.parameters import (
-    Parameter,
-    Table,
-    Tagged,
-    honoured,
-    refused,
-    without_effect,
-)
+from hearth.app.server.parameters import Parameter, Table, Tagged, honoured, without_effect
 from hearth.app.server.schema import AnyObject, AnyOf, Flag, ListOf, Number, OneOf, Schema, Text
 from hearth.app.server.tables import common
-from hearth.app.server.tables.chat import MOST_MESSAGES, MOST_TOOLS, NAME
+from hearth.app.server.tables.chat import EFFORTS, MOST_MESSAGES, MOST_TOOLS, NAME
+from hearth.backends.engine import validate
 
-_NO_MEDIA: Final = "models here read text alone for now"
+_NO_MEDIA: Final = "models read text only"
 _NO_SERVER_TOOLS: Final = "this server runs no tools; offer tools of your own"
 _MOST_BLOCKS: Final = 4096
 
@@ -26,10 +20,10 @@ _CACHE: Final = honoured(
         "CacheControl",
         (
             honoured("type", OneOf(("ephemeral",)), "what it is", required=True),
-            honoured("ttl", OneOf(("5m", "1h")), "from its last use", "5m"),
+            honoured("ttl", OneOf(("5m", "1h")), "since its last use", "5m"),
         ),
     ),
-    "keep what is computed up to the end of this message, so long from its last use",
+    "keep the KV cache up to the end of this message, this long after its last use",
 )
 
 
@@ -42,7 +36,7 @@ _TEXT: Final = _block(
     "text",
     honoured("text", Text(), "the text", required=True),
     _CACHE,
-    refused("citations", "answers cite nothing", ListOf(AnyObject(), 0)),
+    without_effect("citations", "answers cite nothing", ListOf(AnyObject(), 0)),
 )
 _MEDIA: Final = dict.fromkeys(("image", "document", "search_result", "container_upload"), _NO_MEDIA)
 _SERVER_BLOCKS: Final = dict.fromkeys(
@@ -50,14 +44,12 @@ _SERVER_BLOCKS: Final = dict.fromkeys(
     _NO_SERVER_TOOLS,
 )
 _TEXTS: Final = AnyOf((Text(), ListOf(Tagged("type", {"text": _TEXT}, _MEDIA), _MOST_BLOCKS)))
-_NO_TOOLSETS: Final = without_effect("toolset_name", Text(longest=256), "only a label")
 _TOOL_RESULT: Final = _block(
     "tool_result",
     honoured("tool_use_id", Text(1, 256), "which call it answers", required=True),
     honoured("content", _TEXTS, "what the tool answered"),
-    honoured("is_error", Flag(), "the tool failed: the model is told so", "false"),
+    honoured("is_error", Flag(), "the tool failed; the model sees that", "false"),
     _CACHE,
-    _NO_TOOLSETS,
 )
 _TOOL_USE: Final = _block(
     "tool_use",
@@ -65,18 +57,22 @@ _TOOL_USE: Final = _block(
     honoured("name", NAME, "what was called", required=True),
     honoured("input", AnyObject(), "its arguments", required=True),
     _CACHE,
-    without_effect("caller", AnyObject(), "the model is the only caller"),
-    _NO_TOOLSETS,
+    without_effect("caller", "the model is the only caller", AnyObject()),
 )
 _THINKING: Final = _block(
     "thinking",
     honoured("thinking", Text(), "what was thought", required=True),
-    without_effect("signature", Text(), "thoughts are not signed here"),
+    without_effect("signature", "thoughts are not signed here", Text()),
+)
+
+
+_REDACTED: Final = _block(
+    "redacted_thinking", without_effect("data", "encrypted thoughts cannot be read here", Text())
 )
 
 
 def _content(**kinds: Table) -> Schema:
-    refusals = {**_MEDIA, **_SERVER_BLOCKS, "redacted_thinking": "it cannot be read here"}
+    refusals = {**_MEDIA, **_SERVER_BLOCKS}
     return AnyOf((Text(), ListOf(Tagged("type", {"text": _TEXT, **kinds}, refusals), _MOST_BLOCKS)))
 
 
@@ -85,7 +81,7 @@ def _message(role: str, content: Schema) -> Table:
         f"{role} message",
         (
             honoured("role", OneOf((role,)), "whose message it is", required=True),
-            honoured("content", content, "text, or a list of blocks", required=True),
+            honoured("content", content, "a string, or an array of blocks", required=True),
         ),
     )
 
@@ -95,7 +91,10 @@ MESSAGES: Final = ListOf(
         "role",
         {
             "user": _message("user", _content(tool_result=_TOOL_RESULT)),
-            "assistant": _message("assistant", _content(tool_use=_TOOL_USE, thinking=_THINKING)),
+            "assistant": _message(
+                "assistant",
+                _content(tool_use=_TOOL_USE, thinking=_THINKING, redacted_thinking=_REDACTED),
+            ),
             "system": _message("system", _content()),
         },
         {},
@@ -104,21 +103,34 @@ MESSAGES: Final = ListOf(
     1,
 )
 
-_TOOL: Final = Table(
-    "custom tool",
-    (
-        without_effect("type", OneOf(("custom",)), "the kind of tool that there is"),
-        honoured("name", NAME, "what the model calls it", required=True),
-        honoured("description", Text(longest=16_384), "what it is for"),
-        honoured("input_schema", AnyObject(), "JSON schema of its arguments", required=True),
-        honoured("strict", Flag(), "arguments always follow the schema", "false"),
-        _CACHE,
-        without_effect("eager_input_streaming", Flag(), "arguments come as they are written"),
-        without_effect("input_examples", ListOf(AnyObject(), 64), "not shown to models"),
-        refused("defer_loading", "tools are always shown", OneOf((False,))),
-        refused("allowed_callers", _NO_SERVER_TOOLS, ListOf(OneOf(("direct",)), 1)),
-    ),
+_TOOL: Final = Tagged(
+    "type",
+    {
+        "custom": Table(
+            "custom tool",
+            (
+                honoured("type", OneOf(("custom",)), "what it is", "custom"),
+                honoured("name", NAME, "what the model calls it", required=True),
+                honoured("description", Text(), "what it is for"),
+                honoured(
+                    "input_schema", AnyObject(), "JSON schema of its arguments", required=True
+                ),
+                honoured("strict", Flag(), "arguments always follow the schema", "false"),
+                _CACHE,
+                without_effect(
+                    "eager_input_streaming", "arguments are streamed as they are generated", Flag()
+                ),
+                without_effect("input_examples", "not shown to models"),
+                without_effect("defer_loading", "tools are always shown", OneOf((False,))),
+                without_effect("allowed_callers", _NO_SERVER_TOOLS, ListOf(OneOf(("direct",)), 1)),
+            ),
+        )
+    },
+    {},
+    "custom",
+    drops=True,
 )
+"""Tools of other types run on a server, or have schemas that only Anthropic's models know."""
 
 
 def _choice(kind: str, *fields: Parameter) -> Table:
@@ -139,37 +151,29 @@ _TOOL_CHOICE: Final = Tagged(
 )
 
 
-def _thinking(kind: str, *fields: Parameter) -> Table:
-    first = honoured("type", OneOf((kind,)), "what it is", required=True)
-    display = without_effect(
-        "display", OneOf(("summarized", "omitted")), "thoughts are given as they are"
+def _thinking(kind: str) -> Table:
+    return Table(
+        f"thinking {kind}",
+        (
+            honoured("type", OneOf((kind,)), "what it is", required=True),
+            without_effect("display", "thoughts are returned as they are", Text()),
+            without_effect(
+                "budget_tokens", "models end their thoughts themselves; max_tokens bounds all of it"
+            ),
+        ),
     )
-    return Table(f"thinking {kind}", (first, *fields, *([display] * (kind != "disabled"))))
 
 
 _THINKING_CONFIG: Final = Tagged(
-    "type",
-    {
-        "disabled": _thinking("disabled"),
-        "adaptive": _thinking("adaptive"),
-        "enabled": _thinking(
-            "enabled",
-            without_effect(
-                "budget_tokens",
-                Number(1024, 2**31 - 1, whole=True),
-                "models end their thoughts themselves; max_tokens bounds all of the answer",
-            ),
-        ),
-    },
-    {},
+    "type", {kind: _thinking(kind) for kind in ("disabled", "adaptive", "enabled")}, {}
 )
 _OUTPUT: Final = Table(
     "OutputConfig",
     (
         honoured(
             "effort",
-            OneOf(("low", "medium", "high", "xhigh", "max")),
-            "how much to think, where the template can say so; max is xhigh",
+            OneOf((*EFFORTS, "max")),
+            "how much to think, where the template can express it; max is xhigh",
         ),
         honoured(
             "format",
@@ -193,9 +197,13 @@ _SHARED: Final = (
     honoured("thinking", _THINKING_CONFIG, "whether to think before the answer", "the model's"),
     honoured("output_config", _OUTPUT, "how much to think, what the answer must be"),
     _CACHE,
-    without_effect("speed", OneOf(("standard", "fast")), "there is one speed"),
-    without_effect("user_profile_id", Text(longest=256), "nobody is known here"),
-    without_effect("workspace_id", Text(longest=256), "nobody is known here"),
+    without_effect("speed", "there is one speed", OneOf(("standard",))),
+    without_effect("user_profile_id", "users are not known here"),
+    without_effect("workspace_id", "users are not known here"),
+    without_effect("context_management", "the client trims the conversation"),
+    without_effect("mcp_servers", _NO_SERVER_TOOLS, ListOf(AnyObject(), 0)),
+    without_effect("container", _NO_SERVER_TOOLS),
+    without_effect("diagnostics", "see timings at /v1/chat/completions"),
 )
 COUNT_TOKENS: Final = Table("CountTokens", _SHARED)
 """`POST /v1/messages/count_tokens`."""
@@ -205,26 +213,26 @@ CREATE_MESSAGE: Final = Table(
     (
         *_SHARED,
         honoured(
-            "max_tokens", Number(1, 2**31 - 1, whole=True), "at most so many tokens", required=True
+            "max_tokens",
+            Number(1, 2**31 - 1, whole=True),
+            "at most this many tokens",
+            required=True,
         ),
         common.STREAM,
-        honoured("stop_sequences", ListOf(Text(1, 256), 16), "the answer ends before the first"),
+        honoured(
+            "stop_sequences",
+            ListOf(Text(1, 256), validate.MOST_STOPS),
+            "the answer ends before the first of these",
+        ),
         *common.sampling(),
         honoured(
             "metadata",
-            Table(
-                "MessageMetadata",
-                (honoured("user_id", Text(longest=256), "requests of one user take turns"),),
-            ),
+            Table("MessageMetadata", (honoured("user_id", Text(), common.USER.help),)),
             "whom the request is for",
         ),
         common.KEEP_ALIVE,
-        without_effect("service_tier", OneOf(("auto", "standard_only")), "there is one tier"),
-        without_effect("inference_geo", Text(longest=64), "it is computed here"),
-        refused("container", _NO_SERVER_TOOLS),
-        refused("mcp_servers", _NO_SERVER_TOOLS, ListOf(AnyObject(), 0)),
-        refused("context_management", "trim the conversation yourself"),
-        refused("diagnostics", "see timings at /v1/chat/completions"),
+        without_effect("service_tier", "there is one tier", OneOf(("auto", "standard_only"))),
+        without_effect("inference_geo", "it is computed here"),
     ),
 )
 """`POST /v1/messages`."""

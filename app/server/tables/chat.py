@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from hearth.app.server.parameters import Table, Tagged, honoured, refused, without_effect
+from hearth.app.server.parameters import (
+    Parameter,
+    Table,
+    Tagged,
+    honoured,
+    refused,
+    without_effect,
+)
 from hearth.app.server.schema import (
     AnyObject,
     AnyOf,
     Flag,
-    JsonText,
     ListOf,
     Number,
     OneOf,
@@ -18,15 +24,15 @@ from hearth.app.server.schema import (
 )
 from hearth.app.server.tables import common
 
-MOST_MESSAGES: Final = 2048
-MOST_PARTS: Final = 1024
-MOST_TOOLS: Final = 128
-NAME: Final = Text(1, 64, "^[A-Za-z0-9_-]{1,64}$")
+MOST_MESSAGES: Final = 4096
+MOST_PARTS: Final = 4096
+MOST_TOOLS: Final = 1024
+NAME: Final = Text(1, 128, "^[A-Za-z0-9_-]{1,128}$")
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 """What chat templates know; the most of them is `HIGHEST_EFFORT`, which clients also call max."""
 HIGHEST_EFFORT: Final = EFFORTS[-1]
 
-_NO_MEDIA: Final = "models here read text alone for now"
+_NO_MEDIA: Final = "models read text only"
 _TEXT_PART: Final = Table(
     "TextPart",
     (
@@ -48,7 +54,7 @@ def _content(*, refusals: bool = False) -> Schema:
     if refusals:
         kinds["refusal"] = _REFUSAL_PART
     media = dict.fromkeys(("image_url", "input_audio", "file", "video_url"), _NO_MEDIA)
-    return AnyOf((Text(), ListOf(Tagged("type", kinds, media), MOST_PARTS, 1)))
+    return AnyOf((Text(), ListOf(Tagged("type", kinds, media), MOST_PARTS)))
 
 
 TOOL_CALL: Final = Tagged(
@@ -57,7 +63,7 @@ TOOL_CALL: Final = Tagged(
         "function": Table(
             "FunctionCall",
             (
-                honoured("id", Text(1, 256), "ties the tool's answer to it", required=True),
+                honoured("id", Text(longest=256), "ties the tool's answer to it"),
                 honoured("type", OneOf(("function",)), "what it is", "function"),
                 honoured(
                     "function",
@@ -65,26 +71,31 @@ TOOL_CALL: Final = Tagged(
                         "CalledFunction",
                         (
                             honoured("name", NAME, "the function", required=True),
-                            honoured("arguments", JsonText(), "a JSON object", required=True),
+                            honoured(
+                                "arguments",
+                                Text(),
+                                "a JSON object; of a call that was cut, its beginning",
+                                required=True,
+                            ),
                         ),
                     ),
                     "what was called",
                     required=True,
                 ),
-                without_effect("index", Number(0, 1023, whole=True), "calls stand in order"),
+                without_effect("index", "calls are in order", Number(0, 1023, whole=True)),
             ),
         )
     },
     {"custom": "tools are functions here"},
     "function",
 )
-_NAME: Final = honoured("name", Text(longest=64), "who speaks, where the template can say so")
+_NAME: Final = honoured("name", Text(longest=256), "who speaks, where the template can show it")
 _ROLE = "whose message it is"
 
 
-def _role(role: str, *fields: object) -> Table:
+def _role(role: str, *fields: Parameter) -> Table:
     parameters = (honoured("role", OneOf((role,)), _ROLE, required=True), *fields, _NAME)
-    return Table(f"{role.title()}Message", parameters)  # type: ignore[arg-type]
+    return Table(f"{role.title()}Message", parameters)
 
 
 MESSAGES: Final = ListOf(
@@ -107,12 +118,14 @@ MESSAGES: Final = ListOf(
                 honoured("tool_calls", ListOf(TOOL_CALL, MOST_TOOLS), "what it called"),
                 refused("audio", _NO_MEDIA),
                 refused("function_call", "deprecated by OpenAI; use tool_calls"),
-                without_effect("annotations", ListOf(AnyObject(), 1024), "answers get them back"),
+                without_effect(
+                    "annotations", "sent back as they were received", ListOf(AnyObject(), 0)
+                ),
             ),
             "tool": _role(
                 "tool",
                 honoured("content", _content(), "what the tool answered", required=True),
-                honoured("tool_call_id", Text(1, 256), "which call it answers", required=True),
+                honoured("tool_call_id", Text(longest=256), "which call it answers", required=True),
             ),
         },
         {"function": "deprecated by OpenAI; use the role tool"},
@@ -125,7 +138,7 @@ FUNCTION: Final = Table(
     "Function",
     (
         honoured("name", NAME, "what the model calls it", required=True),
-        honoured("description", Text(longest=16_384), "what it is for"),
+        honoured("description", Text(), "what it is for"),
         honoured("parameters", AnyObject(), "JSON schema of its arguments"),
         honoured("strict", Flag(), "arguments always follow the schema", "false"),
     ),
@@ -137,12 +150,14 @@ TOOLS: Final = ListOf(
             "function": Table(
                 "Tool",
                 (
-                    honoured("type", OneOf(("function",)), "what it is", required=True),
+                    honoured("type", OneOf(("function",)), "what it is", "function"),
                     honoured("function", FUNCTION, "the function", required=True),
                 ),
             )
         },
-        {"custom": "tools are functions here"},
+        {},
+        "function",
+        drops=True,
     ),
     MOST_TOOLS,
 )
@@ -188,19 +203,24 @@ TOOL_CHOICE: Final = AnyOf(
     )
 )
 
-_FORMAT_TYPE = "what the answer must be"
+
+def _format(kind: str, *fields: Parameter) -> Table:
+    first = honoured("type", OneOf((kind,)), "what the answer must be", required=True)
+    return Table(f"Format {kind}", (first, *fields), check_spelling=True)
 
 
-def _format(kind: str, *fields: object) -> Table:
-    first = honoured("type", OneOf((kind,)), _FORMAT_TYPE, required=True)
-    return Table(f"Format {kind}", (first, *fields))  # type: ignore[arg-type]
-
-
+_REGEX: Final = Text(1, 512, form="rust-regex")
+_CHOICES: Final = ListOf(Text(1, 1024), 256, 1)
+_GRAMMAR: Final = Text(1, 1 << 16)
+_SCHEMA: Final = AnyOf((AnyObject(), Text(1)))
+"""A JSON schema, or one as a JSON text."""
 RESPONSE_FORMAT: Final = Tagged(
     "type",
     {
         "text": _format("text"),
-        "json_object": _format("json_object"),
+        "json_object": _format(
+            "json_object", honoured("schema", AnyObject(), "the same as json_schema")
+        ),
         "json_schema": _format(
             "json_schema",
             honoured(
@@ -208,36 +228,49 @@ RESPONSE_FORMAT: Final = Tagged(
                 Table(
                     "JsonSchema",
                     (
-                        without_effect("name", Text(longest=64), "only a label"),
-                        without_effect("description", Text(longest=16_384), "not shown to models"),
                         honoured("schema", AnyObject(), "the schema", required=True),
-                        without_effect("strict", Flag(), "schemas are always followed"),
+                        without_effect("name", "a label", Text()),
+                        without_effect("description", "not shown to models", Text()),
+                        without_effect("strict", "schemas are always followed", Flag()),
                     ),
                 ),
                 "the schema and its name",
-                required=True,
             ),
+            honoured("schema", AnyObject(), "the schema, where json_schema is left out"),
         ),
         "regex": _format(
-            "regex",
-            honoured(
-                "regex",
-                Text(1, 512, form="rust-regex"),
-                "Rust's regular expressions",
-                required=True,
+            "regex", honoured("regex", _REGEX, "Rust's regular expressions", required=True)
+        ),
+        "choice": _format("choice", honoured("choices", _CHOICES, "one of these", required=True)),
+        "grammar": _format("grammar", honoured("grammar", _GRAMMAR, "GBNF", required=True)),
+    },
+    dict.fromkeys(("structural_tag", "python"), "use json_schema, regex, choice or grammar"),
+)
+CONSTRAINTS: Final = (
+    honoured("response_format", RESPONSE_FORMAT, "what the answer must look like", "text"),
+    honoured(
+        "structured_outputs",
+        Table(
+            "StructuredOutputs",
+            (
+                honoured("json", _SCHEMA, "JSON that follows this schema"),
+                honoured("json_object", Flag(), "any JSON object"),
+                honoured("regex", _REGEX, "Rust's regular expressions"),
+                honoured("choice", _CHOICES, "one of these"),
+                honoured("grammar", _GRAMMAR, "GBNF"),
+                refused("structural_tag", "use json, regex, choice or grammar"),
             ),
         ),
-        "choice": _format(
-            "choice",
-            honoured("choices", ListOf(Text(1, 1024), 256, 1), "one of these", required=True),
-        ),
-    },
-    {
-        "grammar": "use json_schema, regex or choice",
-        "structural_tag": "use json_schema, regex or choice",
-        "python": "use json_schema, regex or choice",
-    },
+        "vLLM's response_format: one of its fields",
+    ),
+    honoured("guided_json", _SCHEMA, "vLLM's older structured_outputs.json"),
+    honoured("guided_regex", _REGEX, "vLLM's older structured_outputs.regex"),
+    honoured("guided_choice", _CHOICES, "vLLM's older structured_outputs.choice"),
+    honoured("guided_grammar", _GRAMMAR, "vLLM's older structured_outputs.grammar"),
+    honoured("grammar", _GRAMMAR, "llama.cpp's: GBNF that the answer must follow"),
+    honoured("json_schema", AnyObject(), "llama.cpp's: JSON that follows this schema"),
 )
+"""The ways in which clients say what an answer must look like; a request has at most one."""
 
 TEMPLATE_KWARGS: Final = Table(
     "TemplateValues",
@@ -249,6 +282,18 @@ TEMPLATE_KWARGS: Final = Table(
         honoured("documents", ListOf(AnyObject(), 64), "texts for templates that ground answers"),
     ),
 )
+ADD_GENERATION_PROMPT: Final = honoured(
+    "add_generation_prompt",
+    Flag(),
+    "end the prompt with the beginning of the assistant's turn",
+    "true, unless continue_final_message is",
+)
+CONTINUE: Final = honoured(
+    "continue_final_message",
+    Flag(),
+    "a last message of the assistant is the beginning of the answer",
+    "true",
+)
 
 CHAT: Final = Table(
     "CreateChatCompletion",
@@ -257,50 +302,46 @@ CHAT: Final = Table(
         honoured("messages", MESSAGES, "the conversation so far", required=True),
         common.STREAM,
         common.STREAM_OPTIONS,
-        *common.limits("max_tokens", "min_tokens", "n", "priority"),
-        honoured(
-            "max_completion_tokens", Number(1, 2**31 - 1, whole=True), "OpenAI's new max_tokens"
+        *common.limits(
+            "max_tokens", "min_tokens", "n", "priority", max_tokens=("max_completion_tokens",)
         ),
         *common.sampling(),
         common.STOP,
+        *common.STOP_TOKENS,
         common.IGNORE_EOS,
+        common.TRUNCATE,
         honoured("logprobs", Flag(), "log probability of each token of the answer", "false"),
-        honoured("top_logprobs", Number(0, 20, whole=True), "and so many others; with logprobs"),
-        honoured("response_format", RESPONSE_FORMAT, "what the answer must look like", "text"),
+        honoured(
+            "top_logprobs", Number(0, 20, whole=True), "and this many alternatives; with logprobs"
+        ),
+        common.PROMPT_LOGPROBS,
+        common.RETURN_TOKEN_IDS,
+        *CONSTRAINTS,
         honoured("tools", TOOLS, "functions that the model may ask for"),
         honoured("tool_choice", TOOL_CHOICE, "whether it may, must, or which", "auto with tools"),
         honoured("parallel_tool_calls", Flag(), "more than one call in an answer", "true"),
         honoured(
             "reasoning_effort",
             OneOf((*EFFORTS, "max")),
-            "how much to think, where the template can say so; max is xhigh",
+            "how much to think, where the template can express it; max is xhigh",
         ),
         honoured("chat_template_kwargs", TEMPLATE_KWARGS, "variables of the chat template"),
-        honoured(
-            "continue_final_message",
-            Flag(),
-            "a last message of the assistant is the beginning of the answer",
-            "true",
-        ),
+        CONTINUE,
+        ADD_GENERATION_PROMPT,
         common.CACHE_PROMPT,
         common.RETURN_PROGRESS,
         common.KEEP_ALIVE,
         common.USER,
         *common.OPENAI_METADATA,
-        without_effect("moderation", AnyObject(), "nobody is asked about the text"),
-        without_effect("prediction", AnyObject(), "answers are the same with it"),
-        without_effect("verbosity", OneOf(("low", "medium", "high")), "say it in the prompt"),
+        without_effect("moderation", "the text is sent nowhere"),
+        without_effect("prediction", "answers are the same with it"),
+        without_effect("verbosity", "ask for it in the prompt"),
+        without_effect("web_search_options", "this server opens no connections for a request"),
         refused("modalities", _NO_MEDIA, ListOf(OneOf(("text",)), 1, 1)),
         refused("audio", _NO_MEDIA),
-        refused("web_search_options", "this server opens no connections for a request"),
         refused("functions", "deprecated by OpenAI; use tools", ListOf(AnyObject(), 0)),
         refused("function_call", "deprecated by OpenAI; use tool_choice", OneOf(("none", "auto"))),
         refused("chat_template", "templates come with models or from the settings"),
-        refused("grammar", "use response_format"),
-        refused("guided_json", "use response_format"),
-        refused("guided_regex", "use response_format"),
-        refused("guided_choice", "use response_format"),
-        refused("use_beam_search", "there is no beam search yet"),
-        refused("beam_width", "there is no beam search yet"),
+        refused("use_beam_search", "there is no beam search", OneOf((False,))),
     ),
 )

@@ -4,53 +4,87 @@ from __future__ import annotations
 
 from typing import Final
 
-from hearth.app.server.parameters import Parameter, Table, honoured, refused, without_effect
+from hearth.app.server.parameters import Parameter, Table, honoured, without_effect
 from hearth.app.server.schema import (
-    AnyObject,
     AnyOf,
     Flag,
     ListOf,
     MapOf,
     Number,
     OneOf,
+    Schema,
+    Sentinel,
     Text,
 )
 from hearth.backends.engine import validate
-from hearth.backends.engine.fields import REQUEST_FIELDS, SAMPLING_FIELDS
+from hearth.backends.engine.fields import REQUEST_FIELDS, SAMPLING_FIELDS, Field
 
 MODEL: Final = honoured(
     "model",
-    Text(1, 256),
-    "the name of a model of the library; loaded when it is first asked for",
-    required=True,
+    Text(longest=256),
+    "the name of a model of the library, or an alias; loaded when it is first requested",
+    "the model that the server was started with",
 )
 OF_MODEL: Final = honoured("model", Text(1, 256), "the name of a model", "every one, or the first")
 """In a query."""
-STREAM: Final = honoured("stream", Flag(), "send the answer as it is written", "false")
+STREAM: Final = honoured("stream", Flag(), "send the answer while it is generated", "false")
 USER: Final = honoured(
     "user",
-    Text(longest=256),
+    Text(),
     "whom the request is for: requests of one user take turns with those of others",
-    "the client's address",
+    "the API key, else the client's address and User-Agent",
 )
 KEEP_ALIVE: Final = honoured(
     "keep_alive",
     AnyOf((Number(-1e9, 1e9), Text(1, 20, r"^-?[0-9]{1,9}(\.[0-9]{1,6})?(ms|s|m|h)?$"))),
-    "unload the model after so long without a request: seconds, or a text such as 5m; 0: at once; "
-    "negative: never",
+    "unload the model after this long without a request: seconds, or a string such as 5m; 0: at "
+    "once; negative: never",
     "the settings'",
 )
 STOP: Final = honoured(
     "stop",
-    AnyOf((Text(1, 256), ListOf(Text(1, 256), validate.MOST_STOPS))),
-    "the answer ends before the first of these texts",
+    AnyOf((Text(longest=256), ListOf(Text(1, 256), validate.MOST_STOPS))),
+    "the answer ends before the first of these strings",
     "the settings'",
 )
+STOP_TOKENS: Final = (
+    honoured(
+        "stop_token_ids",
+        ListOf(Number(0, 2**31 - 1, whole=True), 64),
+        "the answer ends at the first of these tokens",
+        "none",
+    ),
+    honoured(
+        "include_stop_str_in_output",
+        Flag(),
+        "the stop string or token that ended the answer is part of it",
+        "false",
+    ),
+    honoured("skip_special_tokens", Flag(), "false: special tokens are part of the answer", "true"),
+)
+"""vLLM's fields for where an answer ends."""
 LOGIT_BIAS: Final = honoured(
     "logit_bias",
     MapOf(Number(-100, 100), validate.MOST_BIASES, "^(0|[1-9][0-9]{0,9})$"),
     "added to the logits of tokens, by token id; -100 bans a token",
     "none",
+)
+TRUNCATE: Final = honoured(
+    "truncate_prompt_tokens",
+    Sentinel(Number(1, 2**31 - 1, whole=True)),
+    "keep only the last tokens of the prompt, this many",
+    "-1: all",
+)
+RETURN_TOKEN_IDS: Final = honoured(
+    "return_token_ids",
+    Flag(),
+    "give token ids too: prompt_token_ids, and token_ids of each choice",
+    "false",
+)
+PROMPT_LOGPROBS: Final = honoured(
+    "prompt_logprobs",
+    Number(0, 20, whole=True),
+    "log probability of each token of the prompt, and of this many alternatives; not with stream",
 )
 _SEED: Final = honoured(
     "seed",
@@ -58,29 +92,54 @@ _SEED: Final = honoured(
     "same seed, same text; negative ones are the same 64 bits without a sign",
     "a fresh one",
 )
+_ALIASES: Final = {
+    "repetition_penalty": ("repeat_penalty",),
+    "repetition_window": ("repeat_last_n",),
+    "max_tokens": ("n_predict",),
+}
+"""Names that llama.cpp and Ollama have for the same numbers."""
+
+
+def _number(field: Field) -> Schema:
+    number = Number.of(field)
+    if field.name == "max_tokens":
+        return Sentinel(number)
+    return Sentinel(number, 0) if field.name == "top_k" else number
 
 
 def sampling() -> tuple[Parameter, ...]:
-    """How tokens are drawn: every number of `SamplingParams`, with the ranges of all front ends."""
+    """Every number of `SamplingParams`, in the ranges of all front ends; a top_k of -1 is off."""
     numbers = (
-        honoured(field.name, Number.of(field), field.help, "the settings'")
+        honoured(
+            field.name,
+            _number(field),
+            field.help,
+            "the settings'",
+            aliases=_ALIASES.get(field.name, ()),
+        )
         for field in SAMPLING_FIELDS
         if field.name not in ("seed", "logprobs")
     )
     breakers = honoured(
         "dry_sequence_breakers",
         ListOf(Text(1, 64), validate.MOST_BREAKERS),
-        "DRY: texts that end a run",
+        "DRY: strings that end a run",
         "the settings'",
     )
     return (*numbers, _SEED, LOGIT_BIAS, breakers)
 
 
-def limits(*names: str) -> tuple[Parameter, ...]:
-    """Those of the numbers of `Request`, by name."""
+def limits(*names: str, **aliases: tuple[str, ...]) -> tuple[Parameter, ...]:
+    """Those of the numbers of `Request`, by name, with further `aliases` by name."""
     defaults = {"n": "1", "min_tokens": "0", "priority": "0", "max_tokens": "the settings'"}
     return tuple(
-        honoured(field.name, Number.of(field), field.help, defaults.get(field.name, ""))
+        honoured(
+            field.name,
+            _number(field),
+            field.help,
+            defaults.get(field.name, ""),
+            aliases=(*_ALIASES.get(field.name, ()), *aliases.get(field.name, ())),
+        )
         for field in REQUEST_FIELDS
         if field.name in names
     )
@@ -90,13 +149,13 @@ IGNORE_EOS: Final = honoured(
     "ignore_eos", Flag(), "go on after the model's end of text, until max_tokens", "false"
 )
 CACHE_PROMPT: Final = honoured(
-    "cache_prompt", Flag(), "false: compute the whole prompt, also what is known", "true"
+    "cache_prompt", Flag(), "false: compute the whole prompt, also the part that is cached", "true"
 )
 RETURN_PROGRESS: Final = honoured(
     "return_progress",
     Flag(),
     "while the prompt is computed, stream chunks with prompt_progress: processed of total tokens",
-    "false; comments tell it",
+    "false: the same in comments",
 )
 STREAM_OPTIONS: Final = honoured(
     "stream_options",
@@ -104,22 +163,21 @@ STREAM_OPTIONS: Final = honoured(
         "StreamOptions",
         (
             honoured("include_usage", Flag(), "one more chunk with the usage", "false"),
-            refused(
-                "include_obfuscation",
-                "nobody between this server and its client could measure packets; only false",
-                OneOf((False,)),
+            honoured("continuous_usage_stats", Flag(), "every chunk has the usage so far", "false"),
+            without_effect(
+                "include_obfuscation", "the stream never leaves this machine", OneOf((False,))
             ),
         ),
+        check_spelling=True,
     ),
     "only with stream",
 )
 OPENAI_METADATA: Final = (
-    without_effect("store", Flag(), "nothing is stored here"),
-    without_effect("metadata", MapOf(Text(longest=512), 16), "nothing is stored here"),
-    without_effect("service_tier", Text(longest=64), "there is one tier"),
-    without_effect("safety_identifier", Text(longest=512), "nobody is reported"),
-    without_effect("prompt_cache_key", Text(longest=512), "prefixes are found by their tokens"),
-    without_effect("prompt_cache_retention", Text(longest=64), "see cache_control at /v1/messages"),
-    without_effect("prompt_cache_options", AnyObject(), "prefixes are found by their tokens"),
+    without_effect("store", "nothing is stored", OneOf((False,))),
+    without_effect("metadata", "nothing is stored"),
+    without_effect("service_tier", "there is one tier", OneOf(("auto", "default"))),
+    without_effect("safety_identifier", "users are not reported to anyone"),
+    without_effect("prompt_cache_key", "cached prefixes are found by their tokens"),
+    without_effect("prompt_cache_retention", "see cache_control at /v1/messages"),
 )
-"""Fields of OpenAI's that would change nothing on one machine."""
+"""Fields of OpenAI's that change nothing on one machine."""

@@ -12,19 +12,19 @@ from hearth.backends.contract import Pooling
 from hearth.backends.engine.validate import MOST_TEXTS
 
 INPUT: Final = AnyOf((Text(1), TOKENS, ListOf(AnyOf((Text(1), TOKENS)), MOST_TEXTS, 1)))
-"""A text, token ids, or a list of either."""
+"""A string, token ids, or an array of either."""
 
 EMBEDDINGS: Final = Table(
     "CreateEmbedding",
     (
         common.MODEL,
-        honoured("input", INPUT, "text or token ids, or a list of either", required=True),
+        honoured("input", INPUT, "text or token ids, or an array of either", required=True),
         honoured("encoding_format", OneOf(("float", "base64")), "how vectors are written", "float"),
         honoured(
             "dimensions",
             Number(1, 65_536, whole=True),
-            "keep the first so many numbers, scaled to length 1 again; good for models that were "
-            "trained for it",
+            "keep this many first numbers of each vector, scaled to length 1 again; for models "
+            "that were trained for it",
             "all",
         ),
         honoured(
@@ -43,15 +43,17 @@ RERANK: Final = Table(
     "Rerank",
     (
         common.MODEL,
-        honoured("query", Text(1), "what is looked for", required=True),
+        honoured("query", Text(1), "what is searched for", required=True),
         honoured(
             "documents",
             ListOf(AnyOf((Text(1), _DOCUMENT)), MOST_TEXTS, 1),
             "texts that may answer it",
             required=True,
         ),
-        honoured("top_n", Number(1, MOST_TEXTS, whole=True), "give the best so many", "all"),
-        honoured("return_documents", Flag(), "give the texts as well", "false"),
+        honoured(
+            "top_n", Number(1, MOST_TEXTS, whole=True), "return the best ones, this many", "all"
+        ),
+        honoured("return_documents", Flag(), "return the texts too", "false"),
         common.KEEP_ALIVE,
         common.USER,
     ),

@@ -11,10 +11,13 @@ from hearth.app.server.tables.answers import (
     GENERATED,
     LOGPROBS,
     MEASURED,
+    PROMPT_TOKENS,
     REASON,
     TEXT,
     TEXT_LOGPROBS,
+    TOKEN_IDS,
     USAGE,
+    answer,
     exactly,
     many,
     one,
@@ -32,9 +35,15 @@ def _chunk(kind: str, choice: Json) -> Json:
             "object": one(kind),
             "created": COUNT,
             "model": TEXT,
+            "system_fingerprint": TEXT,
             "choices": many(choice),
         },
-        {"usage": or_null(USAGE), "prompt_progress": _PROGRESS, **MEASURED},
+        {
+            "usage": or_null(USAGE),
+            "prompt_progress": _PROGRESS,
+            **MEASURED,
+            **PROMPT_TOKENS,
+        },
     )
     return {"anyOf": [chunk, ERROR]}
 
@@ -60,7 +69,8 @@ CHAT: Final = _chunk(
             ),
             "logprobs": or_null(LOGPROBS),
             "finish_reason": or_null(REASON),
-        }
+        },
+        TOKEN_IDS,
     ),
 )
 COMPLETION: Final = _chunk(
@@ -71,7 +81,8 @@ COMPLETION: Final = _chunk(
             "text": TEXT,
             "logprobs": or_null(TEXT_LOGPROBS),
             "finish_reason": or_null(REASON),
-        }
+        },
+        {**TOKEN_IDS, **PROMPT_TOKENS},
     ),
 )
 
@@ -102,4 +113,4 @@ MESSAGE: Final = _typed(
     *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
     *("message_delta", "message_stop", "ping", "error"),
 )
-GENERATE: Final[Json] = {"anyOf": [exactly({"text": TEXT}), exactly(GENERATED), ERROR]}
+GENERATE: Final[Json] = {"anyOf": [exactly({"text": TEXT}), answer(GENERATED), ERROR]}

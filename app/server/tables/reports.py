@@ -62,6 +62,14 @@ MODEL_INFO: Final = exactly(
         "error": or_null(TEXT),
     }
 )
+TOKENIZER_INFO: Final = exactly(
+    {
+        "model": TEXT,
+        **dict.fromkeys(
+            ("bos_token", "eos_token", "unk_token", "pad_token", "chat_template"), or_null(TEXT)
+        ),
+    }
+)
 
 _TIER: Final = exactly({"tokens": COUNT, "size_mb": AMOUNT})
 _HELD: Final[Json] = {

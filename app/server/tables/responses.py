@@ -16,25 +16,23 @@ from hearth.app.server.schema import (
     AnyObject,
     AnyOf,
     Flag,
-    JsonText,
     ListOf,
     MapOf,
     Number,
     OneOf,
+    Sentinel,
     Text,
 )
 from hearth.app.server.tables import common
 from hearth.app.server.tables.chat import EFFORTS, MOST_MESSAGES, MOST_TOOLS, NAME
 
-_NO_MEDIA: Final = "models here read text alone for now"
+_NO_MEDIA: Final = "models read text only"
 _NO_STATE: Final = "nothing is stored here; send the whole conversation"
 _NO_SERVER_TOOLS: Final = "this server runs no tools; offer functions"
 _MOST_PARTS: Final = 1024
 
-_ID: Final = without_effect("id", Text(longest=256), "items are known by their place")
-_STATUS: Final = without_effect(
-    "status", OneOf(("in_progress", "completed", "incomplete")), "items are taken as they are"
-)
+_ID: Final = without_effect("id", "nothing is stored", Text())
+_STATUS: Final = without_effect("status", "items are taken as they are", Text())
 
 
 def _kind(kind: str, *fields: Parameter, required: bool = True) -> Table:
@@ -46,11 +44,9 @@ def _text(kind: str, field: str = "text") -> Table:
     return _kind(
         kind,
         honoured(field, Text(), "the text", required=True),
-        without_effect("annotations", ListOf(AnyObject(), _MOST_PARTS), "answers get them back"),
-        without_effect("logprobs", ListOf(AnyObject(), 1 << 16), "answers get them back"),
-        without_effect(
-            "prompt_cache_breakpoint", AnyObject(), "prefixes are found by their tokens"
-        ),
+        without_effect("annotations", "sent back as they were received", ListOf(AnyObject(), 1024)),
+        without_effect("logprobs", "sent back as they were received", ListOf(AnyObject(), 1 << 16)),
+        without_effect("prompt_cache_breakpoint", "cached prefixes are found by their tokens"),
     )
 
 
@@ -82,30 +78,34 @@ _ITEM: Final = Tagged(
                 "whose message it is",
                 required=True,
             ),
-            honoured("content", _CONTENT, "text, or a list of parts", required=True),
+            honoured("content", _CONTENT, "a string, or an array of parts", required=True),
             _ID,
             _STATUS,
-            without_effect("phase", OneOf(("commentary", "final_answer")), "only a label"),
+            without_effect("phase", "a label", Text()),
             required=False,
         ),
         "function_call": _kind(
             "function_call",
-            honoured("call_id", Text(1, 256), "ties the output to it", required=True),
+            honoured("call_id", Text(longest=256), "ties the output to it", required=True),
             honoured("name", NAME, "what was called", required=True),
-            honoured("arguments", JsonText(), "a JSON object", required=True),
+            honoured(
+                "arguments",
+                Text(),
+                "a JSON object; of a call that was cut, its beginning",
+                required=True,
+            ),
+            honoured("namespace", Text(longest=128), "the namespace of the function"),
             _ID,
             _STATUS,
-            without_effect("namespace", Text(longest=256), "only a label"),
-            without_effect("caller", AnyObject(), "the model is the only caller"),
-            refused("async", "calls are answered in the next request", OneOf((False,))),
+            without_effect("caller", "the model is the only caller", AnyObject()),
         ),
         "function_call_output": _kind(
             "function_call_output",
-            honoured("call_id", Text(1, 256), "which call it answers", required=True),
+            honoured("call_id", Text(longest=256), "which call it answers", required=True),
             honoured("output", _CONTENT, "what the function answered", required=True),
             _ID,
             _STATUS,
-            without_effect("caller", AnyObject(), "the model is the only caller"),
+            without_effect("caller", "the model is the only caller", AnyObject()),
         ),
         "reasoning": _kind(
             "reasoning",
@@ -116,8 +116,8 @@ _ITEM: Final = Tagged(
                 ),
                 "what was thought",
             ),
-            without_effect("summary", ListOf(AnyObject(), _MOST_PARTS), "the thoughts count"),
-            without_effect("encrypted_content", Text(), "thoughts are not encrypted here"),
+            without_effect("summary", "the thoughts count", ListOf(AnyObject(), _MOST_PARTS)),
+            without_effect("encrypted_content", "thoughts are not encrypted here", Text()),
             _ID,
             _STATUS,
         ),
@@ -139,31 +139,36 @@ _ITEM: Final = Tagged(
     },
     "message",
 )
-_SERVER_TOOLS: Final = dict.fromkeys(
-    (
-        *("web_search", "web_search_2025_08_26", "web_search_preview", "file_search", "mcp"),
-        *("web_search_preview_2025_03_11", "computer", "computer_use_preview", "custom", "shell"),
-        *("code_interpreter", "image_generation", "local_shell", "apply_patch", "tool_search"),
-        *("namespace", "programmatic_tool_calling"),
-    ),
-    _NO_SERVER_TOOLS,
+_FUNCTION: Final = _kind(
+    "function",
+    honoured("name", NAME, "what the model calls it", required=True),
+    honoured("description", Text(), "what it is for"),
+    honoured("parameters", AnyObject(), "JSON schema of its arguments"),
+    honoured("strict", Flag(), "arguments always follow the schema", "false"),
+    without_effect("defer_loading", "functions are always shown", OneOf((False,))),
+    without_effect("output_schema", "outputs are not checked"),
+    without_effect("allowed_callers", _NO_SERVER_TOOLS, ListOf(OneOf(("direct",)), 1)),
 )
 _TOOL: Final = Tagged(
     "type",
     {
-        "function": _kind(
-            "function",
-            honoured("name", NAME, "what the model calls it", required=True),
-            honoured("description", Text(longest=16_384), "what it is for"),
-            honoured("parameters", AnyObject(), "JSON schema of its arguments"),
-            honoured("strict", Flag(), "arguments always follow the schema", "false"),
-            refused("defer_loading", "functions are always shown", OneOf((False,))),
-            without_effect("output_schema", AnyObject(), "outputs are given as they come"),
-            refused("allowed_callers", _NO_SERVER_TOOLS, ListOf(OneOf(("direct",)), 1)),
-        )
+        "function": _FUNCTION,
+        "namespace": _kind(
+            "namespace",
+            honoured("name", NAME, "what calls give back as namespace", required=True),
+            honoured(
+                "tools",
+                ListOf(Tagged("type", {"function": _FUNCTION}, {}, drops=True), MOST_TOOLS),
+                "functions, which the model calls like any other",
+                required=True,
+            ),
+            without_effect("description", "not shown to models", Text()),
+        ),
     },
-    _SERVER_TOOLS,
+    {},
+    drops=True,
 )
+"""Tools of other types run on a server, which has none."""
 _NAMED: Final = _kind("function", honoured("name", NAME, "which", required=True))
 _TOOL_CHOICE: Final = AnyOf(
     (
@@ -177,13 +182,13 @@ _TOOL_CHOICE: Final = AnyOf(
                     honoured("mode", OneOf(("auto", "required")), "may or must", required=True),
                     honoured(
                         "tools",
-                        ListOf(Tagged("type", {"function": _NAMED}, _SERVER_TOOLS), MOST_TOOLS, 1),
+                        ListOf(Tagged("type", {"function": _NAMED}, {}), MOST_TOOLS, 1),
                         "which of the tools",
                         required=True,
                     ),
                 ),
             },
-            _SERVER_TOOLS,
+            {},
         ),
     )
 )
@@ -195,9 +200,9 @@ _FORMAT: Final = Tagged(
         "json_schema": _kind(
             "json_schema",
             honoured("schema", AnyObject(), "the schema", required=True),
-            honoured("name", Text(1, 64), "only a label, given back", required=True),
-            without_effect("description", Text(longest=16_384), "not shown to models"),
-            without_effect("strict", Flag(), "schemas are always followed"),
+            honoured("name", Text(), "a label, given back"),
+            without_effect("description", "not shown to models", Text()),
+            without_effect("strict", "schemas are always followed", Flag()),
         ),
     },
     {"grammar": "use json_schema", "python": "use json_schema"},
@@ -208,16 +213,11 @@ _REASONING: Final = Table(
         honoured(
             "effort",
             OneOf((*EFFORTS, "max")),
-            "how much to think, where the template can say so; max is xhigh",
+            "how much to think, where the template can express it; max is xhigh",
         ),
-        without_effect(
-            "summary", OneOf(("auto", "concise", "detailed")), "thoughts are given as they are"
-        ),
-        without_effect(
-            "generate_summary", OneOf(("auto", "concise", "detailed")), "the same as summary"
-        ),
-        without_effect("context", Text(longest=64), "thoughts are shown as the template does"),
-        without_effect("mode", Text(longest=64), "there is one mode"),
+        without_effect("summary", "thoughts are returned as they are", OneOf(("auto",))),
+        without_effect("generate_summary", "the same as summary", OneOf(("auto",))),
+        without_effect("context", "the template decides which thoughts are shown"),
     ),
 )
 
@@ -233,23 +233,10 @@ CREATE_RESPONSE: Final = Table(
         ),
         honoured("instructions", Text(), "how to answer", "the settings' system prompt"),
         common.STREAM,
-        without_effect(
-            "stream_options",
-            Table(
-                "ResponseStreamOptions",
-                (
-                    refused(
-                        "include_obfuscation",
-                        "nobody between this server and its client could measure packets",
-                        OneOf((False,)),
-                    ),
-                ),
-            ),
-            "there is nothing to choose",
-        ),
+        without_effect("stream_options", "there is nothing to choose", AnyObject()),
         honoured(
             "max_output_tokens",
-            Number(1, 2**31 - 1, whole=True),
+            Sentinel(Number(1, 2**31 - 1, whole=True)),
             "at most this many new tokens",
             "the settings'",
         ),
@@ -258,25 +245,13 @@ CREATE_RESPONSE: Final = Table(
         common.STOP,
         honoured(
             "include",
-            ListOf(
-                OneOf(
-                    ("message.output_text.logprobs", "reasoning.encrypted_content"),
-                    dict.fromkeys(
-                        (
-                            *("file_search_call.results", "web_search_call.results"),
-                            *("web_search_call.action.sources", "code_interpreter_call.outputs"),
-                            *("message.input_image.image_url",),
-                            *("computer_call_output.output.image_url",),
-                        ),
-                        _NO_SERVER_TOOLS,
-                    ),
-                ),
-                16,
-            ),
-            "message.output_text.logprobs gives log probabilities; thoughts always come, and "
-            "plain, so that reasoning.encrypted_content adds nothing",
+            ListOf(Text(1, 256), 64),
+            "message.output_text.logprobs gives log probabilities; other values have no effect; "
+            "thoughts are always returned",
         ),
-        honoured("top_logprobs", Number(0, 20, whole=True), "with logprobs: so many others"),
+        honoured(
+            "top_logprobs", Number(0, 20, whole=True), "with logprobs: this many alternatives"
+        ),
         honoured("tools", ListOf(_TOOL, MOST_TOOLS), "functions that the model may ask for"),
         honoured("tool_choice", _TOOL_CHOICE, "whether it may, must, or which", "auto with tools"),
         honoured("parallel_tool_calls", Flag(), "more than one call in an answer", "true"),
@@ -287,30 +262,29 @@ CREATE_RESPONSE: Final = Table(
                 "TextConfig",
                 (
                     honoured("format", _FORMAT, "what the answer must be", "text"),
-                    without_effect(
-                        "verbosity", OneOf(("low", "medium", "high")), "say it in the prompt"
-                    ),
+                    without_effect("verbosity", "ask for it in the prompt"),
                 ),
             ),
             "what the answer must be",
         ),
         honoured("metadata", MapOf(Text(longest=512), 16), "given back with the answer"),
-        refused(
+        without_effect(
             "truncation",
-            "a conversation that is too long is refused, never cut",
+            "a conversation that is too long is an error, and is never cut",
             OneOf(("disabled",)),
         ),
         common.KEEP_ALIVE,
         common.USER,
         *(one for one in common.OPENAI_METADATA if one.name != "metadata"),
-        without_effect("max_tool_calls", Number(1, 2**31 - 1, whole=True), _NO_SERVER_TOOLS),
-        without_effect("moderation", AnyObject(), "nobody is asked about the text"),
+        without_effect("client_metadata", "nothing is stored"),
+        without_effect("max_tool_calls", _NO_SERVER_TOOLS),
+        without_effect("moderation", "the text is sent nowhere"),
+        without_effect(
+            "context_management", "the client trims the conversation", ListOf(AnyObject(), 0)
+        ),
         refused("previous_response_id", _NO_STATE),
         refused("conversation", _NO_STATE),
         refused("prompt", _NO_STATE),
         refused("background", _NO_STATE, OneOf((False,))),
-        refused("context_management", "trim the conversation yourself", ListOf(AnyObject(), 0)),
-        refused("image", _NO_MEDIA),
-        refused("access_programs", _NO_SERVER_TOOLS),
     ),
 )

@@ -7,16 +7,35 @@ from typing import Final
 from hearth.app.server.parameters import Parameter, Table, honoured
 from hearth.app.server.schema import Flag, ListOf, Number, OneOf, Text
 from hearth.app.server.tables import common
-from hearth.app.server.tables.chat import MESSAGES, TEMPLATE_KWARGS, TOOLS
+from hearth.app.server.tables.chat import (
+    ADD_GENERATION_PROMPT,
+    CONTINUE,
+    MESSAGES,
+    TEMPLATE_KWARGS,
+    TOOLS,
+)
 from hearth.app.server.tables.completions import MOST_PROMPTS
 
 TOKENIZE: Final = Table(
     "Tokenize",
     (
         common.MODEL,
-        honoured("content", Text(), "the text", required=True),
-        honoured("parse_special", Flag(), "special tokens in it are recognised", "true"),
-        honoured("with_pieces", Flag(), "give the text of each token as well", "false"),
+        honoured("content", Text(), "the text", aliases=("prompt",)),
+        honoured("messages", MESSAGES, "a conversation, tokenized as its prompt; without content"),
+        honoured("tools", TOOLS, "functions of the conversation"),
+        honoured("chat_template_kwargs", TEMPLATE_KWARGS, "variables of the chat template"),
+        ADD_GENERATION_PROMPT,
+        CONTINUE,
+        honoured("parse_special", Flag(), "special tokens in the text are recognized", "true"),
+        honoured(
+            "add_special",
+            Flag(),
+            "add the tokens that the model expects before and after a text",
+            "false",
+            aliases=("add_special_tokens",),
+        ),
+        honoured("with_pieces", Flag(), "give the text of each token too", "false"),
+        honoured("return_token_strs", Flag(), "give token_strs too, the text of each", "false"),
         common.KEEP_ALIVE,
     ),
 )
@@ -37,12 +56,8 @@ APPLY_TEMPLATE: Final = Table(
         honoured("messages", MESSAGES, "the conversation", required=True),
         honoured("tools", TOOLS, "functions that the model may ask for"),
         honoured("chat_template_kwargs", TEMPLATE_KWARGS, "variables of the chat template"),
-        honoured(
-            "continue_final_message",
-            Flag(),
-            "a last message of the assistant is the beginning of the answer",
-            "true",
-        ),
+        ADD_GENERATION_PROMPT,
+        CONTINUE,
         common.KEEP_ALIVE,
     ),
 )
@@ -51,8 +66,7 @@ OPTIMIZATION: Final = honoured(
     "optimization",
     OneOf(("none", "basic", "full")),
     "none: prompts one after another, each computed whole; basic: prompts of a batch together; "
-    "full: and known beginnings are not computed again (no model here has a drafter yet, so that "
-    "none of them speculates)",
+    "full: cached prefixes are not computed again either",
     "full",
 )
 
@@ -72,9 +86,7 @@ def _generating(*first: Parameter) -> tuple[Parameter, ...]:
 
 GENERATE: Final = Table(
     "Generate",
-    _generating(
-        honoured("prompt", Text(1), "the text to go on from", required=True), common.STREAM
-    ),
+    _generating(honoured("prompt", Text(1), "the text to continue", required=True), common.STREAM),
 )
 GENERATE_BATCH: Final = Table(
     "GenerateBatch",

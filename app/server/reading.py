@@ -1,0 +1,76 @@
+"""What reading a request body found besides the values: ignored fields, names sent by alias."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from hearth.backends.errors import UnsupportedParameter
+
+log = logging.getLogger(__name__)
+
+MOST_LOGGED: Final = 1024
+MOST_NOTICES: Final = 16
+LONGEST_NAME: Final = 64
+_INDEX: Final = re.compile(r"\[\d+\]")
+
+
+@dataclass(slots=True)
+class Reading:
+    """The state of reading one body.
+
+    Attributes:
+        strict: refuse what would be ignored (`hearth serve --strict`).
+        ignored: places of ignored fields, without the indices of lists, in the order of the body;
+            at most one more than `MOST_NOTICES`.
+        sent_as: of top-level fields that were sent by an alias: the alias, by the table's name.
+    """
+
+    strict: bool = False
+    ignored: dict[str, None] = field(default_factory=dict)
+    sent_as: dict[str, str] = field(default_factory=dict)
+
+    def ignore(self, place: str) -> None:
+        """Record that the field at `place` has no effect.
+
+        Raises:
+            UnsupportedParameter: the server is strict.
+        """
+        if self.strict:
+            raise UnsupportedParameter(
+                place,
+                f"{place[:100]} has no effect here, and the server refuses such fields (--strict).",
+                "Leave it out.",
+            )
+        if len(self.ignored) <= MOST_NOTICES:
+            self.ignored[_INDEX.sub("[]", place)[:LONGEST_NAME]] = None
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """One sentence for each ignored field, at most `MOST_NOTICES`."""
+        names = list(self.ignored)
+        if len(names) > MOST_NOTICES:
+            shown = names[: MOST_NOTICES - 1]
+            return (*map(_notice, shown), "Further parameters have no effect.")
+        return tuple(map(_notice, names))
+
+
+class IgnoredFields:
+    """Logs each field that had no effect once, of at most `MOST_LOGGED` of them."""
+
+    def __init__(self) -> None:
+        self._logged: set[tuple[str, str]] = set()
+
+    def log(self, path: str, names: Iterable[str]) -> None:
+        """Fields called `names` of requests to `path` were ignored."""
+        for name in names:
+            if (path, name) not in self._logged and len(self._logged) < MOST_LOGGED:
+                self._logged.add((path, name))
+                log.info("%s: the field %a has no effect", path, name)
+
+
+def _notice(name: str) -> str:
+    return f"{name} has no effect."
