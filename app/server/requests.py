@@ -200,9 +200,9 @@ def _schema_of(wanted: Mapping[str, Any]) -> Mapping[str, Any] | None:
     inner = wanted.get("json_schema", {}).get("schema")
     schema: Mapping[str, Any] | None = inner if inner is not None else wanted.get("schema")
     if schema is None and wanted["type"] == "json_schema":
-        raise InvalidParameter(
+        raise ConflictingParameters(
             "response_format.json_schema",
-            "response_format.json_schema is missing.",
+            "response_format of type json_schema without json_schema.",
             'Send {"name": ..., "schema": ...}.',
         )
     return schema

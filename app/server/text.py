@@ -13,7 +13,7 @@ from hearth.app.server.messages import continues_last, read_messages, read_tools
 from hearth.app.server.requests import build
 from hearth.app.server.tables.text import APPLY_TEMPLATE, DETOKENIZE, TOKENIZE
 from hearth.backends.contract import Prompt
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import ConflictingParameters
 
 _NAMES: Final = {
     "template_values": "chat_template_kwargs",
@@ -27,7 +27,7 @@ async def tokenize(http: HttpRequest) -> Response:
     given = exchange.given
     backend = await exchange.backend()
     if ("content" in given) == ("messages" in given):
-        raise InvalidParameter(
+        raise ConflictingParameters(
             "content", "Exactly one of content and messages is needed.", "Send one of them."
         )
     if "messages" in given:

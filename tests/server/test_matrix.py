@@ -1,5 +1,5 @@
 """Every parameter of every table × values that may be wrong for it: refused by its name, and right
-after that the endpoint answers as ever.
+after that the endpoint answers as before.
 """
 
 from __future__ import annotations
@@ -103,15 +103,18 @@ def test_what_is_wrong_is_refused_by_its_name(endpoint, of) -> None:
 
 
 @pytest.mark.parametrize("of", WITH_BODY, ids=lambda endpoint: endpoint.path)
-def test_what_nobody_knows_and_what_is_missing_is_named(endpoint, of) -> None:
+def test_what_is_misspelt_missing_or_without_effect_is_named(endpoint, of) -> None:
     made = endpoint(host_kind=SuitingHost)
     [first, *_] = places(of.table, 0)
     whole = json.loads(first.body('"tiny"'))
-    reply = made.post(of.path, {**whole, "temprature": 1})
-    error = reply.json if isinstance(reply.error, str) else reply.error
-    assert (reply.status, error["param"]) == (400, "temprature")
+
+    def named(body: dict[str, Any]) -> tuple[int, str]:
+        reply = made.post(of.path, body)
+        error = reply.json if isinstance(reply.error, str) else reply.error
+        return reply.status, error["param"]
+
+    assert named({**whole, "modell": 1}) == (400, "modell")
     for parameter in of.table:
         if parameter.required:
-            reply = made.post(of.path, {k: v for k, v in whole.items() if k != parameter.name})
-            error = reply.json if isinstance(reply.error, str) else reply.error
-            assert (reply.status, error["param"]) == (400, parameter.name)
+            others = {k: v for k, v in whole.items() if k != parameter.name}
+            assert named(others) == (400, parameter.name)

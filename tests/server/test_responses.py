@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent, response_create_params
+from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
-
-from hearth.app.server.tables.responses import CREATE_RESPONSE
 
 HELLO = {"model": "tiny", "input": "hello"}
 START = {"prompt_tokens": 7}
@@ -152,11 +151,9 @@ def test_fields_reach_the_model(endpoint, given, reached) -> None:
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, None),
-        ({"include": ["file_search_call.results"]}, "include[0]"),
         ({"top_logprobs": 2}, "top_logprobs"),
     ],
     ids=str,
@@ -168,9 +165,31 @@ def test_refusals_name_the_field(endpoint, given, param) -> None:
     assert param in (None, reply.error["param"])
 
 
-def test_every_parameter_of_the_client_is_known() -> None:
-    asked = response_create_params.ResponseCreateParamsBase.__annotations__
-    assert set(asked) <= {parameter.name for parameter in CREATE_RESPONSE}
+def test_functions_of_namespaces_are_ordinary_and_keep_their_names(endpoint) -> None:
+    def function(name: str) -> dict[str, Any]:
+        return {"type": "function", "name": name, "parameters": {"type": "object"}}
+
+    def space(name: str, *functions: str) -> dict[str, Any]:
+        tools = [function(one) for one in functions]
+        return {"type": "namespace", "name": name, "description": "x", "tools": tools}
+
+    call = {"position": 0, "id": "call_1", "name": "b__run", "arguments": "{}"}
+    made = endpoint([{"prompt_tokens": 7}, {"call": call}, {"finish": "tool_calls"}])
+    tools = [function("open"), space("a", "run", "stop"), space("b", "run"), {"type": "web_search"}]
+    history = [
+        {"role": "user", "content": "hello"},
+        {"type": "function_call", "call_id": "1", "name": "run", "namespace": "a", "arguments": ""},
+        {"type": "function_call_output", "call_id": "1", "output": "done"},
+    ]
+    reply = ask(made, tools=tools, input=history, client_metadata={"x": 1})
+    assert [tool["name"] for tool in made.asked["tools"]] == ["open", "a__run", "stop", "b__run"]
+    assert made.asked["messages"][1]["tool_calls"][0]["name"] == "a__run"
+    [item] = reply.json["output"]
+    assert (item["namespace"], item["name"]) == ("b", "run")
+    assert reply.json["notices"] == [
+        "tools[] (web_search) has no effect.",
+        "client_metadata has no effect.",
+    ]
 
 
 def test_empty_instructions_are_none(endpoint) -> None:
