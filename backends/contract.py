@@ -124,8 +124,12 @@ class Backend(Protocol):
         """The events of one request; closing the iterator cancels it."""
         ...
 
-    async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
-        """Token ids of `text`; with `special`, special tokens written in it are recognised."""
+    async def tokenize(
+        self, text: str, *, special: bool = False, add_special: bool = False
+    ) -> list[int]:
+        """Token ids of `text`; with `special`, special tokens written in it are recognised; with
+        `add_special`, between those that the model wants at the beginning and end of a text.
+        """
         ...
 
     async def detokenize(self, ids: Sequence[int]) -> str:
@@ -148,9 +152,10 @@ class Backend(Protocol):
         *,
         pooling: Pooling = "model",
         session: str = "",
+        truncate: bool = False,
     ) -> Embeddings:
         """One vector a text (or its token ids); `pooling` "model" is what the model was trained
-        with, else mean.
+        with, else mean. With `truncate`, texts that exceed the context are cut at their end.
         """
         ...
 

@@ -33,6 +33,7 @@ from hearth.backends.errors import (
     LimitExceeded,
     PromptTooLong,
     UnsupportedParameter,
+    prompt_too_long,
 )
 from hearth.backends.prepared_prompt import PreparedPrompt
 from hearth.backends.prompts import Prompts
@@ -90,6 +91,13 @@ class Preparer:
         validate(request, self._info.vocab_size)
         prompt = self._prompts.prepare(request)
         limits = self._limits(request, prompt)
+        notices = prompt.notices
+        if request.max_tokens is not None and request.max_tokens > limits.max_tokens:
+            notices = (
+                *notices,
+                f"max_tokens is {request.max_tokens}, and the context has {limits.max_tokens}"
+                f" tokens left after the prompt, so the answer has at most {limits.max_tokens}.",
+            )
         lark = self._grammar(request, prompt)
         sampling = request.sampling
         seed = fresh_seed() if sampling.seed is None else sampling.seed
@@ -118,7 +126,7 @@ class Preparer:
                 index=index,
                 priority=request.priority,
                 session=request.session,
-                notices=prompt.notices,
+                notices=notices,
                 kept_tokens=max((tokens for tokens, _ in prompt.pins), default=0),
                 pins=prompt.pins,
                 reuse_prefix=request.reuse_prefix,
@@ -204,7 +212,7 @@ class Preparer:
         pairs = []
         for index, text in enumerate(call.texts):
             ids = self._tokenizer.encode_pair(call.query, text)
-            self._check_holds(f"query with texts[{index}]", len(ids))
+            self._check_holds(f"texts[{index}]", len(ids))
             pairs.append(ids)
         return Ranking(ident, pairs, emit, session=call.session)
 
@@ -254,31 +262,27 @@ class Preparer:
 
     def _limits(self, request: Request, prompt: PreparedPrompt) -> Limits:
         prompt_tokens = len(prompt.ids)
+        param = request.prompt_field
+        context = self._info.context
         if prompt_tokens == 0:
-            raise PromptTooLong("The prompt has no tokens.", "Say something.", prompt_tokens=0)
-        room = self._info.context - prompt_tokens
-        if room < 1:
-            raise self._too_long(
-                f"The prompt has {prompt_tokens:,} tokens",
-                ", with room for at least one answer token",
-                prompt_tokens=prompt_tokens,
+            raise InvalidParameter(param, "The prompt has no tokens.", "Send some text.")
+        free = context - prompt_tokens
+        if free < 1:
+            raise prompt_too_long(
+                param, prompt_tokens, context, answers=True, hint=self._too_long_hint
             )
-        if request.max_tokens is not None and request.max_tokens > room:
-            raise self._too_long(
-                f"The prompt has {prompt_tokens:,} tokens and {request.max_tokens:,} new ones are"
-                " asked for",
+        if request.min_tokens > free:
+            raise PromptTooLong(
+                "min_tokens",
+                f"min_tokens is {request.min_tokens}, and the prompt has {prompt_tokens} tokens."
+                f" This model's maximum context length is {context} tokens.",
+                "Lower min_tokens or shorten the prompt.",
                 prompt_tokens=prompt_tokens,
-                max_tokens=request.max_tokens,
-            )
-        if request.min_tokens > room:
-            raise self._too_long(
-                f"The prompt has {prompt_tokens:,} tokens and at least {request.min_tokens:,} new"
-                " ones are asked for",
-                prompt_tokens=prompt_tokens,
+                context=context,
                 min_tokens=request.min_tokens,
             )
         return Limits(
-            max_tokens=room if request.max_tokens is None else request.max_tokens,
+            max_tokens=free if request.max_tokens is None else min(request.max_tokens, free),
             min_tokens=request.min_tokens,
             ignore_eos=request.ignore_eos,
             end_ids=self._info.end_ids,
@@ -288,25 +292,18 @@ class Preparer:
 
     def _check_holds(self, param: str, tokens: int) -> None:
         if tokens > self._info.context:
-            raise self._too_long(f"{param} has {tokens:,} tokens", prompt_tokens=tokens)
+            raise prompt_too_long(param, tokens, self._info.context, hint=self._too_long_hint)
 
-    def _too_long(self, found: str, left: str = "", **numbers: int) -> PromptTooLong:
-        """The context is never above what the key-value memory can hold, so that what passes here
-        can be computed to its end.
+    @property
+    def _too_long_hint(self) -> str:
+        """The context is never above what the key-value memory can hold, so that what passes the
+        check can be computed to its end.
         """
-        context = self._info.context
-        hint = ""
-        if context == self._info.pool_tokens:
-            hint = (
-                "Shorten the prompt, ask for fewer tokens, or allow more memory for keys and"
-                " values: a larger context (--ctx) or kv_budget (--kv-budget), or kv_type q8_0"
-                " (--kv-type)."
-            )
-        return PromptTooLong(
-            f"{found}; the context of {self._name} holds {context:,}{left}.",
-            hint,
-            context=context,
-            **numbers,
+        if self._info.context < self._info.pool_tokens:
+            return ""
+        return (
+            "Shorten the input, or allow more memory for keys and values: a larger context"
+            " (--ctx) or kv_budget (--kv-budget), or kv_type q8_0 (--kv-type)."
         )
 
     def _breaker_ids(self, texts: tuple[str, ...]) -> frozenset[int]:

@@ -49,11 +49,21 @@ class Request:
     token_ids: tuple[int, ...] | None = None
     sampling: SamplingParams = SamplingParams()
     max_tokens: int | None = None
-    """At most this many new tokens; None: until the model ends or the context is full."""
+    """At most this many new tokens, or as many as the context holds after the prompt. None: until
+    the model ends or the context is full.
+    """
     min_tokens: int = 0
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
-    """Generation ends before the first of these; they are never part of the text."""
+    """The answer ends with the first of these strings."""
+    stop_token_ids: tuple[int, ...] = ()
+    """The answer ends with the first of these tokens, also with `ignore_eos`."""
+    include_stop: bool = False
+    """The stop string or the token of `stop_token_ids` is the last part of the text. False: it is
+    left out. End-of-generation tokens of the model are always left out.
+    """
+    skip_special_tokens: bool = True
+    """False: special tokens that the model writes are part of the text."""
     n: int = 1
     """Answers to the same prompt, in [1, 16]; the prompt is computed once. Choice 0 draws with
     `sampling.seed`, the others with seeds made from it.
@@ -77,7 +87,21 @@ class Request:
     """Further variables of the chat template, such as {"enable_thinking": False}; JSON values."""
     continue_last: bool = False
     """The last message is the assistant's, and the answer goes on from its end."""
+    add_generation_prompt: bool = True
+    """False: `messages` are rendered without the beginning of an answer."""
+    truncate_prompt_tokens: int | None = None
+    """Keep only the last so many tokens of the prompt. -1: as many as fit, with `max_tokens` for
+    the answer, or half of the context where that is less. None: a prompt that does not fit is
+    refused.
+    """
     suffix: str | None = None
     """With `text`: what comes after the text to be found (infill)."""
     reuse_prefix: bool = True
     """False: compute the whole prompt, also what is known from earlier ones."""
+
+    @property
+    def prompt_field(self) -> Literal["messages", "text", "token_ids"]:
+        """The field that has the prompt."""
+        if self.messages is not None:
+            return "messages"
+        return "token_ids" if self.text is None else "text"

@@ -103,6 +103,8 @@ class Tokenize:
 
     text: str
     special: bool
+    add_special: bool = False
+    """Add the tokens that the model wants at the beginning and at the end of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,8 @@ class Embed:
     texts: tuple[str | tuple[int, ...], ...]
     pooling: Pooling
     session: str = ""
+    truncate: bool = False
+    """Texts that exceed the context are cut at their end. False: they are refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,26 +152,35 @@ def test_without_max_tokens_the_context_is_the_limit(preparer):
 @pytest.mark.parametrize(
     ("request_", "numbers"),
     [
-        (Request(text="x" * 19), {"prompt_tokens": 20, "context": 20}),
+        (Request(text="x" * 19), {"param": "text", "prompt_tokens": 20, "context": 20}),
         (
-            Request(text="xx", max_tokens=18),
-            {"prompt_tokens": 3, "max_tokens": 18, "context": 20},
+            Request(token_ids=(5,) * 30),
+            {"param": "token_ids", "prompt_tokens": 30, "context": 20},
         ),
         (
             Request(text="xx", min_tokens=18),
-            {"prompt_tokens": 3, "min_tokens": 18, "context": 20},
-        ),
-        (
-            Request(text="xx", max_tokens=18, n=16),
-            {"prompt_tokens": 3, "max_tokens": 18, "context": 20},
+            {"param": "min_tokens", "prompt_tokens": 3, "min_tokens": 18, "context": 20},
         ),
     ],
 )
 def test_what_can_never_fit_is_refused_with_both_numbers(preparer, request_, numbers):
     with pytest.raises(PromptTooLong) as refused:
         preparer.generations(1, request_, print, Clock())
-    assert refused.value.data == numbers
-    assert all(str(number) in refused.value.message for number in numbers.values())
+    assert refused.value.data == numbers and refused.value.http_status == 400
+    assert "This model's maximum context length is 20 tokens" in refused.value.message
+    assert str(numbers["prompt_tokens"]) in refused.value.message
+
+
+def test_more_new_tokens_than_are_free_are_clamped_with_a_notice(preparer):
+    made = preparer.generations(1, Request(text="xx", max_tokens=18, n=2), print, Clock())
+    assert [one.limits.max_tokens for one in made] == [17, 17]
+    events = []
+    (alone,) = preparer.generations(1, Request(text="xx", max_tokens=18), events.append, Clock())
+    alone.on_admitted()
+    assert "max_tokens is 18" in events[0].notices[0] and "17" in events[0].notices[0]
+    (fitting,) = preparer.generations(1, Request(text="xx", max_tokens=17), events.append, Clock())
+    fitting.on_admitted()
+    assert events[1].notices == ()
 
 
 def test_choices_need_not_fit_at_the_same_time(preparer):
@@ -222,7 +231,7 @@ def test_texts_are_tokenized_with_the_tokens_around_them(preparer):
         (("a", ""), InvalidParameter, r"texts\[1\] is empty"),
         (("a", "~"), InvalidParameter, r"texts\[1\] has no tokens"),
         (("a",) * 2049, InvalidParameter, "2,048"),
-        (("a", "x" * 19), PromptTooLong, r"texts\[1\] has 21 tokens.*20"),
+        (("a", "x" * 19), PromptTooLong, r"texts\[1\] is too long: 21 tokens > 20 maximum"),
     ],
 )
 def test_texts_that_are_refused(preparer, texts, error, words):
@@ -403,7 +412,7 @@ def test_a_query_and_each_text_are_ranked_together():
         ("", ("a",), InvalidParameter, "query is empty"),
         ("a", (), InvalidParameter, "texts is empty"),
         ("a", ("b", ""), InvalidParameter, r"texts\[1\] is empty"),
-        ("a", ("b", "x" * 19), PromptTooLong, r"texts\[1\] has 22 tokens.*20"),
+        ("a", ("b", "x" * 19), PromptTooLong, r"texts\[1\] is too long: 22 tokens > 20 maximum"),
     ],
 )
 def test_ranks_that_are_refused(query, texts, error, words):
