@@ -4,6 +4,7 @@ step loop.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -89,7 +90,7 @@ class Preparer:
             PromptTooLong: with both numbers.
         """
         validate(request, self._info.vocab_size)
-        prompt = self._prompts.prepare(request)
+        prompt = self._prompt(request)
         limits = self._limits(request, prompt)
         notices = prompt.notices
         if request.max_tokens is not None and request.max_tokens > limits.max_tokens:
@@ -155,8 +156,9 @@ class Preparer:
         )
 
     def embedding(self, ident: int, call: Embed, emit: EmbeddingAnswer) -> Embedding:
-        """The work that answers `call`; every text gets the tokens before and behind it that the
-        model was trained with, and token ids are used as they are.
+        """The work that answers `call`; every text gets the tokens before and after it that the
+        model was trained with, and token ids are used unchanged. With `call.truncate`, texts that
+        are too long lose their end, but not the tokens after it.
 
         Raises:
             InvalidParameter: there are no texts or too many, or one is empty.
@@ -181,11 +183,7 @@ class Preparer:
             )
         texts = []
         for index, text in enumerate(call.texts):
-            ids = (
-                self._tokenizer.encode(text, special=False, add_bos=True, add_eos=True)
-                if isinstance(text, str)
-                else list(text)
-            )
+            ids = self._text_ids(text, self._info.context if call.truncate else None)
             if not ids:
                 raise InvalidParameter(
                     f"texts[{index}]", f"texts[{index}] has no tokens.", "Send some text."
@@ -193,6 +191,17 @@ class Preparer:
             self._check_holds(f"texts[{index}]", len(ids))
             texts.append(ids)
         return Embedding(ident, texts, call.pooling, emit, session=call.session)
+
+    def _text_ids(self, text: str | Sequence[int], most: int | None) -> list[int]:
+        """The tokens of one text; only `most` of them, if that is given."""
+        if not isinstance(text, str):
+            return list(text[:most])
+        ids = self._tokenizer.encode(text, special=False, add_bos=True, add_eos=True)
+        if most is None or len(ids) <= most:
+            return ids
+        without_end = self._tokenizer.encode(text, special=False, add_bos=True)
+        end = ids[len(without_end) :]
+        return [*without_end[: most - len(end)], *end]
 
     def ranking(self, ident: int, call: Rank, emit: RankAnswer) -> Ranking:
         """The work that answers `call`.
@@ -223,9 +232,18 @@ class Preparer:
             InvalidParameter, NoChatTemplate, TemplateError, UnsupportedParameter: as `generations`.
         """
         validate(request, self._info.vocab_size)
-        prompt = self._prompts.prepare(request)
+        prompt = self._prompt(request)
         text = prompt.text if prompt.text is not None else self._tokenizer.decode(prompt.ids)
         return Prompt(text, tuple(prompt.ids), prompt.notices)
+
+    def _prompt(self, request: Request) -> PreparedPrompt:
+        """The prompt, cut as the request asks."""
+        prompt = self._prompts.prepare(request)
+        most = request.truncate_prompt_tokens
+        if most == -1:
+            context = self._info.context
+            most = context - min(request.max_tokens or 1, context // 2)
+        return prompt if most is None else prompt.last(most)
 
     def _parser(self, request: Request, prompt: PreparedPrompt) -> OutputParser | None:
         """Takes the answer apart; None: all of it is the answer."""
@@ -288,6 +306,9 @@ class Preparer:
             end_ids=self._info.end_ids,
             shown_ids=self._shown_ids(prompt),
             one_call=not request.parallel_tool_calls,
+            stop_ids=frozenset(request.stop_token_ids),
+            include_stop=request.include_stop,
+            show_special=not request.skip_special_tokens,
         )
 
     def _check_holds(self, param: str, tokens: int) -> None:

@@ -183,6 +183,34 @@ def test_more_new_tokens_than_are_free_are_clamped_with_a_notice(preparer):
     assert events[1].notices == ()
 
 
+@pytest.mark.parametrize(
+    ("most", "max_tokens", "kept"),
+    [(5, None, 5), (31, None, None), (-1, None, 19), (-1, 6, 14), (-1, 50, 10)],
+)
+def test_a_prompt_is_cut_to_its_last_tokens_on_request(preparer, most, max_tokens, kept):
+    request = Request(
+        token_ids=tuple(range(30)), truncate_prompt_tokens=most, max_tokens=max_tokens
+    )
+    if kept is None:
+        with pytest.raises(PromptTooLong):
+            preparer.generations(1, request, print, Clock())
+        return
+    said = []
+    [made] = preparer.generations(1, request, said.append, Clock())
+    assert made.tokens == list(range(30))[-kept:]
+    made.on_admitted()
+    assert f"from 30 to its last {kept} tokens" in said[0].notices[0]
+    shown = preparer.render(request)
+    assert (shown.ids, shown.text) == (tuple(made.tokens), "x" * kept)
+
+
+def test_what_ends_an_answer_is_passed_on(preparer):
+    request = Request(text="a", stop_token_ids=(7, 8), include_stop=True, skip_special_tokens=False)
+    [made] = preparer.generations(1, request, print, Clock())
+    assert made.limits.stop_ids == {7, 8}
+    assert made.limits.include_stop and made.limits.show_special
+
+
 def test_choices_need_not_fit_at_the_same_time(preparer):
     assert len(preparer.generations(1, Request(text="xx", max_tokens=17, n=16), print, Clock()))
 
@@ -237,6 +265,12 @@ def test_texts_are_tokenized_with_the_tokens_around_them(preparer):
 def test_texts_that_are_refused(preparer, texts, error, words):
     with pytest.raises(error, match=words):
         preparer.embedding(4, Embed(texts, "mean"), print)
+
+
+def test_texts_that_are_too_long_lose_their_end_on_request(preparer):
+    texts = ("x" * 40, "ab", tuple(range(30)))
+    made = preparer.embedding(4, Embed(texts, "mean", truncate=True), print)
+    assert made.next_texts(100) == [[98, *[30] * 18, 97], [98, 7, 8, 97], list(range(20))]
 
 
 def test_vectors_that_no_answer_could_carry_are_refused_before_they_are_computed():
