@@ -61,7 +61,13 @@ class ChatPrompts:
         if request.continue_last:
             rendered = self._continued(request, adapted, values)
         else:
-            rendered = self._render(adapted.messages, adapted.tools, adapted.calls, values=values)
+            rendered = self._render(
+                adapted.messages,
+                adapted.tools,
+                adapted.calls,
+                values=values,
+                begin_answer=request.add_generation_prompt,
+            )
         ids = self._guarding.encode(rendered, self._tokenizer)
         pins, notices = self._pins(request, values, ids)
         text = self._guarding.plain(rendered)

@@ -251,9 +251,11 @@ class HostBackend:
         answers = self._client.stream(Generate(request), self.spec)
         return cast("AsyncGenerator[Event, None]", answers)
 
-    async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
-        """Token ids of `text`; with `special`, special tokens written in it are recognised."""
-        answer = await self._client.ask(Tokenize(text, special), self.spec)
+    async def tokenize(
+        self, text: str, *, special: bool = False, add_special: bool = False
+    ) -> list[int]:
+        """Token ids of `text`; see `contract.Backend.tokenize`."""
+        answer = await self._client.ask(Tokenize(text, special, add_special), self.spec)
         assert isinstance(answer, Ids)
         return list(answer.ids)
 
@@ -283,11 +285,10 @@ class HostBackend:
         *,
         pooling: Pooling = "model",
         session: str = "",
+        truncate: bool = False,
     ) -> Embeddings:
-        """One vector a text (or its token ids); `pooling` "model" is what the model was trained
-        with, else mean.
-        """
-        answer = await self._client.ask(Embed(tuple(texts), pooling, session), self.spec)
+        """One vector a text (or its token ids); see `contract.Backend.embed`."""
+        answer = await self._client.ask(Embed(tuple(texts), pooling, session, truncate), self.spec)
         assert isinstance(answer, Embeddings)
         return answer
 

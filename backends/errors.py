@@ -34,6 +34,7 @@ __all__ = [
     "UnsupportedParameter",
     "WorkerDied",
     "from_info",
+    "prompt_too_long",
     "to_info",
 ]
 
@@ -99,17 +100,48 @@ class DoesNotFit(HearthError):
     http_status = 507
 
 
-class PromptTooLong(HearthError):
-    """Prompt (plus the asked new tokens) exceeds the context; both numbers are in `data`."""
+class PromptTooLong(InvalidParameter):
+    """A prompt or text exceeds the context; `prompt_tokens` and `context` are in `data`.
+    `prompt_too_long` makes one.
+    """
 
     code = "prompt_too_long"
-    http_status = 400
+    exit_code = 1
 
-    def __init__(self, message: str, hint: str = "", **data: object) -> None:
-        hint = hint or (
-            "Shorten the prompt, ask for fewer tokens, or raise the setting context (--ctx)."
-        )
-        super().__init__(message, hint, **data)
+    def __init__(self, param: str, message: str, hint: str = "", **data: object) -> None:
+        hint = hint or "Shorten the input, or raise the setting context (--ctx)."
+        super().__init__(param, message, hint, **data)
+
+
+def prompt_too_long(
+    param: str,
+    prompt_tokens: int,
+    context: int,
+    *,
+    answers: bool = False,
+    at_least: bool = False,
+    hint: str = "",
+) -> PromptTooLong:
+    """The error for an input of more tokens than the context holds. Clients match on its wording:
+    LiteLLM and OpenAI's on "This model's maximum context length is N tokens", Anthropic's on
+    "prompt is too long: N tokens > M maximum".
+
+    Args:
+        param: `Request.messages`, `text` or `token_ids`, or one item, such as "texts[3]".
+        answers: one token of the context must be left for an answer.
+        at_least: `prompt_tokens` is a lower bound, from the number of bytes.
+    """
+    name = "The prompt" if param in ("messages", "text", "token_ids") else param
+    bound = "at least " if at_least else ""
+    return PromptTooLong(
+        param,
+        f"{name} is too long: {bound}{prompt_tokens} tokens > {context - answers} maximum."
+        f" This model's maximum context length is {context} tokens"
+        f"{', of which the answer needs at least one' if answers else ''}.",
+        hint,
+        prompt_tokens=prompt_tokens,
+        context=context,
+    )
 
 
 class NoChatTemplate(HearthError):

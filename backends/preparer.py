@@ -4,6 +4,7 @@ step loop.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -33,6 +34,7 @@ from hearth.backends.errors import (
     LimitExceeded,
     PromptTooLong,
     UnsupportedParameter,
+    prompt_too_long,
 )
 from hearth.backends.prepared_prompt import PreparedPrompt
 from hearth.backends.prompts import Prompts
@@ -88,8 +90,15 @@ class Preparer:
             PromptTooLong: with both numbers.
         """
         validate(request, self._info.vocab_size)
-        prompt = self._prompts.prepare(request)
+        prompt = self._prompt(request)
         limits = self._limits(request, prompt)
+        notices = prompt.notices
+        if request.max_tokens is not None and request.max_tokens > limits.max_tokens:
+            notices = (
+                *notices,
+                f"max_tokens is {request.max_tokens}, and the context has {limits.max_tokens}"
+                f" tokens left after the prompt, so the answer has at most {limits.max_tokens}.",
+            )
         lark = self._grammar(request, prompt)
         sampling = request.sampling
         seed = fresh_seed() if sampling.seed is None else sampling.seed
@@ -118,7 +127,7 @@ class Preparer:
                 index=index,
                 priority=request.priority,
                 session=request.session,
-                notices=prompt.notices,
+                notices=notices,
                 kept_tokens=max((tokens for tokens, _ in prompt.pins), default=0),
                 pins=prompt.pins,
                 reuse_prefix=request.reuse_prefix,
@@ -147,8 +156,9 @@ class Preparer:
         )
 
     def embedding(self, ident: int, call: Embed, emit: EmbeddingAnswer) -> Embedding:
-        """The work that answers `call`; every text gets the tokens before and behind it that the
-        model was trained with, and token ids are used as they are.
+        """The work that answers `call`; every text gets the tokens before and after it that the
+        model was trained with, and token ids are used unchanged. With `call.truncate`, texts that
+        are too long lose their end, but not the tokens after it.
 
         Raises:
             InvalidParameter: there are no texts or too many, or one is empty.
@@ -173,11 +183,7 @@ class Preparer:
             )
         texts = []
         for index, text in enumerate(call.texts):
-            ids = (
-                self._tokenizer.encode(text, special=False, add_bos=True, add_eos=True)
-                if isinstance(text, str)
-                else list(text)
-            )
+            ids = self._text_ids(text, self._info.context if call.truncate else None)
             if not ids:
                 raise InvalidParameter(
                     f"texts[{index}]", f"texts[{index}] has no tokens.", "Send some text."
@@ -185,6 +191,17 @@ class Preparer:
             self._check_holds(f"texts[{index}]", len(ids))
             texts.append(ids)
         return Embedding(ident, texts, call.pooling, emit, session=call.session)
+
+    def _text_ids(self, text: str | Sequence[int], most: int | None) -> list[int]:
+        """The tokens of one text; only `most` of them, if that is given."""
+        if not isinstance(text, str):
+            return list(text[:most])
+        ids = self._tokenizer.encode(text, special=False, add_bos=True, add_eos=True)
+        if most is None or len(ids) <= most:
+            return ids
+        without_end = self._tokenizer.encode(text, special=False, add_bos=True)
+        end = ids[len(without_end) :]
+        return [*without_end[: most - len(end)], *end]
 
     def ranking(self, ident: int, call: Rank, emit: RankAnswer) -> Ranking:
         """The work that answers `call`.
@@ -204,7 +221,7 @@ class Preparer:
         pairs = []
         for index, text in enumerate(call.texts):
             ids = self._tokenizer.encode_pair(call.query, text)
-            self._check_holds(f"query with texts[{index}]", len(ids))
+            self._check_holds(f"texts[{index}]", len(ids))
             pairs.append(ids)
         return Ranking(ident, pairs, emit, session=call.session)
 
@@ -215,9 +232,18 @@ class Preparer:
             InvalidParameter, NoChatTemplate, TemplateError, UnsupportedParameter: as `generations`.
         """
         validate(request, self._info.vocab_size)
-        prompt = self._prompts.prepare(request)
+        prompt = self._prompt(request)
         text = prompt.text if prompt.text is not None else self._tokenizer.decode(prompt.ids)
         return Prompt(text, tuple(prompt.ids), prompt.notices)
+
+    def _prompt(self, request: Request) -> PreparedPrompt:
+        """The prompt, cut as the request asks."""
+        prompt = self._prompts.prepare(request)
+        most = request.truncate_prompt_tokens
+        if most == -1:
+            context = self._info.context
+            most = context - min(request.max_tokens or 1, context // 2)
+        return prompt if most is None else prompt.last(most)
 
     def _parser(self, request: Request, prompt: PreparedPrompt) -> OutputParser | None:
         """Takes the answer apart; None: all of it is the answer."""
@@ -254,59 +280,51 @@ class Preparer:
 
     def _limits(self, request: Request, prompt: PreparedPrompt) -> Limits:
         prompt_tokens = len(prompt.ids)
+        param = request.prompt_field
+        context = self._info.context
         if prompt_tokens == 0:
-            raise PromptTooLong("The prompt has no tokens.", "Say something.", prompt_tokens=0)
-        room = self._info.context - prompt_tokens
-        if room < 1:
-            raise self._too_long(
-                f"The prompt has {prompt_tokens:,} tokens",
-                ", with room for at least one answer token",
-                prompt_tokens=prompt_tokens,
+            raise InvalidParameter(param, "The prompt has no tokens.", "Send some text.")
+        free = context - prompt_tokens
+        if free < 1:
+            raise prompt_too_long(
+                param, prompt_tokens, context, answers=True, hint=self._too_long_hint
             )
-        if request.max_tokens is not None and request.max_tokens > room:
-            raise self._too_long(
-                f"The prompt has {prompt_tokens:,} tokens and {request.max_tokens:,} new ones are"
-                " asked for",
+        if request.min_tokens > free:
+            raise PromptTooLong(
+                "min_tokens",
+                f"min_tokens is {request.min_tokens}, and the prompt has {prompt_tokens} tokens."
+                f" This model's maximum context length is {context} tokens.",
+                "Lower min_tokens or shorten the prompt.",
                 prompt_tokens=prompt_tokens,
-                max_tokens=request.max_tokens,
-            )
-        if request.min_tokens > room:
-            raise self._too_long(
-                f"The prompt has {prompt_tokens:,} tokens and at least {request.min_tokens:,} new"
-                " ones are asked for",
-                prompt_tokens=prompt_tokens,
+                context=context,
                 min_tokens=request.min_tokens,
             )
         return Limits(
-            max_tokens=room if request.max_tokens is None else request.max_tokens,
+            max_tokens=free if request.max_tokens is None else min(request.max_tokens, free),
             min_tokens=request.min_tokens,
             ignore_eos=request.ignore_eos,
             end_ids=self._info.end_ids,
             shown_ids=self._shown_ids(prompt),
             one_call=not request.parallel_tool_calls,
+            stop_ids=frozenset(request.stop_token_ids),
+            include_stop=request.include_stop,
+            show_special=not request.skip_special_tokens,
         )
 
     def _check_holds(self, param: str, tokens: int) -> None:
         if tokens > self._info.context:
-            raise self._too_long(f"{param} has {tokens:,} tokens", prompt_tokens=tokens)
+            raise prompt_too_long(param, tokens, self._info.context, hint=self._too_long_hint)
 
-    def _too_long(self, found: str, left: str = "", **numbers: int) -> PromptTooLong:
-        """The context is never above what the key-value memory can hold, so that what passes here
-        can be computed to its end.
+    @property
+    def _too_long_hint(self) -> str:
+        """The context is never above what the key-value memory can hold, so that what passes the
+        check can be computed to its end.
         """
-        context = self._info.context
-        hint = ""
-        if context == self._info.pool_tokens:
-            hint = (
-                "Shorten the prompt, ask for fewer tokens, or allow more memory for keys and"
-                " values: a larger context (--ctx) or kv_budget (--kv-budget), or kv_type q8_0"
-                " (--kv-type)."
-            )
-        return PromptTooLong(
-            f"{found}; the context of {self._name} holds {context:,}{left}.",
-            hint,
-            context=context,
-            **numbers,
+        if self._info.context < self._info.pool_tokens:
+            return ""
+        return (
+            "Shorten the input, or allow more memory for keys and values: a larger context"
+            " (--ctx) or kv_budget (--kv-budget), or kv_type q8_0 (--kv-type)."
         )
 
     def _breaker_ids(self, texts: tuple[str, ...]) -> frozenset[int]:

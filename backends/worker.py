@@ -215,7 +215,10 @@ class Desk:
             case Rank():
                 return (self._preparer.ranking(ident, body, emit),)
             case Tokenize():
-                ids = self._tokenizer.encode(body.text, special=body.special, add_bos=False)
+                whole = body.add_special
+                ids = self._tokenizer.encode(
+                    body.text, special=body.special, add_bos=whole, add_eos=whole
+                )
                 return Ids(tuple(ids))
             case Detokenize():
                 return Text(self._tokenizer.decode(body.ids))

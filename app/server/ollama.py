@@ -112,10 +112,10 @@ async def _check_context(exchange: Exchange) -> None:
     info = await exchange.attend((await exchange.backend()).info())
     if info.context and wanted > info.context:
         raise PromptTooLong(
+            "options.num_ctx",
             f"num_ctx is {wanted:,}; the context of {exchange.model} holds {info.context:,}.",
             "Ask for fewer, or set context for this model in the settings.",
             context=info.context,
-            param="options.num_ctx",
         )
 
 

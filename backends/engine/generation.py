@@ -45,12 +45,20 @@ class Limits:
     """Special tokens whose text the parser of the output must see."""
     one_call: bool = False
     """It ends with its first tool call, too."""
+    stop_ids: frozenset[int] = frozenset()
+    """Further tokens that end it, also with `ignore_eos`."""
+    include_stop: bool = False
+    """The stop string or the token of `stop_ids` that ends it is part of its text."""
+    show_special: bool = False
+    """Special tokens are part of its text, except those of `end_ids`."""
 
     def banned(self, new_tokens: int) -> frozenset[int]:
-        """What may not be drawn after `new_tokens` tokens: the end, before `min_tokens` or with
-        `ignore_eos`.
+        """What may not be drawn after `new_tokens` tokens: all that ends it, before `min_tokens`;
+        the model's own end, with `ignore_eos`.
         """
-        return self.end_ids if self.ignore_eos or new_tokens < self.min_tokens else frozenset()
+        if new_tokens < self.min_tokens:
+            return self.end_ids | self.stop_ids
+        return self.end_ids - self.stop_ids if self.ignore_eos else frozenset()
 
 
 class Generation(Sequence):
@@ -156,7 +164,9 @@ class Generation(Sequence):
         """Take a drawn token: say its text, and return why the sequence ends with it, or None."""
         if not self.clock.first_token:
             self.clock.first_token = time.monotonic()
-        if drawn.id in self.limits.end_ids:
+        limits = self.limits
+        is_stop = drawn.id in limits.stop_ids
+        if drawn.id in limits.end_ids or (is_stop and not limits.include_stop):
             self._say("", flush=True)
             return "stop"
         self.sampler.accept(drawn.id)
@@ -168,11 +178,15 @@ class Generation(Sequence):
             self._held_logprobs.append(self._logprob(drawn, drawn.logprob))
         if self._parser is not None and self._parser.channel == "reasoning":
             self._reasoning_tokens += 1
-        piece = self._piece(drawn.id, special=drawn.id in self.limits.shown_ids)
+        is_shown = limits.show_special or drawn.id in limits.shown_ids
+        piece = self._piece(drawn.id, special=is_shown)
         text, matched = self._stops.push(self._detokenizer.push(piece))
         if matched is not None:
-            self._say(text, flush=True, stopped=True)
+            self._say(text + self._included(matched), flush=True, stopped=True)
             self.stop_string = matched
+            return "stop"
+        if is_stop:
+            self._say(text, flush=True)
             return "stop"
         if self._matcher is not None and self._matcher.complete and not self.limits.ignore_eos:
             self._say(text, flush=True)
@@ -226,6 +240,7 @@ class Generation(Sequence):
             if matched is None:
                 text += self._stops.finish()
             else:
+                text += self._included(matched)
                 self.stop_string = matched
         if self._parser is None:
             if text or (flush and self._held_ids):
@@ -238,6 +253,10 @@ class Generation(Sequence):
             self._emit_part(part)
         if flush and self._held_ids:
             self._emit_text("")
+
+    def _included(self, stop: str) -> str:
+        """What of the stop string is part of the text."""
+        return stop if self.limits.include_stop else ""
 
     def _emit_part(self, part: Part) -> None:
         if isinstance(part, CallPart):

@@ -37,6 +37,7 @@ __all__ = [
     "MOST_BREAKERS",
     "MOST_MESSAGES",
     "MOST_STOPS",
+    "MOST_STOP_TOKENS",
     "MOST_TEXTS",
     "MOST_TOOLS",
     "TEMPLATE_VALUES",
@@ -50,6 +51,7 @@ __all__ = [
 
 MOST_STOPS: Final = 16
 LONGEST_STOP_BYTES: Final = 1024
+MOST_STOP_TOKENS: Final = 1024
 MOST_BIASES: Final = 1024
 LARGEST_BIAS: Final = 100.0
 MOST_BREAKERS: Final = 64
@@ -79,9 +81,18 @@ def validate(request: Request, vocab_size: int | None) -> None:
             f"min_tokens ({request.min_tokens}) is larger than max_tokens ({request.max_tokens}).",
             "Lower min_tokens or raise max_tokens.",
         )
-    for name in ("ignore_eos", "reuse_prefix"):
+    if request.truncate_prompt_tokens == 0:
+        raise InvalidParameter(
+            "truncate_prompt_tokens",
+            "truncate_prompt_tokens is 0, which leaves nothing of the prompt.",
+            "Choose 1 or more, or -1 for as many as fit.",
+        )
+    for name in ("ignore_eos", "reuse_prefix", "include_stop", "skip_special_tokens"):
         check_flag(name, getattr(request, name))
     check_strings("stop", request.stop, MOST_STOPS, LONGEST_STOP_BYTES)
+    check_list("stop_token_ids", request.stop_token_ids, MOST_STOP_TOKENS)
+    for token in request.stop_token_ids:
+        check_token_id("stop_token_ids", token, vocab_size)
     _check_session(request.session)
     if request.constraint is not None:
         if not isinstance(request.constraint, Constraint):
@@ -164,7 +175,8 @@ def _check_prompt(request: Request, vocab_size: int | None) -> None:
             f"A request needs exactly one of messages, text and token_ids; it has {found}.",
             "Send one of the three.",
         )
-    check_flag("continue_last", request.continue_last)
+    for name in ("continue_last", "add_generation_prompt"):
+        check_flag(name, getattr(request, name))
     validate_tools(request)
     validate_template_values(request.template_values)
     if request.messages is not None:
@@ -172,6 +184,8 @@ def _check_prompt(request: Request, vocab_size: int | None) -> None:
     for name in ("tools", "template_values", "continue_last"):
         if request.messages is None and getattr(request, name):
             raise _only_with("messages", name)
+    if request.messages is None and not request.add_generation_prompt:
+        raise _only_with("messages", "add_generation_prompt")
     if request.text is not None:
         check_text("text", request.text)
         if not request.text and request.suffix is None:

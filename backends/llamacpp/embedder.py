@@ -16,8 +16,8 @@ from hearth.backends.errors import (
     DoesNotFit,
     InternalError,
     InvalidParameter,
-    PromptTooLong,
     UnsupportedParameter,
+    prompt_too_long,
 )
 from hearth.backends.llamacpp.context import Batch
 from hearth.backends.llamacpp.lib import set_fields
@@ -213,12 +213,8 @@ class Embedder:
         limit = self._limit(context) if whole else self._plan.context
         if longest > limit:
             hint = "Split the text: this model reads both ways, so a text is computed in one piece."
-            raise PromptTooLong(
-                f"A text has {longest:,} tokens; {limit:,} is the most that can be embedded.",
-                hint if limit < self._plan.context else "",
-                prompt_tokens=longest,
-                context=limit,
-            )
+            hint = hint if limit < self._plan.context else ""
+            raise prompt_too_long("texts", longest, limit, hint=hint)
         if whole and longest > context.batch_tokens:
             context = self._made(kind, min(_power_of_two(longest), limit), 0)
         elif longest > context.cells:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hearth.backends.contract import Pooling
-from hearth.backends.errors import InvalidParameter, PromptTooLong
+from hearth.backends.errors import InvalidParameter, prompt_too_long
 from hearth.backends.native.dense_attention import DenseAttention
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.plan import NativePlan
@@ -71,12 +71,8 @@ class Embedder:
         if not 0 <= min(text) <= max(text) < vocabulary:
             raise InvalidParameter("input", f"A token is not in the vocabulary of {vocabulary:,}.")
         if len(text) > self._plan.context:
-            raise PromptTooLong(
-                f"A text of {len(text):,} tokens is too long; the context is "
-                f"{self._plan.context:,}.",
-                "Cut it into pieces.",
-                prompt_tokens=len(text),
-                context=self._plan.context,
+            raise prompt_too_long(
+                "texts", len(text), self._plan.context, hint="Cut it into pieces."
             )
 
 

@@ -83,14 +83,16 @@ class RemoteBackend:
                 self._finder.forget()
             yield Failed(to_info(error))
 
-    async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+    async def tokenize(
+        self, text: str, *, special: bool = False, add_special: bool = False
+    ) -> list[int]:
         """Token ids of `text`. vLLM and SGLang recognise special tokens in it in any case.
 
         Raises:
             UnsupportedParameter: such a server does not tell.
         """
         return await texts.tokenize(
-            self._connection, await self._finder.find(), text, special=special
+            self._connection, await self._finder.find(), text, special=special, begin=add_special
         )
 
     async def detokenize(self, ids: Sequence[int]) -> str:
@@ -116,8 +118,10 @@ class RemoteBackend:
         *,
         pooling: Pooling = "model",
         session: str = "",
+        truncate: bool = False,
     ) -> Embeddings:
-        """One vector of length 1 for each text. Raises `UnsupportedParameter` for another pooling
+        """One vector of length 1 for each text; whether long ones are cut is the server's choice.
+        Raises `UnsupportedParameter` for another pooling
         than the model's own.
         """
         if pooling != "model":

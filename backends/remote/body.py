@@ -21,6 +21,16 @@ _OFF: Final[Mapping[str, Any]] = {
     "xtc_probability": 0,
 }
 """Sampling steps that not every server has, and the value that switches each off."""
+_LIMITS: Final[Mapping[str, Any]] = {
+    "min_tokens": 0,
+    "ignore_eos": False,
+    "stop_token_ids": (),
+    "include_stop": False,
+    "skip_special_tokens": True,
+    "add_generation_prompt": True,
+    "truncate_prompt_tokens": None,
+}
+"""Other fields that not every server has, and their defaults."""
 _DETAILS: Final[Mapping[str, tuple[str, ...]]] = {
     "dry_multiplier": ("dry_base", "dry_allowed_length", "dry_window", "dry_sequence_breakers"),
     "xtc_probability": ("xtc_threshold",),
@@ -89,12 +99,12 @@ class _Writer:
 
     def limits(self) -> None:
         request, names = self.request, self.dialect.names
-        for param, off in (("min_tokens", 0), ("ignore_eos", False)):
+        for param, default in _LIMITS.items():
             value = getattr(request, param)
-            if value != off and param not in names:
+            if value != default and param not in names:
                 raise self.refuse(param)
-            if value != off:
-                self.body[names[param]] = value
+            if value != default:
+                self.body[names[param]] = list(value) if isinstance(value, tuple) else value
         if request.stop:
             self.body["stop"] = list(request.stop)
         if request.n > 1:

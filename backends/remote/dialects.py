@@ -65,14 +65,18 @@ def _same(*names: str) -> dict[str, str]:
 
 _DRY: Final = ("dry_multiplier", "dry_base", "dry_allowed_length", "dry_sequence_breakers")
 _XTC: Final = ("xtc_probability", "xtc_threshold")
+_LIMITS: Final = ("min_tokens", "ignore_eos", "stop_token_ids", "skip_special_tokens")
+_LIKE_VLLM: Final = ("add_generation_prompt", "truncate_prompt_tokens")
+_INCLUDE_STOP: Final = {"include_stop": "include_stop_str_in_output"}
 _USAGE_ALWAYS: Final = {"continuous_usage_stats": True}
 
 HEARTH: Final = Dialect(
     "hearth",
     _same(
         *("top_k", "min_p", "typical_p", "repetition_penalty", "repetition_window"),
-        *(*_DRY, "dry_window", *_XTC, "min_tokens", "ignore_eos"),
-    ),
+        *(*_DRY, "dry_window", *_XTC, *_LIMITS, *_LIKE_VLLM),
+    )
+    | _INCLUDE_STOP,
     regex="response_format",
     choice="response_format",
     template_values=True,
@@ -84,7 +88,7 @@ HEARTH: Final = Dialect(
 )
 VLLM: Final = Dialect(
     "vllm",
-    _same("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"),
+    _same("top_k", "min_p", "repetition_penalty", *_LIMITS, *_LIKE_VLLM) | _INCLUDE_STOP,
     top_k_off=-1,
     completes_to_the_end=True,
     regex="structured_outputs",
@@ -99,7 +103,10 @@ VLLM: Final = Dialect(
 )
 SGLANG: Final = Dialect(
     "sglang",
-    _same("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"),
+    {
+        **_same("top_k", "min_p", "repetition_penalty", *_LIMITS),
+        "include_stop": "no_stop_trim",
+    },
     top_k_off=-1,
     seed_bits=63,
     regex="regex",
@@ -113,7 +120,7 @@ SGLANG: Final = Dialect(
 LLAMA_SERVER: Final = Dialect(
     "llama-server",
     {
-        **_same("top_k", "min_p", "typical_p", *_DRY, *_XTC, "ignore_eos"),
+        **_same("top_k", "min_p", "typical_p", *_DRY, *_XTC, "ignore_eos", "add_generation_prompt"),
         "repetition_penalty": "repeat_penalty",
         "repetition_window": "repeat_last_n",
         "dry_window": "dry_penalty_last_n",

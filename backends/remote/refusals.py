@@ -210,14 +210,14 @@ def _by_status(
     hint = f"So says {server.name} at {server.url}."
     data = {"remote": server.name}
     if code in _TOO_LONG_CODES or said.get("type") in _TOO_LONG_CODES:
-        return PromptTooLong(message, "", **data)
+        return PromptTooLong("", message, "", **data)
     if code == "interrupted":
         return RemoteInterrupted(message, hint, **data)
     if code in _OURS:
         return from_info(ErrorInfo(str(code), message, hint, dict(data)))
     if status in (400, 413, 422):
         if _TOO_LONG.search(message):
-            return PromptTooLong(message, "", **data)
+            return PromptTooLong("", message, "", **data)
         return _parameter(said, message, hint, code)
     if status == 404:
         return RemoteModelMissing(f"{server.name} answers: {message}", hint, **data)

@@ -34,10 +34,8 @@ async def tokenize(
         body: dict[str, Any] = {"prompt": text, "add_special_tokens": begin}
     elif model.dialect.kind in _LIKE_LLAMA_SERVER:
         body = {"content": text, "parse_special": special}
-        if model.dialect.kind == "llama-server":
+        if begin or model.dialect.kind == "llama-server":
             body["add_special"] = begin
-        elif begin:
-            raise _untold(connection, "text")
     else:
         raise _untold(connection, "text")
     answer = await connection.post(

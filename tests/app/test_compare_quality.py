@@ -45,7 +45,7 @@ class Letters:
     async def info(self) -> Any:
         return SimpleNamespace(context=self.context)
 
-    async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+    async def tokenize(self, text: str, *, special: bool = False, **_: object) -> list[int]:
         return [ord(character) for character in text]
 
     async def render(self, request: Request) -> Prompt:

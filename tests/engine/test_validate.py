@@ -131,6 +131,16 @@ def test_stops_that_are_refused(stop):
 
 def test_stops_that_pass():
     validate(replace(GOOD, stop=("x" * LONGEST_STOP_BYTES,) * 16), VOCAB)
+    validate(replace(GOOD, stop_token_ids=(0, VOCAB - 1) * 512), VOCAB)
+
+
+@pytest.mark.parametrize("ids", [5, None, ("a",), (True,), (-1,), (VOCAB,), (1,) * 1025])
+def test_stop_tokens_that_are_refused(ids):
+    assert refused(replace(GOOD, stop_token_ids=ids)) == "stop_token_ids"
+
+
+def test_a_prompt_is_not_cut_to_nothing():
+    assert refused(replace(GOOD, truncate_prompt_tokens=0)) == "truncate_prompt_tokens"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +180,11 @@ def test_min_tokens_may_not_exceed_max_tokens():
 
 @pytest.mark.parametrize("value", [0, 1, None, "yes"])
 @pytest.mark.parametrize(
-    "name", ["ignore_eos", "reuse_prefix", "continue_last", "parallel_tool_calls"]
+    "name",
+    [
+        *("ignore_eos", "reuse_prefix", "continue_last", "parallel_tool_calls"),
+        *("include_stop", "skip_special_tokens", "add_generation_prompt"),
+    ],
 )
 def test_some_are_true_or_false(name, value):
     assert refused(replace(GOOD, **{name: value})) == name

@@ -164,7 +164,12 @@ def test_choices_that_pass():
 
 @pytest.mark.parametrize(
     "fields",
-    [{"tools": (LOOK,)}, {"template_values": {"thinking": True}}, {"continue_last": True}],
+    [
+        {"tools": (LOOK,)},
+        {"template_values": {"thinking": True}},
+        {"continue_last": True},
+        {"add_generation_prompt": False},
+    ],
     ids=lambda fields: next(iter(fields)),
 )
 def test_what_only_chats_have(fields):

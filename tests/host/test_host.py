@@ -149,7 +149,6 @@ def test_cancelling_frees_the_worker_at_once(model, place):
     ("request_", "error", "words"),
     [
         (Request(text="x " * 600), PromptTooLong, "512"),
-        (replace(SHORT, max_tokens=600), PromptTooLong, "600"),
         (replace(SHORT, max_tokens=None, min_tokens=600), PromptTooLong, "600"),
         (Request(text=""), InvalidParameter, ""),
         (Request(text="a", sampling=SamplingParams(top_p=7.0)), InvalidParameter, "top_p"),

@@ -152,26 +152,63 @@ def test_without_max_tokens_the_context_is_the_limit(preparer):
 @pytest.mark.parametrize(
     ("request_", "numbers"),
     [
-        (Request(text="x" * 19), {"prompt_tokens": 20, "context": 20}),
+        (Request(text="x" * 19), {"param": "text", "prompt_tokens": 20, "context": 20}),
         (
-            Request(text="xx", max_tokens=18),
-            {"prompt_tokens": 3, "max_tokens": 18, "context": 20},
+            Request(token_ids=(5,) * 30),
+            {"param": "token_ids", "prompt_tokens": 30, "context": 20},
         ),
         (
             Request(text="xx", min_tokens=18),
-            {"prompt_tokens": 3, "min_tokens": 18, "context": 20},
-        ),
-        (
-            Request(text="xx", max_tokens=18, n=16),
-            {"prompt_tokens": 3, "max_tokens": 18, "context": 20},
+            {"param": "min_tokens", "prompt_tokens": 3, "min_tokens": 18, "context": 20},
         ),
     ],
 )
 def test_what_can_never_fit_is_refused_with_both_numbers(preparer, request_, numbers):
     with pytest.raises(PromptTooLong) as refused:
         preparer.generations(1, request_, print, Clock())
-    assert refused.value.data == numbers
-    assert all(str(number) in refused.value.message for number in numbers.values())
+    assert refused.value.data == numbers and refused.value.http_status == 400
+    assert "This model's maximum context length is 20 tokens" in refused.value.message
+    assert str(numbers["prompt_tokens"]) in refused.value.message
+
+
+def test_more_new_tokens_than_are_free_are_clamped_with_a_notice(preparer):
+    made = preparer.generations(1, Request(text="xx", max_tokens=18, n=2), print, Clock())
+    assert [one.limits.max_tokens for one in made] == [17, 17]
+    events = []
+    (alone,) = preparer.generations(1, Request(text="xx", max_tokens=18), events.append, Clock())
+    alone.on_admitted()
+    assert "max_tokens is 18" in events[0].notices[0] and "17" in events[0].notices[0]
+    (fitting,) = preparer.generations(1, Request(text="xx", max_tokens=17), events.append, Clock())
+    fitting.on_admitted()
+    assert events[1].notices == ()
+
+
+@pytest.mark.parametrize(
+    ("most", "max_tokens", "kept"),
+    [(5, None, 5), (31, None, None), (-1, None, 19), (-1, 6, 14), (-1, 50, 10)],
+)
+def test_a_prompt_is_cut_to_its_last_tokens_on_request(preparer, most, max_tokens, kept):
+    request = Request(
+        token_ids=tuple(range(30)), truncate_prompt_tokens=most, max_tokens=max_tokens
+    )
+    if kept is None:
+        with pytest.raises(PromptTooLong):
+            preparer.generations(1, request, print, Clock())
+        return
+    said = []
+    [made] = preparer.generations(1, request, said.append, Clock())
+    assert made.tokens == list(range(30))[-kept:]
+    made.on_admitted()
+    assert f"from 30 to its last {kept} tokens" in said[0].notices[0]
+    shown = preparer.render(request)
+    assert (shown.ids, shown.text) == (tuple(made.tokens), "x" * kept)
+
+
+def test_what_ends_an_answer_is_passed_on(preparer):
+    request = Request(text="a", stop_token_ids=(7, 8), include_stop=True, skip_special_tokens=False)
+    [made] = preparer.generations(1, request, print, Clock())
+    assert made.limits.stop_ids == {7, 8}
+    assert made.limits.include_stop and made.limits.show_special
 
 
 def test_choices_need_not_fit_at_the_same_time(preparer):
@@ -222,12 +259,18 @@ def test_texts_are_tokenized_with_the_tokens_around_them(preparer):
         (("a", ""), InvalidParameter, r"texts\[1\] is empty"),
         (("a", "~"), InvalidParameter, r"texts\[1\] has no tokens"),
         (("a",) * 2049, InvalidParameter, "2,048"),
-        (("a", "x" * 19), PromptTooLong, r"texts\[1\] has 21 tokens.*20"),
+        (("a", "x" * 19), PromptTooLong, r"texts\[1\] is too long: 21 tokens > 20 maximum"),
     ],
 )
 def test_texts_that_are_refused(preparer, texts, error, words):
     with pytest.raises(error, match=words):
         preparer.embedding(4, Embed(texts, "mean"), print)
+
+
+def test_texts_that_are_too_long_lose_their_end_on_request(preparer):
+    texts = ("x" * 40, "ab", tuple(range(30)))
+    made = preparer.embedding(4, Embed(texts, "mean", truncate=True), print)
+    assert made.next_texts(100) == [[98, *[30] * 18, 97], [98, 7, 8, 97], list(range(20))]
 
 
 def test_vectors_that_no_answer_could_carry_are_refused_before_they_are_computed():
@@ -403,7 +446,7 @@ def test_a_query_and_each_text_are_ranked_together():
         ("", ("a",), InvalidParameter, "query is empty"),
         ("a", (), InvalidParameter, "texts is empty"),
         ("a", ("b", ""), InvalidParameter, r"texts\[1\] is empty"),
-        ("a", ("b", "x" * 19), PromptTooLong, r"texts\[1\] has 22 tokens.*20"),
+        ("a", ("b", "x" * 19), PromptTooLong, r"texts\[1\] is too long: 22 tokens > 20 maximum"),
     ],
 )
 def test_ranks_that_are_refused(query, texts, error, words):

@@ -74,6 +74,13 @@ def test_a_template_for_tools_alone_is_none_for_a_plain_chat():
         made.prepare(Request(messages=(USER,)))
 
 
+def test_the_beginning_of_the_answer_is_left_out_on_request():
+    whole = prepared(CHATML, USER).text
+    assert whole.endswith("<|im_start|>assistant\n")
+    bare = prepared(CHATML, USER, add_generation_prompt=False).text
+    assert bare == whole.removesuffix("<|im_start|>assistant\n")
+
+
 def test_special_tokens_that_the_files_name_reach_the_template():
     template = CHATML + "{{ pad_token }}{{ '[' ~ unk_token ~ ']' if unk_token is defined }}"
     assert prepared(template, USER).text.endswith("assistant\n<pad>")

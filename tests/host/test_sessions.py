@@ -103,7 +103,7 @@ def test_scores_are_the_log_probabilities_that_generation_reports(model, place):
                 assert math.isclose(score, item.logprob, abs_tol=1e-3)
             with pytest.raises(InvalidParameter, match="one token"):
                 await backend.score([1])
-            with pytest.raises(PromptTooLong, match="8,193"):
+            with pytest.raises(PromptTooLong, match="8193"):
                 await backend.score([1] * 8193)
 
     asyncio.run(main())

@@ -186,10 +186,12 @@ def test_what_came_before_a_frame_that_is_too_large_is_read():
 
 
 def test_errors_keep_their_type_and_data():
-    error = PromptTooLong("too long", prompt_tokens=9, context=8)
+    error = PromptTooLong("text", "too long", prompt_tokens=9, context=8)
     back = from_info(to_info(error))
     assert type(back) is PromptTooLong
-    assert back.data == {"prompt_tokens": 9, "context": 8} and back.hint == error.hint
+    assert (
+        back.data == {"param": "text", "prompt_tokens": 9, "context": 8} and back.hint == error.hint
+    )
     named = from_info(to_info(InvalidParameter("top_p", "must be in (0, 1]")))
     assert isinstance(named, InvalidParameter) and named.param == "top_p"
     assert from_info(ErrorInfo("from_the_future", "m")).message == "m"

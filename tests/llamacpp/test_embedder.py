@@ -162,7 +162,11 @@ def test_a_text_longer_than_the_context_is_refused_with_both_numbers(
     made = make(causal, context=256)
     with pytest.raises(PromptTooLong) as caught:
         made.embed(texts_of(3, 257), "mean")
-    assert caught.value.data == {"prompt_tokens": 257, "context": 256}
+    assert caught.value.data == {
+        "param": "texts",
+        "prompt_tokens": 257,
+        "context": 256,
+    }
     assert made.embed(texts_of(3, 256), "mean").shape == (2, WIDTH)
 
 
@@ -181,7 +185,7 @@ def test_one_piece_has_a_limit_of_its_own(
     monkeypatch.setattr(embedder, "MAX_WHOLE_TOKENS", 100)
     made = make(both_ways, max_batch_tokens=32)
     assert made.embed(texts_of(100), "mean").shape == (1, WIDTH)
-    with pytest.raises(PromptTooLong, match=r"101 tokens; 100 is the most.*one piece"):
+    with pytest.raises(PromptTooLong, match=r"101 tokens > 100.*one piece"):
         made.embed(texts_of(101), "mean")
 
 
@@ -195,7 +199,7 @@ def test_a_model_without_a_decoder_embeds_up_to_its_trained_positions(
     found = made.embed(texts, "model")
     expected = [unit(raw_vectors(path, text)[0]) for text in texts]
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    with pytest.raises(PromptTooLong, match="257 tokens; 256"):
+    with pytest.raises(PromptTooLong, match="257 tokens > 256"):
         make(path, context=512).embed(texts_of(257), "model")
 
 

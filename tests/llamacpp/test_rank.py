@@ -112,7 +112,7 @@ def test_texts_that_cannot_be_ranked_are_refused_with_numbers(make: Make, tmp_pa
     path = tmp_path / "bert.gguf"
     tiny_bert(path, positions=128, pooling=gguf.PoolingType.RANK, head=1)
     made = make(path)
-    with pytest.raises(PromptTooLong, match="129 tokens; 128"):
+    with pytest.raises(PromptTooLong, match="129 tokens > 128"):
         made.rank(texts_of(129))
     with pytest.raises(InvalidParameter):
         made.rank([[]])

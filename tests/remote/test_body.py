@@ -119,6 +119,11 @@ def test_no_field_of_a_request_is_ignored_by_any_kind() -> None:
         "continue_last": True,
         "reuse_prefix": False,
         "suffix": "!",
+        "stop_token_ids": (5,),
+        "include_stop": True,
+        "skip_special_tokens": False,
+        "add_generation_prompt": False,
+        "truncate_prompt_tokens": 8,
     }
     with_tool = {
         "tool_choice": "required",

@@ -310,7 +310,7 @@ TREE = [
     errors.Busy("full", retry_after_s=1.2),
     errors.WorkerDied("dead"),
     errors.HostUnreachable("gone"),
-    errors.PromptTooLong("long", prompt_tokens=9, context=5),
+    errors.PromptTooLong("messages", "long", prompt_tokens=9, context=5),
     errors.DoesNotFit("large"),
     errors.NoChatTemplate("none"),
     errors.TemplateError("broken"),

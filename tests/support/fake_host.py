@@ -200,7 +200,7 @@ class FakeBackend:
         )
         return Scores(tuple(token.logprob for token in tokens), tokens if top else ())
 
-    async def embed(self, texts, *, pooling="model", session=""):
+    async def embed(self, texts, *, pooling="model", session="", truncate=False):
         self._host.note("embed", tuple(texts), pooling)
         return Embeddings(
             tuple(self._host.next_vector((float(len(t)), float(len(pooling)))) for t in texts),
@@ -221,7 +221,7 @@ class FakeBackend:
         text = "\n".join(lines) if request.text is None else request.text
         return Prompt(text, tuple(_ids(text)))
 
-    async def tokenize(self, text, *, special=False):
+    async def tokenize(self, text, *, special=False, add_special=False):
         self._host.note("tokenize", text, special)
         return _ids(text, special=special)
 

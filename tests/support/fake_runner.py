@@ -16,7 +16,7 @@ from hearth.backends.contract import Pooling
 from hearth.backends.engine.runner import RunnerInfo, RunnerLost, StepPlan, StepResult
 from hearth.backends.engine.sequence_cache import SequenceCache
 from hearth.backends.engine.shelving import WORTH_MOVING
-from hearth.backends.errors import Busy, InternalError, PromptTooLong
+from hearth.backends.errors import Busy, InternalError, prompt_too_long
 
 
 class FakeRunner:
@@ -174,10 +174,7 @@ class FakeRunner:
     def _check_texts(self, texts: Seq[Seq[int]]) -> None:
         for text in texts:
             if len(text) > self.info.max_batch_tokens:
-                raise PromptTooLong(
-                    f"A text of {len(text)} tokens is longer than"
-                    f" a step of {self.info.max_batch_tokens}."
-                )
+                raise prompt_too_long("texts", len(text), self.info.max_batch_tokens)
 
     def _check(self, plan: StepPlan) -> None:
         info = self.info

@@ -360,7 +360,7 @@ class Letters(ScriptedModel):
     async def detokenize(self, ids: Sequence[int]) -> str:
         return "".join(self._vocabulary[one] for one in ids)
 
-    async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+    async def tokenize(self, text: str, *, special: bool = False, **_: object) -> list[int]:
         is_one = special or text not in self._SPECIAL
         return [self._vocabulary.index(text)] if is_one else [0, 0]
 

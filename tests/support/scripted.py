@@ -107,7 +107,7 @@ class ScriptedModel:
             await self.script.gate.acquire()
         await asyncio.sleep(1 / self.script.tok_per_s if self.script.tok_per_s else 0)
 
-    async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+    async def tokenize(self, text: str, *, special: bool = False, **_: Any) -> list[int]:
         return list(range(len(text.split())))
 
     async def detokenize(self, ids: Sequence[int]) -> str:

@@ -52,7 +52,7 @@ class _Backend(FakeBackend):
         self._host.note("session", session)
         return await super().score(ids, top=top)
 
-    async def embed(self, texts, *, pooling="model", session=""):
+    async def embed(self, texts, *, pooling="model", session="", truncate=False):
         validate_embed(texts, pooling, session, VOCAB)
         self._host.note("session", session)
         return await super().embed(texts, pooling=pooling)

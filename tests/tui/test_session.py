@@ -175,7 +175,9 @@ def test_a_full_context_leaves_the_oldest_turn_out_and_says_so(
     async def go() -> None:
         def reply(request: Request) -> str:
             if len(request.messages or ()) > 3:
-                raise PromptTooLong("The prompt has 9 tokens; 8 fit.", "", prompt_tokens=9)
+                raise PromptTooLong(
+                    "messages", "The prompt has 9 tokens; 8 fit.", "", prompt_tokens=9
+                )
             return "Fits."
 
         host.scripts["guide"] = Script(reply)
