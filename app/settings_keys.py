@@ -315,6 +315,12 @@ GENERAL = (
         "ask clients of the endpoint for a key, which is made once and kept",
         default=False,
     ),
+    Key(
+        "strict_requests",
+        "bool",
+        "the endpoint refuses parameters that have no effect here, instead of reporting them",
+        default=False,
+    ),
 )
 
 LOADING = (

@@ -71,6 +71,11 @@ class _Door:
     metavar="ORIGIN",
     help="Let pages of this site ask, such as https://chat.example.org; may be repeated.",
 )
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Refuse parameters that have no effect here; else strict_requests of the settings: false.",
+)
 @loading_options
 @click.pass_context
 def serve(
@@ -84,6 +89,7 @@ def serve(
     api_key_file: Path | None,
     api_key: str,
     origins: tuple[str, ...],
+    strict: bool,
     **_: Any,
 ) -> int:
     """Serve models to programs that speak to OpenAI, until Ctrl+C.
@@ -111,7 +117,8 @@ def serve(
         if uds is not None:
             listeners.append(open_sockets.enter_context(listen_at(uds)))
         door = _Door(listeners, url_of(listener, host), policy)
-        asyncio.run(_serve(state, chosen, flags, door, load=bool(model)))
+        strict = strict or state.settings.all()["strict_requests"].value is True
+        asyncio.run(_serve(state, chosen, flags, door, load=bool(model), strict=strict))
     return ExitCode.OK
 
 
@@ -135,7 +142,9 @@ def _key(state: State, given: str, file: Path | None, generate: bool) -> str:
     return given if file is None else read_key(file)
 
 
-async def _serve(state: State, chosen: Chosen, flags: Layer, door: _Door, *, load: bool) -> None:
+async def _serve(
+    state: State, chosen: Chosen, flags: Layer, door: _Door, *, load: bool, strict: bool
+) -> None:
     """Serve behind `door`, and load the model `chosen` meanwhile if `load` is true."""
     import asyncio
 
@@ -161,7 +170,7 @@ async def _serve(state: State, chosen: Chosen, flags: Layer, door: _Door, *, loa
         state.paths.host_place(), settings.host_idle_s, settings.host_limits, settings.remotes
     )
     requests = RequestLog(logs / REQUESTS_LOG)
-    services = Services(catalog, hosts, log=requests)
+    services = Services(catalog, hosts, log=requests, strict=strict)
     life = services.life
     server = Server(build(services, door.policy), life)
 

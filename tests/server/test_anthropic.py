@@ -151,10 +151,8 @@ def test_an_answer_that_was_begun_goes_on(endpoint) -> None:
     [
         ({"max_tokens": None}, "max_tokens"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "content[0].type"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"container": "x"}, "container"),
-        ({"top_q": 1}, "top_q"),
+        ({"stop_sequence": ["x"]}, "stop_sequence"),
     ],
     ids=str,
 )
@@ -167,6 +165,30 @@ def test_refusals_have_anthropics_shape(endpoint, given, name) -> None:
     }
     assert reply.json["error"]["type"] == "invalid_request_error"
     assert name in reply.json["error"]["message"]
+
+
+def test_tools_of_a_server_and_hints_are_left_out_with_a_notice(endpoint) -> None:
+    made = endpoint(HI)
+    tools = [
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+        {"name": "N" * 128, "description": "x" * 20_000, "input_schema": {"type": "object"}},
+    ]
+    hints = {
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "thinking": {"type": "enabled", "budget_tokens": 31_999},
+        "output_config": {"effort": "medium"},
+    }
+    reply = ask(made, tools=tools, **hints)
+    assert reply.status == 200
+    assert [tool["name"] for tool in made.asked["tools"]] == ["N" * 128]
+    assert reply.json["notices"] == [
+        f"{name} has no effect."
+        for name in (
+            "tools[] (web_search_20250305)",
+            "context_management",
+            "thinking.budget_tokens",
+        )
+    ]
 
 
 def test_a_stream_that_fails_says_so_and_is_cut(endpoint) -> None:
