@@ -108,6 +108,27 @@ class QueueUnreadable(HearthError):
     code = "queue_unreadable"
 
 
+class LibraryNotRead(HearthError):
+    """No scan of the model folders has ended yet; `retry_after_s` in `data`."""
+
+    code = "library_not_read"
+    http_status = 503
+
+
+class NotCopied(HearthError):
+    """A model cannot be copied to another name."""
+
+    code = "not_copied"
+    http_status = 400
+
+
+class ModelInUse(HearthError):
+    """The model is loaded, so its files must stay."""
+
+    code = "model_in_use"
+    http_status = 409
+
+
 class FileTrouble(HearthError):
     """A file could not be read or written."""
 
