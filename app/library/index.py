@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,9 +76,16 @@ class LibraryIndex:
         self._not_before_s = 0.0
         self._has_changed = threading.Event()
 
-    def refresh(self) -> Future[_Scan]:
-        """Ask for a scan that begins after this call; returns at once."""
+    def refresh(self, *, now: bool = False) -> Future[_Scan]:
+        """Ask for a scan that begins after this call; returns at once.
+
+        Args:
+            now: the scan does not wait until there may be one again.
+        """
         with self._lock:
+            if now:
+                self._not_before_s = 0.0
+                self._has_changed.set()
             if self._next is None:
                 self._next = Future()
                 self._next.set_running_or_notify_cancel()  # Nobody cancels it for the others.
@@ -87,12 +95,13 @@ class LibraryIndex:
                     threading.Thread(target=self._scan, name="library scan", daemon=True).start()
             return self._next
 
-    def changed(self) -> None:
-        """A model was added or removed by this process: scan now, whenever the last scan was."""
-        with self._lock:
-            self._not_before_s = 0.0
-            self._has_changed.set()
-        self.refresh()
+    async def changed(self) -> None:
+        """Scan now, whenever the last scan was: this process has added or removed a model. Waits
+        for some seconds at most, after which the scan goes on by itself.
+        """
+        self.refresh(now=True)
+        with suppress(LibraryNotRead):
+            await self._scanned(_FIND_S)
 
     async def models(self) -> Sequence[FoundModel]:
         """Every model. Those of a scan that begins now, if it is quick, else of the last one.

@@ -120,7 +120,7 @@ def test_a_change_of_our_own_does_not_wait(library: Watched) -> None:
         await index.models()
         assert await index.find("beta") is None  # Leaves a scan that waits for its time.
         (library.folder / "beta.gguf").write_bytes(b"GGUF")
-        index.changed()
+        await index.changed()
         assert await index.find("beta") is not None
 
     asyncio.run(ask())
