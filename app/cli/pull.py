@@ -193,16 +193,16 @@ class _Teller:
 
 
 def _reference(hub: Hub, name: str, catalogue: Catalogue) -> tuple[Reference, Entry | None]:
-    """The repository that `name` means, and the catalogue's entry if it is from there."""
-    from hearth.app.library.hub_files import parse_reference
+    """As `reference_of`; what is not found comes with repositories of that name."""
+    from hearth.app.library.errors import RepositoryNotFound
+    from hearth.app.library.menu import reference_of
 
-    base, colon, quant = name.partition(":")
-    entry = catalogue.get(base)
-    if entry is not None:
-        return parse_reference(f"{entry.repo}{colon}{quant}"), entry
-    if "/" not in base:
-        raise _not_found(hub, base, catalogue.not_found(base))
-    return parse_reference(name), None
+    try:
+        return reference_of(name, catalogue)
+    except RepositoryNotFound:
+        raise
+    except ModelNotFound as error:
+        raise _not_found(hub, name.partition(":")[0], error) from error
 
 
 def _not_found(hub: Hub, name: str, error: ModelNotFound) -> ModelNotFound:

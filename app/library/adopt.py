@@ -1,4 +1,6 @@
-"""Importing a model into the library folder: checked first, and there whole or not at all."""
+"""Importing or copying a model into the library folder: checked first, and complete or not there
+at all.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +19,7 @@ from typing import Literal
 from hearth.app.library.cache_layout import sync_folder
 from hearth.app.library.errors import DiskFull
 from hearth.app.library.formats import PICKLE_SUFFIXES, model_at
-from hearth.app.library.local import Library
+from hearth.app.library.local import FoundModel, Library
 from hearth.app.library.model_files import (
     SHARD,
     SUFFIX,
@@ -25,23 +28,27 @@ from hearth.app.library.model_files import (
     model_paths,
     stem,
 )
+from hearth.app.library.regular import open_regular
 from hearth.app.machine import free_disk_bytes
 from hearth.app.paths import private_folder
 from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.quant.gguf import preflight
 
-Way = Literal["copy", "move", "link"]
+Way = Literal["copy", "move", "link", "share"]
 
 _CHUNK_BYTES = 8 << 20
 _TEMPORARY = re.compile(r"\.import-(\d+)-[0-9a-f]+")
 _BAD_NAME = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]|^[.\s]|[.\s]$')
 _RESERVE_BYTES = 256 << 20
+_FICLONE = 0x40049409
+"""Of linux/fs.h: let a file share the extents of another one."""
 
 
 class ImportRefused(HearthError):
     """A model cannot be taken into the library as it was asked for."""
 
     code = "import_refused"
+    http_status = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,8 @@ class Adoption:
         files: where each file lies, and where it will, the first shard first; of a folder that is
             linked to, the folder alone.
         size_bytes: of all files.
-        way: copy; move, which leaves nothing behind; link, which leaves the files where they are.
+        way: copy; move, which leaves nothing behind; link, which leaves the files where they are;
+            share: a copy that uses no more of the disk, where the file system can do that.
         folder: of the library.
     """
 
@@ -85,14 +93,40 @@ def plan_adoption(source: Path, library: Library, way: Way = "copy", name: str =
     known = {identity(model.path) for model in library.found() if model.origin == "library"}
     if identity(first) in known:
         raise ImportRefused(f"{first} is in the library already.", "`hearth list` shows its name.")
-    called = _name_of(name or stem(first))
+    return _plan(first, library, _name_of(name or stem(first)), way)
+
+
+def plan_copy(model: FoundModel, library: Library, name: str) -> Adoption:
+    """How `model` gets a copy called `name` in the library folder. Where the file system can, the
+    copy shares the content: as a reflink, or within the library folder as a hard link.
+
+    Raises:
+        ModelNotFound, UnsupportedModel, CorruptFile: the model's files are gone or damaged.
+        ImportRefused: it is remote, or the name cannot be used or is used already.
+        DiskFull: a copy would not fit; both numbers are in `data`.
+    """
+    if model.remote is not None:
+        raise ImportRefused(
+            f"{model.name} is on another machine, so it has no files to copy.",
+            f'A second [remotes."NAME"] in settings.toml, or an alias, can name it as {name!r}.',
+        )
+    called = _name_of(name)
+    if any(called.lower() == other.name.lower() for other in library.found()):
+        raise ImportRefused(
+            f"There is a model called {called} already.", "Choose another name for the copy."
+        )
+    return _plan(model_at(model.path), library, called, "share")
+
+
+def _plan(first: Path, library: Library, called: str, way: Way) -> Adoption:
+    """The checked plan for the model at `first`. Raises as `plan_adoption`."""
     files, size_bytes = (_of_folder if first.is_dir() else _of_gguf)(first, library, called, way)
     adoption = Adoption(called, files, size_bytes, way, library.folder)
     for target in _tops(adoption):
         if os.path.lexists(target):
             raise ImportRefused(
                 f"The library has a file {target.name} already.",
-                "Give the new one another name (`hearth import --name`), or delete that one first.",
+                "Choose another name (`hearth import --name`), or delete that one first.",
             )
     _require_room(adoption)
     return adoption
@@ -193,8 +227,40 @@ def _stage(adoption: Adoption, temporary: Path, on_progress: Callable[[int], Non
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if adoption.way == "link":
             path.symlink_to(os.path.realpath(origin))
-        elif adoption.way == "copy" or not _second_name(origin, path):
+        elif not _shared(adoption, origin, path):
             done = _copy(origin, path, done, on_progress)
+
+
+def _shared(adoption: Adoption, origin: Path, path: Path) -> bool:
+    """Make `path` a file with the content of `origin` that needs no copy, if that can be.
+
+    Elsewhere than in the library folder, a hard link is made to move a file only: a model of
+    another program that has one is listed as the library's, under one name.
+    """
+    is_ours = origin.is_relative_to(adoption.folder)
+    match adoption.way:
+        case "move":
+            return _second_name(origin, path)
+        case "share":
+            return _reflink(origin, path) or (is_ours and _second_name(origin, path))
+        case _:
+            return False
+
+
+def _reflink(origin: Path, path: Path) -> bool:
+    """Make `path` a copy that shares the disk blocks of `origin`; False where that is unknown."""
+    if sys.platform != "linux":
+        return False
+    import fcntl
+
+    with open_regular(origin) as source, path.open("xb") as target:
+        try:
+            fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
+        except OSError:
+            path.unlink()
+            return False
+        os.fsync(target.fileno())
+    return True
 
 
 def _second_name(origin: Path, path: Path) -> bool:
@@ -211,7 +277,7 @@ def _second_name(origin: Path, path: Path) -> bool:
 def _copy(origin: Path, path: Path, done: int, on_progress: Callable[[int], None]) -> int:
     """Copy and make safe; returns `done` with the bytes of the file. Raises `ImportRefused`."""
     before = origin.stat()
-    with origin.open("rb") as source, path.open("xb") as target:
+    with open_regular(origin) as source, path.open("xb") as target:
         while chunk := source.read(_CHUNK_BYTES):
             target.write(chunk)
             done += len(chunk)
@@ -271,8 +337,9 @@ def _name_of(text: str) -> str:
         too_long = True
     if not name or too_long or _BAD_NAME.search(name):
         raise ImportRefused(
-            f"{text!r} cannot be the name of a model.",
-            "--name takes up to 200 characters of a file's name, without / \\ : * ? \" < > |.",
+            f"{text[:100]!r} cannot be the name of a model.",
+            'A name has up to 200 bytes, without / \\ : * ? " < > |, and neither begins nor ends '
+            "with a dot or a space.",
         )
     return name
 
@@ -288,8 +355,10 @@ def _require_room(adoption: Adoption) -> None:
     place = adoption.folder
     while not place.exists():
         place = place.parent
-    stays_on_disk = adoption.way == "move" and all(
-        not origin.is_symlink() and origin.stat().st_dev == place.stat().st_dev
+    stays_on_disk = adoption.way != "copy" and all(
+        not origin.is_symlink()
+        and origin.stat().st_dev == place.stat().st_dev
+        and (adoption.way == "move" or origin.is_relative_to(adoption.folder))
         for origin, _ in adoption.files
     )
     if adoption.way == "link" or stays_on_disk:

@@ -7,11 +7,11 @@ from hearth.backends.errors import HearthError, ModelNotFound, UnsupportedModel
 
 
 class OfflineError(HearthError):
-    """Something needs the network, and Hearth is offline because somebody said so."""
+    """Something needs the network, and Hearth was told to stay offline."""
 
     code = "offline"
     exit_code = ExitCode.NETWORK
-    http_status = 503
+    http_status = 403
 
     def __init__(self, message: str, hint: str = "", **data: object) -> None:
         hint = hint or "Leave out --offline, or unset HF_HUB_OFFLINE and the offline setting."
@@ -23,7 +23,10 @@ class HubUnreachable(HearthError):
 
     code = "hub_unreachable"
     exit_code = ExitCode.NETWORK
-    http_status = 502
+    http_status = 503
+
+    def __init__(self, message: str, hint: str = "", **data: object) -> None:
+        super().__init__(message, hint, **{"retry_after_s": 30, **data})
 
 
 class HubRefused(HearthError):
@@ -106,6 +109,20 @@ class QueueUnreadable(HearthError):
     """The file of the queue of downloads is damaged."""
 
     code = "queue_unreadable"
+
+
+class LibraryNotRead(HearthError):
+    """No scan of the model folders has ended yet; `retry_after_s` in `data`."""
+
+    code = "library_not_read"
+    http_status = 503
+
+
+class ModelInUse(HearthError):
+    """The model is loaded, so its files must stay."""
+
+    code = "model_in_use"
+    http_status = 409
 
 
 class FileTrouble(HearthError):

@@ -1,14 +1,15 @@
-"""The local library: `LocalModel`, and `Library` that lists and finds them."""
+"""The local library: `Library` lists its models, `ModelNames` finds one by name."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
+from hearth.app.library.aliases import Aliases
 from hearth.app.library.facts import KnownFacts
 from hearth.app.library.formats import PICKLE_SUFFIXES, model_at
 from hearth.app.library.model_files import (
@@ -74,7 +75,7 @@ class Library:
         folder: the library folder; need not exist.
         bundled: folder of the bundled models; by default the installed one.
         remotes: models of other machines.
-        aliases: names of models by further names for them, in lower case.
+        aliases: as in `Aliases`.
         sources: where other programs keep models, which are used in place.
         facts_file: where what headers say is remembered (`facts.KnownFacts`); None: nowhere.
     """
@@ -91,7 +92,7 @@ class Library:
         self.folder = folder
         self._given_bundled = bundled
         self._remotes = tuple(remotes)
-        self._aliases = aliases or {}
+        self._aliases = Aliases(aliases)
         self.sources = tuple(sources)
         self._facts_file = facts_file
 
@@ -163,45 +164,40 @@ class Library:
         return models
 
     def resolve(self, name_or_path: str) -> FoundModel:
-        """The model behind `name_or_path`: a bundled or remote name, a name in the library or of
-        another program's model, an alias, a repository on the Hub that it came from (`org/name` or
-        `org/name:QUANT`), or a path.
-
-        Names are compared without regard to case. They win in this order; a path without a folder
-        or suffix in it comes last.
+        """The model that `name_or_path` means: a path, if it can only be one; else a name as
+        `ModelNames.find` has it; else a path without a folder or suffix in it.
 
         Raises:
             ModelNotFound: with the nearest names and how to add one; also when two models go by
                 that name.
-            UnsupportedModel, CorruptFile: a path to something that is no model.
+            UnsupportedModel, CorruptFile: a path to something that is not a model.
         """
-        if _looks_like_path(name_or_path):
-            return _at(Path(name_or_path).expanduser())
-        models = self.found()
-        typed = name_or_path.lower()
-        wanted = typed.removesuffix(SUFFIX)
-        for name in (typed, wanted, self._aliases.get(typed, "").lower()):
-            for model in models:
-                if model.name.lower() == name:
-                    return _usable(model)
-        files = [model for model in models if model.remote is None]
-        for same in (
-            [m for m in files if wanted in (stem(m.path).lower(), *map(str.lower, m.also))],
-            _of_repository(files, typed),
-        ):
-            if len(same) == 1:
-                return _usable(same[0])
-            if same:
-                names = [model.name for model in same]
-                raise ModelNotFound(
-                    f"{len(same)} models go by the name {name_or_path}.",
-                    f"Say which: {', '.join(names)}.",
-                    names=names,
-                )
-        path = Path(name_or_path).expanduser()
-        if path.exists():
-            return _at(path)
-        raise self._not_found(name_or_path, [model.name for model in models])
+        if (model := model_by_path(name_or_path)) is not None:
+            return model
+        names = self.names()
+        model = names.find(name_or_path)
+        return _usable(model) if model is not None else self.at_path(name_or_path, names.models)
+
+    def names(self, first: Sequence[FoundModel] = ()) -> ModelNames:
+        """The names of all models, read from the disk now.
+
+        Args:
+            first: models that may not be in the library; they win where names are equal.
+        """
+        paths = {model.path for model in first}
+        models = (*first, *(model for model in self.found() if model.path not in paths))
+        return ModelNames(models, self._aliases)
+
+    def at_path(self, path: str, known: Sequence[FoundModel]) -> FoundModel:
+        """The model at `path`, which is not the name of one. Raises as `resolve`.
+
+        Args:
+            known: the models whose names are suggested where nothing is there.
+        """
+        place = Path(path).expanduser()
+        if place.exists():
+            return _at(place)
+        raise self._not_found(path, [model.name for model in known])
 
     def _not_found(self, name: str, names: Sequence[str]) -> HearthError:
         if name.lower() in BUNDLED:
@@ -230,6 +226,88 @@ class Library:
         )
 
 
+class ModelNames:
+    """Which model each name stands for; finding one takes no scan and reads no file.
+
+    Attributes:
+        models: all of them, in the order in which they are listed.
+    """
+
+    def __init__(self, models: Sequence[FoundModel], aliases: Aliases) -> None:
+        self.models = models
+        self._aliases = aliases
+        self._by_name: dict[str, FoundModel] = {}
+        self._by_other_name: dict[str, list[FoundModel]] = {}
+        self._by_repo: dict[str, list[FoundModel]] = {}
+        for model in models:
+            self._by_name.setdefault(model.name.lower(), model)
+            if model.remote is None:
+                for name in {stem(model.path).lower(), *map(str.lower, model.also)}:
+                    self._by_other_name.setdefault(name, []).append(model)
+                if model.repo:
+                    self._by_repo.setdefault(model.repo.lower(), []).append(model)
+
+    def find(self, name: str) -> FoundModel | None:
+        """The model called `name`; None if there is none. Names are compared without regard to
+        case, and tried in this order: the models' own names, exact aliases, further names (of the
+        file, or those that another program uses) and repositories on the Hub (`org/name` or
+        `org/name:QUANT`), aliases with wildcards.
+
+        Raises:
+            ModelNotFound: two models have that further name or repository; `names` in `data` has
+                both.
+        """
+        typed = name.lower()
+        model = self._own(typed)
+        if model is None and (target := self._aliases.exact(typed)):
+            model = self._named(target)
+        model = model or self._other(typed, name)
+        for target in self._aliases.wildcards(typed) if model is None else ():
+            if (model := self._named(target)) is not None:
+                break
+        return model
+
+    def _named(self, target: str) -> FoundModel | None:
+        """The model that an alias names."""
+        typed = target.lower()
+        return self._own(typed) or self._other(typed, target)
+
+    def _own(self, typed: str) -> FoundModel | None:
+        return self._by_name.get(typed) or self._by_name.get(typed.removesuffix(SUFFIX))
+
+    def _other(self, typed: str, name: str) -> FoundModel | None:
+        for same in (
+            self._by_other_name.get(typed.removesuffix(SUFFIX), ()),
+            self._of_repository(typed),
+        ):
+            if len(same) == 1:
+                return same[0]
+            if same:
+                names = [model.name for model in same]
+                raise ModelNotFound(
+                    f"{len(same)} models go by the name {name[:100]}.",
+                    f"Use one of these names: {', '.join(names)}.",
+                    names=names,
+                )
+        return None
+
+    def _of_repository(self, typed: str) -> Sequence[FoundModel]:
+        """Those of the repository that `typed` names by its own name or by that of the catalogue,
+        and of its quantization if it names one.
+        """
+        repo, _, quant = typed.partition(":")
+        found = self._by_repo.get(catalogue_repos().get(repo, repo), ())
+        return [model for model in found if has_quant(model.path, quant)] if quant else found
+
+
+@cache
+def catalogue_repos() -> Mapping[str, str]:
+    """The repositories of the catalogue's models by their names, all in lower case."""
+    from hearth.app.library.catalogue import load_catalogue
+
+    return {entry.name: entry.repo.lower() for entry in load_catalogue().entries}
+
+
 def _names(stored: StoredModel) -> Iterator[str]:
     """Names for a model of another program, the shortest first, the last one nobody else's."""
     yield stored.name
@@ -243,19 +321,6 @@ def _usable(model: FoundModel) -> FoundModel:
     if model.remote is None:
         model_at(model.path)
     return model
-
-
-def _of_repository(models: Sequence[FoundModel], typed: str) -> Sequence[FoundModel]:
-    """Those of the repository that `typed`, in lower case, names by its own name or by that of the
-    catalogue, and of its type if it says one.
-    """
-    from hearth.app.library.catalogue import load_catalogue
-
-    repo, _, quant = typed.partition(":")
-    entry = load_catalogue().get(repo)
-    repo = entry.repo.lower() if entry is not None else repo
-    found = [model for model in models if repo and model.repo.lower() == repo]
-    return [model for model in found if has_quant(model.path, quant)] if quant else found
 
 
 def bundled_folder() -> Path:
@@ -290,6 +355,11 @@ def _size_on_disk(path: Path) -> int:
     if not path.is_dir():
         return size_bytes
     return sum(file.stat().st_size for file in model_files(path) if file.suffix == WEIGHTS)
+
+
+def model_by_path(text: str) -> FoundModel | None:
+    """The model at the path `text`; None if `text` may be a name. Raises as `Library.resolve`."""
+    return _at(Path(text).expanduser()) if _looks_like_path(text) else None
 
 
 def _looks_like_path(text: str) -> bool:

@@ -9,11 +9,19 @@ from typing import get_args
 
 from hearth.app.library.bandwidth import Bandwidth, known_bandwidth
 from hearth.app.library.cache_layout import RepositoryCache
-from hearth.app.library.catalogue import Entry
+from hearth.app.library.catalogue import Catalogue, Entry
 from hearth.app.library.fit import Fit, Room, fit_of_download, fit_of_header, room_here
 from hearth.app.library.guess import facts_of
 from hearth.app.library.hub import Repository
-from hearth.app.library.hub_files import Choice, Group, Offer, find_choice, offer
+from hearth.app.library.hub_files import (
+    Choice,
+    Group,
+    Offer,
+    Reference,
+    find_choice,
+    offer,
+    parse_reference,
+)
 from hearth.app.machine import this_machine
 from hearth.app.settings import Settings
 from hearth.backends.contract import ModelSettings
@@ -43,6 +51,22 @@ class Menu:
     def choice(self, wanted: str) -> Choice:
         """The choice called `wanted`. Raises `ChoiceNotFound`."""
         return find_choice(self.offer, self.repository.repo_id, wanted)
+
+
+def reference_of(name: str, catalogue: Catalogue) -> tuple[Reference, Entry | None]:
+    """The repository that `name` means (`NAME` of the catalogue or `org/name`, each perhaps with
+    `:QUANT`), and the catalogue's entry if it is from there.
+
+    Raises:
+        ModelNotFound: it is not the name of a repository, and not in the catalogue.
+    """
+    base, colon, quant = name.partition(":")
+    entry = catalogue.get(base)
+    if entry is not None:
+        return parse_reference(f"{entry.repo}{colon}{quant}"), entry
+    if "/" not in name:
+        raise catalogue.not_found(base)
+    return parse_reference(name), None
 
 
 def room_for(hub_cache: Path, cache: Path, measured: Bandwidth | None = None) -> Room:

@@ -22,6 +22,7 @@ class NotRemovable(HearthError):
     """A model that Hearth must not delete; the hint says who may, and how."""
 
     code = "not_removable"
+    http_status = 403
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def plan_removal(model: FoundModel, library: Library) -> Removal:
         for source in library.sources:
             if source.store == "huggingface" and model.path.is_relative_to(source.folder):
                 return _checked(_from_cache(model, source.folder))
-    raise NotRemovable(*_refusal(model), name=model.name, origin=model.origin)
+    raise NotRemovable(*refusal(model), name=model.name, origin=model.origin)
 
 
 def remove(removal: Removal) -> None:
@@ -81,7 +82,7 @@ def remove(removal: Removal) -> None:
         _forget_revisions(removal.folder)
 
 
-def _refusal(model: FoundModel) -> tuple[str, str]:
+def refusal(model: FoundModel) -> tuple[str, str]:
     """Why `model` is not deleted, and what to do instead."""
     match model.origin:
         case "bundled":
