@@ -56,7 +56,10 @@ class ChatPrompts:
             UnsupportedParameter: `continue_last` or one of `template_values` cannot be honoured.
         """
         messages = request.messages or ()
-        values = self._values(request)
+        if request.continue_last:  # In one part, so that the answer continues all of it.
+            messages = (*messages[:-1], messages[-1].with_content(messages[-1].content))
+            request = replace(request, messages=messages)
+        values, unread = self._values(request)
         adapted = self._adapted(request, messages)
         if request.continue_last:
             rendered = self._continued(request, adapted, values)
@@ -75,7 +78,9 @@ class ChatPrompts:
         output = self._format(described=is_described)
         begun = messages[-1].content or messages[-1].reasoning if request.continue_last else ""
         before = text.removesuffix(begun)
-        return PreparedPrompt(ids, text, (*adapted.notices, *notices), pins, output, before)
+        return PreparedPrompt(
+            ids, text, (*unread, *adapted.notices, *notices), pins, output, before
+        )
 
     def _format(self, *, described: bool) -> OutputFormat:
         """How the model writes reasoning and tool calls.
@@ -120,7 +125,10 @@ class ChatPrompts:
         """
         messages = list(request.messages or ())
         message, end = messages[index], self._guarding.end
-        if message.content or not message.reasoning:
+        if message.parts:
+            *parts, last = message.parts
+            messages[index] = replace(message, parts=(*parts, last + end))
+        elif message.content or not message.reasoning:
             messages[index] = replace(message, content=message.content + end)
         else:
             messages[index] = replace(message, reasoning=message.reasoning + end)
@@ -168,9 +176,10 @@ class ChatPrompts:
                 raise
             return None
 
-    def _values(self, request: Request) -> Mapping[str, Any]:
+    def _values(self, request: Request) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        """The variables to render with, and notices about those that change nothing."""
         if not request.template_values:
-            return _NO_VALUES
+            return _NO_VALUES, ()
         with self._learning:
             if self._variables is None:
                 self._variables = self._renderer.variables(self._template)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hearth.app.server.exchange import Exchange
+from hearth.app.server.messages import texts_of
 from hearth.app.server.requests import build, known_effort, session_of_user
 from hearth.backends.contract import Constraint, Message, Request, Tool, ToolCall, ToolChoice
 from hearth.backends.errors import ConflictingParameters
@@ -102,9 +103,9 @@ def _messages(given: Json, default_system: str) -> tuple[Message, ...]:
     """
     system = given.get("system")
     messages = []
-    text = default_system if system is None else _text(system)
-    if text:
-        messages.append(Message("system", text, keep_s=_keep_s(system)))
+    texts = texts_of(default_system if system is None else system)
+    if any(texts):
+        messages.append(Message.of_parts("system", texts, keep_s=_keep_s(system)))
     for index, item in enumerate(given["messages"]):
         messages += _message(item, f"messages[{index}]")
     in_tools = max((_ttl_s(tool) for tool in given.get("tools", ())), default=0.0)
@@ -122,12 +123,11 @@ def _message(item: Json, place: str) -> Iterator[Message]:
         yield Message(role, content)
         return
     if role == "assistant":
-        yield Message(
+        thoughts = (block["thinking"] for block in content if block["type"] == "thinking")
+        yield Message.of_parts(
             "assistant",
-            "".join(block["text"] for block in content if block["type"] == "text"),
-            reasoning="".join(
-                block["thinking"] for block in content if block["type"] == "thinking"
-            ),
+            (block["text"] for block in content if block["type"] == "text"),
+            reasoning="\n".join(thoughts),
             tool_calls=tuple(
                 ToolCall(block["id"], block["name"], json.dumps(block["input"]))
                 for block in content
@@ -142,20 +142,15 @@ def _message(item: Json, place: str) -> Iterator[Message]:
             f"{place}.content", f"{place}.content has a tool_result behind text.", "Put it first."
         )
     for block in results:
-        text = _text(block.get("content", ""))
+        texts = texts_of(block.get("content"))
         if block.get("is_error"):
-            text = f"Error: {text}"
+            texts = [f"Error: {texts[0] if texts else ''}", *texts[1:]]
         keep_s = max(_ttl_s(block), _keep_s(block.get("content")))
-        yield Message("tool", text, tool_call_id=block["tool_use_id"], keep_s=keep_s)
+        ident = block["tool_use_id"]
+        yield Message.of_parts("tool", texts, tool_call_id=ident, keep_s=keep_s)
     if len(content) > len(results) or not content:
         rest = content[len(results) :]
-        yield Message(role, _text(rest), keep_s=_keep_s(rest))
-
-
-def _text(content: str | Sequence[Json]) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n\n".join(block["text"] for block in content)
+        yield Message.of_parts(role, texts_of(rest), keep_s=_keep_s(rest))
 
 
 def _keep_s(content: str | Sequence[Json] | None) -> float:

@@ -72,9 +72,9 @@ def _message(item: Json, index: int) -> Message:
             f"{place} has two texts of reasoning.",
             "Send reasoning_content alone.",
         )
-    return Message(
+    return Message.of_parts(
         role,
-        text_of(item.get("content")) + item.get("refusal", ""),
+        (*texts_of(item.get("content")), item.get("refusal", "")),
         reasoning="".join(thoughts),
         tool_calls=tuple(
             ToolCall(
@@ -89,11 +89,11 @@ def _message(item: Json, index: int) -> Message:
     )
 
 
-def text_of(content: str | Sequence[Json] | None) -> str:
-    """The text of a content, which is one or has parts."""
+def texts_of(content: str | Sequence[Json] | None) -> list[str]:
+    """The texts of a content, which is a string or has parts."""
     if content is None or isinstance(content, str):
-        return content or ""
-    return "".join(part.get("text") or part.get("refusal") or "" for part in content)
+        return [content or ""]
+    return [part.get("text") or part.get("refusal") or "" for part in content]
 
 
 def read_tools(given: Json) -> Toolbox:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.messages import Toolbox, read_tools
+from hearth.app.server.messages import Toolbox, read_tools, texts_of
 from hearth.app.server.requests import build, known_effort
 from hearth.backends.contract import Constraint, Message, Request, Role, ToolCall
 from hearth.backends.errors import ConflictingParameters
@@ -170,7 +170,7 @@ def _turns(items: Sequence[Json], names: Names) -> list[Message]:
             messages.append(Message("assistant", reasoning=thoughts))
             thoughts = ""
         if kind == "reasoning":
-            thoughts += _joined(item.get("content", ()))
+            thoughts += "\n".join(texts_of(item.get("content", ())))
             open_turn = False
         elif kind == "function_call":
             name = names.of_model(item.get("namespace", ""), item["name"])
@@ -182,18 +182,14 @@ def _turns(items: Sequence[Json], names: Names) -> list[Message]:
                 messages.append(Message("assistant", reasoning=thoughts, tool_calls=(call,)))
             thoughts, open_turn = "", True
         elif kind == "function_call_output":
-            messages.append(Message("tool", _joined(item["output"]), tool_call_id=item["call_id"]))
+            output = texts_of(item["output"])
+            messages.append(Message.of_parts("tool", output, tool_call_id=item["call_id"]))
             open_turn = False
         else:
             role: Role = "system" if item["role"] == "developer" else item["role"]
-            messages.append(Message(role, _joined(item["content"]), reasoning=thoughts))
+            said = texts_of(item["content"])
+            messages.append(Message.of_parts(role, said, reasoning=thoughts))
             thoughts, open_turn = "", role == "assistant"
     if thoughts or not messages:
         messages.append(Message("assistant", reasoning=thoughts))
     return messages
-
-
-def _joined(content: str | Iterable[Json]) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text") or part.get("refusal") or "" for part in content)

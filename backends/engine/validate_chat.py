@@ -24,6 +24,8 @@ from hearth.backends.errors import ConflictingParameters, InvalidParameter, Limi
 from hearth.backends.text.output.rules import check_schema
 
 MOST_MESSAGES: Final = 2048
+MOST_PARTS: Final = 4096
+"""Parts of one message."""
 MOST_CALLS: Final = 128
 """Tool calls of one message."""
 MOST_KEPT: Final = 8
@@ -34,9 +36,9 @@ LONGEST_NAME_BYTES: Final = 1024
 LARGEST_ARGUMENTS_BYTES: Final = 1 << 20
 DEEPEST_ARGUMENTS: Final = 64
 MOST_TOOLS: Final = 128
-TOOL_NAME: Final = "[A-Za-z0-9_-]{1,64}"
+LONGEST_TOOL_NAME: Final = 128
+TOOL_NAME: Final = f"[A-Za-z0-9_-]{{1,{LONGEST_TOOL_NAME}}}"
 """A regular expression that the whole name of a tool matches."""
-LONGEST_DESCRIPTION_BYTES: Final = 64 << 10
 LARGEST_VALUES_BYTES: Final = 16 << 10
 DEEPEST_VALUES: Final = 16
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
@@ -176,6 +178,15 @@ def _check_message(param: str, message: Message) -> None:
         raise wrong_type(param, "a message", message)
     check_one_of(f"{param}.role", message.role, get_args(Role))
     check_text(f"{param}.content", message.content)
+    check_list(f"{param}.parts", message.parts, MOST_PARTS)
+    for part in message.parts:
+        check_text(f"{param}.parts", part)
+    if message.parts and "\n".join(message.parts) != message.content:
+        raise ConflictingParameters(
+            f"{param}.parts",
+            f"{param}.parts and {param}.content differ.",
+            "Make the message with Message.of_parts.",
+        )
     check_text(f"{param}.reasoning", message.reasoning)
     for name in ("tool_call_id", "name"):
         size = len(check_text(f"{param}.{name}", getattr(message, name)))
@@ -250,12 +261,11 @@ def _check_tool(param: str, tool: Tool) -> None:
     if not re.fullmatch(TOOL_NAME, tool.name):
         raise InvalidParameter(
             f"{param}.name",
-            f"{param}.name is {tool.name[:80]!r}; a name has 1 to 64 letters (a to z), digits,"
-            " _ and -.",
+            f"{param}.name is {tool.name[:80]!r}; a name has 1 to {LONGEST_TOOL_NAME} letters"
+            " (a to z), digits, _ and -.",
             "Choose another name.",
         )
-    size = len(check_text(f"{param}.description", tool.description))
-    check_size(f"{param}.description", size, LONGEST_DESCRIPTION_BYTES)
+    check_text(f"{param}.description", tool.description)
     check_flag(f"{param}.strict", tool.strict)
     if not isinstance(tool.parameters, dict):
         raise wrong_type(f"{param}.parameters", "a JSON schema", tool.parameters)

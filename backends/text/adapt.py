@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hearth.backends.contract import Message, Tool
-from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle
+from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle, in_parts
 from hearth.backends.text.described import describe, with_description, without_calls
 from hearth.backends.text.probe import TemplateTraits
 
@@ -42,6 +42,13 @@ def adapt(
     """
     notices: list[str] = []
     adapted = list(messages)
+    systems = [index for index, message in enumerate(adapted) if message.role == "system"]
+    if not traits.late_system and systems not in ([], [0]):
+        adapted = _system_first(adapted)
+        notices.append(
+            "This model's chat template takes one system message, before all others, so the"
+            f" system messages ({len(systems)}) were joined there in their order."
+        )
     if tools and not traits.shows_tools:
         told = without_calls(adapted, keep_results=False)  # In the form that is described.
         adapted = with_description(told, describe(tools, parallel=parallel))
@@ -68,6 +75,15 @@ def adapt(
                 "This model's chat template wants turns that alternate, "
                 "so messages in a row from the same side were joined."
             )
+    if traits.needs_parts:
+        adapted = in_parts(adapted)
+    else:
+        adapted = [
+            message.with_content(message.content)
+            if message.parts and message.role not in traits.part_roles
+            else message
+            for message in adapted
+        ]
     return Adapted(tuple(adapted), tuple(tools), traits.calls or OPENAI_CALLS, tuple(notices))
 
 
@@ -139,7 +155,7 @@ def _taken_apart(message: Message, results: list[Message]) -> list[Message]:
     turns: list[Message] = []
     for position, call in enumerate(message.tool_calls):
         alone = replace(message, tool_calls=(call,))
-        turns.append(alone if position == 0 else replace(alone, content="", reasoning=""))
+        turns.append(alone if position == 0 else replace(alone.with_content(""), reasoning=""))
         answer = next((one for one in results if one.tool_call_id in ("", call.id)), None)
         if answer is not None:
             results.remove(answer)
@@ -152,20 +168,26 @@ def _content_before_calls(messages: list[Message]) -> list[Message]:
     for message in messages:
         if message.content and message.tool_calls:
             turns.append(replace(message, tool_calls=()))
-            message = replace(message, content="", reasoning="")
+            message = replace(message.with_content(""), reasoning="")
         turns.append(message)
     return turns
 
 
-def _fold_system(messages: Sequence[Message]) -> list[Message]:
-    folded = [one for one in messages if one.role == "system"]
-    system = "\n\n".join(one.content for one in folded)
+def _system_first(messages: Sequence[Message]) -> list[Message]:
+    """The system messages joined into one, and then the others."""
+    system = [one.content for one in messages if one.role == "system"]
     others = [one for one in messages if one.role != "system"]
+    return [Message("system", "\n\n".join(system)), *others]
+
+
+def _fold_system(messages: Sequence[Message]) -> list[Message]:
+    """The system messages joined, at the beginning of the first user message."""
+    system, *others = _system_first(messages)
     for index, message in enumerate(others):
         if message.role == "user":
-            others[index] = replace(message, content=f"{system}\n\n{message.content}")
+            others[index] = message.with_content(f"{system.content}\n\n{message.content}")
             return others
-    return [Message("user", system), *others]
+    return [Message("user", system.content), *others]
 
 
 def _merge_turns(messages: Sequence[Message]) -> list[Message]:
@@ -179,7 +201,7 @@ def _merge_turns(messages: Sequence[Message]) -> list[Message]:
             and not (last.tool_calls or message.tool_calls)
         ):
             joined = "\n\n".join(filter(None, (last.content, message.content)))
-            merged[-1] = replace(message, content=joined)
+            merged[-1] = message.with_content(joined)
         else:
             merged.append(message)
     return merged

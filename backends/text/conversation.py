@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -35,6 +35,16 @@ def message_values(messages: Sequence[Message], style: CallStyle) -> list[dict[s
     return [_message(message, style) for message in _with_ids(messages)]
 
 
+def in_parts(messages: Iterable[Message]) -> list[Message]:
+    """`messages` with their content as parts, one where there are not several."""
+    return [
+        replace(message, parts=(message.content,))
+        if message.content and not message.parts
+        else message
+        for message in messages
+    ]
+
+
 def tool_values(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     """`tools` for a template."""
     return [{"type": "function", "function": _function(tool)} for tool in tools]
@@ -54,6 +64,8 @@ def _function(tool: Tool) -> dict[str, Any]:
 
 def _message(message: Message, style: CallStyle) -> dict[str, Any]:
     value: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.parts:
+        value["content"] = [{"type": "text", "text": text} for text in message.parts]
     if message.reasoning:
         value["reasoning_content"] = message.reasoning
     if message.tool_calls:

@@ -38,7 +38,7 @@ def with_description(messages: Sequence[Message], description: str) -> list[Mess
     first = messages[0] if messages else None
     if first is not None and first.role == "system":
         content = "\n\n".join(filter(None, (first.content, description)))
-        return [replace(first, content=content), *messages[1:]]
+        return [first.with_content(content), *messages[1:]]
     return [Message("system", description), *messages]
 
 
@@ -55,7 +55,7 @@ def without_calls(messages: Sequence[Message], *, keep_results: bool) -> list[Me
             message = Message("user", content + message.content, keep_s=message.keep_s)
         elif message.tool_calls:
             content = "\n\n".join(filter(None, (message.content, _written(message.tool_calls))))
-            message = replace(message, content=content, tool_calls=())
+            message = replace(message.with_content(content), tool_calls=())
         if is_result and after_result:
             told[-1] = _joined(told[-1], message)
         else:
@@ -65,11 +65,8 @@ def without_calls(messages: Sequence[Message], *, keep_results: bool) -> list[Me
 
 
 def _joined(message: Message, other: Message) -> Message:
-    return replace(
-        message,
-        content=f"{message.content}\n\n{other.content}",
-        keep_s=max(message.keep_s, other.keep_s),
-    )
+    joined = message.with_content(f"{message.content}\n\n{other.content}")
+    return replace(joined, keep_s=max(message.keep_s, other.keep_s))
 
 
 def _written(calls: Sequence[ToolCall]) -> str:

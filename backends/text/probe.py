@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
-from hearth.backends.contract import Message, Tool, ToolCall
+from hearth.backends.contract import Message, Role, Tool, ToolCall
 from hearth.backends.errors import TemplateError
-from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle
+from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle, in_parts
 
 _SYSTEM: Final = "systemsentinel7401"
 _USER: Final = "usersentinel5288"
@@ -29,6 +29,8 @@ class TemplateTraits:
     """How a chat template treats what it is given."""
 
     system: Literal["kept", "dropped", "refused"] = "kept"
+    late_system: bool = True
+    """System messages after the first message stay where they are, and so does each of several."""
     must_alternate: bool = False
     """Two messages of one role in a row are refused or lose text."""
     shows_tools: bool = True
@@ -40,6 +42,10 @@ class TemplateTraits:
     """A message may have more than one call."""
     content_beside_calls: bool = True
     """What the model wrote before its calls is kept."""
+    part_roles: frozenset[Role] = frozenset()
+    """Roles whose content may be a list of text parts."""
+    needs_parts: bool = False
+    """Content must be a list of parts: the template loses strings."""
 
 
 class Render(Protocol):
@@ -59,12 +65,19 @@ def probe(render: Render) -> TemplateTraits:
     """
     user = Message("user", _USER)
     if not _keeps(render([user]), _USER):
+        if _takes_parts(render, [user]):
+            return replace(_probe(_with_parts(render)), needs_parts=True)
         raise TemplateError(
             "The chat template drops what the user wrote.",
             "Give another chat_template in the model's settings, or complete text without one: "
             "hearth run MODEL --raw.",
             reason="dropped",
         )
+    return _probe(render)
+
+
+def _probe(render: Render) -> TemplateTraits:
+    user = Message("user", _USER)
     system: Literal["kept", "dropped", "refused"]
     try:
         kept = _keeps(render([Message("system", _SYSTEM), user]), _SYSTEM, _USER)
@@ -72,19 +85,24 @@ def probe(render: Render) -> TemplateTraits:
     except TemplateError as error:
         _check_is_answer(error)
         system = "refused"
+    tool = Tool(_TOOL, _SAID, {"type": "object", "properties": {_KEY: {"type": "string"}}})
+    late_system = system != "kept" or _keeps_late_system(render, tool)
     in_a_row = [user, Message("user", _SECOND)]
     must_alternate = not _kept(render, in_a_row, (_USER, _SECOND))
-    tool = Tool(_TOOL, _SAID, {"type": "object", "properties": {_KEY: {"type": "string"}}})
     shows_tools = _kept(render, [user], (_USER, _TOOL, _KEY), (tool,))
     calls = _call_style(render, tool)
+    part_roles = _part_roles(render, calls)
     if calls is None:
         told = [user, Message("assistant", _SAID), _result(0)]
         results = _kept(render, told, (_SAID, f"{_RESULT}0"), (tool,))
-        return TemplateTraits(system, must_alternate, shows_tools, None, results)
+        return TemplateTraits(
+            system, late_system, must_alternate, shows_tools, None, results, part_roles=part_roles
+        )
     twice = [Message("assistant", tool_calls=(_call(0), _call(1))), _result(0), _result(1)]
     beside = [Message("assistant", _SAID, tool_calls=(_call(0),)), _result(0)]
     return TemplateTraits(
         system,
+        late_system,
         must_alternate,
         shows_tools,
         calls,
@@ -92,7 +110,63 @@ def probe(render: Render) -> TemplateTraits:
             render, [user, *twice], (f"{_VALUE}0", f"{_VALUE}1", f"{_RESULT}1"), (), calls
         ),
         content_beside_calls=_kept(render, [user, *beside], (_SAID, f"{_VALUE}0"), (), calls),
+        part_roles=part_roles,
     )
+
+
+def _keeps_late_system(render: Render, tool: Tool) -> bool:
+    """Whether system messages are shown wherever they are, also next to tools."""
+    roles: tuple[Role, ...] = ("system", "system", "user", "system", "assistant", "system", "user")
+    messages = [Message(role, f"{_SAID}{place}") for place, role in enumerate(roles)]
+    for tools in ((), (tool,)):
+        prompt = _answer(render, messages, tools, OPENAI_CALLS).casefold()
+        places = [prompt.find(message.content) for message in messages]
+        if -1 in places or places != sorted(places):
+            return False
+    return True
+
+
+def _part_roles(render: Render, calls: CallStyle | None) -> frozenset[Role]:
+    """The roles whose messages may have a list of parts."""
+    user, answer = Message("user", _USER), Message("assistant", _SAID)
+    conversations: list[list[Message]] = [
+        [user],
+        [Message("system", _SYSTEM), user],
+        [user, answer, user],
+    ]
+    if calls is not None:
+        conversations.append([user, Message("assistant", tool_calls=(_call(0),)), _result(0)])
+    places = (0, 0, 1, 2)
+    return frozenset(
+        messages[place].role
+        for messages, place in zip(conversations, places, strict=False)
+        if _takes_parts(render, messages, place, calls or OPENAI_CALLS)
+    )
+
+
+def _takes_parts(
+    render: Render,
+    messages: Sequence[Message],
+    place: int = 0,
+    calls: CallStyle = OPENAI_CALLS,
+) -> bool:
+    """Whether the message at `place` may have a list of parts."""
+    parted = list(messages)
+    parted[place] = replace(messages[place], parts=(f"{_SECOND}1", f"{_SECOND}2"))
+    prompt = _answer(render, parted, (), calls)
+    is_printed = any(mark in prompt.casefold() for mark in ("'type'", '"type"', '\\"type'))
+    return _keeps(prompt, f"{_SECOND}1", f"{_SECOND}2") and not is_printed
+
+
+def _with_parts(render: Render) -> Render:
+    """`render` with the content of every message as a list."""
+
+    def render_parts(
+        messages: Sequence[Message], tools: Sequence[Tool] = (), calls: CallStyle = OPENAI_CALLS
+    ) -> str:
+        return render(in_parts(messages), tools, calls)
+
+    return render_parts
 
 
 def _call_style(render: Render, tool: Tool) -> CallStyle | None:

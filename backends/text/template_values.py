@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -13,57 +14,61 @@ _SWITCHES: Final = ("enable_thinking", "thinking")
 
 def honoured_values(
     asked: Mapping[str, Any], read: Collection[str], *, thinks: bool
-) -> dict[str, Any]:
-    """The variables to render with, so that each value of `asked` is honoured.
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The variables to render with, and one notice for each value of `asked` that the template
+    does not read.
 
     Args:
         read: variables that the template reads.
         thinks: the model thinks before it answers, unless it is told not to.
 
     Raises:
-        UnsupportedParameter: the template does not read a value that would change something.
+        UnsupportedParameter: there are documents, and the template does not read them.
         InvalidParameter: two values contradict each other.
     """
     values: dict[str, Any] = {}
+    notices: list[str] = []
     for name, value in asked.items():
-        for variable, given in _as_read(name, value, read, thinks=thinks).items():
+        variables = _as_read(name, value, read, thinks=thinks)
+        if variables is None:
+            notices.append(
+                f"{name} {json.dumps(value)} has no effect:"
+                " this model's chat template does not read it."
+            )
+            continue
+        for variable, given in variables.items():
             if values.setdefault(variable, given) != given:
                 raise InvalidParameter(
                     f"template_values.{name}",
                     f"template_values.{name} contradicts another value of template_values.",
                     "Send only one of them.",
                 )
-    return values
+    return values, tuple(notices)
 
 
-def _as_read(name: str, value: Any, read: Collection[str], *, thinks: bool) -> dict[str, Any]:
-    """The same by the variables that the template reads."""
+def _as_read(
+    name: str, value: Any, read: Collection[str], *, thinks: bool
+) -> dict[str, Any] | None:
+    """The same by the variables that the template reads; empty where it is so anyway, None where
+    it cannot be had.
+    """
     if name in read:
         return {name: value}
     switch = next((one for one in _SWITCHES if one in read), None)
     if name in _SWITCHES:
         if switch is not None:
             return {switch: value}
-        if value == thinks:
-            return {}
-    elif name == "reasoning_effort" and value == "none":
+        return {} if value == thinks else None
+    if name == "reasoning_effort" and value == "none":
         if switch is not None:
             return {switch: False}
-        if not thinks:
-            return {}
-    elif (name == "preserve_thinking" and not value and not thinks) or value == []:
-        return {}
-    hint = "Leave it out."
-    if name == "reasoning_effort" and switch is not None:
-        hint = 'This model only knows thinking or not: send "none", or leave it out.'
-    raise UnsupportedParameter(
-        f"template_values.{name}",
-        f"{name} {_shown(value)} is not possible: this model's chat template does not read it.",
-        hint,
-    )
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(value) if isinstance(value, str) else f"of {len(value)} items"
+        return None if thinks else {}
+    if name == "documents" and value:
+        raise UnsupportedParameter(
+            "template_values.documents",
+            f"documents ({len(value)}) cannot be shown: this model's chat template does not read"
+            " them.",
+            "Put their text into a message.",
+        )
+    is_so_anyway = not value and (name == "documents" or not thinks)
+    return {} if is_so_anyway else None

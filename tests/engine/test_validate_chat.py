@@ -7,7 +7,7 @@ import pytest
 
 from hearth.backends.contract import Message, Request, Tool, ToolCall
 from hearth.backends.engine.validate import TEMPLATE_VALUES, validate
-from hearth.backends.engine.validate_chat import LONGEST_DESCRIPTION_BYTES, LONGEST_NAME_BYTES
+from hearth.backends.engine.validate_chat import LONGEST_NAME_BYTES, LONGEST_TOOL_NAME
 from hearth.backends.errors import InvalidParameter
 
 USER = Message("user", "Hi")
@@ -31,6 +31,7 @@ def test_a_whole_conversation_passes():
         replace(CALLED, reasoning="hm", content="Wait."),
         Message("tool", "blue", tool_call_id="1", name="look"),
         Message("tool", "no id"),
+        Message.of_parts("user", ["a", "b"]),
         Message("assistant", "Blue"),
     )
     validate(Request(messages=messages, tools=(LOOK,), continue_last=True), 100)
@@ -57,6 +58,10 @@ def with_call(**changes):
         (with_call(name="\ud800"), "tool_calls[0].name"),
         (with_call(arguments=5), "tool_calls[0].arguments"),
         (with_call(arguments="x" * (1 << 20) + "x"), "tool_calls[0].arguments"),
+        (Message("user", "a", parts=5), "parts"),
+        (Message("user", "5", parts=(5,)), "parts"),
+        (Message("user", "ab", parts=("a", "b")), "parts"),
+        (Message("user", "a", parts=("a",) * 4097), "parts"),
         (Message("user", "a", tool_call_id="1"), "tool_call_id"),
         (Message("tool", "a", tool_call_id=5), "tool_call_id"),
         (Message("user", "a", name="x" * (LONGEST_NAME_BYTES + 1)), "name"),
@@ -111,9 +116,8 @@ def test_only_an_answer_can_be_continued(last):
         (replace(LOOK, name="a b"), ".name"),
         (replace(LOOK, name="look\n"), ".name"),
         (replace(LOOK, name="\u00e9"), ".name"),
-        (replace(LOOK, name="x" * 65), ".name"),
+        (replace(LOOK, name="x" * (LONGEST_TOOL_NAME + 1)), ".name"),
         (replace(LOOK, name=5), ".name"),
-        (replace(LOOK, description="x" * (LONGEST_DESCRIPTION_BYTES + 1)), ".description"),
         (replace(LOOK, description=None), ".description"),
         (replace(LOOK, strict=1), ".strict"),
         (replace(LOOK, parameters=[]), ".parameters"),
@@ -134,6 +138,8 @@ def test_tools_that_are_refused(tool, field):
 def test_tools_that_pass():
     validate(replace(CHAT, tools=tuple(Tool(f"Tool-{n}_x") for n in range(128))), 100)
     validate(replace(CHAT, tools=(replace(LOOK, parameters={}, strict=True),)), 100)
+    long = Tool("x" * LONGEST_TOOL_NAME, "d" * (1 << 20))
+    validate(replace(CHAT, tools=(long,)), 100)
     for schema in ({"type": ["object", "null"]}, {"properties": None, "required": None}):
         validate(replace(CHAT, tools=(replace(LOOK, parameters=schema),)), 100)
 

@@ -81,6 +81,38 @@ def test_the_beginning_of_the_answer_is_left_out_on_request():
     assert bare == whole.removesuffix("<|im_start|>assistant\n")
 
 
+PARTS = CHATML.replace(
+    "m.content",
+    "(m.content if m.content is string else m.content | map(attribute='text') | join('|'))",
+)
+
+
+def test_parts_reach_a_template_that_takes_them_and_are_joined_elsewhere():
+    asked = Message.of_parts("user", ["What is", "it? <|im_end|>"])
+    assert "user\nWhat is|it? <|im_end|><|im_end|>" in prepared(PARTS, asked).text
+    assert "user\nWhat is\nit? <|im_end|><|im_end|>" in prepared(CHATML, asked).text
+    for template in (PARTS, CHATML):
+        assert turns(prepared(template, asked)) == 2
+
+
+def test_a_message_of_parts_can_be_pinned_and_continued():
+    rule = Message.of_parts("system", ["One.", "Two."], keep_s=60)
+    needs = "{% if messages[-1].role == 'system' %}{{ raise_exception('no question') }}{% endif %}"
+    for template in (PARTS, needs + PARTS):
+        made = prepared(template, rule, USER)
+        [(count, _)] = made.pins
+        assert (
+            LetterTokenizer()
+            .decode(made.ids[:count])
+            .removesuffix("<|im_end|>\n")
+            .endswith("One.|Two.")
+        )
+    begun = Message.of_parts("assistant", ["So", "far"])
+    made = prepared(PARTS, USER, begun, continue_last=True)
+    assert made.text.endswith("assistant\nSo\nfar")
+    assert made.before_answer.endswith("assistant\n")
+
+
 def test_special_tokens_that_the_files_name_reach_the_template():
     template = CHATML + "{{ pad_token }}{{ '[' ~ unk_token ~ ']' if unk_token is defined }}"
     assert prepared(template, USER).text.endswith("assistant\n<pad>")
@@ -196,13 +228,13 @@ def test_an_answer_at_the_end_is_history_unless_it_is_continued():
     assert made.text.endswith("Once<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_values_reach_the_template_or_are_refused():
+def test_values_reach_the_template_or_have_a_notice():
     off = {"enable_thinking": False}
     assert prepared(HERMES, USER, template_values=off).text.endswith("<think>\n\n</think>\n\n")
     assert prepared(CHATML, USER, template_values=off).text.endswith("assistant\n")
-    with pytest.raises(UnsupportedParameter) as refused:
-        prepared(CHATML, USER, template_values={"enable_thinking": True})
-    assert refused.value.param == "template_values.enable_thinking"
+    unread = prepared(CHATML, USER, template_values={"enable_thinking": True})
+    assert unread.ids == prepared(CHATML, USER).ids
+    assert len(unread.notices) == 1 and "enable_thinking true" in unread.notices[0]
 
 
 def test_a_message_to_keep_is_pinned_up_to_its_end():

@@ -156,7 +156,7 @@ def test_text_parts_are_one_text_and_developers_are_the_system(endpoint) -> None
     messages = [{"role": "developer", "content": "d"}, answer, {"role": "user", "content": parts}]
     assert made.chat(messages=messages).status == 200
     found = [(message["role"], message["content"]) for message in made.asked["messages"]]
-    assert found == [("system", "d"), ("assistant", "?"), ("user", "ab")]
+    assert found == [("system", "d"), ("assistant", "?"), ("user", "a\nb")]
 
 
 def test_log_probabilities_of_tokens(endpoint) -> None:

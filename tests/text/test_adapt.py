@@ -56,6 +56,49 @@ def test_a_system_prompt_alone_becomes_the_first_message():
     assert adapt([SYSTEM], TemplateTraits("dropped")).messages == (Message("user", "Rule."),)
 
 
+def test_system_messages_are_joined_before_all_others_where_the_template_takes_one():
+    late = Message("system", "Later.")
+    traits = TemplateTraits(late_system=False)
+    made = adapt([USER, late, ANSWER, USER], traits)
+    assert made.messages == (late, USER, ANSWER, USER) and len(made.notices) == 1
+    made = adapt([SYSTEM, USER, late], traits)
+    assert made.messages == (Message("system", "Rule.\n\nLater."), USER)
+    assert "system messages (2)" in made.notices[0]
+    for chat in ((SYSTEM, USER), (USER, ANSWER)):
+        assert (adapt(chat, traits).messages, adapt(chat, traits).notices) == (chat, ())
+    assert adapt([SYSTEM, USER, late], TemplateTraits()).messages == (SYSTEM, USER, late)
+
+
+def test_what_is_joined_by_moving_system_messages_alternates():
+    traits = TemplateTraits(late_system=False, must_alternate=True)
+    made = adapt([USER, SYSTEM, USER, ANSWER], traits)
+    assert made.messages == (SYSTEM, Message("user", "Hi\n\nHi"), ANSWER)
+    assert len(made.notices) == 2
+
+
+def test_parts_are_given_to_templates_that_take_them():
+    both = [Message.of_parts(role, ["a", "", "b"]) for role in ("system", "user")]
+    assert [message.content for message in both] == ["a\nb"] * 2
+    joined = tuple(Message(message.role, "a\nb") for message in both)
+    assert adapt(both, TemplateTraits()).messages == joined
+    made = adapt(both, TemplateTraits(part_roles=frozenset({"user"})))
+    assert made.messages == (joined[0], both[1])
+    values = message_values(made.messages, OPENAI_CALLS)
+    assert [value["content"] for value in values] == [
+        "a\nb",
+        [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+    ]
+    made = adapt([USER, ANSWER], TemplateTraits(needs_parts=True))
+    assert [message.parts for message in made.messages] == [("Hi",), ("Yo",)]
+
+
+def test_text_that_is_moved_takes_its_parts_along():
+    parted = Message.of_parts("user", ["a", "b"])
+    traits = TemplateTraits("dropped", must_alternate=True, part_roles=frozenset({"user"}))
+    assert adapt([SYSTEM, parted], traits).messages == (Message("user", "Rule.\n\na\nb"),)
+    assert adapt([parted, USER], traits).messages == (Message("user", "a\nb\n\nHi"),)
+
+
 def test_turns_of_one_side_are_joined_where_they_must_alternate():
     made = adapt([USER, USER, ANSWER], TemplateTraits(must_alternate=True))
     assert made.messages == (Message("user", "Hi\n\nHi"), ANSWER)

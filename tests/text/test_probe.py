@@ -18,6 +18,31 @@ REFUSES = (
     "{{ raise_exception('roles must alternate') }}{% endif %}"
     "<{{ m.role }}>{{ m.content }}{% endfor %}"
 )
+FIRST_SYSTEM = (
+    "{% if messages[0].role == 'system' %}[{{ messages[0].content }}]{% endif %}"
+    "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+)
+STRICT_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('System message must be at the beginning.') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}{% endfor %}"
+)
+GATHERS = (
+    "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
+    "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+)
+ONE_WITH_TOOLS = "{% if tools %}" + STRICT_SYSTEM + "{% else %}" + KEEPS + "{% endif %}"
+PARTS = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}"
+    "{% endif %}{% endfor %}"
+)
+USER_PARTS = PARTS.replace("m.content is string", "m.content is string or m.role == 'system'")
+FIRST_PART = PARTS.replace("in m.content %}", "in m.content[:1] %}")
+PARTS_ONLY = (
+    "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{{ part.text }}{% endfor %}"
+    "{% endfor %}"
+)
 LAST_ONLY = "<user>{{ messages[-1].content }}"
 
 
@@ -43,6 +68,40 @@ def test_traits_of_plain_chats(source, traits):
     found = probe(render_with(source))
     assert (found.system, found.must_alternate) == traits
     assert not found.shows_tools and found.calls is None
+
+
+@pytest.mark.parametrize(
+    ("source", "late"),
+    [
+        (KEEPS, True),
+        (HERMES, True),
+        (FIRST_SYSTEM, False),
+        (STRICT_SYSTEM, False),
+        (GATHERS, False),
+        (ONE_WITH_TOOLS, False),
+    ],
+)
+def test_whether_system_messages_stay_where_they_are(source, late):
+    found = probe(render_with(source))
+    assert found.system == "kept" and found.late_system == late
+
+
+@pytest.mark.parametrize(
+    ("source", "roles", "needed"),
+    [
+        (KEEPS, set(), False),
+        (UPPER, set(), False),
+        (HERMES, set(), False),
+        (PARTS, {"user", "assistant", "system"}, False),
+        (USER_PARTS, {"user", "assistant"}, False),
+        (FIRST_PART, set(), False),
+        (PARTS_ONLY, {"user", "assistant", "system"}, True),
+    ],
+)
+def test_whether_content_may_have_parts(source, roles, needed):
+    found = probe(render_with(source))
+    assert (found.part_roles, found.needs_parts) == (roles, needed)
+    assert found.system == "kept" and found.late_system
 
 
 @pytest.mark.parametrize("source", ["{% if %}", "{{ raise_exception('never') }}", "fixed text"])

@@ -1,5 +1,5 @@
-"""A value that a request gives to the template changes something, or is what is anyway so, or is
-refused by name.
+"""A value that a request gives to the template changes something, or is so anyway, or has a notice;
+only documents that nobody would read are refused.
 """
 
 import pytest
@@ -32,7 +32,7 @@ from hearth.backends.text.template_values import honoured_values
     ],
 )
 def test_values_that_are_honoured(asked, read, thinks, given):
-    assert honoured_values(asked, read, thinks=thinks) == given
+    assert honoured_values(asked, read, thinks=thinks) == (given, ())
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,24 @@ def test_values_that_are_honoured(asked, read, thinks, given):
         ({"reasoning_effort": "low"}, (), False),
         ({"reasoning_effort": "low"}, ("enable_thinking",), True),
         ({"preserve_thinking": True}, ("enable_thinking",), True),
-        ({"documents": ["x"]}, (), False),
+        ({"preserve_thinking": False}, ("enable_thinking",), True),
     ],
 )
-def test_values_that_are_refused(asked, read, thinks):
+def test_values_that_a_template_does_not_read_have_a_notice(asked, read, thinks):
+    values, [notice] = honoured_values(asked, read, thinks=thinks)
+    assert values == {} and notice.startswith(next(iter(asked)))
+
+
+def test_the_other_values_are_honoured_all_the_same():
+    asked = {"reasoning_effort": "high", "enable_thinking": False}
+    values, notices = honoured_values(asked, ("enable_thinking",), thinks=True)
+    assert values == {"enable_thinking": False} and len(notices) == 1
+
+
+def test_documents_that_nobody_would_read_are_refused():
     with pytest.raises(UnsupportedParameter) as refused:
-        honoured_values(asked, read, thinks=thinks)
-    assert refused.value.param == f"template_values.{next(iter(asked))}"
-    assert refused.value.message and refused.value.hint
+        honoured_values({"documents": ["x"]}, (), thinks=False)
+    assert refused.value.param == "template_values.documents"
 
 
 def test_values_that_contradict_each_other():
