@@ -26,7 +26,7 @@ COMMANDS = {
     "fit": ("fit", "fit", "Say whether a model fits this machine, and how fast it will be."),
     "quantize": ("quantize", "quantize", "Make a smaller file of a model."),
     "bench": ("bench", "bench", "Measure the speed of a model, or of a server."),
-    "serve": ("serve", "serve", "Serve models to programs that speak to OpenAI."),
+    "serve": ("serve", "serve", "Start a server with the APIs of OpenAI, Anthropic and Ollama."),
     "ps": ("ps", "ps", "List the loaded models and what they do."),
     "stop": ("stop", "stop", "Unload a model, or all of them."),
     "doctor": ("doctor", "doctor", "Check the installation and say where everything lies."),
