@@ -27,6 +27,7 @@ COMMANDS = {
     "quantize": ("quantize", "quantize", "Make a smaller file of a model."),
     "bench": ("bench", "bench", "Measure the speed of a model, or of a server."),
     "serve": ("serve", "serve", "Start a server with the APIs of OpenAI, Anthropic and Ollama."),
+    "launch": ("launch", "launch", "Start a coding agent that uses a Hearth server."),
     "ps": ("ps", "ps", "List the loaded models and what they do."),
     "stop": ("stop", "stop", "Unload a model, or all of them."),
     "doctor": ("doctor", "doctor", "Check the installation and say where everything lies."),
