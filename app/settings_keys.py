@@ -300,11 +300,11 @@ GENERAL = (
         auto=True,
     ),
     Key("theme", "text", "colours of the terminal app", default="textual-dark"),
-    Key("serve_host", "text", "address or name that the endpoint listens on", default="127.0.0.1"),
+    Key("serve_host", "text", "address or name that the server listens on", default="127.0.0.1"),
     Key(
         "serve_port",
         "int",
-        "port of the endpoint; 0 takes a free one",
+        "port of the server; 0 picks a free one",
         low=0,
         high=65_535,
         default=4242,
@@ -312,7 +312,7 @@ GENERAL = (
     Key(
         "serve_key",
         "bool",
-        "ask clients of the endpoint for a key, which is made once and kept",
+        "require an API key of clients; it is created once and kept in a file",
         default=False,
     ),
     Key(
@@ -320,6 +320,12 @@ GENERAL = (
         "bool",
         "the endpoint refuses parameters that have no effect here, instead of reporting them",
         default=False,
+    ),
+    Key(
+        "serve_allow_hosts",
+        "texts",
+        "further host names by which clients may reach the server, such as that of a proxy",
+        default=(),
     ),
 )
 

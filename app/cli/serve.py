@@ -1,11 +1,11 @@
-"""`hearth serve`: the OpenAI-style endpoint."""
+"""`hearth serve`: the API server."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -22,54 +22,67 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Door:
-    """Where it is listened, what that is called, and who may come in."""
+class _Access:
+    """How clients reach the server.
+
+    Attributes:
+        roots: its URLs without a path, the one to print first first.
+        policy: which requests are accepted.
+    """
 
     listeners: list[socket.socket]
-    url: str
+    roots: list[str]
     policy: Policy
 
 
 @click.command("serve")
 @click.argument("model", required=False, default="", shell_complete=complete_model)
 @click.option(
-    "--host", help="Address or name to listen on; else serve_host of the settings: 127.0.0.1."
+    "--host", help="Address or name to listen on. Default: the setting serve_host, 127.0.0.1."
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="Port to listen on; 0 takes a free one. Else serve_port of the settings: 4242.",
+    help="Port to listen on; 0 picks a free one. Default: the setting serve_port, 4242.",
 )
 @click.option(
     "--uds",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Listen on this Unix socket too, which only you can open.",
+    help="Also listen on this Unix socket, which only you can open.",
 )
 @click.option(
     "--generate-key",
     is_flag=True,
-    help="Ask clients for a key, which is made once and kept in a file that only you can read.",
+    help="Require an API key, which is created once and kept in a file that only you can read.",
 )
 @click.option(
     "--api-key-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Ask clients for the key in this file.",
+    help="Require the API key in this file.",
 )
 @click.option(
     "--api-key",
     envvar="HEARTH_API_KEY",
     default="",
     metavar="KEY",
-    help="Ask clients for this key. Safer in HEARTH_API_KEY: others can read command lines.",
+    help="Require this API key. Safer in HEARTH_API_KEY: other users can read command lines.",
 )
 @click.option(
     "--cors-origin",
     "origins",
     multiple=True,
     metavar="ORIGIN",
-    help="Let pages of this site ask, such as https://chat.example.org; may be repeated.",
+    help="Allow requests from pages of this site, such as https://chat.example.org; repeatable.",
+)
+@click.option(
+    "--allow-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Accept requests to this host name too, such as that of a proxy; repeatable."
+    " Default: the setting serve_allow_hosts.",
 )
 @click.option(
     "--strict",
@@ -90,16 +103,17 @@ def serve(
     api_key: str,
     origins: tuple[str, ...],
     strict: bool,
+    allowed_hosts: tuple[str, ...],
     **_: Any,
 ) -> int:
-    """Serve models to programs that speak to OpenAI, until Ctrl+C.
+    """Start a server with the APIs of OpenAI, Anthropic and Ollama. Ctrl+C stops it.
 
-    Requests name a model that `hearth list` shows; it is loaded when it is first asked for. MODEL
-    is loaded at once, and may be a path as well.
+    Requests can name any model of `hearth list`, which is loaded on first use. MODEL is loaded at
+    start, and can also be a path.
     """
     import asyncio
 
-    from hearth.app.server.listening import address_of, listen, listen_at, url_of
+    from hearth.app.server.listening import address_of, listen, listen_at, roots_of
     from hearth.app.server.security import policy_for
 
     state: State = ctx.obj
@@ -107,45 +121,58 @@ def serve(
     chosen = state.choose(model, flags)
     host = state.settings.text("serve_host") if host is None else host
     port = int(state.settings.text("serve_port")) if port is None else port
-    wants_key = state.settings.all()["serve_key"].value is True
+    settings = state.settings.all()
+    wants_key = settings["serve_key"].value is True
     generate_key = generate_key or (wants_key and not api_key and api_key_file is None)
     key = _key(state, api_key, api_key_file, generate_key)
+    allowed_hosts = allowed_hosts or cast("tuple[str, ...]", settings["serve_allow_hosts"].value)
     with ExitStack() as open_sockets:
         listener = open_sockets.enter_context(listen(host, port))
-        policy = policy_for(host, address_of(listener), key, origins)
+        policy = policy_for(host, address_of(listener), key, origins, allowed_hosts)
         listeners = [listener]
         if uds is not None:
             listeners.append(open_sockets.enter_context(listen_at(uds)))
-        door = _Door(listeners, url_of(listener, host), policy)
+        access = _Access(listeners, roots_of(listener, host), policy)
         strict = strict or state.settings.all()["strict_requests"].value is True
-        asyncio.run(_serve(state, chosen, flags, door, load=bool(model), strict=strict))
+        asyncio.run(_serve(state, chosen, flags, access, load=bool(model), strict=strict))
     return ExitCode.OK
 
 
 def _key(state: State, given: str, file: Path | None, generate: bool) -> str:
-    """The key that clients are asked for; empty if there is none.
+    """The API key; empty if none is required.
 
     Raises:
-        UsageError: two keys were given.
+        UsageError: two keys are given.
         KeyFileError, InvalidParameter: the key cannot be used.
     """
     from hearth.app.paths import private_folder
     from hearth.app.server.api_key import kept_key, read_key
 
     if given and (file is not None or generate):
-        raise click.UsageError("There are two API keys: that of --api-key or HEARTH_API_KEY, too.")
+        raise click.UsageError(
+            "Two API keys: --api-key or HEARTH_API_KEY cannot be combined with --api-key-file or"
+            " --generate-key."
+        )
     if generate:
         file = file or state.paths.api_key_file
         key = kept_key(private_folder(file.absolute().parent) / file.name)
-        state.output.note(f"Clients need the key in {file}.")
-        return key
-    return given if file is None else read_key(file)
+        return _announced(state, key, file)
+    if file is not None:
+        return _announced(state, read_key(file), file)
+    if given:
+        state.output.note("API key: as set by --api-key or HEARTH_API_KEY.")
+    return given
+
+
+def _announced(state: State, key: str, file: Path) -> str:
+    state.output.note(f"API key: in {file}.")
+    return key
 
 
 async def _serve(
-    state: State, chosen: Chosen, flags: Layer, door: _Door, *, load: bool, strict: bool
+    state: State, chosen: Chosen, flags: Layer, access: _Access, *, load: bool, strict: bool
 ) -> None:
-    """Serve behind `door`, and load the model `chosen` meanwhile if `load` is true."""
+    """Serve, and load the model `chosen` meanwhile if `load` is true."""
     import asyncio
 
     from hearth.app.chosen import with_settings
@@ -153,6 +180,7 @@ async def _serve(
     from hearth.app.paths import own_folder
     from hearth.app.server.application import build
     from hearth.app.server.catalog import Catalog
+    from hearth.app.server.endpoint import base_urls
     from hearth.app.server.request_log import REQUESTS_LOG, RequestLog
     from hearth.app.server.running import DRAIN_S, Server, on_signals
     from hearth.app.server.server_log import logging_to
@@ -172,24 +200,31 @@ async def _serve(
     requests = RequestLog(logs / REQUESTS_LOG)
     services = Services(catalog, hosts, log=requests, strict=strict)
     life = services.life
-    server = Server(build(services, door.policy), life)
+    server = Server(build(services, access.policy), life)
 
     async def get_ready() -> None:
         if load:
-            with life.loading(), state.output.note_if_slow(f"loading {chosen.found.name} …"):
+            with life.loading(), state.output.note_if_slow(f"Loading {chosen.found.name} …"):
                 info = await (await hosts.backend(chosen.spec)).info()
             for notice in info.notices:
                 state.output.note(notice)
         if life.draining:
             return
-        state.output.data(door.url)
+        first, *others = map(base_urls, access.roots)
+        state.output.data(first.openai)
         state.output.note(
-            f"Serving {chosen.found.name} and every model of hearth list. Ctrl+C ends it."
+            f"Base URL for OpenAI clients: {first.openai}; for Anthropic and Ollama clients:"
+            f" {first.anthropic}."
+        )
+        if others:
+            state.output.note(f"Also: {', '.join(urls.openai for urls in others)}.")
+        state.output.note(
+            f"Serving {chosen.found.name} and every model of hearth list. Press Ctrl+C to stop."
         )
 
     async def run() -> None:
         async with hosts:
-            await server.serve_on(door.listeners, beside=get_ready())
+            await server.serve_on(access.listeners, beside=get_ready())
 
     running = asyncio.create_task(run())
 
@@ -198,8 +233,8 @@ async def _serve(
             running.cancel()
         elif life.busy and not life.draining:
             state.output.note(
-                f"Finishing {life.busy} running requests, {DRAIN_S} s at most."
-                " Ctrl+C again ends them."
+                f"Finishing {life.busy} running requests, for at most {DRAIN_S} s."
+                " Press Ctrl+C again to stop now."
             )
         server.end()
 

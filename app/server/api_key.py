@@ -1,4 +1,4 @@
-"""The API key: where it comes from, and how one is made and kept."""
+"""The API key: checking one that the user sets, reading one from a file, generating one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import secrets
+import shlex
 import stat
 import sys
 import tempfile
@@ -15,6 +16,8 @@ from typing import Final
 from hearth.backends.errors import InvalidParameter, SettingsError
 
 KEY_BITS: Final = 256
+LEAST_CHARACTERS: Final = 16
+"""Length of a key that a user sets, where other machines can reach the server."""
 _MOST_BYTES: Final = 4096
 _KEY: Final = re.compile(r"[!-~]+")
 _READ_ONLY: Final = (
@@ -26,47 +29,64 @@ _READ_ONLY: Final = (
 
 
 class KeyFileError(SettingsError):
-    """The file of the API key cannot be used, or not safely."""
+    """The API key file cannot be used, or not safely."""
 
     code = "key_file"
 
 
 def check_key(key: str) -> str:
-    """`key`, which fits a header. Raises `InvalidParameter` if it does not."""
+    """`key`. Raises `InvalidParameter` if it cannot be sent in a header."""
     if not _KEY.fullmatch(key):
         raise InvalidParameter(
             "api_key",
-            "The API key must be of visible ASCII characters, without spaces.",
-            "hearth serve --generate-key makes one.",
+            "The API key must consist of visible ASCII characters, without spaces.",
+            "hearth serve --generate-key creates one.",
         )
     return key
+
+
+def check_key_length(key: str, host: str) -> None:
+    """Check that `key` is long enough for a server that others can reach at `host`.
+
+    Raises:
+        InvalidParameter: it has fewer than `LEAST_CHARACTERS`.
+    """
+    if len(key) < LEAST_CHARACTERS:
+        raise InvalidParameter(
+            "api_key",
+            f"The API key has {len(key)} characters; other machines can reach {host}, which needs"
+            f" at least {LEAST_CHARACTERS}.",
+            "Create a key with --generate-key in place of your own, or set a longer one.",
+        )
 
 
 def read_key(path: Path) -> str:
     """The key in the file `path`: its only line.
 
     Raises:
-        KeyFileError: there is none, it is a link, or others can read it.
-        InvalidParameter: what it holds is no key.
+        KeyFileError: the file is missing, is a link, or is readable by other users.
+        InvalidParameter: it does not contain a key.
     """
     try:
         handle = os.open(path, _READ_ONLY)
     except OSError as error:
         raise KeyFileError(
             f"The key file {path} cannot be read: {error.strerror or error}.",
-            "Name the file itself, not a link; --generate-key makes one where there is none.",
+            "Give the file itself, not a link. --generate-key creates it if it does not exist.",
         ) from error
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise KeyFileError(f"{path} is not a file.", "Name a file that holds the key.")
-        if sys.platform != "win32" and found.st_mode & 0o077:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise KeyFileError(f"{path} is not a file.", "Give a file that contains the key.")
+        if sys.platform != "win32" and status.st_mode & 0o077:
             raise KeyFileError(
-                f"Others can read the key file {path}.",
-                f"It may be known already: make another key, and chmod 600 {path}.",
+                f"Other users can read the key file {path}.",
+                f"Replace the key, as it may be known, and run chmod 600 {shlex.quote(str(path))}.",
             )
-        if sys.platform != "win32" and found.st_uid not in (os.geteuid(), 0):
-            raise KeyFileError(f"The key file {path} belongs to somebody else.", "Use your own.")
+        if sys.platform != "win32" and status.st_uid not in (os.geteuid(), 0):
+            raise KeyFileError(
+                f"The key file {path} belongs to another user.", "Use a file of your own."
+            )
         content = os.read(handle, _MOST_BYTES)
     finally:
         os.close(handle)
@@ -74,21 +94,21 @@ def read_key(path: Path) -> str:
 
 
 def kept_key(path: Path) -> str:
-    """The key in the file `path`, made there if there is none: 0600, whole or not at all.
+    """The key in the file `path`, which is created atomically, with mode 0600, if it is missing.
 
     Args:
         path: in a folder that exists.
 
     Raises:
-        KeyFileError: it cannot be made, or not be read as `read_key` says.
+        KeyFileError: the file cannot be created, or as in `read_key`.
     """
     try:
         if not os.path.lexists(path):
             _make(path)
     except OSError as error:
         raise KeyFileError(
-            f"The key file {path} cannot be made: {error.strerror or error}.",
-            "Name another place with --api-key-file.",
+            f"The key file {path} cannot be created: {error.strerror or error}.",
+            "Choose another path with --api-key-file.",
         ) from error
     return read_key(path)
 
@@ -98,5 +118,5 @@ def _make(path: Path) -> None:
         file.write(f"{secrets.token_urlsafe(KEY_BITS // 8)}\n".encode("ascii"))
         file.flush()
         os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # Somebody else was first: theirs holds.
+        with contextlib.suppress(FileExistsError):  # Another process was first; its key is used.
             os.link(file.name, path)

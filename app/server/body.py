@@ -20,8 +20,9 @@ async def read_object(request: Request) -> dict[str, Any]:
     """The JSON object in the body of `request`.
 
     Raises:
-        UnsupportedMedia: the body is not declared as JSON, or is compressed. A page on another
-            site can post plain text without asking first, never JSON.
+        UnsupportedMedia: the body is compressed, or its content type is not application/json and
+            `security.is_undeclared_json` does not apply. A page of another site can send other
+            types without a CORS preflight, but not JSON.
         BodyTooLarge: more than `MOST_BYTES`.
         InvalidParameter: not one JSON object; NaN, infinities, numbers too large for a double,
             names that come twice, lone surrogates, more than `DEEPEST` levels or `MOST_VALUES`
@@ -29,9 +30,10 @@ async def read_object(request: Request) -> dict[str, Any]:
         ClientGone: the client left before the end of the body.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if kind != "application/json" and not getattr(request.state, "undeclared_json", False):
         raise UnsupportedMedia(
-            f"The content type is {kind or 'missing'}.", "Send content-type: application/json."
+            f"The content type is {kind[:100] or 'missing'}.",
+            "Send the header Content-Type: application/json.",
         )
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedMedia("The body is compressed.", "Send it as it is.")

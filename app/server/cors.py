@@ -1,4 +1,4 @@
-"""Pages of other sites that may ask (CORS): only those that `hearth serve --cors-origin` names."""
+"""CORS: pages of other sites are allowed only if `hearth serve --cors-origin` names the site."""
 
 from __future__ import annotations
 
@@ -30,43 +30,43 @@ _ALLOWED_HEADERS: Final = (
     "idempotency-key",
 )
 _ALLOWED_PREFIX: Final = "x-stainless-"
-"""What the clients of OpenAI and Anthropic say of themselves; the names are theirs to add to."""
+"""Headers in which the clients of OpenAI and Anthropic describe themselves."""
 
 
 def parse_origin(text: str) -> str:
-    """`text` as browsers write that origin.
+    """`text` in the form in which browsers send that origin.
 
     Raises:
-        InvalidParameter: it is none: scheme, host and perhaps a port, each spelled out.
+        InvalidParameter: it is not scheme, host and optionally port; wildcards are not supported.
     """
-    found = _ORIGIN.fullmatch(text.strip())
-    port_is_right = found is not None and (found[3] is None or 0 < int(found[3]) < 65536)
-    if found is None or not port_is_right:
+    match = _ORIGIN.fullmatch(text.strip())
+    port_is_right = match is not None and (match[3] is None or 0 < int(match[3]) < 65536)
+    if match is None or not port_is_right:
         raise InvalidParameter(
             "cors_origin",
-            f'"{text[:100]}" is not the origin of a page.',
-            "Name each one as browsers do: --cors-origin https://chat.example.org.",
+            f'"{text[:100]}" is not an origin.',
+            "Give scheme and host in full: --cors-origin https://chat.example.org.",
         )
-    scheme, host = found[1].lower(), found[2].lower()
-    port = int(found[3] or 0)
+    scheme, host = match[1].lower(), match[2].lower()
+    port = int(match[3] or 0)
     unusual = port not in (0, _USUAL_PORTS.get(scheme))
     return f"{scheme}://{host}:{port}" if unusual else f"{scheme}://{host}"
 
 
 def named_page(origins: frozenset[str], headers: Headers) -> str:
-    """The origin of the page that asks if it is one of `origins`, else nothing."""
+    """The request's origin if it is one of `origins`, else an empty string."""
     given = headers.get(b"origin", [])
     origin = given[0].decode("latin-1") if len(given) == 1 else ""
     return origin if origin in origins else ""
 
 
 def is_preflight(method: str, headers: Headers) -> bool:
-    """The browser asks on its own behalf whether a page may send a request."""
+    """Whether the request is a CORS preflight."""
     return method == "OPTIONS" and b"access-control-request-method" in headers
 
 
 def preflight(headers: Headers) -> Response:
-    """What a named page may send."""
+    """The answer to the preflight of an allowed page."""
     wanted = b",".join(headers.get(b"access-control-request-headers", [])).decode("latin-1")
     more = {name for name in re.split(r"[,\s]+", wanted.lower()) if _is_of_a_client(name)}
     return Response(
@@ -84,7 +84,7 @@ def _is_of_a_client(name: str) -> bool:
 
 
 def sharing(page: str) -> list[tuple[bytes, bytes]]:
-    """The headers by which a browser hands a response to `page`; without credentials."""
+    """The headers that let a browser pass a response on to `page`; without credentials."""
     return [
         (b"access-control-allow-origin", page.encode("latin-1")),
         (b"access-control-expose-headers", b"retry-after, x-should-retry"),

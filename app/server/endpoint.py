@@ -1,10 +1,10 @@
-"""One URL of the endpoint: who answers it, what may be sent there, and what comes back."""
+"""One URL of the server: its handler, its parameters, and the schema of its answer."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,23 +13,34 @@ from hearth.app.server.parameters import Parameter, Table
 from hearth.app.server.schema import Json
 
 EVENT_STREAM: Final = "text/event-stream"
+HTML: Final = "text/html"
+PREFIX: Final = "/v1"
+UNPREFIXED: Final = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/models",
+    "/v1/models/{name:path}",
+    "/v1/rerank",
+)
+"""Paths that are also served without `PREFIX`, for clients whose base URL lacks it."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Routes and `/openapi.json` are made of these.
+    """The source of one route and of its entry in `/openapi.json`.
 
     Attributes:
-        path: as Starlette has it; `{name:path}` takes slashes too.
+        path: in Starlette's syntax; `{name:path}` matches slashes too.
         summary: one line for the documentation.
-        answer: JSON schema of what comes back with 200.
-        table: the fields of the body; None: there is none.
-        query: the parameters of the query.
-        media: another type of text that may come back with 200.
-        unready: JSON schema of what comes back with 503, besides errors.
-        event: with `stream`, the answer comes piece by piece, as `stream_media`; the JSON schema of
-            a line, or of the data of an event. None: it never does.
+        answer: JSON schema of the body of a 200 response.
+        table: the fields of the request body; None: it has no body.
+        query: the query parameters.
+        media: another content type of a 200 response.
+        unready: JSON schema of the body of a 503 response, besides errors.
+        event: JSON schema of one line, or of the data of one event, of an answer that is streamed
+            as `stream_media` if the request sets `stream`. None: the answer is never streamed.
     """
 
     method: str
@@ -43,3 +54,16 @@ class Endpoint:
     unready: Json | None = None
     event: Json | None = None
     stream_media: str = EVENT_STREAM
+
+
+class BaseUrls(NamedTuple):
+    """What clients of each API are configured with."""
+
+    openai: str
+    anthropic: str
+    ollama: str
+
+
+def base_urls(root: str) -> BaseUrls:
+    """The base URLs of the server at `root`, such as `http://127.0.0.1:4242`."""
+    return BaseUrls(openai=f"{root}{PREFIX}", anthropic=root, ollama=root)

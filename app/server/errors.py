@@ -1,14 +1,17 @@
-"""Errors as OpenAI's clients read them: a status, `{"error": {...}}`, and whether to try again."""
+"""Errors in the format of OpenAI's API: a status, `{"error": {...}}`, and whether to retry."""
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from hearth.app.nearest import did_you_mean
+from hearth.app.server.endpoint import BaseUrls
 from hearth.backends.errors import (
     Busy,
     HearthError,
@@ -42,7 +45,7 @@ _ANTHROPIC_TYPES: Final = {
     503: "overloaded_error",
 }
 _CODES: Final = {PromptTooLong.code: "context_length_exceeded"}
-"""Where programs look for OpenAI's name of an error."""
+"""Codes that are called otherwise in OpenAI's API."""
 
 
 class InvalidKey(HearthError):
@@ -53,7 +56,7 @@ class InvalidKey(HearthError):
 
 
 class Forbidden(HearthError):
-    """The request comes from a page or by a host name that is not ours."""
+    """The request comes from a page of another site, or its Host is not allowed."""
 
     code = "forbidden"
     http_status = 403
@@ -74,59 +77,68 @@ class MethodNotAllowed(HearthError):
 
 
 class BodyTooLarge(HearthError):
-    """The body has more bytes than are read."""
+    """The body has more bytes than are accepted."""
 
     code = "body_too_large"
     http_status = 413
 
 
 class UnsupportedMedia(HearthError):
-    """The body is not plain JSON, by what its headers say."""
+    """According to its headers the body is not uncompressed JSON."""
 
     code = "unsupported_media_type"
     http_status = 415
 
 
 class ClientGone(HearthError):
-    """Whoever asked has left, so that nobody reads this."""
+    """The client has disconnected, so that nothing reads the response."""
 
     code = "client_gone"
     http_status = 499
 
 
 class Interrupted(HearthError):
-    """Somebody else ended the generation, for example `hearth stop`."""
+    """The generation was stopped from outside, for example by `hearth stop`."""
 
     code = "interrupted"
     http_status = 503
 
 
 def server_ended() -> Interrupted:
-    """For those whose requests were running when `hearth serve` was ended."""
-    return Interrupted("hearth serve was ended.", "Ask again when it runs.")
+    """For requests that were running when `hearth serve` ended."""
+    return Interrupted("hearth serve was stopped.", "Retry when it is running again.")
+
+
+def unknown_url(path: str, known: Iterable[str], urls: BaseUrls) -> UnknownUrl:
+    """The error for `path`, with the most similar path among `known`."""
+    paths = list(known)
+    ends = [one for one in paths if one != "/" and (path.endswith(one) or one.endswith(path))]
+    near = f" Did you mean {max(ends, key=len)}?" if ends else did_you_mean(path[:100], paths)
+    return UnknownUrl(
+        f"Nothing is served at {path[:100]}.{near}",
+        f"Base URLs of this server: {urls.openai} for OpenAI clients, {urls.anthropic} for"
+        f" Anthropic and Ollama clients; {urls.anthropic}/docs lists every URL.",
+    )
 
 
 def as_hearth_error(error: Exception) -> HearthError:
-    """The typed error for `error`; a defect is logged, and only its log is named to the client."""
+    """The typed error for `error`; a defect is logged, and the client is referred to the log."""
     if isinstance(error, HearthError):
         return error
-    if isinstance(error, HTTPException) and error.status_code == 404:
-        return UnknownUrl("Nothing is served here.", "The endpoint's URLs begin with /v1/.")
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = sorted((error.headers or {}).get("Allow", "").split(", "))
         return MethodNotAllowed(
-            "This URL does not take that method.",
-            f"It takes {' and '.join(allowed)}.",
+            "This URL does not support that method.",
+            f"Use {' or '.join(allowed)}.",
             allow=allowed,
         )
-    log.error("answering a request", exc_info=error)
-    return InternalError("Something went wrong inside Hearth; server.log has the details.")
+    log.error("unexpected error in a request", exc_info=error)
+    return InternalError("Internal error; see server.log for details.")
 
 
 def error_body(error: HearthError, path: str = "") -> dict[str, Any]:
-    """`{"error": {"message", "type", "param", "code"}}`, each a string, `param` perhaps null; at
-    the paths of other families (`ANTHROPIC`, `OLLAMA`) as their clients read it, with `param` and
-    `code` beside.
+    """`{"error": {"message", "type", "param", "code"}}`, each a string, or null for `param`; on
+    the paths of other APIs (`ANTHROPIC`, `OLLAMA`) in their format, with `param` and `code` added.
     """
     status = error.http_status
     param = error.data.get("param")
@@ -146,9 +158,9 @@ def error_body(error: HearthError, path: str = "") -> dict[str, Any]:
 def error_response(error: HearthError, path: str = "") -> Response:
     """The response for `error`.
 
-    `Retry-After` stands in it where `retry_after_s` does in the error's data; `x-should-retry:
-    false` where OpenAI's clients would try again in vain (by default they do so twice from 500 on),
-    or would load again at once what somebody has unloaded.
+    It has `Retry-After` if the error's data has `retry_after_s`, and `x-should-retry: false` where
+    OpenAI's clients, which retry twice from status 500 on, would retry in vain, or would reload a
+    model that was just unloaded on purpose.
     """
     headers = {}
     wait_s = error.data.get("retry_after_s")

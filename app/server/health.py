@@ -1,4 +1,4 @@
-"""`GET /health`: is this the time to ask?"""
+"""`GET /health`: whether the server is ready."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _PATIENCE_S: Final = 5.0
 
 
 async def health(http: Request) -> Response:
-    """`{"status", "version", "backends"}`: 200 and "ok" when requests are taken and the host
-    answers; 503 and "loading" or "draining" when it is not the time. `backends` has the version of
-    the library of each loaded model.
+    """`{"status", "version", "backends"}`: 200 and "ok" if requests are accepted and the host
+    responds, 503 and "loading" or "draining" otherwise. `backends` maps the backend of each loaded
+    model to the version of its library.
 
     Raises:
-        HostUnreachable: the host does not answer within a few seconds.
+        HostUnreachable: the host does not respond within a few seconds.
     """
     services = services_of(http)
     status = services.life.status
-    said: dict[str, Any] = {"status": status, "version": hearth_version()}
+    body: dict[str, Any] = {"status": status, "version": hearth_version()}
     if status != "ok":
-        return JSONResponse(said, 503, {"retry-after": str(RETRY_S)})
+        return JSONResponse(body, 503, {"retry-after": str(RETRY_S)})
     try:
         async with asyncio.timeout(_PATIENCE_S):
             stats = await (await services.hosts.host()).stats()
     except TimeoutError as error:
-        raise HostUnreachable(f"The host has not answered for {_PATIENCE_S:.0f} s.") from error
-    return JSONResponse({**said, "backends": _backends(stats)})
+        raise HostUnreachable(f"The host did not respond within {_PATIENCE_S:.0f} s.") from error
+    return JSONResponse({**body, "backends": _backends(stats)})
 
 
 def _backends(stats: HostStats) -> dict[str, str]:
-    found = (worker.info for worker in stats.workers if worker.info is not None)
-    return {info.backend: info.backend_version for info in found}
+    loaded = (worker.info for worker in stats.workers if worker.info is not None)
+    return {info.backend: info.backend_version for info in loaded}

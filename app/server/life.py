@@ -1,4 +1,4 @@
-"""Where the endpoint is in its life: loading its model, serving, or finishing what still runs."""
+"""The state of the server: loading its model, serving, or finishing running requests."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from hearth.backends.errors import Busy
 
 Status = Literal["loading", "ok", "draining"]
 RETRY_S: Final = 5
-"""When to ask again while the endpoint is not serving."""
+"""Retry-After while the server accepts no requests."""
 
 
 class Draining(Busy):
-    """The endpoint was told to end, and takes no new requests."""
+    """The server is shutting down and accepts no new requests."""
 
     code = "draining"
     http_status = 503
 
 
 class Life:
-    """One server's. `/health` says its status; the guard of the endpoint counts requests in it."""
+    """The state of one server, reported by `/health`; `Guard` counts running requests in it."""
 
     def __init__(self) -> None:
         self._loading = False
@@ -30,28 +30,28 @@ class Life:
 
     @property
     def status(self) -> Status:
-        """What `/health` says."""
+        """The status that `/health` reports."""
         if self._draining:
             return "draining"
         return "loading" if self._loading else "ok"
 
     @property
     def draining(self) -> bool:
-        """New requests are refused, running ones finish."""
+        """New requests are refused and running ones finish."""
         return self._draining
 
     @property
     def busy(self) -> int:
-        """Requests that are being answered."""
+        """Number of running requests."""
         return self._busy
 
     def drain(self) -> None:
-        """Take no new requests from now on."""
+        """Accept no new requests from now on."""
         self._draining = True
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """The model that the server was opened with is loaded within the block."""
+        """Report `loading` within the block."""
         self._loading = True
         try:
             yield
@@ -60,11 +60,11 @@ class Life:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """A request is answered within the block. Raises `Draining` if none is taken any more."""
+        """Count a request as running within the block. Raises `Draining` if none are accepted."""
         if self._draining:
             raise Draining(
-                "hearth serve is ending and takes no new requests.",
-                "Ask again when it runs.",
+                "hearth serve is shutting down and accepts no new requests.",
+                "Retry when it is running again.",
                 retry_after_s=RETRY_S,
             )
         self._busy += 1

@@ -1,11 +1,12 @@
-"""The sockets that the endpoint listens on; opened first, so that a busy port is said before a
-model is loaded.
+"""The sockets that the server listens on, and their URLs. They are opened first, so that a busy
+port is reported before a model is loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import os
 import socket
 import stat
@@ -15,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from hearth.app.paths import private_folder
 from hearth.backends.errors import HearthError
 
@@ -22,23 +25,25 @@ _LONGEST_PATH_BYTES: Final = 100
 """sun_path holds 108 bytes on Linux and 104 on macOS, the closing NUL included."""
 _ONLY_FOR_ME: Final = 0o177
 _OTHERS_WRITE: Final = 0o022
+_BRIDGES: Final = ("docker", "br-", "veth", "virbr", "cni", "flannel")
+"""First letters of the interfaces of containers and virtual machines."""
 
 
 class CannotListen(HearthError):
-    """The address or port cannot be used."""
+    """The server cannot listen on that address or port."""
 
     code = "cannot_listen"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket bound to the first address of `host`, IPv4 before IPv6; port 0 takes a free one.
+    """A socket bound to the first address of `host`, IPv4 before IPv6; port 0 picks a free one.
 
     Raises:
-        CannotListen: no such address here, the port is in use, or it needs rights.
+        CannotListen: this machine has no such address, the port is in use, or needs privileges.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(addresses, key=lambda one: one[0] != socket.AF_INET)
         return socket.create_server(address[:2], family=family)
     except OSError as error:
         raise CannotListen(
@@ -51,16 +56,15 @@ def listen(host: str, port: int) -> socket.socket:
 def listen_at(path: Path) -> Iterator[socket.socket]:
     """A Unix socket at `path` that only this user can connect to; its file is removed at the end.
 
-    A socket file that nobody listens on any more is replaced. A folder that is missing is made for
-    this user alone.
+    A stale socket file is replaced. A missing folder is created for this user alone.
 
     Raises:
-        CannotListen: something else lies there, or somebody listens; others can write to the
-            folder, and so could put their own socket in its place; there are no such sockets here.
+        CannotListen: another file or a live socket is at `path`; other users can write to the
+            folder, and so replace the socket; the system has no Unix sockets.
     """
     path = path.absolute()
     if sys.platform == "win32" or not hasattr(socket, "AF_UNIX"):
-        raise CannotListen("There are no Unix sockets on this system.", "Leave out --uds.")
+        raise CannotListen("This system does not support Unix sockets.", "Omit --uds.")
     try:
         _check_folder(private_folder(path.parent))
         _clear(path)
@@ -68,7 +72,7 @@ def listen_at(path: Path) -> Iterator[socket.socket]:
     except OSError as error:
         raise CannotListen(
             f"Hearth cannot listen on {path}: {error.strerror or error}.",
-            "Name another file with --uds.",
+            "Choose another path with --uds.",
         ) from error
     own = _identity(path)
     with listener:
@@ -81,24 +85,24 @@ def listen_at(path: Path) -> Iterator[socket.socket]:
 
 
 def _check_folder(folder: Path) -> None:
-    found = folder.stat()
-    if found.st_uid not in (os.geteuid(), 0) or (
-        found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX
+    status = folder.stat()
+    if status.st_uid not in (os.geteuid(), 0) or (
+        status.st_mode & _OTHERS_WRITE and not status.st_mode & stat.S_ISVTX
     ):
         raise CannotListen(
-            f"Others can replace the files in {folder}.",
-            "Name a file in a folder of your own with --uds; a folder that is missing is made.",
+            f"Other users can replace the files in {folder}.",
+            "Choose a path in a folder of your own with --uds; a missing folder is created.",
         )
 
 
 def _clear(path: Path) -> None:
-    """Remove the socket file of a server that is gone."""
+    """Remove the socket file of a server that no longer runs."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise CannotListen(f"{path} is there already, and is no socket.", "Name another file.")
+    if not stat.S_ISSOCK(status.st_mode):
+        raise CannotListen(f"{path} exists and is not a socket.", "Choose another path.")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.settimeout(1)
         try:
@@ -107,7 +111,8 @@ def _clear(path: Path) -> None:
             path.unlink()
             return
     raise CannotListen(
-        f"Another server listens on {path}.", "Use that one, or name another file with --uds."
+        f"Another server is listening on {path}.",
+        "Use that server, or choose another path with --uds.",
     )
 
 
@@ -115,7 +120,7 @@ def _bind(path: Path) -> socket.socket:
     if len(os.fsencode(path)) > _LONGEST_PATH_BYTES:
         raise CannotListen(
             f"The path of the socket is longer than {_LONGEST_PATH_BYTES} bytes: {path}.",
-            "Name a shorter one with --uds.",
+            "Choose a shorter one with --uds.",
         )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(_ONLY_FOR_ME)
@@ -131,8 +136,8 @@ def _bind(path: Path) -> socket.socket:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    found = path.lstat()
-    return found.st_dev, found.st_ino
+    status = path.lstat()
+    return status.st_dev, status.st_ino
 
 
 def address_of(listener: socket.socket) -> str:
@@ -140,9 +145,38 @@ def address_of(listener: socket.socket) -> str:
     return str(listener.getsockname()[0])
 
 
-def url_of(listener: socket.socket, host: str) -> str:
-    """The address that people give to their programs, for a socket opened for `host`."""
-    return f"http://{_authority(host, listener.getsockname()[1])}/v1"
+def roots_of(listener: socket.socket, host: str) -> list[str]:
+    """The URLs, without a path, at which a socket opened for `host` can be reached: of `host`, or
+    of every address of this machine if it listens on all of them.
+    """
+    address, port = listener.getsockname()[:2]
+    hosts = [host]
+    if ipaddress.ip_address(address).is_unspecified:
+        loopback = "127.0.0.1" if listener.family == socket.AF_INET else "::1"
+        hosts = lan_addresses(listener.family) or [loopback]
+    return [f"http://{_authority(one, port)}" for one in hosts]
+
+
+def lan_addresses(family: int) -> list[str]:
+    """The addresses of this machine's active network interfaces, without loopback and link-local
+    ones; those of virtual bridges, which other machines cannot reach, come last.
+    """
+    active = psutil.net_if_stats()
+    interfaces = sorted(psutil.net_if_addrs().items(), key=lambda one: one[0].startswith(_BRIDGES))
+    return [
+        entry.address
+        for name, entries in interfaces
+        if name in active and active[name].isup
+        for entry in entries
+        if entry.family == family and _is_reachable(entry.address)
+    ]
+
+
+def _is_reachable(text: str) -> bool:
+    if "%" in text:  # link-local IPv6 with its interface
+        return False
+    address = ipaddress.ip_address(text)
+    return not (address.is_loopback or address.is_link_local)
 
 
 def _authority(host: str, port: int) -> str:
@@ -159,15 +193,12 @@ def _cure(error: OSError, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         other = port + 1 if port < 65535 else port - 1
         return (
-            "If another hearth serve runs there, use that one; else take another port, with"
+            "If that is another hearth serve, use it; otherwise choose another port with"
             f" --port {other} or the setting serve_port."
         )
     if error.errno == errno.EACCES:
         return (
-            "Ports below 1024 need rights of their own: take another, with --port 4242 or the"
-            " setting serve_port."
+            "Ports below 1024 need privileges: choose another with --port 4242 or the setting"
+            " serve_port."
         )
-    return (
-        "Leave the address (--host, the setting serve_host) at 127.0.0.1, or name one of this"
-        " machine."
-    )
+    return "Leave --host (setting serve_host) at 127.0.0.1, or give an address of this machine."

@@ -9,18 +9,21 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.library.local import FoundModel, LocalModel
 from hearth.app.server.loaded import host_stats_if_any, worker_of
-from hearth.app.server.services import services_of
+from hearth.app.server.services import Services, services_of
 from hearth.backends.contract import HostStats
 
 
 async def list_models(http: Request) -> Response:
-    """Every model that requests may name; what Hearth knows of it stands under "hearth"."""
-    services = services_of(http)
-    found = [model for model in services.catalog.found() if can_be_named(model)]
-    facts = await services.facts.of_all(found)
+    """Every model that requests may name; what Hearth knows of it is under "hearth"."""
+    return JSONResponse({"object": "list", "data": await describe_models(services_of(http))})
+
+
+async def describe_models(services: Services) -> list[dict[str, Any]]:
+    """The entries of `GET /v1/models`."""
+    models = [model for model in services.catalog.found() if can_be_named(model)]
+    facts = await services.facts.of_all(models)
     stats = await host_stats_if_any(services.hosts)
-    data = [_model(model, known, stats) for model, known in zip(found, facts, strict=True)]
-    return JSONResponse({"object": "list", "data": data})
+    return [_model(model, known, stats) for model, known in zip(models, facts, strict=True)]
 
 
 async def retrieve_model(http: Request) -> Response:

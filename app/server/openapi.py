@@ -1,4 +1,4 @@
-"""`GET /openapi.json` and `GET /v1/capabilities`: the parameter table, written out."""
+"""`GET /openapi.json` and `GET /v1/capabilities`: the API, described from its tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.server.endpoint import EVENT_STREAM, Endpoint
+from hearth.app.server.endpoint import EVENT_STREAM, UNPREFIXED, Endpoint
 from hearth.app.server.errors import ANTHROPIC, OLLAMA
 from hearth.app.server.models import can_be_named
 from hearth.app.server.parameters import Parameter, Table
@@ -24,45 +24,48 @@ _ERRORS: Final = {
     "AnthropicError": ANTHROPIC_ERROR,
     "OllamaError": OLLAMA_ERROR,
 }
+_DESCRIPTION: Final = (
+    "Language models of this machine, with the APIs of OpenAI, Anthropic and Ollama. Also served"
+    f" without /v1: {', '.join(path.replace(':path}', '}') for path in UNPREFIXED)}."
+)
 STATUSES: Final = {
-    "400": "a field has a wrong value, is unknown or cannot be honoured; `param` names it",
+    "400": "a field has a wrong value or cannot be honoured; `param` names it",
     "401": "the key is missing or wrong",
-    "403": "the host name or another site's page",
-    "404": "there is no such model or URL",
-    "405": "the URL does not take that method",
-    "408": "the body did not come in time",
+    "403": "the Host is not allowed, or the request comes from a page of another site",
+    "404": "no such model or URL",
+    "405": "the URL does not support that method",
+    "408": "the request did not arrive in time",
     "413": "the body is too large",
     "414": "the URL is too long",
-    "415": "the body is not plain JSON",
+    "415": "the content type is not JSON, or the body is compressed",
     "422": "the model's file or template cannot be used",
-    "429": "more requests wait than may; Retry-After says when to try again",
+    "429": "too many requests are waiting; retry after Retry-After",
     "431": "the headers are too large",
-    "500": "a defect",
-    "502": "a remote server answered with something else",
-    "503": "the model or the server is loading, leaving or away; see Retry-After",
-    "504": "a remote server did not answer in time",
+    "500": "an internal error",
+    "502": "a remote server sent an invalid response",
+    "503": "the model or the server is loading, shutting down or not running; see Retry-After",
+    "504": "a remote server did not respond in time",
     "507": "the model does not fit into memory",
 }
-"""Every status of an error and when it comes."""
+"""Every status of an error response, and its meaning."""
 
 CODES: Final = {
-    "invalid_parameter": "a field is unknown or missing, or has a value of a wrong type or range; "
-    "the body is no JSON object",
-    "malformed_request": "what came is no HTTP, or HTTP that others might read differently",
+    "invalid_parameter": "a required field is missing, or a field has a value of a wrong type or "
+    "range; the body is not a JSON object",
+    "malformed_request": "the request is not HTTP, or is ambiguous HTTP",
 }
 """Codes of status 400 that follow from the description."""
 BEYOND_SCHEMAS: Final = {
-    "unsupported_parameter": "a field or value is known elsewhere and cannot be honoured, here or "
-    "by this model",
-    "conflicting_parameters": "two fields cannot stand together, each right by itself",
-    "limit_exceeded": "right in all its parts, too much as a whole: bytes of a schema or of a list "
-    "of choices, levels, values, calls of one turn, messages that are to be kept",
+    "unsupported_parameter": "a field or value cannot be honoured by this server or model",
+    "conflicting_parameters": "two fields contradict each other, though each is valid by itself",
+    "limit_exceeded": "valid in all its parts, but too large as a whole: bytes of a schema or of a "
+    "list of choices, nesting, values, calls of one turn, messages to keep",
     "unknown_token": "a token id is not in the model's vocabulary",
-    "context_length_exceeded": "the prompt and the asked tokens do not fit into the context",
+    "context_length_exceeded": "the prompt does not fit into the context",
     "no_chat_template": "the model has no chat template",
 }
-"""Codes of status 400 that depend on several values or on the model, so that no schema can say when
-they come.
+"""Codes of status 400 that depend on several values or on the model, so that no schema can express
+them.
 """
 
 
@@ -70,8 +73,8 @@ def document(endpoints: Iterable[Endpoint], models: Iterable[str] = (), *, key: 
     """The OpenAPI 3.2 description of `endpoints`.
 
     Args:
-        models: the names that `model` takes; none: any name.
-        key: every request needs the API key.
+        models: the allowed values of `model`; none: any name.
+        key: requests need the API key.
     """
     names = sorted(models)
     paths: dict[str, Json] = {}
@@ -86,7 +89,7 @@ def document(endpoints: Iterable[Endpoint], models: Iterable[str] = (), *, key: 
         "info": {
             "title": "Hearth",
             "version": hearth_version(),
-            "description": "Language models of this machine, for programs that speak to OpenAI.",
+            "description": _DESCRIPTION,
         },
         "paths": paths,
         "components": {
@@ -179,7 +182,7 @@ def _responses(endpoint: Endpoint) -> Json:
 
 
 def _item(endpoint: Endpoint) -> Json:
-    """One line, or one event of a stream; see OpenAPI 3.2, "sequential media types"."""
+    """One line or event of a stream; see "sequential media types" in OpenAPI 3.2."""
     if endpoint.stream_media != EVENT_STREAM:
         return endpoint.event or {}
     written = {"contentMediaType": "application/json", "contentSchema": endpoint.event}
@@ -194,7 +197,7 @@ def _item(endpoint: Endpoint) -> Json:
 
 
 def capabilities(endpoints: Iterable[Endpoint]) -> Json:
-    """What is done with every field: honoured, without effect, or refused, and why."""
+    """How every field of each endpoint is treated, and why."""
     return {
         f"{endpoint.method} {endpoint.path.replace(':path}', '}')}": {
             "summary": endpoint.summary,
@@ -220,12 +223,12 @@ def _rows(table: Table) -> Iterable[tuple[str, Any]]:
 
 
 async def get_openapi(http: HttpRequest) -> Response:
-    """The description of this server, with the models that it has now."""
+    """The description of this server, with its current models."""
     endpoints = http.app.state.endpoints
     models = [found.name for found in services_of(http).catalog.found() if can_be_named(found)]
     return JSONResponse(document(endpoints, models, key=http.app.state.key))
 
 
 async def get_capabilities(http: HttpRequest) -> Response:
-    """What is done with every field."""
+    """How every field of each endpoint is treated."""
     return JSONResponse(capabilities(http.app.state.endpoints))

@@ -1,22 +1,23 @@
-"""Who may ask: requests by our own name, from no foreign page, with the key if there is one."""
+"""Access control: the Host, Origin and API key of a request, checked before anything else."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
 import re
+import socket
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hearth.app.server import cors
 from hearth.app.server.answers import notices_header
-from hearth.app.server.api_key import check_key
-from hearth.app.server.errors import Forbidden, InvalidKey, error_response
+from hearth.app.server.api_key import check_key, check_key_length
+from hearth.app.server.errors import OLLAMA, Forbidden, InvalidKey, error_response
 from hearth.app.server.life import Life
 from hearth.app.server.limits import Unreadable, check_head
 from hearth.app.server.metrics import Recorder
@@ -24,23 +25,31 @@ from hearth.app.server.request_log import RequestLog
 from hearth.app.server.services import Services
 from hearth.backends.errors import HearthError, InvalidParameter
 
-OPEN_PATHS: Final = ("/health",)
-"""Asked for without a key, and answered while the server ends."""
-_AUTHORITY: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
+HEALTH: Final = "/health"
+HOME: Final = "/"
+OPEN_PATHS: Final = (HEALTH, HOME)
+"""Served without a key; `HOME` then says only that one is needed."""
+_ALWAYS_OURS: Final = ("localhost", "host.docker.internal")
+_NAME: Final = r"[A-Za-z0-9._-]+"
+_AUTHORITY: Final = re.compile(rf"(\[[0-9a-fA-F:.]+\]|{_NAME})(?::([0-9]{{1,5}}))?")
+_FORM: Final = b"application/x-www-form-urlencoded"
+"""What `curl -d` declares whatever it sends."""
+_BROWSER_HEADERS: Final = (b"origin", b"referer", b"cookie")
+_BROWSER_PREFIXES: Final = (b"sec-fetch-", b"sec-ch-")
 
 Headers = Mapping[bytes, list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a request must say.
+    """Which requests are accepted.
 
     Attributes:
-        names: host names that are ours, besides `localhost`.
-        addresses: any address of this machine is ours; otherwise only loopback. A page that was
-            rebound to us by DNS always asks by a name.
-        key: the API key; empty if there is none.
-        origins: other sites whose pages may ask, as `cors.parse_origin` writes them.
+        names: accepted host names, in lower case, besides `localhost` and `host.docker.internal`.
+        addresses: accept any IP address as the host; otherwise only loopback addresses. DNS
+            rebinding always uses a name.
+        key: the API key; empty if none is required.
+        origins: other sites whose pages are allowed, in the form of `cors.parse_origin`.
     """
 
     names: frozenset[str] = frozenset()
@@ -48,62 +57,66 @@ class Policy:
     key: str = ""
     origins: frozenset[str] = frozenset()
 
-    def check_source(self, headers: Headers) -> None:
-        """Let a request pass that asks us, and comes from no foreign page.
+    def has_key(self, headers: Headers) -> bool:
+        """Whether the request has the right key, as a bearer token, in x-api-key or in both, and
+        no wrong one.
+        """
+        given = _keys(headers)
+        right = [hmac.compare_digest(key, self.key.encode()) for key in given]
+        return bool(self.key and right) and all(right)
 
-        Args:
-            headers: values by lower-case name.
+    def check_host(self, headers: Headers) -> None:
+        """Check that the request was sent to one of this server's names (DNS rebinding).
 
         Raises:
-            Forbidden: by Host, Origin or Sec-Fetch-Site.
+            Forbidden: it was not, or it has no Host header or several.
         """
         hosts = [value.decode("latin-1") for value in headers.get(b"host", [])]
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
             raise Forbidden(
-                f"The host {' and '.join(hosts)[:100] or '(none)'} is not a name of this server.",
-                "Ask by the address that hearth serve printed.",
+                f"Host not allowed: {' and '.join(hosts)[:100] or '(none)'}.",
+                "Use a URL printed by hearth serve, or allow the name with --allow-host or the"
+                " setting serve_allow_hosts.",
             )
+
+    def check_origin(self, headers: Headers) -> None:
+        """Check that the request does not come from a page of another site.
+
+        Raises:
+            Forbidden: by Origin or Sec-Fetch-Site.
+        """
         if cors.named_page(self.origins, headers):
             return
-        host = hosts[0].lower()
-        own = (f"http://{host}", f"https://{host}")
+        own = [
+            f"{scheme}://{host.decode('latin-1').lower()}"
+            for host in headers.get(b"host", [])
+            for scheme in ("http", "https")
+        ]
         foreign = b"cross-site" in headers.get(b"sec-fetch-site", [])
         for origin in headers.get(b"origin", []):
             foreign = foreign or origin.decode("latin-1").lower() not in own
         if foreign:
             raise Forbidden(
-                "Pages of other sites may not ask this server.",
-                "hearth serve --cors-origin names one that may.",
-            )
-
-    def check_key(self, path: str, headers: Headers) -> None:
-        """Let a request pass that has the key: as a bearer, in x-api-key, or in both.
-
-        Raises:
-            InvalidKey: it is missing, wrong, or there is a wrong one too.
-        """
-        if not self.key or path in OPEN_PATHS:
-            return
-        given = [*headers.get(b"x-api-key", []), *map(_bearer, headers.get(b"authorization", []))]
-        right = [hmac.compare_digest(key, self.key.encode()) for key in given]
-        if not right or not all(right):
-            raise InvalidKey(
-                "The API key is wrong." if any(given) else "An API key is needed.",
-                "Send it as Authorization: Bearer KEY, or as x-api-key: KEY.",
+                "Requests from pages of other sites are not allowed.",
+                "Allow a site with hearth serve --cors-origin.",
             )
 
     def _is_ours(self, authority: str) -> bool:
-        found = _AUTHORITY.fullmatch(authority)
-        if found is None or (found[2] is not None and not 0 < int(found[2]) < 65536):
+        match = _AUTHORITY.fullmatch(authority)
+        if match is None or (match[2] is not None and not 0 < int(match[2]) < 65536):
             return False
-        name = found[1].lower()
-        if name == "localhost" or name in self.names:
+        name = match[1].lower().strip("[]")
+        if name in _ALWAYS_OURS or name in self.names:
             return True
         try:
-            address = ipaddress.ip_address(name.strip("[]"))
+            address = ipaddress.ip_address(name)
         except ValueError:
             return False
         return address.is_loopback or self.addresses
+
+
+def _keys(headers: Headers) -> list[bytes]:
+    return [*headers.get(b"x-api-key", []), *map(_bearer, headers.get(b"authorization", []))]
 
 
 def _bearer(value: bytes) -> bytes:
@@ -111,15 +124,52 @@ def _bearer(value: bytes) -> bytes:
     return key.strip() if scheme.lower() == b"bearer" else b""
 
 
-def policy_for(host: str, address: str, key: str, origins: Iterable[str] = ()) -> Policy:
-    """The policy of a server that was asked to listen on `host`, and so listens on `address`.
+def wrong_key(headers: Headers) -> InvalidKey:
+    """The error for a request that lacks the right key."""
+    return InvalidKey(
+        "The API key is wrong." if any(_keys(headers)) else "An API key is required.",
+        "Send it as Authorization: Bearer KEY or x-api-key: KEY.",
+    )
+
+
+def is_undeclared_json(headers: Headers, *, keyed: bool) -> bool:
+    """Whether a body is read as JSON although its content type does not say so: it has none, or
+    that of `curl -d`, and no web page can have sent it. A page can send such a body to any site
+    without a CORS preflight, but not without the headers of a browser.
 
     Args:
-        origins: other sites whose pages may ask.
+        keyed: the request has the right key; otherwise its Host was checked.
+    """
+    if headers.get(b"content-type", []) not in ([], [_FORM]):
+        return False
+    if keyed:
+        return True
+    return not (
+        any(name in headers for name in _BROWSER_HEADERS)
+        or any(name.startswith(_BROWSER_PREFIXES) for name in headers)
+        or any(b"Mozilla/" in agent for agent in headers.get(b"user-agent", []))
+    )
+
+
+def policy_for(
+    host: str,
+    address: str,
+    key: str,
+    origins: Iterable[str] = (),
+    allowed_hosts: Iterable[str] = (),
+) -> Policy:
+    """The policy of a server that was told to listen on `host` and listens on `address`.
+
+    The accepted names are `host`, the machine's own (`gethostname` and its first label) and
+    `allowed_hosts`; never names from DNS or DHCP, which others control.
+
+    Args:
+        origins: other sites whose pages are allowed.
+        allowed_hosts: further host names or addresses, without port.
 
     Raises:
-        InvalidParameter: others could reach it, and there is no key; the key fits no header; or an
-            origin is none.
+        InvalidParameter: other machines can reach `address` and there is no key or a short one;
+            the key cannot be sent in a header; an origin or a host name is malformed.
     """
     if key:
         check_key(key)
@@ -127,17 +177,39 @@ def policy_for(host: str, address: str, key: str, origins: Iterable[str] = ()) -
     if reachable and not key:
         raise InvalidParameter(
             "host",
-            f"{host} can be reached from other machines, and no API key is set.",
-            "Add --generate-key, or set serve_key to true: that makes one and keeps it in a file;"
-            " or set HEARTH_API_KEY; or leave the host (serve_host) at 127.0.0.1.",
+            f"Other machines can reach {host}, and no API key is set.",
+            "Add --generate-key (setting serve_key) to create a key and keep it in a file, set"
+            " HEARTH_API_KEY, or leave --host (setting serve_host) at 127.0.0.1.",
         )
-    named = frozenset(cors.parse_origin(origin) for origin in origins)
-    return Policy(frozenset({host.lower()}), reachable, key, named)
+    if reachable:
+        check_key_length(key, host)
+    own = socket.gethostname().lower()
+    names = {host.lower(), own, own.partition(".")[0], *map(_host_name, allowed_hosts)}
+    sites = frozenset(cors.parse_origin(origin) for origin in origins)
+    return Policy(frozenset(names), reachable, key, sites)
+
+
+def _host_name(text: str) -> str:
+    """`text` in lower case. Raises `InvalidParameter` unless it is a host name or an address."""
+    name = text.strip().lower()
+    if re.fullmatch(_NAME, name):
+        return name
+    try:
+        return str(ipaddress.ip_address(name.strip("[]")))
+    except ValueError:
+        raise InvalidParameter(
+            "allow_host",
+            f'"{text[:100]}" is not a host name.',
+            "Give a name without scheme, port or wildcard: --allow-host mybox.example.org.",
+        ) from None
 
 
 class Guard:
-    """ASGI middleware, the one door of the application: a request's head keeps to the limits, then
-    to the `Policy`, and then the server still takes requests.
+    """ASGI middleware around the application. It checks, in this order, the size of a request's
+    head, the `Policy`, and whether the server still accepts requests, and logs the request.
+
+    It leaves in `scope["state"]`: `keyed`, whether the request has the right key, and
+    `undeclared_json` (see `is_undeclared_json`).
     """
 
     def __init__(self, app: ASGIApp, policy: Policy) -> None:
@@ -145,7 +217,7 @@ class Guard:
         self._policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what may pass; nothing but HTTP is served."""
+        """Pass on or answer one request; WebSockets are closed."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -181,14 +253,23 @@ class Guard:
                 _note(services.log, scope, status, time.perf_counter() - began_s)
 
     def _admit(self, scope: Scope, headers: Headers, life: Life, running: ExitStack) -> ASGIApp:
-        """Who answers: the application, or CORS. Raises what `Guard` refuses."""
-        path = scope["path"]
+        """What answers: the application, or CORS. Raises what `Guard` refuses."""
+        path, policy = scope["path"], self._policy
         check_head(scope, headers)
-        self._policy.check_source(headers)
+        keyed = policy.has_key(headers)
+        if not keyed:
+            policy.check_host(headers)
+        policy.check_origin(headers)
         if self._page(headers) and cors.is_preflight(scope["method"], headers):
             return cors.preflight(headers)
-        self._policy.check_key(path, headers)
-        if path not in OPEN_PATHS:
+        if policy.key and not keyed and path not in OPEN_PATHS:
+            raise wrong_key(headers)
+        state: dict[str, Any] = scope.setdefault("state", {})
+        state["keyed"] = keyed
+        state["undeclared_json"] = path.startswith(OLLAMA) and is_undeclared_json(
+            headers, keyed=keyed
+        )
+        if path != HEALTH:
             running.enter_context(life.request())
         return self._app
 
@@ -203,7 +284,7 @@ class Guard:
 
 
 def _note(log: RequestLog | None, scope: Scope, status: int, lasted_s: float) -> None:
-    """Note the request in the `log`, with what was measured of it."""
+    """Write the request to `log`, with what its handler recorded."""
     if log is not None:
         recorder: Recorder | None = scope.get("state", {}).get("recorder")
         facts = {} if recorder is None else recorder.facts
@@ -212,7 +293,7 @@ def _note(log: RequestLog | None, scope: Scope, status: int, lasted_s: float) ->
 
 
 def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
-    found: dict[bytes, list[bytes]] = {}
+    by_name: dict[bytes, list[bytes]] = {}
     for name, value in headers:
-        found.setdefault(name.lower(), []).append(value)
-    return found
+        by_name.setdefault(name.lower(), []).append(value)
+    return by_name

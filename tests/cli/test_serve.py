@@ -85,11 +85,13 @@ def serving(home: Path, tmp_path: Path) -> Iterator[Callable[..., Serving]]:
 def test_it_prints_its_address_and_ends_cleanly(serving, number) -> None:
     server = serving("tiny")
     assert server.url.startswith("http://127.0.0.1:") and server.url.endswith("/v1")
+    root = server.url.removesuffix("/v1")
     with closing(server.open("GET", "/health")) as connection:
         assert connection.getresponse().status == 200
     server.end(number)
     code, said = server.ended()
     assert code == 0 and "Traceback" not in said
+    assert f"OpenAI clients: {root}/v1;" in said and f"Ollama clients: {root}." in said
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are another matter there")
@@ -154,11 +156,31 @@ def test_off_loopback_without_a_key_it_does_not_start(hearth, monkeypatch) -> No
     assert result.host.attached == 0
 
 
+def test_off_loopback_a_short_key_is_refused(hearth, monkeypatch) -> None:
+    monkeypatch.setenv("HEARTH_API_KEY", "too-short")
+    result = hearth("serve", "--host", "0.0.0.0", "--port", "0")
+    assert result.code == 2 and "at least 16" in result.err and "too-short" not in result.err
+    assert result.host.attached == 0
+
+
+@pytest.mark.parametrize("by_setting", [True, False])
+def test_a_host_name_can_be_allowed(serving, home, by_setting) -> None:
+    flags = () if by_setting else ("--allow-host", "proxy.example", "--allow-host", "other.example")
+    if by_setting:
+        (home / "config").mkdir()
+        settings = 'serve_allow_hosts = ["proxy.example", "other.example"]'
+        (home / "config" / "settings.toml").write_text(settings, encoding="utf-8")
+    server = serving(*flags)
+    for host, status in (("proxy.example", 200), ("other.example", 200), ("evil.example", 403)):
+        with closing(server.open("GET", "/v1/models", headers={"host": host})) as connection:
+            assert connection.getresponse().status == status
+
+
 def test_two_keys_are_one_too_many(hearth, home, monkeypatch) -> None:
     monkeypatch.setenv("HEARTH_API_KEY", "a-key")
     for flags in (("--generate-key",), ("--api-key-file", str(home / "key"))):
         result = hearth("serve", "--port", "0", *flags)
-        assert result.code == 2 and "two API keys" in result.err
+        assert result.code == 2 and "Two API keys" in result.err
     assert not (home / "state" / "api-key").exists()
 
 
@@ -175,7 +197,7 @@ def test_a_key_that_others_can_read_is_refused(hearth, tmp_path, monkeypatch) ->
     (tmp_path / "key").write_text("a-key")
     (tmp_path / "key").chmod(0o644)
     result = hearth("serve", "--port", "0", "--api-key-file", str(tmp_path / "key"))
-    assert result.code == 2 and "Others can read" in result.err and "a-key" not in result.err
+    assert result.code == 2 and "Other users can read" in result.err and "a-key" not in result.err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are another matter there")
@@ -185,7 +207,6 @@ def test_a_generated_key_is_kept_and_never_printed(serving, home, monkeypatch) -
     for _ in range(2):
         server = serving("--host", "0.0.0.0", "--generate-key")
         keys.add(path.read_text().strip())
-        server.address = server.address.replace("0.0.0.0", "127.0.0.1")
         with closing(server.open("GET", "/v1/models")) as connection:
             assert connection.getresponse().status == 401
         key = {"x-api-key": path.read_text().strip()}

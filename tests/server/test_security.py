@@ -8,6 +8,9 @@ from itertools import product
 import pytest
 
 from asgi import exchange
+from hearth.app.server import security
+from hearth.app.server.endpoint import UNPREFIXED
+from hearth.app.server.pages import PAGES
 from hearth.app.server.routes import ENDPOINTS
 from hearth.app.server.security import OPEN_PATHS, policy_for
 from hearth.backends.errors import InvalidParameter
@@ -15,15 +18,27 @@ from hearth.backends.errors import InvalidParameter
 HOST = ("host", "127.0.0.1:4242")
 KEY = "a-key-of-our-own"
 BEARER, X_KEY = ("authorization", f"Bearer {KEY}"), ("x-api-key", KEY)
-ROUTES = sorted({(one.method, one.path.replace("{name:path}", "tiny")) for one in ENDPOINTS})
+SERVED = {(one.method, one.path) for one in (*ENDPOINTS, *PAGES)}
+SERVED |= {(method, path[3:]) for method, path in SERVED if path in UNPREFIXED}
+ROUTES = sorted({(method, path.replace("{name:path}", "tiny")) for method, path in SERVED})
 PATHS = sorted({path for _, path in ROUTES})
-LOCKED = (*PATHS, "/", "/nothing", "/health/", "/HEALTH", "/health/../v1/models")
+LOCKED = (*PATHS, "/nothing", "/health/", "/HEALTH", "/health/../v1/models")
 OUR_NAMES = (
+    *("host.docker.internal", "mybox", "mybox.example.org:4242", "MyBox"),
     *("localhost", "LOCALHOST:4242", "LocalHost", "127.0.0.1", "127.0.0.1:80", "127.9.9.9"),
     *("[::1]", "[::1]:4242", "[0:0:0:0:0:0:0:1]"),
 )
 OTHER_NAMES = (
-    *("evil.example", "evil.local", "evil.internal", "", "user@localhost", "user:pw@localhost"),
+    *(
+        "evil.example",
+        "evil.local",
+        "evil.internal",
+        "mybox.local",
+        "example.org",
+        "",
+        "user@localhost",
+        "user:pw@localhost",
+    ),
     *("localhost:0", "localhost:99999", "localhost:x", "localhost:", "localhost:80:80"),
     *("localhost:4242@evil.example", "localhost.evil.example", "localhost.", "127.0.0.1."),
     *(
@@ -66,14 +81,20 @@ def code_of(reply, path):
     return said["type"] if path.startswith("/v1/messages") else said["code"]
 
 
+@pytest.fixture
+def made(endpoint, monkeypatch):
+    """A server on loopback, on a machine that is called mybox.example.org."""
+    monkeypatch.setattr(security.socket, "gethostname", lambda: "MyBox.example.org")
+    return endpoint(policy=policy_for("127.0.0.1", "127.0.0.1", ""))
+
+
 @pytest.mark.parametrize("host", OUR_NAMES)
-def test_our_names_are_answered(endpoint, host) -> None:
-    assert endpoint().get("/v1/models", (("host", host),)).status == 200
+def test_our_names_are_answered(made, host) -> None:
+    assert made.get("/v1/models", (("host", host),)).status == 200
 
 
 @pytest.mark.parametrize("host", OTHER_NAMES)
-def test_a_name_that_is_not_ours_is_answered_nowhere(endpoint, host) -> None:
-    made = endpoint()
+def test_a_name_that_is_not_ours_is_answered_nowhere(made, host) -> None:
     for method, path in ROUTES:
         assert ask(made, method, path, ("host", host)).status == 403, path
     assert made.host.attached == 0
@@ -137,7 +158,7 @@ def test_every_route_but_health_asks_for_the_key(endpoint, given) -> None:
         assert reply.headers["www-authenticate"] == "Bearer"
         assert KEY not in str(reply)
     paths = {route.path for route in made.app.routes}
-    assert paths == {one.path for one in ENDPOINTS} and paths & set(OPEN_PATHS) == {"/health"}
+    assert paths == {path for _, path in SERVED} and set(OPEN_PATHS) == {"/health", "/"}
 
 
 @pytest.mark.parametrize("given", [(BEARER,), (X_KEY,), (BEARER, X_KEY)])
@@ -184,7 +205,54 @@ def test_off_loopback_addresses_and_the_asked_name_are_ours(endpoint) -> None:
     for host in ("mybox.lan:4242", "192.168.1.5:4242", "localhost"):
         assert made.get("/v1/models", (("host", host), BEARER)).status == 200
     for host in ("evil.example", "mybox.lan.evil.example", "2130706433", "mybox.lan."):
-        assert made.get("/v1/models", (("host", host), BEARER)).status == 403
+        assert made.get("/v1/models", (("host", host),)).status == 403
+
+
+@pytest.mark.parametrize("hosts", [("evil.example",), ("",), (), ("a", "b")])
+def test_the_right_key_makes_up_for_the_host_name(endpoint, hosts) -> None:
+    made = endpoint(policy=policy_for("127.0.0.1", "127.0.0.1", KEY))
+    named = [("host", host) for host in hosts]
+    assert made.get("/v1/models", (*named, BEARER)).status == 200
+    assert made.get("/v1/models", (*named, ("x-api-key", "wrong"))).status == 403
+    foreign = ("origin", "https://other.example")
+    assert made.get("/v1/models", (*named, BEARER, foreign)).status == 403
+
+
+def test_names_can_be_allowed(endpoint) -> None:
+    allowed = ("Proxy.Example.org ", "192.168.7.7", "[fd00::1]")
+    policy = policy_for("127.0.0.1", "127.0.0.1", "", allowed_hosts=allowed)
+    made = endpoint(policy=policy)
+    for host in ("proxy.example.org", "proxy.example.org:8443", "192.168.7.7", "[fd00::1]:80"):
+        assert made.get("/v1/models", (("host", host),)).status == 200
+    for host in ("example.org", "x.proxy.example.org", "192.168.7.8", "[fd00::2]"):
+        assert made.get("/v1/models", (("host", host),)).status == 403
+
+
+@pytest.mark.parametrize("name", ["*", "", "*.lan", "http://mybox", "mybox:80", "my box", "a/b"])
+def test_what_is_not_a_host_name_cannot_be_allowed(name) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        policy_for("127.0.0.1", "127.0.0.1", "", allowed_hosts=[name])
+    assert refused.value.param == "allow_host" and refused.value.exit_code == 2
+
+
+def test_names_come_neither_from_dns_nor_from_dhcp(monkeypatch) -> None:
+    """Others control those, and so could make a name of theirs one of ours."""
+
+    def never(*_):
+        raise AssertionError("a name was looked up")
+
+    for name in ("getfqdn", "gethostbyaddr", "getnameinfo", "gethostbyname", "getaddrinfo"):
+        monkeypatch.setattr(security.socket, name, never)
+    policy_for("mybox.lan", "192.168.1.5", KEY)
+
+
+@pytest.mark.parametrize("key", ["short", "fifteen-letters"])
+def test_off_loopback_a_key_of_your_own_is_long(key) -> None:
+    with pytest.raises(InvalidParameter, match="16") as refused:
+        policy_for("0.0.0.0", "0.0.0.0", key)
+    assert refused.value.exit_code == 2 and "--generate-key" in refused.value.hint
+    assert key not in str(refused.value)
+    assert policy_for("127.0.0.1", "127.0.0.1", key).key == key
 
 
 @pytest.mark.parametrize("key", ["two words", "schlüssel", "line\n"])

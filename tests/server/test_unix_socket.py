@@ -98,7 +98,7 @@ def test_what_is_no_socket_is_left_alone(folder) -> None:
 def test_a_folder_that_others_can_write_to_is_refused(folder) -> None:
     for mode in (0o777, 0o770, 0o702):
         folder.chmod(mode)
-        with pytest.raises(CannotListen, match="Others"), listen_at(folder / "hearth.sock"):
+        with pytest.raises(CannotListen, match="Other users"), listen_at(folder / "hearth.sock"):
             pass
     folder.chmod(0o755)
     with listen_at(folder / "hearth.sock"):

@@ -1,0 +1,261 @@
+"""`hearth launch`: start a coding agent that uses a Hearth server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from hearth.app.cli.options import complete_model, loading_options, typed_settings
+from hearth.app.cli.state import State
+from hearth.app.exit_codes import ExitCode
+from hearth.app.launching import CLIENTS, Client, Recipe, Target
+from hearth.backends.errors import HearthError
+
+if TYPE_CHECKING:
+    from hearth.app.endpoint_control import Launch
+    from hearth.app.endpoint_examples import KeyPlace
+    from hearth.app.settings import Settings
+
+_ANSWER_S: Final = 10.0
+_REST: Final = "hearth.launch.rest"
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class ClientNotInstalled(HearthError):
+    """The program that should be started is not on the PATH."""
+
+    code = "client_not_installed"
+
+
+class ServerRefuses(HearthError):
+    """The running server does not accept the key, or does not have the model."""
+
+    code = "server_refuses"
+
+
+class _PassesOn(click.Command):
+    """A command that leaves what follows `--` to the program it starts."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[_REST] = tuple(args[at + 1 :])
+        return super().parse_args(ctx, args[:at])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- ARGS...]"]
+
+
+@click.command("launch", cls=_PassesOn)
+@click.argument("client", type=click.Choice(list(CLIENTS)))
+@click.argument("model", required=False, default="", shell_complete=complete_model)
+@click.option(
+    "--print",
+    "only_print",
+    is_flag=True,
+    help="Print the variables and the command instead of running it.",
+)
+@loading_options
+@click.pass_context
+def launch(ctx: click.Context, /, client: str, model: str, only_print: bool, **_: Any) -> int:
+    """Start a coding agent that uses a Hearth server. ARGS are passed on to it.
+
+    The server is the one that runs at serve_host and serve_port of the settings. If none runs
+    there, one is started for MODEL, which ends with the agent; the options below apply to it.
+    """
+    state: State = ctx.obj
+    chosen = CLIENTS[client]
+    rest: tuple[str, ...] = ctx.meta[_REST]
+    program = shutil.which(chosen.program)
+    if program is None and not only_print:
+        raise ClientNotInstalled(
+            f"{chosen.title} is not installed: {chosen.program} is not on the PATH.",
+            f"Install it with: {chosen.install}",
+        )
+    settings = state.settings.with_flags(typed_settings(ctx))
+    root = _configured_root(settings)
+    place = _key_place(state)
+    if _is_hearth(root):
+        target = _target(root, model, place)
+    elif only_print:
+        state.output.note(f"No server is running at {root}: start it with hearth serve.")
+        name = state.choose(model, {}).found.name
+        key = place.read() if _wants_key(settings) else ""
+        target = Target(root, name, key)
+    else:
+        assert program is not None
+        return _run_with_server(state, settings, model, (chosen, program, rest))
+    if only_print:
+        _print(state, chosen, target, rest, place)
+        return ExitCode.OK
+    assert program is not None
+    _note_small_context(state, chosen, target)
+    import subprocess
+
+    with _ctrl_c_left_to_the_client():
+        recipe = chosen.recipe(target)
+        return subprocess.run([program, *recipe.arguments, *rest], env=_environ(recipe)).returncode
+
+
+def _configured_root(settings: Settings) -> str:
+    host = settings.text("serve_host")
+    host = _EVERYWHERE.get(host, host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.text('serve_port')}"
+
+
+def _wants_key(settings: Settings) -> bool:
+    return settings.all()["serve_key"].value is True or bool(os.environ.get("HEARTH_API_KEY"))
+
+
+def _key_place(state: State) -> KeyPlace:
+    from hearth.app.endpoint_examples import key_place
+
+    return key_place(state.paths.api_key_file, asks=True)
+
+
+def _ask(root: str, path: str, key: str = "") -> tuple[int, Any]:
+    """Status and JSON of `GET path`. Raises OSError or ValueError if there is no such answer."""
+    import http.client
+    from urllib.parse import urlsplit
+
+    address = urlsplit(root).netloc
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    with closing(http.client.HTTPConnection(address, timeout=_ANSWER_S)) as connection:
+        try:
+            connection.request("GET", path, headers=headers)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        except http.client.HTTPException as error:
+            raise ValueError("the answer is not HTTP") from error
+
+
+def _is_hearth(root: str) -> bool:
+    """Whether a Hearth server answers at `root`."""
+    try:
+        _, health = _ask(root, "/health")
+    except (OSError, ValueError):
+        return False
+    return isinstance(health, dict) and health.get("status") in ("ok", "loading")
+
+
+def _target(root: str, model: str, place: KeyPlace) -> Target:
+    """The model called `model` (if empty, the one that the server was started with) at `root`.
+
+    Raises:
+        ServerRefuses: the key is wrong, or there is no such model.
+        KeyFileError, InvalidParameter: the key file cannot be used.
+    """
+    from urllib.parse import quote
+
+    path = f"/v1/model/info?model={quote(model)}" if model else "/v1/model/info"
+    key = ""
+    try:
+        status, info = _ask(root, path)
+        if status == 401:
+            key = place.read()
+            status, info = _ask(root, path, key)
+    except (OSError, ValueError) as error:
+        raise ServerRefuses(f"The server at {root} did not answer: {error}.") from error
+    if status == 401:
+        raise ServerRefuses(
+            f"The server at {root} requires another API key.",
+            f"Set HEARTH_API_KEY to its key, or put it into {place.file}.",
+        )
+    if status != 200:
+        raise ServerRefuses(f"The server at {root}: {info['error']['message']}")
+    context = info["max_sequence_length"] or info["trained_context"] or 0
+    return Target(root, info["model_name"], key, context)
+
+
+def _run_with_server(
+    state: State, settings: Settings, model: str, client: tuple[Client, str, tuple[str, ...]]
+) -> int:
+    """Run a client with a server of its own, on a free port of the loopback address.
+
+    Raises:
+        ModelNotFound, SettingsError: as `State.choose`.
+        EndpointFailed: the server did not start.
+    """
+    import asyncio
+
+    from hearth.app import endpoint_control
+
+    found = state.choose(model, {}).found
+    started = endpoint_control.launch(settings, "127.0.0.1", 0, key=_wants_key(settings))
+    name = model or settings.text("model")
+    started = replace(started, arguments=(*started.arguments, "--", name))
+    state.output.note(f"Starting hearth serve with {found.name} …")
+    with _ctrl_c_left_to_the_client():
+        return asyncio.run(_serve_and_run(state, started, found.name, client))
+
+
+async def _serve_and_run(
+    state: State, started: Launch, model: str, client: tuple[Client, str, tuple[str, ...]]
+) -> int:
+    import asyncio
+
+    from hearth.app.endpoint_control import EndpointControl
+
+    chosen, program, rest = client
+    server = EndpointControl()
+    await server.start(started)
+    try:
+        root = server.url.removesuffix("/v1")
+        target = await asyncio.to_thread(_target, root, model, _key_place(state))
+        _note_small_context(state, chosen, target)
+        recipe = chosen.recipe(target)
+        process = await asyncio.create_subprocess_exec(
+            program, *recipe.arguments, *rest, env=_environ(recipe)
+        )
+        return await process.wait()
+    finally:
+        server.stop()
+        await server.close()
+
+
+def _note_small_context(state: State, client: Client, target: Target) -> None:
+    if 0 < target.context < client.least_context:
+        state.output.note(
+            f"{target.model} has a context of {target.context:,} tokens; {client.title} needs about"
+            f" {client.least_context:,} for its own instructions and a task. --ctx sets it."
+        )
+
+
+def _environ(recipe: Recipe) -> dict[str, str]:
+    environ = {name: value for name, value in os.environ.items() if name not in recipe.unset}
+    return {**environ, **recipe.environ}
+
+
+@contextmanager
+def _ctrl_c_left_to_the_client() -> Iterator[None]:
+    """Ctrl+C reaches the client, which decides what it means; this process waits for it to end."""
+    # Not SIG_IGN, which the client would inherit.
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _print(
+    state: State, client: Client, target: Target, rest: tuple[str, ...], place: KeyPlace
+) -> None:
+    """Print how `client` is started as shell commands, with the place of the key in its stead."""
+    recipe = client.recipe(target)
+    for name in recipe.unset:
+        state.output.data(f"unset {name}")
+    for name, value in recipe.environ.items():
+        state.output.data(f"export {name}={_shell_value(value, target.key, place)}")
+    state.output.data(shlex.join([client.program, *recipe.arguments, *rest]))
+
+
+def _shell_value(value: str, key: str, place: KeyPlace) -> str:
+    return f'"{place.in_shell}"' if value and value == key else shlex.quote(value)

@@ -1,0 +1,189 @@
+"""The coding agents that `hearth launch` starts: how each is told to use a Hearth server.
+
+The variables and options are those of each client's own documentation. They last for one process:
+no configuration file of the client is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+KEY_VARIABLE: Final = "HEARTH_API_KEY"
+NO_KEY: Final = "none"
+"""Sent where the client insists on a key and the server requires none."""
+_PATIENCE_MS: Final = 3_600_000
+"""Request timeout: on a processor, reading a long prompt takes many minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A model of a server.
+
+    Attributes:
+        root: the server's URL without a path.
+        model: the model's name there.
+        key: the API key; empty if none is required.
+        context: the model's context in tokens; 0 if unknown.
+    """
+
+    root: str
+    model: str
+    key: str = ""
+    context: int = 0
+
+    @property
+    def openai(self) -> str:
+        """The base URL for OpenAI clients."""
+        return f"{self.root}/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a client is started.
+
+    Attributes:
+        arguments: placed before those of the user.
+        environ: variables to set.
+        unset: variables to remove, because they would take precedence.
+    """
+
+    arguments: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A program that `hearth launch` can start.
+
+    Attributes:
+        program: its command.
+        title: its name.
+        install: the command that installs it.
+        recipe: how it is started for a target.
+        least_context: tokens of context that its own instructions and one task need.
+    """
+
+    program: str
+    title: str
+    install: str
+    recipe: Callable[[Target], Recipe]
+    least_context: int
+
+
+def _claude(target: Target) -> Recipe:
+    """See https://code.claude.com/docs/en/env-vars."""
+    models = (
+        "ANTHROPIC_MODEL",
+        "ANTHROPIC_SMALL_FAST_MODEL",
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+        "ANTHROPIC_DEFAULT_SONNET_MODEL",
+        "ANTHROPIC_DEFAULT_OPUS_MODEL",
+        "CLAUDE_CODE_SUBAGENT_MODEL",
+    )
+    environ = {
+        "ANTHROPIC_BASE_URL": target.root,
+        "ANTHROPIC_AUTH_TOKEN": target.key or NO_KEY,
+        **dict.fromkeys(models, target.model),
+        "API_TIMEOUT_MS": str(_PATIENCE_MS),
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        # A line that changes with every session would begin the prompt and defeat its cache.
+        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+    }
+    if target.context:
+        environ["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(target.context)
+    return Recipe((), environ, ("ANTHROPIC_API_KEY",))
+
+
+def _codex(target: Target) -> Recipe:
+    """See https://developers.openai.com/codex/config-reference."""
+    provider = "model_providers.hearth."
+    config: dict[str, str | int | bool] = {
+        "model": target.model,
+        "model_provider": "hearth",
+        f"{provider}name": "Hearth",
+        f"{provider}base_url": target.openai,
+        f"{provider}wire_api": "responses",
+        f"{provider}stream_idle_timeout_ms": _PATIENCE_MS,
+        "web_search": "disabled",
+        "analytics.enabled": False,
+        "feedback.enabled": False,
+        "check_for_update_on_startup": False,
+    }
+    if target.context:
+        config["model_context_window"] = target.context
+    if target.key:
+        config[f"{provider}env_key"] = KEY_VARIABLE
+    # The values are TOML, whose strings, numbers and booleans JSON writes alike.
+    options = [("-c", f"{name}={json.dumps(value)}") for name, value in config.items()]
+    return Recipe(tuple(part for option in options for part in option), _key(target))
+
+
+def _opencode(target: Target) -> Recipe:
+    """See https://opencode.ai/docs/config and https://opencode.ai/docs/providers."""
+    limit = {"context": target.context, "output": max(1, target.context // 4)}
+    model = {"name": target.model, **({"limit": limit} if target.context else {})}
+    config = {
+        "$schema": "https://opencode.ai/config.json",
+        "provider": {
+            "hearth": {
+                "npm": "@ai-sdk/openai-compatible",
+                "name": "Hearth",
+                "options": {
+                    "baseURL": target.openai,
+                    "apiKey": f"{{env:{KEY_VARIABLE}}}" if target.key else NO_KEY,
+                    "timeout": False,
+                },
+                "models": {target.model: model},
+            }
+        },
+        "model": f"hearth/{target.model}",
+        "small_model": f"hearth/{target.model}",
+        "autoupdate": False,
+        "share": "disabled",
+    }
+    environ = {
+        "OPENCODE_CONFIG_CONTENT": json.dumps(config),
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+    }
+    return Recipe((), environ | _key(target))
+
+
+def _aider(target: Target) -> Recipe:
+    """See https://aider.chat/docs/llms/openai-compat.html and its options reference."""
+    arguments = (
+        *("--model", f"openai/{target.model}"),
+        *("--openai-api-base", target.openai),
+        *("--timeout", str(_PATIENCE_MS // 1000)),
+        "--no-analytics",
+        "--no-check-update",
+        "--no-show-release-notes",
+        "--no-show-model-warnings",
+    )
+    key = target.key or NO_KEY
+    environ = {
+        # The first wins over a .env file of the project.
+        "AIDER_OPENAI_API_KEY": key,
+        "OPENAI_API_KEY": key,
+        # Otherwise LiteLLM downloads its list of prices at start.
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
+    return Recipe(arguments, environ)
+
+
+def _key(target: Target) -> dict[str, str]:
+    return {KEY_VARIABLE: target.key} if target.key else {}
+
+
+CLIENTS: Final = {
+    "claude": Client(
+        "claude", "Claude Code", "npm install -g @anthropic-ai/claude-code", _claude, 32_768
+    ),
+    "codex": Client("codex", "Codex", "npm install -g @openai/codex", _codex, 16_384),
+    "opencode": Client("opencode", "opencode", "npm install -g opencode-ai", _opencode, 16_384),
+    "aider": Client("aider", "aider", "pipx install aider-chat", _aider, 8_192),
+}
