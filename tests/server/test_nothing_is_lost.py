@@ -39,7 +39,7 @@ def test_a_refusal_stands_beside_content(endpoint) -> None:
     made = endpoint()
     answer = {"role": "assistant", "content": "I ", "refusal": "cannot."}
     made.chat(messages=[USER, answer, USER])
-    assert said(made)[1] == ("assistant", "", "I cannot.")
+    assert said(made)[1] == ("assistant", "", "I \ncannot.")
 
 
 def test_two_limits_are_a_conflict_unless_they_are_one(endpoint) -> None:
