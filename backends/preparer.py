@@ -83,10 +83,11 @@ class Preparer:
 
         Raises:
             InvalidParameter: a field of the request is out of range; `param` names it.
-            UnsupportedParameter: one cannot be honoured by this model.
+            UnsupportedParameter: one cannot be honoured by this model, or it cannot generate.
             NoChatTemplate, TemplateError: messages cannot be rendered.
             PromptTooLong: with both numbers.
         """
+        self._check_generates()
         validate(request, self._info.vocab_size)
         prompt = self._prompts.prepare(request)
         limits = self._limits(request, prompt)
@@ -133,7 +134,9 @@ class Preparer:
         Raises:
             InvalidParameter: fewer than two tokens, or one that is not in the vocabulary.
             PromptTooLong: with both numbers.
+            UnsupportedParameter: this model cannot generate.
         """
+        self._check_generates()
         validate_score(call.ids, call.session, self._info.vocab_size, call.top)
         self._check_holds("token_ids", len(call.ids))
         return Scoring(
@@ -182,7 +185,7 @@ class Preparer:
                 raise InvalidParameter(
                     f"texts[{index}]", f"texts[{index}] has no tokens.", "Send some text."
                 )
-            self._check_holds(f"texts[{index}]", len(ids))
+            self._check_text(f"texts[{index}]", "", len(ids))
             texts.append(ids)
         return Embedding(ident, texts, call.pooling, emit, session=call.session)
 
@@ -204,7 +207,7 @@ class Preparer:
         pairs = []
         for index, text in enumerate(call.texts):
             ids = self._tokenizer.encode_pair(call.query, text)
-            self._check_holds(f"query with texts[{index}]", len(ids))
+            self._check_text(f"texts[{index}]", " with the query", len(ids))
             pairs.append(ids)
         return Ranking(ident, pairs, emit, session=call.session)
 
@@ -285,6 +288,29 @@ class Preparer:
             shown_ids=self._shown_ids(prompt),
             one_call=not request.parallel_tool_calls,
         )
+
+    def _check_generates(self) -> None:
+        if self._info.generates:
+            return
+        raise UnsupportedParameter(
+            "model",
+            f"{self._name} is an encoder, which cannot generate text.",
+            "Use it with /v1/rerank, or choose a model that generates."
+            if self._info.can_rank
+            else "Use it with /v1/embeddings or /api/embed, or choose a model that generates.",
+        )
+
+    def _check_text(self, param: str, with_what: str, tokens: int) -> None:
+        most = self._info.max_text_tokens or self._info.context
+        if tokens > most:
+            raise PromptTooLong(
+                f"{param}{with_what} has {tokens:,} tokens; the maximum context length is"
+                f" {most} tokens.",
+                "Split the text.",
+                param=param,
+                prompt_tokens=tokens,
+                context=most,
+            )
 
     def _check_holds(self, param: str, tokens: int) -> None:
         if tokens > self._info.context:
