@@ -61,7 +61,7 @@ class LlamaRunner:
 
     Raises:
         DoesNotFit: the first context could not be made.
-        UnsupportedModel: an embedding model.
+        UnsupportedModel: as `LlamaContext`.
     """
 
     def __init__(

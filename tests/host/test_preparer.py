@@ -403,7 +403,7 @@ def test_a_query_and_each_text_are_ranked_together():
         ("", ("a",), InvalidParameter, "query is empty"),
         ("a", (), InvalidParameter, "texts is empty"),
         ("a", ("b", ""), InvalidParameter, r"texts\[1\] is empty"),
-        ("a", ("b", "x" * 19), PromptTooLong, r"texts\[1\] has 22 tokens.*20"),
+        ("a", ("b", "x" * 19), PromptTooLong, r"texts\[1\] with the query has 22 tokens.*20"),
     ],
 )
 def test_ranks_that_are_refused(query, texts, error, words):
