@@ -85,10 +85,11 @@ class Preparer:
 
         Raises:
             InvalidParameter: a field of the request is out of range; `param` names it.
-            UnsupportedParameter: one cannot be honoured by this model.
+            UnsupportedParameter: one cannot be honoured by this model, or it cannot generate.
             NoChatTemplate, TemplateError: messages cannot be rendered.
             PromptTooLong: with both numbers.
         """
+        self._check_generates()
         validate(request, self._info.vocab_size)
         prompt = self._prompt(request)
         limits = self._limits(request, prompt)
@@ -142,9 +143,11 @@ class Preparer:
         Raises:
             InvalidParameter: fewer than two tokens, or one that is not in the vocabulary.
             PromptTooLong: with both numbers.
+            UnsupportedParameter: this model cannot generate.
         """
+        self._check_generates()
         validate_score(call.ids, call.session, self._info.vocab_size, call.top)
-        self._check_holds("token_ids", len(call.ids))
+        self._check_holds("token_ids", len(call.ids), self._info.context)
         return Scoring(
             ident,
             list(call.ids),
@@ -183,12 +186,12 @@ class Preparer:
             )
         texts = []
         for index, text in enumerate(call.texts):
-            ids = self._text_ids(text, self._info.context if call.truncate else None)
+            ids = self._text_ids(text, self._most_text_tokens if call.truncate else None)
             if not ids:
                 raise InvalidParameter(
                     f"texts[{index}]", f"texts[{index}] has no tokens.", "Send some text."
                 )
-            self._check_holds(f"texts[{index}]", len(ids))
+            self._check_holds(f"texts[{index}]", len(ids), self._most_text_tokens)
             texts.append(ids)
         return Embedding(ident, texts, call.pooling, emit, session=call.session)
 
@@ -221,7 +224,7 @@ class Preparer:
         pairs = []
         for index, text in enumerate(call.texts):
             ids = self._tokenizer.encode_pair(call.query, text)
-            self._check_holds(f"texts[{index}]", len(ids))
+            self._check_holds(f"texts[{index}]", len(ids), self._most_text_tokens)
             pairs.append(ids)
         return Ranking(ident, pairs, emit, session=call.session)
 
@@ -311,16 +314,32 @@ class Preparer:
             show_special=not request.skip_special_tokens,
         )
 
-    def _check_holds(self, param: str, tokens: int) -> None:
-        if tokens > self._info.context:
-            raise prompt_too_long(param, tokens, self._info.context, hint=self._too_long_hint)
+    def _check_generates(self) -> None:
+        if self._info.generates:
+            return
+        raise UnsupportedParameter(
+            "model",
+            f"{self._name} is an encoder, which cannot generate text.",
+            "Use it with /v1/rerank, or choose a model that generates."
+            if self._info.can_rank
+            else "Use it with /v1/embeddings or /api/embed, or choose a model that generates.",
+        )
+
+    @property
+    def _most_text_tokens(self) -> int:
+        """How many tokens a text may have that is embedded or ranked."""
+        return self._info.max_text_tokens or self._info.context
+
+    def _check_holds(self, param: str, tokens: int, most: int) -> None:
+        if tokens > most:
+            raise prompt_too_long(param, tokens, most, hint=self._too_long_hint)
 
     @property
     def _too_long_hint(self) -> str:
         """The context is never above what the key-value memory can hold, so that what passes the
         check can be computed to its end.
         """
-        if self._info.context < self._info.pool_tokens:
+        if self._info.max_text_tokens or self._info.context < self._info.pool_tokens:
             return ""
         return (
             "Shorten the input, or allow more memory for keys and values: a larger context"

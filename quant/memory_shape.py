@@ -87,7 +87,7 @@ def shape_of(header: GgufFile) -> ModelShape:
         width=width,
         heads=most_heads,
         kv_heads=max(kv_heads, default=0),
-        kv_heads_in_all=sum(kv_heads),
+        kv_heads_in_all=0 if header.is_encoder else sum(kv_heads),
         key_length=header.integer(f"{arch}.attention.key_length", length),
         value_length=0 if is_latent else header.integer(f"{arch}.attention.value_length", length),
         feed_forward=_feed_forward(header, arch),

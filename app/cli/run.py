@@ -131,6 +131,13 @@ def build_request(chosen: Chosen, text: str, *, raw: bool) -> Request:
 
 def require_template(info: ModelInfo) -> None:
     """Raise `NoChatTemplate` unless the model can chat."""
+    from hearth.quant.gguf.file import ENCODERS
+
+    if info.architecture in ENCODERS:
+        raise NoChatTemplate(
+            f"{info.name} is an encoder, which cannot generate text.",
+            "It embeds or ranks texts: use the endpoint of hearth serve.",
+        )
     if not info.has_chat_template:
         raise NoChatTemplate(
             f"{info.name} has no chat template, so it cannot chat.",

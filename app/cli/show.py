@@ -20,6 +20,8 @@ from hearth.quant.gguf import StringArray, preflight
 from hearth.quant.gguf.file import GgufFile
 
 _TOKENS = "tokenizer.ggml.tokens"
+_RANK_POOLING = 4
+"""LLAMA_POOLING_TYPE_RANK of llama.h."""
 
 
 @click.command("show")
@@ -140,6 +142,7 @@ def describe(found: FoundModel, header: GgufFile, *, tensors: bool) -> dict[str,
         "quantization": header.file_type_name,
         "bits_per_weight": round(_weight_bits(header), 2),
         "context": header.context_length,
+        "purpose": _purpose(header),
         "kv_bytes_per_token": kv_bytes,
         # llama.cpp keeps each token in layers with a window too, as they are run here (`swa_full`).
         "kv_window_bytes": {kv_type: size and 0 for kv_type, size in kv_bytes.items()},
@@ -163,6 +166,13 @@ def describe(found: FoundModel, header: GgufFile, *, tensors: bool) -> dict[str,
     return facts
 
 
+def _purpose(header: GgufFile) -> str:
+    if not header.is_encoder:
+        return "text"
+    ranks = header.value(f"{header.architecture}.pooling_type") == _RANK_POOLING
+    return "reranking" if ranks else "embeddings"
+
+
 def _text(header: GgufFile, key: str) -> str | None:
     """The text of `key`; None where the file has none or something else there."""
     found = header.value(key)
@@ -182,6 +192,8 @@ def _kv_bytes(header: GgufFile, kv_type: str) -> int | None:
 
 
 def _kv_line(facts: dict[str, Any]) -> str:
+    if facts["purpose"] != "text":
+        return "none: texts are computed as a whole"
     bytes_of: dict[str, int | None] = facts["kv_bytes_per_token"]
     parts = [f"{name} {'not possible' if n is None else f'{n:,}'}" for name, n in bytes_of.items()]
     line = " · ".join(parts) + "  (bytes a token)"
@@ -191,6 +203,8 @@ def _kv_line(facts: dict[str, Any]) -> str:
 
 def _template_line(facts: dict[str, Any]) -> str:
     digest = facts["template_sha256"]
+    if facts["purpose"] != "text":
+        return f"none: it is for {facts['purpose']}"
     if not digest:
         return "none: use hearth run --raw"
     others = [name for name in facts["templates"] if name != "default"]

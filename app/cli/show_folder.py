@@ -48,6 +48,7 @@ def describe_folder(found: FoundModel, *, tensors: bool) -> dict[str, Any]:
         "quantization": folder.stored,
         "bits_per_weight": round(8 * tensor_bytes / max(1, folder.parameters), 2),
         "context": context,
+        "purpose": "text",
         "kv_bytes_per_token": {name: of and of.bytes_per_token for name, of in sizes.items()},
         "kv_window_bytes": {
             name: of and of.seen_window_bytes(context) for name, of in sizes.items()

@@ -25,6 +25,7 @@ async def create_embedding(http: HttpRequest) -> Response:
     given = exchange.given
     texts = given["input"]
     if isinstance(texts, str) or isinstance(texts[0], int):
+        exchange.names["texts[0]"] = "input"
         texts = [texts]
     backend = await exchange.backend()
     pooling = given.get("pooling", "model")

@@ -29,7 +29,7 @@ from hearth.app.server.reading import Reading
 from hearth.app.server.requests import renamed, renaming, session_of, with_keep_alive
 from hearth.app.server.services import Services, services_of
 from hearth.backends.contract import Backend, Embeddings, Ranks, Request, Usage
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import HearthError
 
 T = TypeVar("T")
 P = TypeVar("P", Embeddings, Ranks)
@@ -103,7 +103,7 @@ class Exchange:
         """Errors about a parameter of the contract name the client's parameter."""
         try:
             yield
-        except InvalidParameter as error:
+        except HearthError as error:
             raise renamed(error, self.names) from error
 
     async def backend(self) -> Backend:

@@ -189,9 +189,11 @@ async def embed(http: HttpRequest) -> Response:
     """One vector a text."""
     exchange = await Exchange.open(http, EMBED, {"texts": "input"}, suffix=_LATEST)
     texts = exchange.given["input"]
+    if isinstance(texts, str):
+        exchange.names["texts[0]"] = "input"
+        texts = [texts]
     backend = await exchange.backend()
-    inputs = [texts] if isinstance(texts, str) else texts
-    asked = backend.embed(inputs, session=exchange.session)
+    asked = backend.embed(texts, session=exchange.session)
     found = await exchange.attend(exchange.measured(asked))
     vectors = [list(vector) for vector in found.vectors]
     if "dimensions" in exchange.given:

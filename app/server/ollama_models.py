@@ -16,6 +16,7 @@ from hearth.app.server.services import services_of
 from hearth.app.server.tables.ollama import SHOW
 from hearth.backends.contract import WorkerStats
 from hearth.backends.version import hearth_version
+from hearth.quant.gguf.file import ENCODERS
 
 Json = dict[str, Any]
 _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
@@ -42,6 +43,7 @@ async def show(http: HttpRequest) -> Response:
     worker = worker_of(stats, found) if stats is not None else None
     can = worker.info.capabilities if worker is not None and worker.info is not None else ()
     words = _WORDS | _WORDS_TOO
+    unloaded = "embedding" if facts.architecture in ENCODERS else "completion"
     info: Json = {"general.architecture": facts.architecture}
     if facts.parameters:
         info["general.parameter_count"] = facts.parameters
@@ -51,7 +53,7 @@ async def show(http: HttpRequest) -> Response:
         {
             "details": _details(facts),
             "model_info": info,
-            "capabilities": [words[one] for one in can if one in words] or ["completion"],
+            "capabilities": [words[one] for one in can if one in words] or [unloaded],
             "modified_at": _modified(found),
         }
     )

@@ -20,8 +20,11 @@ from hearth.backends.contract import Constraint, Request, SamplingParams
 from hearth.backends.engine.validate import validate
 from hearth.backends.errors import (
     ConflictingParameters,
+    HearthError,
     InvalidParameter,
     UnsupportedParameter,
+    from_info,
+    to_info,
 )
 
 _SAMPLING: Final = {field.name for field in fields(SamplingParams)} - {"logprobs"}
@@ -223,22 +226,20 @@ def parsed_schema(text: str, place: str) -> Mapping[str, Any]:
     return found
 
 
-def renamed(error: InvalidParameter, names: Mapping[str, str]) -> InvalidParameter:
-    """`error` with the client's name of the parameter: `names` are from our names to theirs, each
-    for itself and for what is inside it; the longest that fits is used.
+def renamed(error: HearthError, names: Mapping[str, str]) -> HearthError:
+    """`error` with the client's name of the parameter: `names` translates our names, each for
+    itself and for everything in it; the longest that matches wins.
     """
-    fitting = [
-        name for name in names if re.match(rf"{re.escape(name)}(?![A-Za-z0-9_])", error.param)
-    ]
-    if not fitting:
+    param = str(error.data.get("param", ""))
+    matching = [name for name in names if re.match(rf"{re.escape(name)}(?![A-Za-z0-9_])", param)]
+    if not matching:
         return error
-    ours = max(fitting, key=len)
-    param = names[ours] + error.param.removeprefix(ours)
-    message = error.message
-    if message.startswith(error.param):
-        message = param + message.removeprefix(error.param)
-    data = {name: value for name, value in error.data.items() if name != "param"}
-    return type(error)(param, message, error.hint, **data)
+    ours = max(matching, key=len)
+    theirs = names[ours] + param.removeprefix(ours)
+    info = to_info(error)
+    if info.message.startswith(param):
+        info = replace(info, message=theirs + info.message.removeprefix(param))
+    return from_info(replace(info, data={**info.data, "param": theirs}))
 
 
 async def renaming(events: Happenings, names: Mapping[str, str]) -> Happenings:
@@ -247,7 +248,7 @@ async def renaming(events: Happenings, names: Mapping[str, str]) -> Happenings:
         async with aclosing(events):
             async for event in events:
                 yield event
-    except InvalidParameter as error:
+    except HearthError as error:
         raise renamed(error, names) from error
 
 

@@ -47,6 +47,10 @@ class RunnerInfo:
     """Length of the vectors of `embed`; 0: it cannot."""
     can_rank: bool = False
     """Whether `rank` works: the model was trained to say how well a text answers a query."""
+    max_text_tokens: int | None = None
+    """Longest text of `embed` and `rank`; None: `context`."""
+    generates: bool = True
+    """Whether `step` works. False for encoders, which only `embed` or `rank`."""
     tile: int = 1
     """Steps of a multiple of so many tokens are the cheapest for what they do."""
     mixed_tokens: int | None = None

@@ -89,7 +89,7 @@ class LlamaContext:
 
     Raises:
         DoesNotFit: the pool could not be allocated.
-        UnsupportedModel: the model has no memory to generate with (an embedding model).
+        UnsupportedModel: the architecture has no KV cache and is not one of the `ENCODERS`.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class LlamaContext:
         if not self._memory:
             self.close()
             raise UnsupportedModel(
-                f"{model.path.name} has no memory to generate with: it is an embedding model."
+                f"{model.path.name} has no KV cache, so this version cannot run it."
             )
         self.cells = int(self._api.llama_n_ctx(self._handle))
         self._output_shape = (plan.max_outputs, model.facts.vocab_size)

@@ -5,6 +5,7 @@ sequences.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from hearth.backends.llamacpp.lib import set_fields
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import CELL_ALIGNMENT, MAX_THREADS, START_CELLS, ContextPlan
 from hearth.backends.memory import available_bytes
+from hearth.quant.gguf.file import ENCODERS
 
 MAX_WHOLE_TOKENS = 8192
 """Longest text of a model whose attention looks both ways: it must be computed in one piece."""
@@ -42,6 +44,35 @@ _YES = "yes"
 _POOLING: dict[Pooling, int] = {"mean": _MEAN, "cls": _CLS, "last": _LAST}
 
 Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class TextAbilities:
+    """What a model can do with whole texts."""
+
+    embedding_width: int
+    """Length of a vector; 0 for a reranker, which makes none."""
+    can_rank: bool
+    max_tokens: int
+    """Longest text."""
+
+
+def text_abilities(model: LlamaModel, plan: ContextPlan, has_rank_head: bool) -> TextAbilities:
+    """What `Embedder` can do with `model` and `plan`.
+
+    Args:
+        has_rank_head: whether the file has the tensors that `rank` needs (`facts.has_rank_head`).
+    """
+    return TextAbilities(
+        0 if own_pooling(model) == RANK else vector_width(model),
+        has_rank_head and names_rank(model),
+        _longest_text(model, plan),
+    )
+
+
+def is_encoder(model: LlamaModel) -> bool:
+    """Whether the model has no memory to generate with."""
+    return model.metadata("general.architecture") in ENCODERS
 
 
 def own_pooling(model: LlamaModel) -> int:
@@ -67,6 +98,36 @@ def names_rank(model: LlamaModel) -> bool:
     return is_yes or int(api.llama_model_n_cls_out(model.handle)) == 1
 
 
+def not_a_reranker(model: LlamaModel) -> UnsupportedParameter:
+    """The error for `rank` with another kind of model."""
+    return UnsupportedParameter(
+        "model",
+        f"{model.path.name} was not trained to rank texts.",
+        "Use a reranker, e.g. bge-reranker or Qwen3-Reranker.",
+    )
+
+
+def _takes_whole_texts(model: LlamaModel) -> bool:
+    """Whether each token sees those after it too, so that a text is computed in one piece."""
+    architecture = model.metadata("general.architecture")
+    is_causal = model.metadata(f"{architecture}.attention.causal") != "false"
+    return is_encoder(model) or not is_causal
+
+
+def _longest_text(model: LlamaModel, plan: ContextPlan) -> int:
+    """Most tokens of a text; positions beyond the trained ones may have no row in the model's
+    table, which llama.cpp answers with an assertion.
+    """
+    if not _takes_whole_texts(model):
+        return plan.context
+    limit = min(plan.context, MAX_WHOLE_TOKENS)
+    if model.facts.trained_context > 0:
+        limit = min(limit, model.facts.trained_context)
+    if not is_encoder(model):
+        limit = min(limit, WHOLE_LOGIT_BYTES // (4 * model.facts.vocab_size))
+    return max(limit, 1)
+
+
 class Embedder:
     """Embeds or ranks texts with a loaded model. Its context is made when it is first needed, and
     again for another pooling or a longer text; close it before the model.
@@ -89,9 +150,8 @@ class Embedder:
         self._plan = plan
         self._threads = threads
         self._context: _PoolingContext | None = None
-        architecture = model.metadata("general.architecture")
         self._own_pooling = own_pooling(model)
-        self._is_causal = model.metadata(f"{architecture}.attention.causal") != "false"
+        self._takes_whole_texts = _takes_whole_texts(model)
         self.width = vector_width(model)
         """Length of a vector."""
 
@@ -131,6 +191,17 @@ class Embedder:
         if not np.isfinite(ranks).all():
             raise InternalError("The model gave a rank that is not a finite number.")
         return ranks
+
+    def warm_up(self, tokens: int, threads: int) -> None:
+        """Compute a text of `tokens` tokens with `threads` threads, which stay in use."""
+        self._threads = threads
+        if self._context is not None:
+            self._context.set_threads(threads)
+        kind = self._own_pooling or _MEAN
+        width = self.width
+        if kind == RANK:
+            width = int(self._model.library.api.llama_model_n_cls_out(self._model.handle))
+        self._pooled([[self._model.facts.bos_id or 0] * tokens], kind, width)
 
     def close(self) -> None:
         """Free the context; the next text makes another. May be called twice."""
@@ -207,10 +278,12 @@ class Embedder:
         """A context for texts of `longest` tokens: the one that is there, if it will do."""
         context = self._context
         if context is None or context.kind != kind:
-            fitting = LOGIT_BYTES // (4 * self._model.facts.vocab_size)
-            context = self._made(kind, max(1, min(self._plan.ubatch, fitting)), 0)
-        whole = not self._is_causal or not context.has_memory
-        limit = self._limit(context) if whole else self._plan.context
+            batch = self._plan.ubatch
+            if not is_encoder(self._model):
+                batch = min(batch, LOGIT_BYTES // (4 * self._model.facts.vocab_size))
+            context = self._made(kind, max(1, batch), 0)
+        whole = self._takes_whole_texts
+        limit = _longest_text(self._model, self._plan)
         if longest > limit:
             hint = "Split the text: this model reads both ways, so a text is computed in one piece."
             hint = hint if limit < self._plan.context else ""
@@ -221,17 +294,6 @@ class Embedder:
             most = -(-self._plan.context // CELL_ALIGNMENT) * CELL_ALIGNMENT
             context = self._made(kind, context.batch_tokens, min(_power_of_two(longest), most))
         return context
-
-    def _limit(self, context: _PoolingContext) -> int:
-        """Longest text that cannot be cut; positions beyond the trained ones may have no row in
-        the model's table, which llama.cpp answers with an assertion.
-        """
-        limit = min(self._plan.context, MAX_WHOLE_TOKENS)
-        if self._model.facts.trained_context > 0:
-            limit = min(limit, self._model.facts.trained_context)
-        if context.has_memory:
-            limit = min(limit, WHOLE_LOGIT_BYTES // (4 * self._model.facts.vocab_size))
-        return max(limit, 1)
 
     def _made(self, kind: int, batch_tokens: int, cells: int) -> _PoolingContext:
         self.close()
@@ -311,6 +373,9 @@ class _PoolingContext:
         """False for models without a decoder, which compute every text from its beginning."""
         self.cells = int(self._api.llama_n_ctx(self._handle))
         self._batch = Batch(self._api, self.batch_tokens)
+
+    def set_threads(self, threads: int) -> None:
+        self._api.llama_set_n_threads(self._handle, threads, threads)
 
     def clear(self) -> None:
         """Forget every sequence."""

@@ -11,6 +11,8 @@ from hearth.backends.contract import Capability, ModelInfo, ModelSettings, Model
 from hearth.backends.engine.runner import RunnerInfo
 from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.backends.llamacpp import attention, footprint, selftest
+from hearth.backends.llamacpp.attention_choice import Attention
+from hearth.backends.llamacpp.encoder import EncoderRunner
 from hearth.backends.llamacpp.facts import has_rank_head
 from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.model import LlamaModel, Progress
@@ -61,7 +63,7 @@ def open_model(
     layers = gpu_layers(settings, library.supports_gpu)
     plan = _plan(settings, header)
     # On a GPU llama.cpp's own choice is a good one.
-    is_open = settings.flash_attention is None and layers == 0
+    is_open = settings.flash_attention is None and layers == 0 and not header.is_encoder
     costs = attention.costs(header, plan, settings.threads, cache_dir) if is_open else None
     if costs is not None and costs.flash_pays:
         costs = None
@@ -76,14 +78,7 @@ def open_model(
         progress=progress,
     )
     try:
-        runner = LlamaRunner(
-            model,
-            plan,
-            threads=settings.threads,
-            batch_threads=settings.batch_threads,
-            has_rank_head=has_rank_head({one.name: one.shape for one in header.all_tensors}),
-            attention=costs,
-        )
+        runner = _runner(model, plan, header, settings, costs)
     except HearthError:
         model.close()
         raise
@@ -99,7 +94,7 @@ def open_model(
         quantization=header.file_type_name,
         parameters=model.facts.parameters,
         size_bytes=sum(part.size_bytes for part in (header, *header.shards)),
-        context=plan.context,
+        context=runner.info.context,
         trained_context=model.facts.trained_context,
         vocab_size=model.facts.vocab_size,
         kv_bytes_per_token=plan.kv_bytes_per_token,
@@ -118,15 +113,37 @@ def open_model(
     return Loaded(runner, tokenizer, info, templates)
 
 
+def _runner(
+    model: LlamaModel,
+    plan: ContextPlan,
+    header: GgufFile,
+    settings: ModelSettings,
+    costs: Attention | None,
+) -> LlamaRunner | EncoderRunner:
+    has_head = has_rank_head({one.name: one.shape for one in header.all_tensors})
+    if header.is_encoder:
+        threads = settings.batch_threads or settings.threads
+        return EncoderRunner(model, plan, threads=threads, has_rank_head=has_head)
+    return LlamaRunner(
+        model,
+        plan,
+        threads=settings.threads,
+        batch_threads=settings.batch_threads,
+        has_rank_head=has_head,
+        attention=costs,
+    )
+
+
 def _capabilities(
     templates: ChatTemplates, tokenizer: Tokenizer, info: RunnerInfo
 ) -> tuple[Capability, ...]:
     template = template_for(templates, tools=False)
+    generates = info.generates
     can: dict[Capability, bool] = {
-        "chat": template is not None,
-        "tools": takes_tools(template_for(templates, tools=True)),
-        "thinking": thinks(template),
-        "infill": tokenizer.infill_ids is not None,
+        "chat": generates and template is not None,
+        "tools": generates and takes_tools(template_for(templates, tools=True)),
+        "thinking": generates and thinks(template),
+        "infill": generates and tokenizer.infill_ids is not None,
         "embed": info.embedding_width > 0,
         "rank": info.can_rank,
     }

@@ -20,6 +20,7 @@ from hearth.backends.errors import (
 from hearth.backends.llamacpp.facts import GgufFacts
 from hearth.backends.llamacpp.recurrent import state_bytes
 from hearth.backends.settings_checks import MAX_CONTEXT
+from hearth.quant.gguf.file import ENCODERS
 
 MAX_THREADS = 512
 """GGML_MAX_N_THREADS of ggml.h."""
@@ -140,7 +141,9 @@ def plan_context(
             or more than the KV budget; both numbers are in the message and in `data`.
         UnsupportedModel: the file declares no context length and none was asked for.
     """
-    _check_heads(settings, facts)
+    is_encoder = facts.architecture in ENCODERS
+    if not is_encoder:
+        _check_heads(settings, facts)
     trained = facts.context_length
     wanted = settings.context or trained
     if wanted < 1:
@@ -189,7 +192,14 @@ def plan_context(
             settings.flash_attention
         ],
         kv_bytes_per_token=costs.token,
-        notices=_notices(settings, context, wanted, trained, is_budget=allowed < fits),
+        notices=_notices(
+            settings,
+            context,
+            wanted,
+            trained,
+            is_budget=allowed < fits,
+            is_encoder=is_encoder,
+        ),
     )
 
 
@@ -317,7 +327,13 @@ def _allowed_by_budget(settings: ModelSettings, costs: _Costs, wanted: int) -> i
 
 
 def _notices(
-    settings: ModelSettings, context: int, wanted: int, trained: int, *, is_budget: bool
+    settings: ModelSettings,
+    context: int,
+    wanted: int,
+    trained: int,
+    *,
+    is_budget: bool,
+    is_encoder: bool,
 ) -> tuple[str, ...]:
     notices = []
     if context < wanted:
@@ -327,8 +343,11 @@ def _notices(
         )
     if settings.context is not None and 0 < trained < settings.context:
         notices.append(
-            f"Context {settings.context:,} is beyond the {trained:,} tokens the model was trained "
-            "for: expect poor answers past that."
+            f"Texts can have {trained:,} tokens, not {settings.context:,}: the model was trained "
+            "for that many and is computed with no more."
+            if is_encoder
+            else f"Context {settings.context:,} is beyond the {trained:,} tokens the model was "
+            "trained for: expect poor answers past that."
         )
     return tuple(notices)
 

@@ -18,12 +18,10 @@ from hearth.backends.errors import (
     HearthError,
     InternalError,
     InvalidParameter,
-    UnsupportedParameter,
 )
-from hearth.backends.llamacpp import embedder
 from hearth.backends.llamacpp.attention_choice import Attention, choice_of, with_flash
 from hearth.backends.llamacpp.context import Batch, LlamaContext
-from hearth.backends.llamacpp.embedder import Embedder
+from hearth.backends.llamacpp.embedder import Embedder, not_a_reranker, text_abilities
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import COMPUTE_BYTES, ContextPlan
 from hearth.backends.llamacpp.side_prefill import LlamaSidePrefill
@@ -63,7 +61,7 @@ class LlamaRunner:
 
     Raises:
         DoesNotFit: the first context could not be made.
-        UnsupportedModel: an embedding model.
+        UnsupportedModel: as `LlamaContext`.
     """
 
     def __init__(
@@ -95,7 +93,7 @@ class LlamaRunner:
             kept_tokens=plan.kept_tokens,
             beside=None if model.on_gpu else _KEPT_BESIDE,
         )
-        is_reranker = embedder.own_pooling(model) == embedder.RANK
+        texts = text_abilities(model, plan, has_rank_head)
         self._info = RunnerInfo(
             vocab_size=model.facts.vocab_size,
             context=plan.context,
@@ -106,8 +104,9 @@ class LlamaRunner:
             kv_bytes_per_token=plan.kv_bytes_per_token,
             end_ids=model.facts.end_ids,
             keeps_past=self._store.keeps_past,
-            embedding_width=0 if is_reranker else embedder.vector_width(model),
-            can_rank=has_rank_head and embedder.names_rank(model),
+            embedding_width=texts.embedding_width,
+            can_rank=texts.can_rank,
+            max_text_tokens=texts.max_tokens,
             tile=1 if model.on_gpu else _TILE,
             mixed_tokens=None if model.on_gpu else _MIXED_TOKENS,
         )
@@ -203,11 +202,7 @@ class LlamaRunner:
             DoesNotFit: there is no memory for that context.
         """
         if not self._info.can_rank:
-            raise UnsupportedParameter(
-                "model",
-                f"{self._model.path.name} was not trained to rank texts.",
-                "Use a reranker, e.g. one of the Qwen3-Reranker family.",
-            )
+            raise not_a_reranker(self._model)
         return self._text_context().rank(texts)
 
     def prefill_beside(

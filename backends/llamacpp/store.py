@@ -51,7 +51,7 @@ class LlamaStore:
 
     Raises:
         DoesNotFit: the first context could not be made.
-        UnsupportedModel: an embedding model.
+        UnsupportedModel: as `LlamaContext`.
     """
 
     def __init__(

@@ -17,6 +17,21 @@ Value = int | float | bool | str | StringArray | NumberArray
 
 _GUESSED_FILE_TYPE = 1024
 _TEMPLATE = "tokenizer.chat_template"
+ENCODERS = frozenset(
+    {
+        "bert",
+        "eurobert",
+        "gemma-embedding",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "modern-bert",
+        "neo-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+    }
+)
+"""Architectures that embed or rank whole texts and have no KV cache, so they cannot generate
+(`llama_model::create_memory` in llama.cpp)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,11 @@ class GgufFile:
         return found
 
     @property
+    def is_encoder(self) -> bool:
+        """Whether the model embeds or ranks texts and cannot generate any."""
+        return self.architecture in ENCODERS
+
+    @property
     def context_length(self) -> int:
         """Tokens the model was trained for. Raises `CorruptFile` where it is not said."""
         return self.integer(f"{self.architecture}.context_length")
@@ -159,7 +179,8 @@ class GgufFile:
         """Bytes that one token takes in the KV cache of all layers, without padding.
 
         A layer keeps `head_count_kv * key_length` elements of type `type_k` and
-        `head_count_kv * value_length` of type `type_v`; layers without attention heads keep none.
+        `head_count_kv * value_length` of type `type_v`; layers without attention heads keep none,
+        and encoders have no KV cache.
 
         Args:
             type_k, type_v: names of tensor types in lower case ("f32", "f16", "q8_0", "q4_0", ...).
@@ -169,6 +190,8 @@ class GgufFile:
             CorruptFile: a hyper-parameter is missing or of the wrong type.
             KeyError: there is no tensor type of that name.
         """
+        if self.is_encoder:
+            return 0
         arch = self.architecture
         layers = self.integer(f"{arch}.block_count")
         heads = self.per_layer(f"{arch}.attention.head_count", layers, 0)

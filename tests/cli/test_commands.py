@@ -11,6 +11,7 @@ from gguf_builder import tiny_llama
 from hearth.app.cli.main import COMMANDS
 from hearth.app.exit_codes import ExitCode
 from hearth.backends import errors
+from tiny_rerankers import tiny_bert, tiny_jina_reranker
 
 MODEL_KEYS = {
     "name",
@@ -231,3 +232,15 @@ def test_every_error_has_an_exit_code_of_the_enum() -> None:
     assert errors.ModelNotFound.exit_code == ExitCode.MODEL_NOT_FOUND
     assert errors.DoesNotFit.exit_code == ExitCode.DOES_NOT_FIT
     assert errors.SettingsError.exit_code == ExitCode.USAGE
+
+
+def test_show_of_an_encoder_says_what_it_is_for(hearth, home) -> None:
+    tiny_bert(home / "data" / "models" / "bge.gguf", positions=64)
+    tiny_jina_reranker(home / "data" / "models" / "jina.gguf")
+    shown = hearth("show", "bge", "--json").json
+    assert shown["purpose"] == "embeddings" and set(shown["kv_bytes_per_token"].values()) == {0}
+    assert shown["backend"]["runner"] == "llamacpp"
+    assert hearth("show", "jina", "--json").json["purpose"] == "reranking"
+    assert hearth("show", "tiny", "--json").json["purpose"] == "text"
+    text = hearth("show", "jina").out
+    assert "it is for reranking" in text and "--raw" not in text

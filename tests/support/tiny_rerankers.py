@@ -15,13 +15,19 @@ Tensors = dict[str, NDArray[np.float32]]
 
 
 def tiny_bert(
-    path: Path, positions: int, *, pooling: gguf.PoolingType = gguf.PoolingType.CLS, head: int = 0
+    path: Path,
+    positions: int,
+    *,
+    pooling: gguf.PoolingType = gguf.PoolingType.CLS,
+    head: int = 0,
+    word_pieces: bool = False,
 ) -> Tensors:
     """Writes one layer of an encoder with learned positions.
 
     Args:
         positions: trained context.
         head: outputs of a classification head (`cls` and `cls.output`); 0: none.
+        word_pieces: BERT's own kind of vocabulary rather than byte pairs.
 
     Returns:
         The tensors of the head, matrices as [outputs, inputs].
@@ -31,7 +37,7 @@ def tiny_bert(
     writer.add_layer_norm_eps(1e-6)
     writer.add_causal_attention(False)
     writer.add_token_type_count(1)
-    words = _add_words(writer)
+    words = _add_word_pieces(writer) if word_pieces else _add_words(writer)
     rng = np.random.default_rng(0)
     matrices = {"token_embd": words, "position_embd": positions, "token_types": 1}
     names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down")
@@ -50,6 +56,34 @@ def tiny_bert(
             "cls.output.weight": _random(rng, head),
             "cls.output.bias": rng.standard_normal(head).astype(np.float32),
         }
+    _finish(writer, tensors)
+    return tensors
+
+
+def tiny_jina_reranker(path: Path) -> Tensors:
+    """Writes one layer of jina-reranker-v1's architecture: an encoder without positions (ALiBi),
+    gated feed-forward, a head of one matrix, words in pieces between [CLS] and [SEP].
+
+    Returns:
+        The tensors of the head, matrices as [outputs, inputs].
+    """
+    writer = _writer(path, "jina-bert-v2", 512, gguf.PoolingType.RANK)
+    writer.add_head_count(2)
+    writer.add_layer_norm_eps(1e-6)
+    writer.add_causal_attention(False)
+    writer.add_token_type_count(2)
+    words = _add_word_pieces(writer)
+    rng = np.random.default_rng(2)
+    rows = {"token_embd": words, "token_types": 2}
+    names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_gate", "ffn_down")
+    for name, count in (rows | dict.fromkeys((f"blk.0.{n}" for n in names), WIDTH)).items():
+        writer.add_tensor(f"{name}.weight", _random(rng, count))
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_down"):
+        writer.add_tensor(f"blk.0.{name}.bias", np.zeros(WIDTH, np.float32))
+    for name in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
+        writer.add_tensor(f"{name}.weight", np.ones(WIDTH, np.float32))
+        writer.add_tensor(f"{name}.bias", np.zeros(WIDTH, np.float32))
+    tensors = {"cls.weight": _random(rng, 1), "cls.bias": np.array([0.1], np.float32)}
     _finish(writer, tensors)
     return tensors
 
@@ -108,6 +142,28 @@ def _add_words(writer: gguf.GGUFWriter) -> int:
     writer.add_token_merges(words.merges)
     writer.add_eos_token_id(words.id_of("<|end|>"))
     return len(words.tokens)
+
+
+def _add_word_pieces(writer: gguf.GGUFWriter) -> int:
+    """Adds a vocabulary of word pieces as BERT has them; returns its size."""
+    specials = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    letters = "abcdefghijklmnopqrstuvwxyz.?"
+    tokens = [*specials, *(f"\u2581{letter}" for letter in letters), *letters]
+    control, normal = int(gguf.TokenType.CONTROL), int(gguf.TokenType.NORMAL)
+    types = [control if token in specials else normal for token in tokens]
+    writer.add_tokenizer_model("bert")
+    writer.add_tokenizer_pre("jina-v2-en")
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_pad_token_id(0)
+    writer.add_unk_token_id(1)
+    writer.add_bos_token_id(2)
+    writer.add_eos_token_id(3)
+    writer.add_sep_token_id(3)
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(True)
+    writer.add_add_sep_token(False)
+    return len(tokens)
 
 
 def _random(rng: np.random.Generator, rows: int) -> NDArray[np.float32]:

@@ -1,0 +1,147 @@
+"""Runs encoders such as BERT: models that embed or rank texts and have no KV cache, so they cannot
+generate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hearth.backends import threads as thread_counts
+from hearth.backends.contract import Pooling
+from hearth.backends.engine.runner import RunnerInfo, SavedState, StepPlan, StepResult
+from hearth.backends.engine.sequence_cache import SequenceCache
+from hearth.backends.errors import HearthError, InternalError
+from hearth.backends.llamacpp.embedder import Embedder, not_a_reranker, text_abilities
+from hearth.backends.llamacpp.model import LlamaModel
+from hearth.backends.llamacpp.params import ContextPlan
+from hearth.backends.threads import measure_threads
+
+_PROBE_TOKENS = 64
+"""Size of the text that thread counts are measured with."""
+
+
+class EncoderRunner:
+    """Implements `hearth.backends.engine.runner.Runner` for texts alone: `step` always fails. Owns
+    `model` and frees it in `close`.
+
+    Args:
+        model: a loaded model of one of the `ENCODERS`.
+        plan: from `plan_context`; its context is the longest text, as far as the model goes.
+        threads: None: measured now.
+        has_rank_head: whether the file has the tensors that `rank` needs (`facts.has_rank_head`).
+
+    Raises:
+        DoesNotFit: a context could not be made.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        plan: ContextPlan,
+        *,
+        threads: int | None = None,
+        has_rank_head: bool = False,
+    ) -> None:
+        texts = text_abilities(model, plan, has_rank_head)
+        self._model = model
+        self._cache = SequenceCache(
+            _NoSequences(), slots=0, pool_tokens=0, context=0, kept_tokens=0
+        )
+        self._info = RunnerInfo(
+            vocab_size=model.facts.vocab_size,
+            context=texts.max_tokens,
+            pool_tokens=texts.max_tokens,
+            max_sequences=plan.slots,
+            max_batch_tokens=plan.max_batch_tokens,
+            max_outputs=plan.max_outputs,
+            kv_bytes_per_token=0,
+            end_ids=model.facts.end_ids,
+            keeps_past=True,
+            embedding_width=texts.embedding_width,
+            can_rank=texts.can_rank,
+            generates=False,
+        )
+        cores = thread_counts.usable_cores()
+        self.threads = threads or cores
+        self._embedder = Embedder(model, plan, self.threads)
+        try:
+            self._warm_up(measure=threads is None)
+        except HearthError:
+            self._embedder.close()
+            raise
+
+    @property
+    def info(self) -> RunnerInfo:
+        return self._info
+
+    @property
+    def cache(self) -> SequenceCache:
+        return self._cache
+
+    @property
+    def batch_threads(self) -> int:
+        """The same as `threads`: every step computes whole texts."""
+        return self.threads
+
+    def step(self, plan: StepPlan) -> StepResult:
+        """Raises `InternalError`: see `RunnerInfo.generates`."""
+        raise InternalError(f"{self._model.path.name} is an encoder and cannot generate.")
+
+    def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
+        """See the protocol, and `Embedder.embed` for more."""
+        return self._embedder.embed(texts, pooling)
+
+    def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """See the protocol, and `Embedder.rank` for more."""
+        if not self._info.can_rank:
+            raise not_a_reranker(self._model)
+        return self._embedder.rank(texts)
+
+    def prefill_beside(self, tokens: Sequence[int], done: Callable[[], None]) -> None:
+        """See the protocol; never possible."""
+
+    def close(self) -> None:
+        """Free contexts and model. May be called twice."""
+        self._embedder.close()
+        self._model.close()
+
+    def _warm_up(self, *, measure: bool) -> None:
+        """Touch every weight once, and choose the number of threads."""
+        tokens = min(_PROBE_TOKENS, self._info.context)
+        if measure:
+            most = max(self.threads, thread_counts.usable_threads())
+            counts = thread_counts.candidates(self.threads, most)
+            self.threads = measure_threads(
+                lambda count: self._embedder.warm_up(tokens, count), counts
+            ).threads
+        self._embedder.warm_up(tokens, self.threads)
+
+
+class _NoSequences:
+    """Implements `hearth.backends.engine.sequence_store.SequenceStore` without any sequence."""
+
+    sequences = 0
+    keeps_past = True
+    allocated_tokens = 0
+
+    def intact(self, sequence: int, held: int, tokens: int) -> bool:
+        raise _no_sequence(sequence)
+
+    def share(self, source: int, target: int, tokens: int) -> None:
+        raise _no_sequence(source)
+
+    def cut(self, sequence: int, tokens: int) -> bool:
+        raise _no_sequence(sequence)
+
+    def save(self, sequence: int) -> None:
+        raise _no_sequence(sequence)
+
+    def restore(self, sequence: int, state: SavedState) -> bool:
+        raise _no_sequence(sequence)
+
+
+def _no_sequence(sequence: int) -> InternalError:
+    return InternalError(f"Sequence {sequence} does not exist: an encoder has none.")
