@@ -1,7 +1,8 @@
-"""Ends where a JSON schema leaves open how long a number or a formatted text may become.
+"""Ends where a JSON schema leaves open how long a number or a formatted string may become.
 
-Weak models that have begun `0.3333` or `1.1.1.` go on for ever. What is written under these bounds
-still follows the schema as it was given; plain texts, lists and objects stay as open as they are.
+Weak models that have begun `0.3333` or `1.1.1.` go on until the limit. What is written under these
+bounds still follows the schema as it was given; strings without a format and arrays stay as open as
+they are.
 """
 
 from __future__ import annotations
@@ -22,23 +23,16 @@ _LONGEST: Final = {
     "hostname": 253,  # RFC 1035
     "uri": 256,
 }
-"""Characters of texts whose format has no end; the others end by themselves."""
-
-_SCHEMA_KEYS: Final = frozenset(("items", "additionalProperties"))
-_LIST_KEYS: Final = frozenset(("anyOf", "allOf", "prefixItems"))
-_MAP_KEYS: Final = frozenset(("properties", "patternProperties", "$defs", "definitions"))
+"""Characters of strings whose format has no end; the others end by themselves."""
+FORMATS: Final = frozenset((*_LONGEST, "date", "uuid", "ipv4", "ipv6"))
+"""Formats that llguidance 1.9 can follow. Others only describe, as JSON Schema has it."""
 
 
-def bounded(schema: Any) -> Any:
-    """`schema` with bounds added where it has none; every text that follows the result follows
-    `schema`.
-
-    Args:
-        schema: at most 32 levels deep; left unchanged.
+def bounded(schema: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of `schema` for numbers and strings, with bounds added where it has none. Those
+    are all that apply to the value: otherwise a bound might contradict another one.
     """
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: _bounded_member(key, value) for key, value in schema.items()}
+    made = dict(schema)
     types = schema.get("type")
     types = types if isinstance(types, list) else [types]
     if "enum" in schema or "const" in schema:
@@ -49,41 +43,6 @@ def bounded(schema: Any) -> Any:
     if "string" in types and longest and not {"minLength", "maxLength", "pattern"} & set(schema):
         made["maxLength"] = longest
     return made
-
-
-def _bounded_member(key: str, value: Any) -> Any:
-    if key in _SCHEMA_KEYS:
-        return bounded(value)
-    if key in _LIST_KEYS and isinstance(value, list):
-        return [bounded(one) for one in value]
-    if key == "oneOf" and isinstance(value, list) and _is_discriminated(value):
-        return [bounded(one) for one in value]
-    if key in _MAP_KEYS and isinstance(value, dict):
-        return {name: bounded(one) for name, one in value.items()}
-    return value
-
-
-def _is_discriminated(branches: list[Any]) -> bool:
-    """Is one required member a different constant in every branch? Then the branches exclude each
-    other. Otherwise bounds could make them seem to, where what follows one follows another as well.
-    """
-    constants = [_constants(branch) for branch in branches]
-    shared = set(constants[0]).intersection(*constants) if constants else set()
-    return any(len({one[name] for one in constants}) == len(constants) for name in shared)
-
-
-def _constants(branch: Any) -> dict[str, str]:
-    """The required members of an object that are constant texts."""
-    if not isinstance(branch, dict) or branch.get("type") != "object":
-        return {}
-    properties, required = branch.get("properties"), branch.get("required")
-    if not isinstance(properties, dict) or not isinstance(required, list):
-        return {}
-    return {
-        name: one["const"]
-        for name, one in properties.items()
-        if name in required and isinstance(one, dict) and isinstance(one.get("const"), str)
-    }
 
 
 def _bound_number(schema: dict[str, Any], *, decimals: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from hearth.backends.contract import Constraint
 from hearth.backends.errors import InvalidParameter, LimitExceeded
-from hearth.backends.text.output.bounds import bounded
+from hearth.backends.text.output.json_schema import prepared
 
 LARGEST_SCHEMA_BYTES: Final = 64 * 1024
 DEEPEST_SCHEMA: Final = 32
@@ -54,7 +54,7 @@ def content_rule(constraint: Constraint, param: str) -> str:
 
 def json_rule(schema: dict[str, Any]) -> str:
     """The body of a rule for a JSON text that follows `schema`, which has passed `check_schema`."""
-    return "%json " + json.dumps({**bounded(schema), _OPTIONS_KEY: _JSON_OPTIONS})
+    return "%json " + json.dumps({**prepared(schema), _OPTIONS_KEY: _JSON_OPTIONS})
 
 
 def check_schema(schema: Any, param: str) -> None:

@@ -36,7 +36,7 @@ def arguments_rule(tool: Tool, *, required: bool) -> str:
     """
     schema: dict[str, Any] = {"type": "object"}
     if required or tool.strict:
-        schema |= tool.parameters
+        schema |= tool.parameters or {"properties": {}}
     return json_rule(schema)
 
 
