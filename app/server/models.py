@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -14,8 +15,12 @@ from hearth.backends.contract import HostStats
 
 
 async def list_models(http: Request) -> Response:
-    """Every model that requests may name; what Hearth knows of it is under "hearth"."""
-    return JSONResponse({"object": "list", "data": await describe_models(services_of(http))})
+    """Every model that requests may name, with the fields of OpenAI's, Anthropic's and vLLM's
+    lists; what Hearth knows of it is under "hearth".
+    """
+    models = await describe_models(services_of(http))
+    ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]}
+    return JSONResponse({"object": "list", "data": models, "has_more": False, **ends})
 
 
 async def describe_models(services: Services) -> list[dict[str, Any]]:
@@ -48,12 +53,21 @@ def _model(model: FoundModel, facts: LocalModel, stats: HostStats | None) -> dic
         created = int(model.path.stat().st_mtime)
     except OSError:  # Removed since it was listed; asking for it will say so.
         created = 0
+    known = _known(model, facts, stats)
+    context = known["context"] or known["trained_context"]
     return {
         "id": model.name,
         "object": "model",
         "created": created,
         "owned_by": model.origin,
-        "hearth": _known(model, facts, stats),
+        "type": "model",
+        "display_name": model.name,
+        "created_at": datetime.fromtimestamp(created, UTC).isoformat(),
+        "lifecycle": "active",
+        "max_input_tokens": context,
+        "max_tokens": context,
+        "max_model_len": context,
+        "hearth": known,
     }
 
 

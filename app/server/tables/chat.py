@@ -125,7 +125,7 @@ MESSAGES: Final = ListOf(
             "tool": _role(
                 "tool",
                 honoured("content", _content(), "what the tool answered", required=True),
-                honoured("tool_call_id", Text(longest=256), "which call it answers", required=True),
+                honoured("tool_call_id", Text(1, 256), "which call it answers", required=True),
             ),
         },
         {"function": "deprecated by OpenAI; use the role tool"},

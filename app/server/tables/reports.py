@@ -25,6 +25,11 @@ MODEL: Final = exactly(
         "object": one("model"),
         "created": COUNT,
         "owned_by": TEXT,
+        "type": one("model"),
+        "display_name": TEXT,
+        "created_at": TEXT,
+        "lifecycle": one("active"),
+        **dict.fromkeys(("max_input_tokens", "max_tokens", "max_model_len"), or_null(COUNT)),
         "hearth": exactly(
             {
                 "loaded": or_null(FLAG),
@@ -40,7 +45,15 @@ MODEL: Final = exactly(
         ),
     }
 )
-MODELS: Final = exactly({"object": one("list"), "data": many(MODEL)})
+MODELS: Final = exactly(
+    {
+        "object": one("list"),
+        "data": many(MODEL),
+        "has_more": one(False),
+        "first_id": TEXT,
+        "last_id": TEXT,
+    }
+)
 MODEL_INFO: Final = exactly(
     {
         "model_name": TEXT,

@@ -86,7 +86,7 @@ _ITEM: Final = Tagged(
         ),
         "function_call": _kind(
             "function_call",
-            honoured("call_id", Text(longest=256), "ties the output to it", required=True),
+            honoured("call_id", Text(1, 256), "ties the output to it", required=True),
             honoured("name", NAME, "what was called", required=True),
             honoured(
                 "arguments",
@@ -101,7 +101,7 @@ _ITEM: Final = Tagged(
         ),
         "function_call_output": _kind(
             "function_call_output",
-            honoured("call_id", Text(longest=256), "which call it answers", required=True),
+            honoured("call_id", Text(1, 256), "which call it answers", required=True),
             honoured("output", _CONTENT, "what the function answered", required=True),
             _ID,
             _STATUS,
