@@ -70,7 +70,14 @@ SAMPLING_FIELDS: Final = (
 
 REQUEST_FIELDS: Final = (
     Field("max_tokens", "int", 1, MOST_TOKENS, "at most this many new tokens", optional=True),
-    Field("min_tokens", "int", 0, MOST_TOKENS, "do not end before this many new tokens"),
+    Field(
+        "min_tokens",
+        "int",
+        0,
+        MOST_TOKENS,
+        "no stop string or end token ends it before this many new tokens, unless a grammar can only"
+        " end",
+    ),
     Field("n", "int", 1, 16, "answers to the same prompt"),
     Field("priority", "int", -100, 100, "higher goes first among those that wait"),
 )
