@@ -13,7 +13,7 @@ from hearth.app.paths import private_folder
 
 MOST: Final = 1000
 """Models that are remembered; those that were listed longest ago go first."""
-_VERSION: Final = 1
+_VERSION: Final = 2
 """Another one when `HeaderFacts` has other fields, or `preflight` refuses more."""
 _MOST_BYTES: Final = 4 << 20
 

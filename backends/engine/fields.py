@@ -70,13 +70,20 @@ SAMPLING_FIELDS: Final = (
 
 REQUEST_FIELDS: Final = (
     Field("max_tokens", "int", 1, MOST_TOKENS, "at most this many new tokens", optional=True),
-    Field("min_tokens", "int", 0, MOST_TOKENS, "do not end before this many new tokens"),
+    Field(
+        "min_tokens",
+        "int",
+        0,
+        MOST_TOKENS,
+        "no stop string or end token ends it before this many new tokens, unless a grammar can only"
+        " end",
+    ),
     Field(
         "truncate_prompt_tokens",
         "int",
         -1,
         MOST_TOKENS,
-        "keep only the last so many tokens of the prompt; -1 as many as fit",
+        "keep only the last tokens of the prompt, this many; -1: as many as fit",
         optional=True,
     ),
     Field("n", "int", 1, 16, "answers to the same prompt"),

@@ -38,6 +38,8 @@ class Limits:
     max_tokens: int
     """New tokens at most; already bounded by the context."""
     min_tokens: int
+    """Before that many new tokens neither an end token nor a stop string ends it; a grammar does
+    where nothing else can follow, and so does `one_call`."""
     ignore_eos: bool
     end_ids: frozenset[int]
     """Every end-of-generation token of the model."""
@@ -180,7 +182,7 @@ class Generation(Sequence):
             self._reasoning_tokens += 1
         is_shown = limits.show_special or drawn.id in limits.shown_ids
         piece = self._piece(drawn.id, special=is_shown)
-        text, matched = self._stops.push(self._detokenizer.push(piece))
+        text, matched = self._push(self._detokenizer.push(piece))
         if matched is not None:
             self._say(text + self._included(matched), flush=True, stopped=True)
             self.stop_string = matched
@@ -235,7 +237,7 @@ class Generation(Sequence):
 
     def _say(self, text: str, *, flush: bool = False, stopped: bool = False) -> None:
         if flush and not stopped:
-            more, matched = self._stops.push(self._detokenizer.finish())
+            more, matched = self._push(self._detokenizer.finish())
             text += more
             if matched is None:
                 text += self._stops.finish()
@@ -257,6 +259,10 @@ class Generation(Sequence):
     def _included(self, stop: str) -> str:
         """What of the stop string is part of the text."""
         return stop if self.limits.include_stop else ""
+
+    def _push(self, text: str) -> tuple[str, str | None]:
+        """What of `text` can be shown, and the stop string that ends it."""
+        return self._stops.push(text, may_match=self.new_tokens >= self.limits.min_tokens)
 
     def _emit_part(self, part: Part) -> None:
         if isinstance(part, CallPart):

@@ -28,10 +28,13 @@ class StopMatcher:
         self._held = ""
         self._matched: str | None = None
 
-    def push(self, text: str) -> tuple[str, str | None]:
+    def push(self, text: str, *, may_match: bool = True) -> tuple[str, str | None]:
         """Take in `text`; returns what is safe to show, and the stop string that was met, if any.
 
         After a match the stream is over: all further text is dropped, and the match is returned.
+
+        Args:
+            may_match: False: stop strings that `text` completes are text like any other.
         """
         if self._matched is not None:
             return "", self._matched
@@ -39,7 +42,7 @@ class StopMatcher:
         for index, char in enumerate(text):
             state = self._next(state, char)
             found = self._found[state]
-            if found is not None:
+            if found is not None and may_match:
                 self._matched = found
                 shown = (self._held + text[: index + 1])[: -len(found)]
                 self._held = ""

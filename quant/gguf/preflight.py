@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hearth.quant.gguf.assertions import check_assertions
 from hearth.quant.gguf.families import check_family
 from hearth.quant.gguf.faults import corrupt, quoted, unsupported
 from hearth.quant.gguf.file import GgufFile
@@ -20,6 +21,10 @@ _NOT_MODELS = {
     "adapter": "is a LoRA adapter, not a model",
     "imatrix": "is an importance matrix, not a model",
     "mmproj": "is a vision or audio projector, not a language model",
+}
+_NOT_LANGUAGE = {
+    "clip": _NOT_MODELS["mmproj"],
+    "wavtokenizer-dec": "is an audio decoder, not a language model",
 }
 
 
@@ -48,11 +53,11 @@ def check_model(file: GgufFile) -> GgufFile:
         raise unsupported(
             file.path, "key 'general.type'", _NOT_MODELS[kind], "Choose the model's own file."
         )
-    if file.architecture == "clip":
+    if file.architecture in _NOT_LANGUAGE:
         raise unsupported(
             file.path,
             "key 'general.architecture'",
-            _NOT_MODELS["mmproj"],
+            _NOT_LANGUAGE[file.architecture],
             "Choose the model's own file.",
         )
     for part in (file, *file.shards):
@@ -65,7 +70,9 @@ def check_model(file: GgufFile) -> GgufFile:
             "holds a vocabulary only, no weights",
             "Download the model's full GGUF file.",
         )
-    check_family(file, read_hyper_parameters(file), vocabulary)
+    params = read_hyper_parameters(file)
+    check_assertions(file, params)
+    check_family(file, params, vocabulary)
     return file
 
 

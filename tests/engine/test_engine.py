@@ -172,6 +172,22 @@ def test_a_stop_string_is_never_said_and_text_before_it_is():
     assert heard.last.reason == "stop" and heard.last.stop == stop
 
 
+def test_a_stop_string_before_min_tokens_is_text():
+    runner = FakeRunner()
+    ids = runner.greedy([9, 9], 40)
+    text = b"".join(map(piece, ids)).decode()
+    early, late = text[3:5], text[20:26]
+    assert late not in text[:20]
+    engine = Engine(runner)
+    made, heard = generation(1, [9, 9], runner, tokens=40, min_tokens=12, stops=(early, late))
+    alone, heard_alone = generation(2, [9, 9], runner, tokens=12, min_tokens=12, stops=(early,))
+    engine.submit(made, alone)
+    drain(engine)
+    assert heard.last.reason == "stop" and len(heard.ids) >= 12
+    assert heard.text == text[: heard.text.__len__()] and early in heard.text
+    assert heard_alone.ids == ids[:12]
+
+
 def test_text_held_for_a_stop_string_comes_out_at_the_end():
     runner = FakeRunner()
     ids = runner.greedy([3], 10)

@@ -214,6 +214,15 @@ def test_the_longest_text_is_written_before_a_banned_end(grammars):
         assert len(heard.text) == 16 and heard.last.reason == "stop"
 
 
+def test_a_grammar_that_may_go_on_does_so_until_min_tokens(grammars):
+    ends = {end: 30.0 for end in TOKENIZER.end_ids}
+    params = SamplingParams(seed=1, logit_bias=ends, **OFF)
+    (early,) = answers(grammars, pattern("[ab]{1,40}"), params=params)
+    assert len(early.ids) == 1
+    (late,) = answers(grammars, pattern("[ab]{1,40}"), params=params, min_tokens=9)
+    assert len(late.ids) == 9 and late.last.reason == "stop"
+
+
 def test_what_is_banned_is_not_drawn(grammars):
     params = SamplingParams(seed=1, logit_bias={ord("a"): -100.0}, **OFF)
     (heard,) = answers(grammars, pattern("[ab]{4}"), params=params)

@@ -12,6 +12,7 @@ import gguf_builder
 from gguf_raw import (
     RawGguf,
     RawTensor,
+    f32,
     i32,
     i32s,
     small_llama,
@@ -269,3 +270,79 @@ class TestShards:
         _write(tmp_path / "m-00002-of-00002.gguf", second)
         with pytest.raises(CorruptFile, match="is in two parts"):
             check(first)
+
+
+def _many_heads(raw: RawGguf, name: str, **values: int) -> None:
+    _as_architecture(raw, name)
+    for key, value in values.items():
+        raw.put(f"{name}.{key.replace('__', '.')}", u32(value))
+
+
+class TestAssertions:
+    """What llama.cpp asserts of single architectures is refused by name before it is loaded."""
+
+    @pytest.mark.parametrize(
+        ("name", "values", "field"),
+        [
+            ("smallthinker", {}, "expert_count"),
+            ("llada-moe", {}, "expert_count"),
+            ("exaone", {"rope__dimension_count": 8}, "rope.dimension_count"),
+            ("exaone", {"rope__dimension_count": 32}, "rope.dimension_count"),
+            ("paddleocr", {}, "rope.dimension_sections"),
+            ("qwen3vl", {"rope__dimension_sections": 0}, "rope.dimension_sections"),
+            ("internlm2", {"attention__value_length": 8}, "attention.value_length"),
+            ("bert", {"attention__value_length": 8}, "attention.value_length"),
+            ("deepseek2", {"attention__key_length_mla": 16}, "rope.dimension_count"),
+            ("nanbeige", {"num_loops": 0}, "num_loops"),
+            ("minimax-m3", {"attention__indexer__block_size": 0}, "indexer.block_size"),
+            ("jamba", {"ssm__inner_size": 63}, "ssm.inner_size"),
+            ("gemma-embedding", {"dense_2_feat_in": 33}, "dense_2_feat_in"),
+            ("jina-bert-v2", {"feed_forward_length": 60}, "ffn_up.weight"),
+            (
+                "hrm_text",
+                {"hrm__layers_per_stack": 1, "hrm__h_cycles": 1, "hrm__l_cycles": 1},
+                "block_count",
+            ),
+        ],
+    )
+    def test_is_refused(
+        self, name: str, values: dict[str, int], field: str, raw: RawGguf, target: Path
+    ) -> None:
+        _many_heads(raw, name, **values)
+        with pytest.raises(CorruptFile) as caught:
+            check(_write(target, raw))
+        assert field in caught.value.data["field"]
+
+    @pytest.mark.parametrize(
+        ("name", "values"),
+        [
+            ("exaone", {}),
+            ("gptneox", {"rope__dimension_count": 8}),
+            ("paddleocr", {"rope__dimension_sections": 4}),
+            ("deepseek2", {"attention__key_length_mla": 32}),
+            ("jamba", {"ssm__inner_size": 64}),
+            ("gemma-embedding", {"dense_2_feat_in": 32, "dense_3_feat_out": 0}),
+            ("jina-bert-v2", {"feed_forward_length": 32}),
+            (
+                "exaone4",
+                {"rope__dimension_count": 8, "attention__key_length_swa": 8}
+                | {"attention__sliding_window": 8},
+            ),
+        ],
+    )
+    def test_what_llama_cpp_takes_passes(
+        self, name: str, values: dict[str, int], raw: RawGguf, target: Path
+    ) -> None:
+        _many_heads(raw, name, **values)
+        assert check(_write(target, raw)).architecture == name
+
+    def test_a_negative_epsilon_is_refused(self, raw: RawGguf, target: Path) -> None:
+        _as_architecture(raw, "llama-embed")
+        raw.put("llama-embed.attention.layer_norm_rms_epsilon", f32(-1.0))
+        with pytest.raises(CorruptFile, match="epsilon"):
+            check(_write(target, raw))
+
+    def test_an_audio_decoder_is_no_language_model(self, raw: RawGguf, target: Path) -> None:
+        _as_architecture(raw, "wavtokenizer-dec")
+        with pytest.raises(UnsupportedModel, match="audio"):
+            check(_write(target, raw))

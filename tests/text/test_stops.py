@@ -75,3 +75,19 @@ def test_after_a_match_everything_is_dropped():
     assert matcher.push("axb") == ("a", "x")
     assert matcher.push("more") == ("", "x")
     assert matcher.finish() == ""
+
+
+@settings(deadline=None)
+@given(before=letters, after=letters, stops=stop_lists)
+def test_what_may_not_match_is_text_and_no_text_is_lost(before, after, stops):
+    matcher = StopMatcher(stops)
+    shown, found = matcher.push(before, may_match=False)
+    assert found is None
+    more, found = stream(matcher, [after])
+    assert shown + more + (found or "") == (before + after)[: len(shown + more + (found or ""))]
+    ends = [n for n in range(1, len(after) + 1) if (before + after[:n]).endswith(tuple(stops))]
+    assert (found is None) == (not ends)
+    if ends:
+        assert len(shown + more + (found or "")) == len(before) + ends[0]
+    else:
+        assert shown + more == before + after
