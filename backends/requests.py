@@ -70,9 +70,9 @@ class Request:
     tool_choice: ToolChoice = "auto"
     """none: the tools are not shown to the model. required: the answer is a call of one."""
     forced_tool: str = ""
-    """With `tool_choice` "required": the tool that must be called."""
+    """With `tool_choice` "required": the tool that must be called, once."""
     parallel_tool_calls: bool = True
-    """False: one call at most."""
+    """False: one call at most. True: with `tool_choice` "required" one or more."""
     template_values: dict[str, Any] = field(default_factory=dict)
     """Further variables of the chat template, such as {"enable_thinking": False}; JSON values."""
     continue_last: bool = False
@@ -81,3 +81,8 @@ class Request:
     """With `text`: what comes after the text to be found (infill)."""
     reuse_prefix: bool = True
     """False: compute the whole prompt, also what is known from earlier ones."""
+
+    @property
+    def one_call(self) -> bool:
+        """At most one tool call is made; a forced tool is called exactly once."""
+        return bool(self.forced_tool) or not self.parallel_tool_calls

@@ -116,29 +116,34 @@ def free_port() -> int:
 def start(server: str, model: Path, folder: Path) -> tuple[Running, Running]:
     """Both, with the same flags where both have them."""
     threads = str(os.cpu_count())
-    ports = free_port(), free_port()
-    hearth = Running(
+    port = free_port()
+    llama_server = Running(
+        [
+            *(server, "-m", str(model), "--port", str(port), "--host", "127.0.0.1"),
+            *("-c", str(CONTEXT), "-np", str(SESSIONS), "--kv-unified"),
+            *("-t", threads, "-tb", threads, "--no-webui"),
+        ],
+        port,
+        folder / "llama-server.log",
+    )
+    return start_hearth(model, folder), llama_server
+
+
+def start_hearth(model: Path, folder: Path) -> Running:
+    threads = str(os.cpu_count())
+    port = free_port()
+    return Running(
         [
             *(sys.executable, "-m", "hearth.app.cli.main", "serve", str(model)),
-            *("--port", str(ports[0]), "--ctx", str(CONTEXT), "--max-sessions", str(SESSIONS)),
+            *("--port", str(port), "--ctx", str(CONTEXT), "--max-sessions", str(SESSIONS)),
             *("--threads", threads),
         ],
-        ports[0],
+        port,
         folder / "hearth.log",
         HEARTH_HOME=str(folder),
         HEARTH_BATCH_THREADS=threads,
         HEARTH_KEEP_ALIVE_S="-1",
     )
-    llama_server = Running(
-        [
-            *(server, "-m", str(model), "--port", str(ports[1]), "--host", "127.0.0.1"),
-            *("-c", str(CONTEXT), "-np", str(SESSIONS), "--kv-unified"),
-            *("-t", threads, "-tb", threads, "--no-webui"),
-        ],
-        ports[1],
-        folder / "llama-server.log",
-    )
-    return hearth, llama_server
 
 
 def unload(home: Path) -> None:
