@@ -10,7 +10,7 @@ from hearth.backends.sampling import SamplingParams
 
 Pooling = Literal["model", "mean", "last", "cls"]
 ToolChoice = Literal["auto", "none", "required"]
-ConstraintKind = Literal["json", "json_schema", "regex", "choice"]
+ConstraintKind = Literal["json", "json_schema", "regex", "choice", "grammar"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,9 @@ class Constraint:
 
     kind: ConstraintKind
     source: str = ""
-    """json_schema: the schema as JSON. regex: the pattern. choice: a JSON list of texts."""
+    """json_schema: the schema as JSON. regex: the pattern. choice: a JSON array of strings.
+    grammar: a grammar in llama.cpp's GBNF, which starts with its rule `root`.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,35 +113,38 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def start(server: str, model: Path, folder: Path) -> tuple[Running, Running]:
-    """Both, with the same flags where both have them."""
-    threads = str(os.cpu_count())
+def start(
+    server: str, model: Path, folder: Path, threads: int | None = None
+) -> tuple[Running, Running]:
+    """Both, with the same flags where both have them; `threads`: None for one per processor."""
+    hearth = start_hearth(model, folder, threads)
+    given = str(threads or os.cpu_count())
     port = free_port()
     llama_server = Running(
         [
             *(server, "-m", str(model), "--port", str(port), "--host", "127.0.0.1"),
             *("-c", str(CONTEXT), "-np", str(SESSIONS), "--kv-unified"),
-            *("-t", threads, "-tb", threads, "--no-webui"),
+            *("-t", given, "-tb", given, "--no-webui"),
         ],
         port,
         folder / "llama-server.log",
     )
-    return start_hearth(model, folder), llama_server
+    return hearth, llama_server
 
 
-def start_hearth(model: Path, folder: Path) -> Running:
-    threads = str(os.cpu_count())
+def start_hearth(model: Path, folder: Path, threads: int | None = None) -> Running:
+    given = str(threads or os.cpu_count())
     port = free_port()
     return Running(
         [
             *(sys.executable, "-m", "hearth.app.cli.main", "serve", str(model)),
             *("--port", str(port), "--ctx", str(CONTEXT), "--max-sessions", str(SESSIONS)),
-            *("--threads", threads),
+            *("--threads", given),
         ],
         port,
         folder / "hearth.log",
         HEARTH_HOME=str(folder),
-        HEARTH_BATCH_THREADS=threads,
+        HEARTH_BATCH_THREADS=given,
         HEARTH_KEEP_ALIVE_S="-1",
     )
 

@@ -1,7 +1,7 @@
 """JSON-schema requests to Hearth's endpoint and to llama-server: what ends, and what runs on.
 
     python benchmarks/structured_output.py --server build/bin/llama-server --model MODEL.gguf
-        [--max-tokens 1024] [--show] [--json RESULT.json]
+        [--max-tokens 1024] [--threads 2] [--show] [--json RESULT.json]
 
 Sends 50 requests at temperature 0, with schemas as pydantic writes them, to `hearth serve` and to
 llama-server, which run the same model with the same context. Counts the answers that ended by
@@ -353,14 +353,14 @@ def follows(text: str, schema: dict[str, Any]) -> bool:
 
 
 @contextlib.contextmanager
-def servers(server: str, model: Path) -> Iterator[dict[str, Running]]:
+def servers(server: str, model: Path, threads: int | None) -> Iterator[dict[str, Running]]:
     """Hearth and, if there is one, llama-server."""
     with tempfile.TemporaryDirectory(prefix="hearth-bench-") as folder:
         if server:
-            hearth, llama_server = start(server, model, Path(folder))
+            hearth, llama_server = start(server, model, Path(folder), threads)
             running = {"hearth": hearth, "llama-server": llama_server}
         else:
-            running = {"hearth": start_hearth(model, Path(folder))}
+            running = {"hearth": start_hearth(model, Path(folder), threads)}
         try:
             for one in running.values():
                 one.wait()
@@ -394,7 +394,8 @@ def main() -> int:
     parser.add_argument("--server", default="")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--max-tokens", type=int, default=1024)
-    parser.add_argument("--show", action="store_true", help="print what was cut or is wrong")
+    parser.add_argument("--threads", type=int, help="of each server; one per processor")
+    parser.add_argument("--show", action="store_true", help="print each answer as it comes")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     print(
@@ -402,20 +403,18 @@ def main() -> int:
         f" {args.model.name}; {len(QUESTIONS)} requests, max_tokens {args.max_tokens}"
     )
     found: dict[str, list[Answer]] = {}
-    with servers(args.server, args.model.resolve()) as running:
+    with servers(args.server, args.model.resolve(), args.threads) as running:
         for name, one in running.items():
             model = first_model(one.base)
-            found[name] = [
-                ask(one.base, model, question, TypeAdapter(kind).json_schema(), args.max_tokens)
-                for question, kind in QUESTIONS
-            ]
+            found[name] = []
+            for question, kind in QUESTIONS:
+                schema = TypeAdapter(kind).json_schema()
+                found[name].append(ask(one.base, model, question, schema, args.max_tokens))
+                if args.show:
+                    print(name, found[name][-1], flush=True)
     print(f"{'':14} requests   stop length refused  invalid   tokens  seconds")
     for name, answers in found.items():
         print(line(name, answers))
-        for one in answers:
-            is_good = one.reason == "stop" and one.is_valid
-            if args.show and not is_good:
-                print(f"  {one.reason}: {one.question}\n    {one.text[:300]!r}")
     if args.json:
         made = {name: [asdict(one) for one in answers] for name, answers in found.items()}
         args.json.write_text(json.dumps(made, indent=1))
