@@ -99,7 +99,7 @@ class ChatPrompts:
             messages,
             self._template_traits(),
             shown_tools(request),
-            parallel=request.parallel_tool_calls,
+            parallel=not request.one_call,
         )
 
     def _continued(self, request: Request, adapted: Adapted, values: Mapping[str, Any]) -> str:

@@ -252,7 +252,9 @@ class Preparer:
         """Takes the answer apart; None: all of it is the answer."""
         if prompt.format is None:
             return None
-        return prompt.format.parser(shown_tools(request), prompt.before_answer)
+        is_required = request.tool_choice == "required"
+        tools = _callable_tools(request)
+        return prompt.format.parser(tools, prompt.before_answer, required=is_required)
 
     def _grammar(self, request: Request, prompt: PreparedPrompt) -> str | None:
         """What the answer must follow; None: it is free."""
@@ -266,7 +268,7 @@ class Preparer:
             content=rule,
             tools=_callable_tools(request),
             required=request.tool_choice == "required",
-            parallel=request.parallel_tool_calls,
+            parallel=not request.one_call,
         )
 
     def _matcher(self, request: Request, lark: str | None) -> Matcher | None:
@@ -308,7 +310,7 @@ class Preparer:
             ignore_eos=request.ignore_eos,
             end_ids=self._info.end_ids,
             shown_ids=self._shown_ids(prompt),
-            one_call=not request.parallel_tool_calls,
+            one_call=request.one_call,
             stop_ids=frozenset(request.stop_token_ids),
             include_stop=request.include_stop,
             show_special=not request.skip_special_tokens,

@@ -33,7 +33,9 @@ class Constraint:
 
     kind: ConstraintKind
     source: str = ""
-    """json_schema: the schema as JSON. regex: the pattern. choice: a JSON list of texts."""
+    """json_schema: the schema as JSON. regex: the pattern. choice: a JSON array of strings.
+    grammar: a grammar in llama.cpp's GBNF, which starts with its rule `root`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,9 @@ class Request:
     tool_choice: ToolChoice = "auto"
     """none: the tools are not shown to the model. required: the answer is a call of one."""
     forced_tool: str = ""
-    """With `tool_choice` "required": the tool that must be called."""
+    """With `tool_choice` "required": the tool that must be called, once."""
     parallel_tool_calls: bool = True
-    """False: one call at most."""
+    """False: one call at most. True: with `tool_choice` "required" one or more."""
     template_values: dict[str, Any] = field(default_factory=dict)
     """Further variables of the chat template, such as {"enable_thinking": False}; JSON values."""
     continue_last: bool = False
@@ -105,3 +107,8 @@ class Request:
         if self.messages is not None:
             return "messages"
         return "token_ids" if self.text is None else "text"
+
+    @property
+    def one_call(self) -> bool:
+        """At most one tool call is made; a forced tool is called exactly once."""
+        return bool(self.forced_tool) or not self.parallel_tool_calls

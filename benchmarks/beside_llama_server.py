@@ -113,32 +113,40 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def start(server: str, model: Path, folder: Path) -> tuple[Running, Running]:
-    """Both, with the same flags where both have them."""
-    threads = str(os.cpu_count())
-    ports = free_port(), free_port()
-    hearth = Running(
-        [
-            *(sys.executable, "-m", "hearth.app.cli.main", "serve", str(model)),
-            *("--port", str(ports[0]), "--ctx", str(CONTEXT), "--max-sessions", str(SESSIONS)),
-            *("--threads", threads),
-        ],
-        ports[0],
-        folder / "hearth.log",
-        HEARTH_HOME=str(folder),
-        HEARTH_BATCH_THREADS=threads,
-        HEARTH_KEEP_ALIVE_S="-1",
-    )
+def start(
+    server: str, model: Path, folder: Path, threads: int | None = None
+) -> tuple[Running, Running]:
+    """Both, with the same flags where both have them; `threads`: None for one per processor."""
+    hearth = start_hearth(model, folder, threads)
+    given = str(threads or os.cpu_count())
+    port = free_port()
     llama_server = Running(
         [
-            *(server, "-m", str(model), "--port", str(ports[1]), "--host", "127.0.0.1"),
+            *(server, "-m", str(model), "--port", str(port), "--host", "127.0.0.1"),
             *("-c", str(CONTEXT), "-np", str(SESSIONS), "--kv-unified"),
-            *("-t", threads, "-tb", threads, "--no-webui"),
+            *("-t", given, "-tb", given, "--no-webui"),
         ],
-        ports[1],
+        port,
         folder / "llama-server.log",
     )
     return hearth, llama_server
+
+
+def start_hearth(model: Path, folder: Path, threads: int | None = None) -> Running:
+    given = str(threads or os.cpu_count())
+    port = free_port()
+    return Running(
+        [
+            *(sys.executable, "-m", "hearth.app.cli.main", "serve", str(model)),
+            *("--port", str(port), "--ctx", str(CONTEXT), "--max-sessions", str(SESSIONS)),
+            *("--threads", given),
+        ],
+        port,
+        folder / "hearth.log",
+        HEARTH_HOME=str(folder),
+        HEARTH_BATCH_THREADS=given,
+        HEARTH_KEEP_ALIVE_S="-1",
+    )
 
 
 def unload(home: Path) -> None:

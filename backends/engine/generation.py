@@ -194,7 +194,7 @@ class Generation(Sequence):
             self._say(text, flush=True)
             return "stop"
         if self.new_tokens >= self.limits.max_tokens:
-            self._say(text, flush=True)
+            self._say(text, flush=True, cut=True)
             return "stop" if self.stop_string is not None or self._has_its_call else "length"
         self._say(text)
         if self._has_its_call:
@@ -208,7 +208,7 @@ class Generation(Sequence):
             return
         self.clock.ended = time.monotonic()
         if reason == "cancelled":
-            self._say("", flush=True)
+            self._say("", flush=True, cut=True)
         usage = Usage(
             self.prompt_tokens,
             self.cached,
@@ -235,7 +235,9 @@ class Generation(Sequence):
             self.done = True
             self._emit(event)
 
-    def _say(self, text: str, *, flush: bool = False, stopped: bool = False) -> None:
+    def _say(
+        self, text: str, *, flush: bool = False, stopped: bool = False, cut: bool = False
+    ) -> None:
         if flush and not stopped:
             more, matched = self._push(self._detokenizer.finish())
             text += more
@@ -250,7 +252,7 @@ class Generation(Sequence):
             return
         parts = self._parser.push(text) if text else []
         if flush:
-            parts += self._parser.finish()
+            parts += self._parser.finish(cut=cut)
         for part in parts:
             self._emit_part(part)
         if flush and self._held_ids:

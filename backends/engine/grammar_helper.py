@@ -10,6 +10,7 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from hearth.backends.engine.gbnf import with_lark
 from hearth.backends.engine.grammar_library import (
     GrammarRefused,
     Vocabulary,
@@ -44,15 +45,18 @@ def main() -> None:
 
 
 def _answer(tokenizer: LLTokenizer, question: dict[str, Any]) -> dict[str, Any]:
-    """`{}` if the grammar of `question` compiles and something follows it, else why not."""
+    """The grammar of `question` with nothing but Lark in it, if it compiles and something follows
+    it, else why not.
+    """
     try:
-        matcher = compile_grammar(tokenizer, _with_own_tokens(question["lark"]))
+        lark = with_lark(question["lark"])
+        matcher = compile_grammar(tokenizer, _with_own_tokens(lark))
     except GrammarRefused as refused:
         return {"refused": str(refused), "too_complex": refused.too_complex}
     matcher.compute_bitmask()
     if not can_go_on(matcher):
         return {"refused": "nothing can be written that follows it", "too_complex": False}
-    return {}
+    return {"lark": lark}
 
 
 def _byte_tokenizer() -> LLTokenizer:

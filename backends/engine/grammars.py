@@ -57,12 +57,14 @@ class Grammars:
         self._lock = threading.Lock()
         self._trie: LLTokenizer | None = None
         self._special_ids: frozenset[int] = frozenset()
-        self._proven: OrderedDict[str, None] = OrderedDict()
+        self._proven: OrderedDict[str, str] = OrderedDict()
+        """Sources that compiled, and what they became (`gbnf`)."""
         self._proven_characters = 0
 
     def matcher(self, lark: str, param: str) -> GrammarMatcher:
         """A matcher at the beginning of `lark` (llguidance's dialect; special tokens by id, as
-        `<[151645]>`, or by name, as `<|im_end|>`). Blocks while it is compiled.
+        `<[151645]>`, or by name, as `<|im_end|>`; grammars of llama.cpp as `rules.GBNF` says).
+        Blocks while it is compiled.
 
         Args:
             param: what asked for it in the request, for errors.
@@ -75,13 +77,12 @@ class Grammars:
         """
         require_library()
         trie = self._ready_trie()
-        if not self._is_proven(lark):
-            self._try_out(lark, param)
+        converted = self._known(lark) or self._try_out(lark, param)
         try:
-            matcher = compile_grammar(trie, lark)
+            matcher = compile_grammar(trie, converted)
         except GrammarRefused as refused:
             raise _refusal(param, str(refused), too_complex=refused.too_complex) from refused
-        self._remember(lark)
+        self._remember(lark, converted)
         return GrammarMatcher(matcher, self._vocab_size, self._special_ids, param)
 
     @property
@@ -94,8 +95,8 @@ class Grammars:
         """End the helper process; no new grammar can be compiled afterwards."""
         self._helper.close()
 
-    def _try_out(self, lark: str, param: str) -> None:
-        """Compile `lark` where it can do no harm."""
+    def _try_out(self, lark: str, param: str) -> str:
+        """Compile `lark` where it can do no harm; returns it with nothing but Lark in it."""
         try:
             answer = self._helper.ask(framing.frame({"lark": lark}), _COMPILE_S)
         except HelperLost as lost:
@@ -103,6 +104,8 @@ class Grammars:
             raise LimitExceeded(param, f"{param} {what} to compile.", _SIMPLER) from lost
         if "refused" in answer:
             raise _refusal(param, answer["refused"], too_complex=answer["too_complex"])
+        converted: str = answer["lark"]
+        return converted
 
     def _ready_trie(self) -> LLTokenizer:
         with self._lock:
@@ -131,21 +134,21 @@ class Grammars:
     def _encode(self, text: bytes) -> list[int]:
         return self._tokenizer.encode(text.decode(errors="replace"), special=False, add_bos=False)
 
-    def _is_proven(self, lark: str) -> bool:
+    def _known(self, lark: str) -> str | None:
         with self._lock:
-            return lark in self._proven
+            return self._proven.get(lark)
 
-    def _remember(self, lark: str) -> None:
+    def _remember(self, lark: str, converted: str) -> None:
         with self._lock:
             if lark not in self._proven:
-                self._proven_characters += len(lark)
-            self._proven[lark] = None
+                self._proven_characters += len(converted)
+            self._proven[lark] = converted
             self._proven.move_to_end(lark)
             while (
                 len(self._proven) > _MOST_PROVEN
                 or self._proven_characters > _MOST_PROVEN_CHARACTERS
             ):
-                oldest, _ = self._proven.popitem(last=False)
+                _, oldest = self._proven.popitem(last=False)
                 self._proven_characters -= len(oldest)
 
 

@@ -21,6 +21,7 @@ from hearth.backends.engine.checks import (
 )
 from hearth.backends.engine.fields import Field
 from hearth.backends.errors import ConflictingParameters, InvalidParameter, LimitExceeded
+from hearth.backends.text.cut_json import read_json
 from hearth.backends.text.output.rules import check_schema
 
 MOST_MESSAGES: Final = 2048
@@ -219,11 +220,12 @@ def _check_call(param: str, call: ToolCall) -> None:
         return  # A call without arguments, as some servers write it.
     wrong = InvalidParameter(
         param,
-        f"{param} must be a JSON object of at most {DEEPEST_ARGUMENTS} levels, written as text.",
+        f"{param} must be a JSON object of at most {DEEPEST_ARGUMENTS} levels, written as text;"
+        " only its end may be missing.",
         'Send for example "{}".',
     )
     try:
-        value = json.loads(call.arguments, parse_constant=_refuse_constant)
+        value = read_json(call.arguments.strip())
     except (ValueError, RecursionError) as error:
         raise wrong from error
     if not isinstance(value, dict) or depth_of(value, DEEPEST_ARGUMENTS + 1) > DEEPEST_ARGUMENTS:
@@ -232,10 +234,6 @@ def _check_call(param: str, call: ToolCall) -> None:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except ValueError as error:  # 1e999, or half of a surrogate pair
         raise wrong from error
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _check_continued(last: Message) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from hearth.backends.contract import Message, Tool, ToolCall
+from hearth.backends.text.cut_json import read_json
 
 _SHORT_ID: Final = re.compile("[A-Za-z0-9]{9}")
 _ID_LETTERS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -51,8 +51,13 @@ def tool_values(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:
-    """The arguments of a call that was checked; none where it has no text."""
-    value = json.loads(call.arguments) if call.arguments.strip() else {}
+    """The arguments of a call that was checked; none where it has no text. Of arguments that were
+    cut off before their end, what is complete, and the beginning of a string as a string.
+    """
+    text = call.arguments.strip()
+    if not text:
+        return {}
+    value = read_json(text)
     assert isinstance(value, dict)
     return value
 

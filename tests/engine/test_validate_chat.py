@@ -78,7 +78,18 @@ def test_messages_that_are_refused(message, field):
 
 @pytest.mark.parametrize(
     "arguments",
-    ["[1]", "5", "{", "{'a': 1}", '{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud800"}', "x"]
+    [
+        "[1]",
+        "5",
+        "{1",
+        '{"a": 1}}',
+        '{"a": 1e999',
+        "{'a': 1}",
+        '{"a": NaN}',
+        '{"a": 1e999}',
+        '{"a": "\\ud800"}',
+        "x",
+    ]
     + ['{"a": ' + "[" * depth + "]" * depth + "}" for depth in (64, 100_000)],
 )
 def test_arguments_are_a_json_object(arguments):
@@ -87,7 +98,8 @@ def test_arguments_are_a_json_object(arguments):
 
 
 @pytest.mark.parametrize(
-    "arguments", ["", " ", "{}", '{"a": ' + "[" * 63 + "]" * 63 + "}", ' {"a": 1, "a": 2} ']
+    "arguments",
+    ["", " ", "{}", "{", '{"a": "b\\', '{"a": ' + "[" * 63 + "]" * 63 + "}", ' {"a": 1, "a": 2} '],
 )
 def test_arguments_that_pass(arguments):
     validate(Request(messages=(USER, with_call(arguments=arguments))), 100)

@@ -9,6 +9,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from hearth.backends.contract import Tool
+from hearth.backends.text.cut_json import read_json
 from hearth.backends.text.output.families import described_format_of, format_of
 from hearth.backends.text.output.parts import CallPart, OutputFormat, TextPart
 
@@ -389,3 +390,69 @@ def test_described_tools_are_called_in_generic_json() -> None:
         "<think>\n\n</think>\n\n", content=None, tools=(STRICT,), required=True, parallel=False
     )
     assert Machine(family, grammar).allows(call(family))
+
+
+CUT_ARGUMENTS = '{"n": 42, "kind": "hot", "deep": [true, false]}'
+MEMBERS = (
+    "<tool_call>\n<function=weather>\n<parameter=n>\n42\n</parameter>\n<parameter=kind>\nhot\n"
+    "</parameter>\n<parameter=deep>\n[true, false]\n</parameter>\n</function>\n</tool_call>"
+)
+
+
+def cut_answers(name: str) -> list[str]:
+    """A call, cut after each of its tokens."""
+    family = FAMILIES[name]
+    text = MEMBERS if name == "qwen-coder" else call(family, arguments=CUT_ARGUMENTS)
+    vocabulary = Vocabulary(family.control)
+    ids = vocabulary(text)
+    return [
+        b"".join(vocabulary.tokens[ident] for ident in ids[:size]).decode(errors="ignore")
+        for size in range(1, len(ids) + 1)
+    ]
+
+
+def read_cut(family: Family, text: str, tools: Sequence[Tool], *, required: bool) -> Sequence[str]:
+    """Content, and of the call, if there is one, the name and the arguments."""
+    parser = formatted(family).parser(tools, "", required=required)
+    parts = [*parser.push(text), *parser.finish(cut=True)]
+    calls = [part for part in parts if isinstance(part, CallPart)]
+    assert len([part for part in calls if part.name]) == bool(calls)
+    said = "".join(part.text for part in parts if isinstance(part, TextPart))
+    if not calls:
+        return (said,)
+    assert calls[0].name
+    return said, calls[0].name, "".join(part.arguments for part in calls)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_required_call_that_is_cut_is_never_content(name: str) -> None:
+    named = 0
+    for text in cut_answers(name):
+        for tools in ((STRICT,), (STRICT, LOOSE), (STRICT, Tool("weathers"))):
+            said, *made = read_cut(FAMILIES[name], text, tools, required=True)
+            assert not said, text
+            if made:
+                assert made[0] == "weather"
+                value = read_json(made[1]) if made[1] else {}
+                whole = json.loads(CUT_ARGUMENTS)
+                assert list(value) == list(whole)[: len(value)]
+                for key, one in value.items():
+                    assert json.dumps(whole[key]).startswith(json.dumps(one).rstrip('"]'))
+                named += 1
+    assert named > len(cut_answers(name))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_that_is_cut_after_its_name_is_a_call(name: str) -> None:
+    """Without being required to call, a model may have begun to say something else before that."""
+    for text in cut_answers(name):
+        said, *made = read_cut(FAMILIES[name], text, (STRICT, LOOSE), required=False)
+        assert not made or not said, text
+        if "weather" in text and not text.endswith("weather"):
+            assert made, text
+
+
+def test_what_ends_by_itself_is_not_taken_for_a_call() -> None:
+    parser = formatted(FAMILIES["json"]).parser((STRICT, LOOSE), "")
+    text = '{"name": "weath'
+    assert [*parser.push(text), *parser.finish()] == [TextPart(text)]

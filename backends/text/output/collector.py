@@ -11,10 +11,25 @@ from hearth.backends.text.output.parts import CallPart, Part, TextPart
 
 UNREAD: Final = "A tool call could not be read and was given as text."
 CUT: Final = "A tool call was cut off before its end: its arguments are incomplete."
+CUT_EARLY: Final = "A tool call was cut off before its name was complete, and is left out."
 
 
 class Unreadable(Exception):
     """What comes is no call that can be read. Raised by readers of calls; parsers catch it."""
+
+
+class Cut(Exception):
+    """Sent into a reader of a call when nothing more comes; what leaves it says more.
+
+    Args:
+        read: what there is of the string or word that was being read.
+        name: what there is of the call's name.
+    """
+
+    def __init__(self, read: str = "", name: str = "") -> None:
+        super().__init__(read)
+        self.read = read
+        self.name = name
 
 
 class Collector:
@@ -127,6 +142,31 @@ class Collector:
         self.is_suspect = False
         self.say(unsaid)
         return False
+
+    def cut_off(self, name: str) -> None:
+        """Nothing more comes, and the call that is being read is not complete. It is a call with
+        what there is of its arguments, unless it may be none, or `name`, which is what there is of
+        its name, may be that of several tools.
+        """
+        unsaid = "".join(self.unsaid)
+        if not self._is_open and (tool := self.only_tool(name)):
+            self.open_call(tool)
+        if self._is_open and self._has_arguments:
+            self.close_call()
+        elif self._is_open or self.is_suspect:
+            self._notices[CUT if self._is_open else CUT_EARLY] = None
+        else:
+            self.say(unsaid)
+        self.unsaid.clear()
+        self._is_open = False
+        self.is_suspect = False
+
+    def only_tool(self, begun: str) -> str:
+        """The only tool whose name begins with `begun`; "": none, several, or not surely a call."""
+        if not begun and not self.is_suspect:
+            return ""
+        names = [name for name in self._tools if name.startswith(begun)]
+        return names[0] if len(names) == 1 else ""
 
     def _flush(self) -> None:
         if self._texts:

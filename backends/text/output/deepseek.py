@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hearth.backends.contract import Tool
-from hearth.backends.text.output.collector import Collector, Unreadable
+from hearth.backends.text.output.collector import Collector, Cut, Unreadable
 from hearth.backends.text.output.lark import Lark, quoted
 from hearth.backends.text.output.markers import MarkerSearch
 from hearth.backends.text.output.reading import (
@@ -17,6 +17,7 @@ from hearth.backends.text.output.reading import (
     arguments,
     arguments_from,
     literal,
+    named,
     visible,
     word,
 )
@@ -106,14 +107,19 @@ def _read_first(collector: Collector) -> Reader[None]:
 def _read(collector: Collector) -> Reader[None]:
     """What follows the marker of one call."""
     head = yield from _up_to_separator()
-    char = yield from visible()
+    try:
+        char = yield from visible()
+    except Cut:
+        if head.strip() != "function":
+            collector.open_call(head.strip())
+        raise
     if char == "{":
         collector.open_call(head.strip())
         yield from arguments_from(char, collector)
         return
     if head.strip() != "function":
         raise Unreadable
-    name, _ = yield from word("\n", char)
+    name, _ = yield from named(word("\n", char))
     collector.open_call(name.strip())
     if (yield from visible()) != _FENCE[0]:
         raise Unreadable
@@ -126,9 +132,13 @@ def _up_to_separator() -> Reader[str]:
     search = MarkerSearch((_SEPARATOR,))
     chars: list[str] = []
     marker = None
-    while marker is None:
-        if len(chars) == LONGEST_NAME:
-            raise Unreadable
-        text, marker, _ = search.find((yield))
-        chars.append(text)
+    try:
+        while marker is None:
+            if len(chars) == LONGEST_NAME:
+                raise Unreadable
+            text, marker, _ = search.find((yield))
+            chars.append(text)
+    except Cut:
+        head = "".join(chars).strip()
+        raise Cut(name="" if "function".startswith(head) else head) from None
     return "".join(chars)

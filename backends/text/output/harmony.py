@@ -13,7 +13,7 @@ from hearth.backends.text.output.json_scanner import SPACE
 from hearth.backends.text.output.lark import Lark
 from hearth.backends.text.output.markers import MarkerSearch
 from hearth.backends.text.output.parts import OutputParser, Part
-from hearth.backends.text.output.reading import LONGEST_NAME, Reader, arguments, feed
+from hearth.backends.text.output.reading import LONGEST_NAME, Reader, arguments, feed, finish
 from hearth.backends.text.output.tagged_format import MakeId, arguments_rule
 
 _START: Final = "<|start|>"
@@ -53,7 +53,7 @@ class HarmonyFormat:
         self._control_tokens = control_tokens
         self._make_id = make_id
 
-    def parser(self, tools: Sequence[Tool], prompt: str) -> OutputParser:
+    def parser(self, tools: Sequence[Tool], prompt: str, *, required: bool = False) -> OutputParser:
         return HarmonyParser(tools, prompt, make_id=self._make_id)
 
     def grammar(
@@ -144,9 +144,18 @@ class HarmonyParser:
             at = self._step(text, at)
         return self._collector.take()
 
-    def finish(self) -> list[Part]:
-        if self._step == self._in_call:
+    def finish(self, *, cut: bool = False) -> list[Part]:
+        header = self._header + self._search.held
+        if self._step == self._in_call and cut:
+            assert self._reader is not None
+            finish(self._reader, self._collector)
+        elif self._step == self._in_call:
             self._collector.give_up(at_end=True)
+        elif cut and self._step == self._in_header and header.startswith("<|"):
+            recipient = header.partition(_RECIPIENT)[2].partition("<|")[0].strip()
+            if self._takes_calls and recipient:
+                self._collector.begin_call("", is_suspect=True)
+                self._collector.cut_off(recipient.removeprefix(_FUNCTIONS))
         elif self._step == self._in_header:
             self._break_off(self._header + self._search.finish())
         else:

@@ -188,6 +188,12 @@ class JsonScanner:
         return Step.MORE
 
 
+def is_begun(text: str) -> bool:
+    """Is `text` the beginning of a JSON value, which is not complete?"""
+    scanner = JsonScanner()
+    return all(scanner.take(char) is Step.MORE for char in text)
+
+
 def is_json(text: str) -> bool:
     """Is `text` exactly one JSON value, without white space around it?"""
     if text[:1] in SPACE:  # Empty too.

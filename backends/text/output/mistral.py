@@ -17,6 +17,7 @@ from hearth.backends.text.output.reading import (
     arguments_from,
     envelopes_from,
     literal,
+    named,
     visible,
     word,
 )
@@ -90,7 +91,7 @@ def _read(collector: Collector) -> Reader[None]:
     if first in "[{":
         yield from envelopes_from(first, collector)
         return
-    name, stop = yield from word("[{", first)
+    name, stop = yield from named(word("[{", first))
     if stop == "{":
         collector.open_call(name.strip())
         yield from arguments_from(stop, collector)

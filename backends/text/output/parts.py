@@ -56,8 +56,13 @@ class OutputParser(Protocol):
         """What `text` completes."""
         ...
 
-    def finish(self) -> list[Part]:
-        """The end: everything that was held back."""
+    def finish(self, *, cut: bool = False) -> list[Part]:
+        """The end: everything that was held back.
+
+        Args:
+            cut: the model had not ended. What it had written of a call is a call then, as far as
+                its name is certain, and never content.
+        """
         ...
 
 
@@ -72,9 +77,10 @@ class OutputFormat(Protocol):
         """Special tokens that carry meaning, and so must be visible to the parser."""
         ...
 
-    def parser(self, tools: Sequence[Tool], prompt: str) -> OutputParser:
+    def parser(self, tools: Sequence[Tool], prompt: str, *, required: bool = False) -> OutputParser:
         """A parser for one answer to `prompt`, which is the rendered template: it may have opened
-        the reasoning. Without `tools` nothing is read as a call.
+        the reasoning. Without `tools` nothing is read as a call. `required`: a grammar sees to it
+        that the answer is calls and nothing else.
         """
         ...
 

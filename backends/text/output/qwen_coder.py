@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hearth.backends.contract import Tool
-from hearth.backends.text.output.collector import Collector, Unreadable
-from hearth.backends.text.output.json_scanner import SPACE, is_json
+from hearth.backends.text.output.collector import Collector, Cut, Unreadable
+from hearth.backends.text.output.json_scanner import SPACE, is_begun, is_json
 from hearth.backends.text.output.lark import Lark, quoted
 from hearth.backends.text.output.markers import MarkerSearch
 from hearth.backends.text.output.reading import (
@@ -18,6 +18,7 @@ from hearth.backends.text.output.reading import (
     arguments_from,
     envelopes_from,
     literal,
+    named,
     visible,
     word,
 )
@@ -162,7 +163,7 @@ def _read_wrapped(collector: Collector, schemas: Mapping[str, Mapping[str, Any]]
 
 def _read(collector: Collector, schemas: Mapping[str, Mapping[str, Any]]) -> Reader[None]:
     """What follows `<function=`."""
-    name, _ = yield from word(">")
+    name, _ = yield from named(word(">"))
     name = name.strip()
     collector.open_call(name)
     properties = _properties(schemas[name])
@@ -198,9 +199,15 @@ def _read_value(collector: Collector, head: str, kinds: frozenset[str] | None) -
     marker = None
     if kinds is not None:
         texts: list[str] = []
-        while marker is None:
-            text, marker, _ = search.find((yield))
-            texts.append(text)
+        try:
+            while marker is None:
+                text, marker, _ = search.find((yield))
+                texts.append(text)
+        except Cut:
+            value = "".join(texts).strip(SPACE)
+            is_value = is_begun(value) or is_json(value)
+            collector.write_arguments(head + (value if is_value else json.dumps(value)[:-1]))
+            raise
         collector.write_arguments(head + _value("".join(texts), kinds))
         return
     collector.write_arguments(head + '"')

@@ -11,8 +11,8 @@ import json
 from collections.abc import Callable, Generator
 from typing import Final, TypeVar
 
-from hearth.backends.text.output.collector import Collector, Unreadable
-from hearth.backends.text.output.json_scanner import SPACE, JsonScanner, Step, is_json
+from hearth.backends.text.output.collector import Collector, Cut, Unreadable
+from hearth.backends.text.output.json_scanner import SPACE, JsonScanner, Step, is_begun, is_json
 
 LONGEST_NAME: Final = 256
 """Characters of a name or header of a call."""
@@ -65,11 +65,35 @@ def literal(text: str) -> Reader[None]:
 def word(stops: str, first: str = "") -> Reader[tuple[str, str]]:
     """`first` and what follows up to one of the characters `stops`; and that character."""
     chars = [first]
-    while (char := (yield)) not in stops:
-        if len(chars) == LONGEST_NAME:
-            raise Unreadable
-        chars.append(char)
+    try:
+        while (char := (yield)) not in stops:
+            if len(chars) == LONGEST_NAME:
+                raise Unreadable
+            chars.append(char)
+    except Cut:
+        raise Cut("".join(chars)) from None
     return "".join(chars), char
+
+
+def named(reader: Reader[Result]) -> Reader[Result]:
+    """`reader`, which reads the name of a call."""
+    try:
+        return (yield from reader)
+    except Cut as cut:
+        raise Cut(name=cut.read.strip().removeprefix('"')) from None
+
+
+def finish(reader: Reader[None], collector: Collector) -> None:
+    """Nothing more comes for a reader that is not at its end."""
+    name = ""
+    try:
+        reader.throw(Cut())
+    except Cut as cut:
+        name = cut.name
+    except Unreadable:
+        collector.give_up(at_end=False)
+        return
+    collector.cut_off(name)
 
 
 def string(first: str) -> Reader[str]:
@@ -77,7 +101,10 @@ def string(first: str) -> Reader[str]:
     if first != '"':
         raise Unreadable
     chars: list[str] = []
-    yield from scan(first, chars.append)
+    try:
+        yield from scan(first, chars.append)
+    except Cut:
+        raise Cut("".join(chars)) from None
     return "".join(chars)
 
 
@@ -161,7 +188,12 @@ class Envelope:
 
     def read(self) -> Reader[None]:
         """From after the opening brace up to the closing one."""
-        yield from self._members(is_inner=False)
+        try:
+            yield from self._members(is_inner=False)
+        except Cut as cut:
+            if not self._is_named and (name := self._collector.only_tool(cut.name)):
+                self._name(name)
+            raise
         if not self._is_named:
             raise Unreadable
         if not self._has_arguments:
@@ -179,7 +211,7 @@ class Envelope:
                 yield from self._members(is_inner=True)
                 char = yield from visible()
             elif key in _NAME_KEYS:
-                self._name(json.loads((yield from string(char))))
+                self._name(json.loads((yield from named(string(char)))))
                 char = yield from visible()
             elif key in _ARGUMENT_KEYS:
                 yield from self._arguments(char)
@@ -211,7 +243,11 @@ class Envelope:
             yield from literal("ull")
             self._write("{}")
         else:
-            self._write(_unwrapped((yield from string(first))))
+            try:
+                self._write(_unwrapped((yield from string(first))))
+            except Cut as cut:
+                self._write(_begun(cut.read))
+                raise
         self._has_arguments = True
         if self._is_named:
             self._collector.end_arguments()
@@ -231,6 +267,17 @@ def _unwrapped(text: str) -> str:
     if not inner.startswith("{") or not is_json(inner) or not is_utf8(inner):
         raise Unreadable
     return inner
+
+
+def _begun(text: str) -> str:
+    """What the beginning of the JSON text of a string holds of an object."""
+    for cut in range(min(6, len(text))):  # An escape may be incomplete.
+        try:
+            inner: str = json.loads(text[: len(text) - cut] + '"').lstrip(SPACE)
+        except ValueError:
+            continue
+        return inner if inner.startswith("{") and is_begun(inner) and is_utf8(inner) else ""
+    return ""
 
 
 def is_utf8(text: str) -> bool:

@@ -20,6 +20,11 @@ MOST_SCHEMA_NODES: Final = 4_000
 LONGEST_PATTERN_BYTES: Final = 512
 MOST_CHOICES: Final = 256
 LARGEST_CHOICES_BYTES: Final = 16 * 1024
+LARGEST_GRAMMAR_BYTES: Final = 64 * 1024
+GBNF: Final = "%gbnf"
+"""Stands before a grammar of llama.cpp, as a JSON string, in place of a rule; the grammar helper
+converts it.
+"""
 
 _OPTIONS_KEY: Final = "x-guidance"
 _JSON_OPTIONS: Final[dict[str, Any]] = {
@@ -45,6 +50,8 @@ def content_rule(constraint: Constraint, param: str) -> str:
         return json_rule(_ANY_OBJECT)
     if constraint.kind == "regex":
         return _regex_rule(constraint.source, param)
+    if constraint.kind == "grammar":
+        return _grammar_rule(constraint.source, param)
     value = _parsed(constraint.source, param)
     if constraint.kind == "choice":
         return _choice_rule(value, param)
@@ -142,6 +149,17 @@ def _regex_rule(pattern: str, param: str) -> str:
             param, f"{param} ends in a lone backslash.", r"Write \\ for a backslash."
         )
     return f"/{''.join(body)}/"
+
+
+def _grammar_rule(source: str, param: str) -> str:
+    size = len(_utf8(source, param))
+    if size > LARGEST_GRAMMAR_BYTES:
+        raise _too_much(param, f"has {size:,} bytes; {LARGEST_GRAMMAR_BYTES:,} are allowed")
+    if not source.strip():
+        raise InvalidParameter(
+            param, f"{param} is an empty grammar.", 'For example root ::= "yes" | "no".'
+        )
+    return f"{GBNF} {json.dumps(source)}"
 
 
 def _check_pattern(pattern: str, param: str) -> None:

@@ -12,7 +12,7 @@ from hearth.backends.text.output.collector import Collector
 from hearth.backends.text.output.json_scanner import SPACE
 from hearth.backends.text.output.markers import MarkerSearch
 from hearth.backends.text.output.parts import Part
-from hearth.backends.text.output.reading import ReadCall, Reader, feed
+from hearth.backends.text.output.reading import ReadCall, Reader, feed, finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class TaggedParser:
         tools: may be called; none: nothing is read as a call.
         is_thinking: the prompt ends inside reasoning.
         make_id: gives the ids of calls.
+        is_required: the answer is calls and nothing else.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class TaggedParser:
         *,
         is_thinking: bool,
         make_id: Callable[[], str],
+        is_required: bool = False,
     ) -> None:
         self._style = style
+        self._is_required = is_required and bool(tools)
         self._calls = style.calls if tools else {}
         self._bare = style.bare if tools else None
         self._collector = Collector({tool.name for tool in tools}, make_id)
@@ -93,9 +96,14 @@ class TaggedParser:
         self._read(text)
         return self._collector.take()
 
-    def finish(self) -> list[Part]:
-        if self._step == self._reading:
+    def finish(self, *, cut: bool = False) -> list[Part]:
+        if self._step == self._reading and cut:
+            assert self._reader is not None
+            finish(self._reader, self._collector)
+        elif self._step == self._reading:
             self._collector.give_up(at_end=True)
+        elif cut and self._step != self._thinking and self._is_calling:
+            pass  # What is held is white space, or a part of a marker.
         elif self._step == self._edge:
             self._collector.say(self._trim(self._take_space()) + self._candidate)
         elif self._step == self._thinking:
@@ -105,6 +113,11 @@ class TaggedParser:
         self._candidate = ""
         self._step = self._text
         return self._collector.take()
+
+    @property
+    def _is_calling(self) -> bool:
+        """Can nothing but a call, or what belongs to one, have begun?"""
+        return self._is_required or (self._step == self._edge and self._collector.calls > 0)
 
     def _read(self, text: str) -> None:
         at = 0
@@ -176,7 +189,7 @@ class TaggedParser:
         return space
 
     def _begin_call(self, read: ReadCall, unsaid: str, *, is_suspect: bool) -> None:
-        self._collector.begin_call(unsaid, is_suspect=is_suspect)
+        self._collector.begin_call(unsaid, is_suspect=is_suspect or self._is_required)
         self._reader = read(self._collector)
         next(self._reader)
         self._step = self._reading

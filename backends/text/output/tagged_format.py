@@ -62,10 +62,14 @@ class TaggedFormat(ABC):
     def markers(self) -> tuple[str, ...]:
         return self.style(()).markers
 
-    def parser(self, tools: Sequence[Tool], prompt: str) -> OutputParser:
+    def parser(self, tools: Sequence[Tool], prompt: str, *, required: bool = False) -> OutputParser:
         is_thinking = self.think is not None and prompt.rstrip().endswith(self.think[0])
         return TaggedParser(
-            self.style(tools), tools, is_thinking=is_thinking, make_id=self._make_id
+            self.style(tools),
+            tools,
+            is_thinking=is_thinking,
+            make_id=self._make_id,
+            is_required=required,
         )
 
     def grammar(
