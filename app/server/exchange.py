@@ -64,7 +64,8 @@ class Exchange:
         """
         services = services_of(http)
         given = table.read(await read_object(http))
-        chosen = with_keep_alive(services.catalog.find(given["model"].removesuffix(suffix)), given)
+        chosen = await services.catalog.find(given["model"].removesuffix(suffix))
+        chosen = with_keep_alive(chosen, given)
         return cls(http, services, given, chosen, {"session": "user", **(names or {})})
 
     @property

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from hearth.app.library.local import FoundModel, LocalModel
-from hearth.app.server.loaded import host_stats_if_any, worker_of
+from hearth.app.server.loaded import host_stats_if_any, workers_of
 from hearth.app.server.services import services_of
-from hearth.backends.contract import HostStats
+from hearth.backends.contract import HostStats, WorkerStats
 
 
 async def list_models(http: Request) -> Response:
     """Every model that requests may name; what Hearth knows of it stands under "hearth"."""
     services = services_of(http)
-    found = [model for model in services.catalog.found() if can_be_named(model)]
+    found = [model for model in await services.catalog.models() if can_be_named(model)]
     facts = await services.facts.of_all(found)
     stats = await host_stats_if_any(services.hosts)
-    data = [_model(model, known, stats) for model, known in zip(found, facts, strict=True)]
-    return JSONResponse({"object": "list", "data": data})
+    return await asyncio.to_thread(
+        lambda: JSONResponse({"object": "list", "data": _models(found, facts, stats)})
+    )
 
 
 async def retrieve_model(http: Request) -> Response:
     """One model. Raises `ModelNotFound`."""
     services = services_of(http)
-    found = services.catalog.find(http.path_params["name"]).found
+    found = (await services.catalog.find(http.path_params["name"])).found
     facts = await services.facts.of(found)
-    return JSONResponse(_model(found, facts, await host_stats_if_any(services.hosts)))
+    stats = await host_stats_if_any(services.hosts)
+    [model] = await asyncio.to_thread(_models, [found], [facts], stats)
+    return JSONResponse(model)
 
 
 def can_be_named(model: FoundModel) -> bool:
@@ -40,7 +45,18 @@ def can_be_named(model: FoundModel) -> bool:
     return True
 
 
-def _model(model: FoundModel, facts: LocalModel, stats: HostStats | None) -> dict[str, Any]:
+def _models(
+    models: Sequence[FoundModel], facts: Sequence[LocalModel], stats: HostStats | None
+) -> list[dict[str, Any]]:
+    """The objects of `models`; asks the disk about each."""
+    workers = workers_of(stats, models) if stats is not None else [None] * len(models)
+    return [
+        _model(model, _known(known, stats, worker))
+        for model, known, worker in zip(models, facts, workers, strict=True)
+    ]
+
+
+def _model(model: FoundModel, known: dict[str, Any]) -> dict[str, Any]:
     try:
         created = int(model.path.stat().st_mtime)
     except OSError:  # Removed since it was listed; asking for it will say so.
@@ -50,13 +66,14 @@ def _model(model: FoundModel, facts: LocalModel, stats: HostStats | None) -> dic
         "object": "model",
         "created": created,
         "owned_by": model.origin,
-        "hearth": _known(model, facts, stats),
+        "hearth": known,
     }
 
 
-def _known(model: FoundModel, facts: LocalModel, stats: HostStats | None) -> dict[str, Any]:
+def _known(
+    facts: LocalModel, stats: HostStats | None, worker: WorkerStats | None
+) -> dict[str, Any]:
     """What the file says and, where the model is loaded, what it can do; null: not known now."""
-    worker = worker_of(stats, model) if stats is not None else None
     info = worker.info if worker is not None else None
     return {
         "loaded": None if stats is None else info is not None,
