@@ -55,8 +55,6 @@ class Catalog:
         return self._known[model]
 
     async def _look_up(self, name: str) -> FoundModel:
-        if name.lower() == self.default.name.lower():
-            return self.default  # Also before the library was read.
         try:
             model = await self.index.find(name)
         except ModelNotFound as error:
