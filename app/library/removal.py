@@ -14,6 +14,7 @@ from pathlib import Path
 from hearth.app.library.local import FoundModel, Library
 from hearth.app.library.model_files import SHARD, identity, model_files
 from hearth.app.library.regular import read_start
+from hearth.app.shell import argument
 from hearth.backends.errors import HearthError
 from hearth.quant.gguf.quantize_file import manifest_path
 from hearth.quant.gguf.shards import shard_path
@@ -94,7 +95,10 @@ def refusal(model: FoundModel) -> tuple[str, str]:
                 f'Take [remotes."{model.name}"] out of settings.toml to see it no more.',
             )
         case "ollama":
-            return f"{model.name} belongs to Ollama.", f"Delete it there: ollama rm {model.name}"
+            return (
+                f"{model.name} belongs to Ollama.",
+                f"Delete it there: ollama rm {argument(model.name)}",
+            )
         case "lmstudio":
             return (
                 f"{model.name} belongs to LM Studio.",
