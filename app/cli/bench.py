@@ -12,6 +12,7 @@ from hearth.app.cli.options import complete_model, json_option, loading_options,
 from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
 from hearth.app.settings import Layer
+from hearth.app.shell import argument
 from hearth.backends.bench.job import REFERENCES, TEST_KINDS, Job, TestKind
 
 _SIZES: dict[str, dict[str, Any]] = {
@@ -178,7 +179,9 @@ def _run_local(
     chosen = state.choose(model, flags)
     if chosen.found.remote is not None:
         url = chosen.found.remote.url
-        raise click.UsageError(f"{chosen.found.name} runs elsewhere: hearth bench --url {url}")
+        raise click.UsageError(
+            f"{chosen.found.name} runs elsewhere: hearth bench --url {argument(url)}"
+        )
     size = "tune" if options["tune"] else "quick" if options["quick"] else ""
     names = [
         *("tests", "repeats", "sessions", "prompt_tokens", "gen_tokens", "depth_tokens"),

@@ -11,6 +11,7 @@ from hearth.app.cli.options import json_option
 from hearth.app.cli.progress import ProgressLine
 from hearth.app.cli.state import State, pass_state
 from hearth.app.library.adopt import Way, adopt, plan_adoption
+from hearth.app.shell import argument
 
 
 @click.command("import")
@@ -43,4 +44,4 @@ def import_model(state: State, source: Path, way: Way, name: str, as_json: bool)
         return
     done = {"copy": "copied", "move": "moved", "link": "linked"}[adoption.way]
     state.output.data(f"{done} {adoption.name}, {words.size(adoption.size_bytes)}")
-    state.output.note(f"Try it: hearth run {adoption.name} PROMPT")
+    state.output.note(f"Try it: hearth run {argument(adoption.name)} PROMPT")

@@ -1,4 +1,6 @@
-"""Where commands write: data to stdout, narration to stderr, and to a terminal only safe text."""
+"""Where commands write: data to stdout, which is safe text on a terminal, and narration to stderr,
+which is always safe text: other programs show it on theirs.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ class Output:
 
     def thoughts(self) -> StreamWriter:
         """A writer to stderr for what a model thinks before it answers, which is no data."""
-        return StreamWriter(sys.stderr, safe=self.narrates_to_terminal)
+        return StreamWriter(sys.stderr, safe=True)
 
     def note(self, text: str) -> None:
         """A line of narration on stderr."""
@@ -82,9 +84,9 @@ class Output:
             self.note(error.hint)
 
     def _narrate(self, text: str, style: str) -> None:
-        if self.narrates_to_terminal:
-            text = safe_text(text)
-            text = f"{style}{text}{_PLAIN}" if text and self._styled() else text
+        text = safe_text(text)
+        if self.narrates_to_terminal and text and self._styled():
+            text = f"{style}{text}{_PLAIN}"
         print(text, file=sys.stderr, flush=True)
 
     def _styled(self) -> bool:

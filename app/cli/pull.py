@@ -19,6 +19,7 @@ from hearth.app.cli.state import State, pass_state
 from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.catalogue import Catalogue, Entry, load_catalogue
 from hearth.app.paths import own_folder
+from hearth.app.shell import argument
 from hearth.backends.errors import DoesNotFit, HearthError, ModelNotFound
 
 if TYPE_CHECKING:
@@ -151,8 +152,8 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
         try:
             done = run_job(download_job.MODULE, question, teller.tell, logs)
         except Stopped as stopped:
-            at = f" --revision {found.revision}" if found.revision != "main" else ""
-            command = f"hearth pull {shlex.quote(f'{found.repo_id}:{choice.name}')}{at}"
+            at = f"--revision={shlex.quote(found.revision)} " if found.revision != "main" else ""
+            command = f"hearth pull {at}{argument(f'{found.repo_id}:{choice.name}')}"
             raise Stopped(
                 f"Stopped; {words.size(teller.done_bytes)} of {words.size(choice.size_bytes)} "
                 "are here and stay.",
@@ -215,7 +216,7 @@ def _not_found(hub: Hub, name: str, error: ModelNotFound) -> ModelNotFound:
         return error
     return ModelNotFound(
         error.message,
-        f"The Hub has {', '.join(repos)}. Download one: hearth pull {repos[0]}",
+        f"The Hub has {', '.join(repos)}. Download one: hearth pull {argument(repos[0])}",
         **error.data,
         repos=repos,
     )
@@ -266,7 +267,7 @@ def _welcome(state: State, choice: Choice, path: Path, told: Told) -> LocalModel
     if model.error:
         state.output.problem(f"{model.name} cannot be run: {model.error}")
     elif told != "json":
-        state.output.note(f"{model.name} is here. Try it: hearth run {model.name} PROMPT")
+        state.output.note(f"{model.name} is here. Try it: hearth run {argument(model.name)} PROMPT")
     return model
 
 

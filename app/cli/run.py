@@ -18,6 +18,7 @@ from hearth.app.cli.streams import is_terminal
 from hearth.app.cli.words import answer_json, ending, headline, statistics
 from hearth.app.exit_codes import ExitCode
 from hearth.app.settings import Layer
+from hearth.app.shell import argument
 from hearth.backends.contract import Message, ModelInfo, Request
 from hearth.backends.errors import NoChatTemplate, from_info
 
@@ -141,7 +142,7 @@ def require_template(info: ModelInfo) -> None:
     if not info.has_chat_template:
         raise NoChatTemplate(
             f"{info.name} has no chat template, so it cannot chat.",
-            f"It can complete text: hearth run --raw {info.name} TEXT.",
+            f"It can complete text: hearth run --raw {argument(info.name)} TEXT.",
         )
 
 

@@ -187,12 +187,8 @@ async def _serve(
     from hearth.app.server.services import Services
 
     settings = state.settings.with_flags(flags)
-    catalog = Catalog(
-        state.library,
-        chosen.found,
-        lambda found: with_settings(found, settings),
-        settings.aliases,
-    )
+    catalog = Catalog(state.library, chosen.found, lambda found: with_settings(found, settings))
+    catalog.index.refresh()  # So that the first request that needs it finds it read.
     logs = own_folder(state.paths.log)
     hosts = HostConnection(
         state.paths.host_place(), settings.host_idle_s, settings.host_limits, settings.remotes

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from hearth.app.library.errors import UnsafeName
@@ -21,7 +21,14 @@ from hearth.app.library.errors import UnsafeName
 _REPO_ID: Final = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 _ETAG: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
-_BAD_ON_WINDOWS: Final = re.compile(r'[<>:"|?*\\]')
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_BAD_ON_WINDOWS: Final = re.compile(
+    r'[<>:"|?*\\]|[. ]$|^(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$)', re.IGNORECASE
+)
+_MOST_PATH_BYTES: Final = 1000 if sys.platform == "darwin" else 4000
+"""A little less than PATH_MAX: files with longer names are made beside."""
+_MOST_NAME_BYTES: Final = 255
+"""Of the usual file systems; some take fewer."""
 
 
 def hub_cache(environ: Mapping[str, str] | None = None) -> Path:
@@ -56,6 +63,7 @@ class RepositoryCache:
     def __post_init__(self) -> None:
         if not _REPO_ID.fullmatch(self.repo_id) or "--" in self.repo_id or ".." in self.repo_id:
             raise UnsafeName(f"{self.repo_id!r} is not the name of a repository.")
+        self._check_length(self._name)
 
     @property
     def folder(self) -> Path:
@@ -91,18 +99,35 @@ class RepositoryCache:
         return self.folder / "snapshots" / commit
 
     def file(self, commit: str, path: str) -> Path:
-        """The file that other programs open."""
-        pure = PurePosixPath(path)
+        """The file that other programs open. Raises `UnsafeName`, too, for what the file system
+        cannot store.
+        """
         parts = path.split("/")
-        is_unsafe = (
-            pure.is_absolute()
-            or any(part in ("", ".", "..") for part in parts)
-            or "\0" in path
-            or (sys.platform == "win32" and _BAD_ON_WINDOWS.search(path) is not None)
-        )
-        if is_unsafe:
-            raise UnsafeName(f"{path!r} of {self.repo_id} is no safe name for a file.")
-        return self.snapshot(commit).joinpath(*parts)
+        for part in parts:
+            if part in ("", ".", "..") or not _is_usable(part):
+                raise UnsafeName(
+                    f"{path[:200]!r} of {self.repo_id} is not a name for a file on this machine.",
+                    "Choose another file of the repository, or download it by other means.",
+                )
+            self._check_length(part)
+        file = self.snapshot(commit).joinpath(*parts)
+        if len(os.fsencode(file)) > _MOST_PATH_BYTES:
+            raise UnsafeName(
+                f"{path[:60]!r}… of {self.repo_id} makes a path of {len(os.fsencode(file))} bytes, "
+                f"more than {_MOST_PATH_BYTES}.",
+                "Choose another file of the repository, or a shorter HF_HUB_CACHE.",
+            )
+        return file
+
+    def _check_length(self, name: str) -> None:
+        size_bytes, most_bytes = len(os.fsencode(name)), _most_name_bytes(self.cache)
+        if size_bytes > most_bytes:
+            raise UnsafeName(
+                f"{name[:60]!r}… of {self.repo_id} is a name of {size_bytes} bytes, and the file "
+                f"system of {self.cache} takes {most_bytes}.",
+                "Choose another file of the repository, or download it by other means.",
+                size_bytes=size_bytes,
+            )
 
     def is_there(self, commit: str, path: str) -> bool:
         """The commit's file is complete."""
@@ -143,6 +168,28 @@ class RepositoryCache:
         fresh = reference.with_name(f"{reference.name}.{os.getpid()}.tmp")
         fresh.write_text(commit, encoding="ascii")
         os.replace(fresh, reference)
+
+
+def _is_usable(name: str) -> bool:
+    """`name` has no characters that no file should have, or that this system reserves."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    is_reserved = sys.platform == "win32" and _BAD_ON_WINDOWS.search(name) is not None
+    return not is_reserved and _CONTROL.search(name) is None
+
+
+def _most_name_bytes(folder: Path) -> int:
+    """How long a name the file system of `folder`, which need not exist, takes."""
+    if sys.platform == "win32":
+        return _MOST_NAME_BYTES
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        return min(_MOST_NAME_BYTES, os.pathconf(folder, "PC_NAME_MAX"))
+    except (OSError, ValueError):
+        return _MOST_NAME_BYTES
 
 
 def sync_folder(folder: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hearth.app.nearest import nearest
+from hearth.app.shell import argument
 from hearth.backends.errors import CorruptFile, ModelNotFound
 
 Purpose = Literal["chat", "code", "embedding", "reranker"]
@@ -149,7 +150,7 @@ def load_catalogue(path: Path | None = None) -> Catalogue:
 def pull_command(name: str) -> str:
     """The command that downloads what somebody calls `name`; empty if it can mean no download."""
     if _PULLABLE.fullmatch(name):
-        return f"hearth pull {name}"
+        return f"hearth pull {argument(name)}"
     base, _, quant = name.partition(":")
     entry = load_catalogue().get(base)
     if entry is None or (quant and quant.upper() not in map(str.upper, entry.sizes)):

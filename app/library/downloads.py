@@ -13,6 +13,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -179,6 +180,7 @@ class Downloads:
         self._is_keeper = False
         self._entries: list[_Entry] = []
         self._changed = asyncio.Event()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="download queue")
 
     def items(self) -> tuple[DownloadItem, ...]:
         """All of it, in the order in which it is worked off. Raises `QueueUnreadable`."""
@@ -195,7 +197,7 @@ class Downloads:
                 return entry.id
         entry = _Entry(uuid.uuid4().hex[:8], name, download)
         self._entries.append(entry)
-        self._save()
+        await self._saved()
         return entry.id
 
     async def pause(self, ident: str) -> None:
@@ -203,7 +205,7 @@ class Downloads:
         entry = self._find(ident)
         if entry.state in ("waiting", "running"):
             entry.state, entry.error = "paused", None
-            self._save()
+            await self._saved()
             await self._end_job(entry)
 
     async def resume(self, ident: str) -> None:
@@ -211,7 +213,7 @@ class Downloads:
         entry = self._find(ident)
         if entry.state in ("paused", "failed") or entry.not_before:
             entry.state, entry.error, entry.not_before = "waiting", None, 0.0
-            self._save()
+            await self._saved()
 
     async def cancel(self, ident: str) -> None:
         """Take it out of the queue, and remove what arrived unless it is complete."""
@@ -219,7 +221,7 @@ class Downloads:
 
         entry = self._find(ident)
         self._entries.remove(entry)
-        self._save()
+        await self._saved()
         await self._end_job(entry)
         await asyncio.to_thread(discard_parts, entry.download, self._cache)
 
@@ -228,7 +230,7 @@ class Downloads:
         entry = self._find(ident)
         self._entries.remove(entry)
         self._entries.insert(max(place, 0), entry)
-        self._save()
+        await self._saved()
 
     async def run(self) -> None:
         """Work the queue off, until cancelled; then what runs is stopped and stays in the queue."""
@@ -248,9 +250,11 @@ class Downloads:
         finally:
             for entry in list(self._entries):
                 await self._end_job(entry)
+            await self._saved(wake=False)
 
     def close(self) -> None:
-        """Let another process keep the queue."""
+        """Let another process keep the queue, once it is on the disk."""
+        self._writer.submit(lambda: None).result()
         self._lock.release()
         self._is_keeper = False
 
@@ -356,9 +360,15 @@ class Downloads:
                 "Remove it: downloads go on from where they were when they are asked for again.",
             ) from error
 
-    def _save(self, *, wake: bool = True) -> None:
-        """Keep the queue as it is now, and let `run` look at it."""
+    def _save(self, *, wake: bool = True) -> Future[None]:
+        """Keep the queue as it is now, and let `run` look at it; the file is written, in the order
+        of these calls, by a thread.
+        """
         document = {"version": _VERSION, "downloads": [entry.to_json() for entry in self._entries]}
-        write_json(self._path, document)
         if wake:
             self._changed.set()
+        return self._writer.submit(write_json, self._path, document)
+
+    async def _saved(self, *, wake: bool = True) -> None:
+        """`_save`; returns when it is on the disk. Raises OSError."""
+        await asyncio.shield(asyncio.wrap_future(self._save(wake=wake)))

@@ -70,10 +70,10 @@ class ChoiceNotFound(ModelNotFound):
 
 
 class UnsafeName(HearthError):
-    """A name from the Hub would lead out of the folder that it belongs into."""
+    """A name from the Hub cannot be one here: it leads out of its folder, or cannot be stored."""
 
     code = "unsafe_name"
-    http_status = 502
+    http_status = 422
 
 
 class DiskFull(HearthError):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from hearth.app.library.model_files import CONFIG, WEIGHTS, entries, is_model_folder
+from hearth.app.library.regular import read_start
 from hearth.backends.errors import CorruptFile, ModelNotFound, UnsupportedModel
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -57,13 +59,16 @@ def model_at(path: Path) -> Path:
 def _start_of(path: Path) -> bytes:
     """The first bytes of a file. Raises `ModelNotFound`."""
     try:
-        with path.open("rb") as file:
-            return file.read(16)
+        return read_start(path, 16)
     except FileNotFoundError:
         raise ModelNotFound(
             f"There is no file {path}.", "Check the path.", path=str(path)
         ) from None
     except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise UnsupportedModel(
+                f"{path} is not a regular file, but a FIFO, socket or device.", _USE_ANOTHER
+            ) from error
         raise ModelNotFound(
             f"{path} cannot be read: {error.strerror}.", "Check its permissions."
         ) from error

@@ -124,13 +124,22 @@ class LibraryIndex:
             if time.monotonic() - last.ended_s > _STALE_S:
                 self.refresh()
             return model
+        if last is None and (model := await asyncio.to_thread(self._fixed, name)) is not None:
+            return model
         return (await self._scanned(_FIND_S)).names.find(name)
 
     async def resolve(self, name_or_path: str) -> FoundModel:
-        """As `Library.resolve`, but a model found by name is not opened. Raises as `find`, too."""
+        """As `Library.resolve`, but a model found by name is not opened. Waits for the first scan
+        however long that takes.
+        """
         if (model := await asyncio.to_thread(model_by_path, name_or_path)) is not None:
             return model
-        model = await self.find(name_or_path)
+        while True:
+            try:
+                model = await self.find(name_or_path)
+                break
+            except LibraryNotRead:
+                continue
         if model is not None:
             return model
         known = self._last.names.models if self._last is not None else ()
@@ -156,6 +165,11 @@ class LibraryIndex:
                 retry_after_s=_FIND_S,
             )
         return self._last
+
+    def _fixed(self, name: str) -> FoundModel | None:
+        """The model called `name`, if it is known without a scan."""
+        self.refresh()
+        return self.library.names_of([*self._first, *self.library.fixed()]).own(name)
 
     def _due_in_s(self) -> float:
         """Seconds until the next scan may begin."""

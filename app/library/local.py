@@ -111,15 +111,7 @@ class Library:
         another program never takes the name of one before it: then its own begins with its
         repository, or with whose it is.
         """
-        models = [
-            FoundModel(name, path, "bundled")
-            for name in BUNDLED
-            if (path := self._bundled / f"{name}.f16.gguf").is_file()
-        ]
-        models += [
-            FoundModel(remote.name, Path(remote.url, "models", remote.name), "remote", remote)
-            for remote in self._remotes
-        ]
+        models = self.fixed()
         paths = sorted(self._in_folder(), key=lambda path: (stem(path).lower(), path))
         stems = Counter(stem(path).lower() for path in paths)
         stems.update((*BUNDLED, *(remote.name.lower() for remote in self._remotes)))
@@ -134,6 +126,20 @@ class Library:
             taken.add(name.lower())
             models.append(FoundModel(name, path, "library"))
         return [*models, *self._elsewhere(taken | ambiguous, {identity(path) for path in paths})]
+
+    def fixed(self) -> list[FoundModel]:
+        """The models that are known without a scan: bundled and remote ones."""
+        return [
+            *(
+                FoundModel(name, path, "bundled")
+                for name in BUNDLED
+                if (path := self._bundled / f"{name}.f16.gguf").is_file()
+            ),
+            *(
+                FoundModel(remote.name, Path(remote.url, "models", remote.name), "remote", remote)
+                for remote in self._remotes
+            ),
+        ]
 
     def _in_folder(self) -> Iterator[Path]:
         """The models of the library folder, which is itself none."""
@@ -185,7 +191,12 @@ class Library:
             first: models that may not be in the library; they win where names are equal.
         """
         paths = {model.path for model in first}
-        models = (*first, *(model for model in self.found() if model.path not in paths))
+        return self.names_of(
+            [*first, *(model for model in self.found() if model.path not in paths)]
+        )
+
+    def names_of(self, models: Sequence[FoundModel]) -> ModelNames:
+        """The names of `models`, with the library's aliases."""
         return ModelNames(models, self._aliases)
 
     def at_path(self, path: str, known: Sequence[FoundModel]) -> FoundModel:
@@ -258,7 +269,7 @@ class ModelNames:
                 both.
         """
         typed = name.lower()
-        model = self._own(typed)
+        model = self.own(typed)
         if model is None and (target := self._aliases.exact(typed)):
             model = self._named(target)
         model = model or self._other(typed, name)
@@ -270,9 +281,11 @@ class ModelNames:
     def _named(self, target: str) -> FoundModel | None:
         """The model that an alias names."""
         typed = target.lower()
-        return self._own(typed) or self._other(typed, target)
+        return self.own(typed) or self._other(typed, target)
 
-    def _own(self, typed: str) -> FoundModel | None:
+    def own(self, name: str) -> FoundModel | None:
+        """The model whose own name is `name`; None if there is none."""
+        typed = name.lower()
         return self._by_name.get(typed) or self._by_name.get(typed.removesuffix(SUFFIX))
 
     def _other(self, typed: str, name: str) -> FoundModel | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -42,12 +43,13 @@ _HUB_PREFIX: Final = "models--"
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of the file or folder behind `path`; None if there is none."""
+    """Device and inode of the regular file or folder behind `path`; None if there is none."""
     try:
         found = path.stat()
     except (OSError, ValueError):
         return None
-    return found.st_dev, found.st_ino
+    is_usable = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+    return (found.st_dev, found.st_ino) if is_usable else None
 
 
 def stem(path: Path) -> str:
@@ -76,15 +78,18 @@ def is_model_folder(folder: Path) -> bool:
     """`folder` holds a model in safetensors: a configuration and weights, whether complete or
     not.
     """
-    return _holds_model([entry.name for entry in entries(folder)])
+    return _holds_model(entries(folder))
 
 
 def model_files(folder: Path) -> list[Path]:
     """The files in `folder` that belong to its model in safetensors; the configuration comes
     first.
     """
-    names = [entry.name for entry in entries(folder)]
-    own = [name for name in names if name in BESIDE_WEIGHTS or name.endswith(WEIGHTS)]
+    own = [
+        entry.name
+        for entry in entries(folder)
+        if (entry.name in BESIDE_WEIGHTS or entry.name.endswith(WEIGHTS)) and is_file(entry)
+    ]
     found = [folder / name for name in sorted(own, key=lambda name: (name != CONFIG, name))]
     below = [folder / _POOLING, *sorted(folder.glob("additional_chat_templates/*.jinja"))]
     return found + [
@@ -101,7 +106,8 @@ def is_below_weights(path: str) -> bool:
 
 def model_paths(root: Path) -> list[Path]:
     """The models at and below `root`, sorted: GGUF files, of a split model the first, and folders
-    of safetensors. Such folders within one are parts of it, and no models.
+    of safetensors. Such folders within one are parts of it, and no models; neither is a FIFO,
+    socket or device, whatever its name.
 
     Looks `MAX_DEPTH` levels deep and at `MAX_ENTRIES` entries at most, into no hidden folder, and
     into no folder twice, so that links in a circle end.
@@ -117,14 +123,14 @@ def model_paths(root: Path) -> list[Path]:
             continue
         visited.add(place)
         inside = entries(folder)
-        if not is_part and _holds_model([entry.name for entry in inside]):
+        if not is_part and _holds_model(inside):
             found.append(folder)
             is_part = True
         for entry in inside:
             seen += 1
             if seen > MAX_ENTRIES:
                 return sorted(found)
-            if entry.name.lower().endswith(SUFFIX):
+            if entry.name.lower().endswith(SUFFIX) and is_file(entry):
                 part = SHARD.search(entry.name)
                 if part is None or int(part[1]) == 1:
                     found.append(Path(entry.path))
@@ -142,8 +148,19 @@ def entries(folder: Path) -> Sequence[os.DirEntry[str]]:
         return ()
 
 
-def _holds_model(names: Sequence[str]) -> bool:
-    return CONFIG in names and any(name.endswith(WEIGHTS) and name != _ADAPTER for name in names)
+def is_file(entry: os.DirEntry[str]) -> bool:
+    """A regular file, or a link to one or to nothing; opening anything else may wait forever."""
+    try:
+        return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
+    except OSError:
+        return entry.is_symlink()
+
+
+def _holds_model(inside: Sequence[os.DirEntry[str]]) -> bool:
+    return any(entry.name == CONFIG and is_file(entry) for entry in inside) and any(
+        entry.name.endswith(WEIGHTS) and entry.name != _ADAPTER and is_file(entry)
+        for entry in inside
+    )
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

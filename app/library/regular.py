@@ -25,3 +25,9 @@ def open_regular(path: Path) -> BinaryIO:
     except BaseException:
         os.close(fd)
         raise
+
+
+def read_start(path: Path, most_bytes: int) -> bytes:
+    """The first `most_bytes` of the file at `path`, or all of it. Raises as `open_regular`."""
+    with open_regular(path) as file:
+        return file.read(most_bytes)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from hearth.app.library.local import FoundModel, Library
 from hearth.app.library.model_files import SHARD, identity, model_files
+from hearth.app.library.regular import read_start
+from hearth.app.shell import argument
 from hearth.backends.errors import HearthError
 from hearth.quant.gguf.quantize_file import manifest_path
 from hearth.quant.gguf.shards import shard_path
@@ -93,7 +95,10 @@ def refusal(model: FoundModel) -> tuple[str, str]:
                 f'Take [remotes."{model.name}"] out of settings.toml to see it no more.',
             )
         case "ollama":
-            return f"{model.name} belongs to Ollama.", f"Delete it there: ollama rm {model.name}"
+            return (
+                f"{model.name} belongs to Ollama.",
+                f"Delete it there: ollama rm {argument(model.name)}",
+            )
         case "lmstudio":
             return (
                 f"{model.name} belongs to LM Studio.",
@@ -233,7 +238,11 @@ def _forget_revisions(repository: Path) -> None:
     snapshots = repository / "snapshots"
     kept = {path.name for path in snapshots.iterdir()} if snapshots.is_dir() else set()
     for path in _files(repository / "refs"):
-        if path.read_text(encoding="ascii", errors="replace").strip() not in kept:
+        try:
+            commit = read_start(path, 64).decode("ascii", "replace").strip()
+        except OSError:
+            continue
+        if commit not in kept:
             _delete(path, repository)
     for path in _files(repository / ".no_exist"):
         if path.relative_to(repository / ".no_exist").parts[0] not in kept:

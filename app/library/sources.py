@@ -23,7 +23,16 @@ from pathlib import Path
 from typing import Literal
 
 from hearth.app.library.cache_layout import hub_cache
-from hearth.app.library.model_files import SHARD, SUFFIX, entries, identity, model_paths, stem
+from hearth.app.library.model_files import (
+    SHARD,
+    SUFFIX,
+    entries,
+    identity,
+    is_file,
+    model_paths,
+    stem,
+)
+from hearth.app.library.regular import read_start
 from hearth.backends.errors import HearthError
 
 Store = Literal["huggingface", "lmstudio", "ollama", "llama.cpp", "folder"]
@@ -34,6 +43,7 @@ _OLLAMA_HOST = "registry.ollama.ai"
 _OLLAMA_NAMESPACE = "library"
 _OLLAMA_LAYER = "application/vnd.ollama.image.model"
 _MANIFEST_BYTES = 1 << 20
+_COMMIT_BYTES = 64
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -150,8 +160,8 @@ def _branch_commits(refs: Path) -> set[str]:
     found = set()
     for entry in entries(refs):
         try:
-            if entry.is_file():
-                found.add(Path(entry.path).read_bytes()[:64].decode("ascii", "replace").strip())
+            start = read_start(Path(entry.path), _COMMIT_BYTES)
+            found.add(start.decode("ascii", "replace").strip())
         except OSError:
             continue
     return found
@@ -200,9 +210,7 @@ def _tags(manifests: Path) -> Iterator[tuple[str, str, str, str]]:
 def _ollama_blob(folder: Path, manifest: Path) -> Path | None:
     """The model's file of a manifest; None where it is not complete, or the manifest odd."""
     try:
-        if manifest.stat().st_size > _MANIFEST_BYTES:
-            return None
-        layers = json.loads(manifest.read_bytes())["layers"]
+        layers = json.loads(read_start(manifest, _MANIFEST_BYTES))["layers"]
         digests = [layer["digest"] for layer in layers if layer["mediaType"] == _OLLAMA_LAYER]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
@@ -223,6 +231,8 @@ def _llama_cpp(folder: Path) -> Iterator[StoredModel]:
         path = Path(entry.path)
         part = SHARD.search(entry.name)
         if not entry.name.lower().endswith(SUFFIX) or (part is not None and int(part[1]) != 1):
+            continue
+        if not is_file(entry):
             continue
         prefix = max((p for p in repos if entry.name.startswith(p)), key=len, default="")
         name = stem(path).removeprefix(prefix)

@@ -82,9 +82,9 @@ async def _loaded(http: Request) -> Sequence[WorkerStats]:
     """The loaded models; only the one that the URL names, if it names one."""
     services = services_of(http)
     asked = query(http, "model")
-    found = services.catalog.find(asked["model"]).found if "model" in asked else None
+    found = (await services.catalog.find(asked["model"])).found if "model" in asked else None
     stats = await host_stats(services.hosts)
-    workers = stats.workers if found is None else (worker_of(stats, found),)
+    workers = stats.workers if found is None else (await worker_of(stats, found),)
     return [worker for worker in workers if worker is not None and worker.info is not None]
 
 

@@ -2,65 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
 from hearth.app.chosen import Chosen
+from hearth.app.library.index import LibraryIndex
 from hearth.app.library.local import FoundModel, Library
 from hearth.backends.errors import InvalidParameter, ModelNotFound
 
+_HINT = "GET /v1/models lists the names."
+
 
 class Catalog:
-    """Finds a model by name. A request's text is looked up here and never becomes part of a path.
+    """Finds a model by name, without a scan of the disk on the event loop. A name from a request
+    never becomes part of a path.
 
     Args:
-        library: read anew when a name is unknown, so that a model added meanwhile is found.
-        default: the model that was opened, which may lie outside of the library.
+        library: its own names win over its aliases.
+        default: the model that was opened, which may be outside of the library; its name wins.
         settings: a model with the settings that hold for it.
-        aliases: names of models by further names for them, in lower case; a model's own name wins.
+
+    Attributes:
+        index: the names of `default` and of the library.
     """
 
     def __init__(
-        self,
-        library: Library,
-        default: FoundModel,
-        settings: Callable[[FoundModel], Chosen],
-        aliases: Mapping[str, str] | None = None,
+        self, library: Library, default: FoundModel, settings: Callable[[FoundModel], Chosen]
     ) -> None:
-        self._library = library
         self.default = default
+        self.index = LibraryIndex(library, [default])
         self._settings = settings
-        self._aliases = aliases or {}
-        self._known: dict[str, Chosen] = {}
+        self._known: dict[FoundModel, Chosen] = {}
 
-    def found(self) -> Sequence[FoundModel]:
-        """Every model, the opened one first."""
-        others = (model for model in self._library.found() if model.path != self.default.path)
-        return (self.default, *others)
+    async def models(self) -> Sequence[FoundModel]:
+        """Every model, the opened one first. Raises `LibraryNotRead`."""
+        return await self.index.models()
 
-    def find(self, name: object) -> Chosen:
-        """The model called `name`, in any case of letters, or the one that it is an alias of.
+    async def find(self, name: object) -> Chosen:
+        """The model called `name`, as `ModelNames.find` has it.
 
         Raises:
-            InvalidParameter: `name` is missing or no text.
-            ModelNotFound: no model is called so.
+            InvalidParameter: `name` is missing or not a string.
+            ModelNotFound: no model has that name, or several have.
+            LibraryNotRead: the model folders have not been read yet.
             SettingsError: the model's template file cannot be read.
         """
         if not isinstance(name, str) or not name:
-            raise InvalidParameter(
-                "model",
-                "model must be the name of a model.",
-                "GET /v1/models lists the names.",
-            )
-        key = name.lower()
-        if key not in self._known:
-            self._known[key] = self._settings(self._look_up(name))
-        return self._known[key]
+            raise InvalidParameter("model", "model must be the name of a model.", _HINT)
+        model = await self._look_up(name)
+        if model not in self._known:
+            self._known[model] = await asyncio.to_thread(self._settings, model)
+        return self._known[model]
 
-    def _look_up(self, name: str) -> FoundModel:
-        for wanted in (name, self._aliases.get(name.lower(), "")):
-            for model in self.found():
-                if model.name.lower() == wanted.lower():
-                    return model
-        raise ModelNotFound(
-            f'There is no model "{name[:100]}".', "GET /v1/models lists the names.", param="model"
-        )
+    async def _look_up(self, name: str) -> FoundModel:
+        try:
+            model = await self.index.find(name)
+        except ModelNotFound as error:
+            raise ModelNotFound(error.message, error.hint, **error.data, param="model") from error
+        if model is None:
+            raise ModelNotFound(f'There is no model "{name[:100]}".', _HINT, param="model")
+        return model

@@ -84,7 +84,7 @@ class Exchange:
         services = services_of(http)
         given, reading = await read_body(http, table)
         name = given.get("model", "").removesuffix(suffix) or services.catalog.default.name
-        chosen = with_keep_alive(services.catalog.find(name), given)
+        chosen = with_keep_alive(await services.catalog.find(name), given)
         translated = {"session": "user", **(names or {}), **reading.sent_as}
         return cls(http, services, given, chosen, translated, reading.notices)
 

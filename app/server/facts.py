@@ -1,4 +1,4 @@
-"""What the headers of model files say, read once for each version of a file."""
+"""What the headers of model files say, read once for each version of a file, in threads."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ _Version = tuple[int, int]
 
 
 class Facts:
-    """One server's. Headers with a large vocabulary take a third of a second, in a thread."""
+    """One server's. Headers with a large vocabulary take a third of a second."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[_Version, LocalModel]] = {}
-        self._reading = asyncio.Lock()
+        self._listing = asyncio.Lock()
 
     async def of(self, model: FoundModel) -> LocalModel:
         """What the header of `model` says, or why it cannot be read."""
-        [facts] = await self.of_all([model])
-        return facts
+        return await asyncio.to_thread(self._read, model)
 
     async def of_all(self, models: Sequence[FoundModel]) -> list[LocalModel]:
-        """The same of each of `models`."""
-        async with self._reading:
-            return [await self._read(model) for model in models]
+        """The same of each of `models`. One list at a time: a slow disk holds up one thread."""
+        async with self._listing:
+            return await asyncio.to_thread(lambda: [self._read(model) for model in models])
 
-    async def _read(self, model: FoundModel) -> LocalModel:
+    def _read(self, model: FoundModel) -> LocalModel:
         version = _version(model.path)
         known = self._known.get(model.path)
         if known is not None and known[0] == version:
             return known[1]
-        facts = await asyncio.to_thread(describe, model)
+        facts = describe(model)
         if version is None:  # Gone, so there is nothing to remember.
             self._known.pop(model.path, None)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Final
 
 from hearth.app.host_connection import HostConnection
@@ -35,12 +36,15 @@ async def host_stats_if_any(hosts: HostConnection) -> HostStats | None:
         return None
 
 
-def worker_of(stats: HostStats, model: FoundModel) -> WorkerStats | None:
-    """Who runs `model`, or is loading it; None where nobody does. One file is one model, whatever
-    it is called.
+async def worker_of(stats: HostStats, model: FoundModel) -> WorkerStats | None:
+    """The worker that runs `model`, or is loading it; None if there is none."""
+    [worker] = await asyncio.to_thread(workers_of, stats, [model])
+    return worker
+
+
+def workers_of(stats: HostStats, models: Sequence[FoundModel]) -> list[WorkerStats | None]:
+    """The same for each of `models`. Resolves paths, so call it in a thread: one file is one model,
+    whatever its name.
     """
-    path = os.path.realpath(model.path)
-    for worker in stats.workers:
-        if os.path.realpath(worker.path) == path:
-            return worker
-    return None
+    by_path = {os.path.realpath(worker.path): worker for worker in reversed(stats.workers)}
+    return [by_path.get(os.path.realpath(model.path)) for model in models]

@@ -11,7 +11,7 @@ from hearth.app.chosen import Chosen
 from hearth.app.library.local import LocalModel
 from hearth.app.server.loaded import host_stats, worker_of
 from hearth.app.server.query import query
-from hearth.app.server.services import Services, services_of
+from hearth.app.server.services import services_of
 from hearth.backends.contract import ModelInfo
 
 
@@ -24,16 +24,12 @@ async def get_model_info(http: Request) -> Response:
         HostUnreachable: nobody knows what is loaded.
     """
     services = services_of(http)
-    chosen = _asked(services, query(http, "model"))
-    worker = worker_of(await host_stats(services.hosts), chosen.found)
+    asked = query(http, "model").get("model", services.catalog.default.name)
+    chosen = await services.catalog.find(asked)
+    worker = await worker_of(await host_stats(services.hosts), chosen.found)
     if worker is not None and worker.info is not None:
         return JSONResponse(_of_loaded(chosen, worker.info))
     return JSONResponse(_of_file(chosen, await services.facts.of(chosen.found)))
-
-
-def _asked(services: Services, asked: dict[str, str]) -> Chosen:
-    opened = services.catalog.found()[0].name
-    return services.catalog.find(asked.get("model", opened))
 
 
 def _of_loaded(chosen: Chosen, info: ModelInfo) -> dict[str, Any]:

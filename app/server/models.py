@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from hearth.app.library.local import FoundModel, LocalModel
-from hearth.app.server.loaded import host_stats_if_any, worker_of
+from hearth.app.server.loaded import host_stats_if_any, workers_of
 from hearth.app.server.services import Services, services_of
-from hearth.backends.contract import HostStats
+from hearth.backends.contract import HostStats, WorkerStats
 
 
 async def list_models(http: Request) -> Response:
@@ -20,23 +22,26 @@ async def list_models(http: Request) -> Response:
     """
     models = await describe_models(services_of(http))
     ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]}
-    return JSONResponse({"object": "list", "data": models, "has_more": False, **ends})
+    body = {"object": "list", "data": models, "has_more": False, **ends}
+    return await asyncio.to_thread(JSONResponse, body)
 
 
 async def describe_models(services: Services) -> list[dict[str, Any]]:
     """The entries of `GET /v1/models`."""
-    models = [model for model in services.catalog.found() if can_be_named(model)]
-    facts = await services.facts.of_all(models)
+    found = [model for model in await services.catalog.models() if can_be_named(model)]
+    facts = await services.facts.of_all(found)
     stats = await host_stats_if_any(services.hosts)
-    return [_model(model, known, stats) for model, known in zip(models, facts, strict=True)]
+    return await asyncio.to_thread(_models, found, facts, stats)
 
 
 async def retrieve_model(http: Request) -> Response:
     """One model. Raises `ModelNotFound`."""
     services = services_of(http)
-    found = services.catalog.find(http.path_params["name"]).found
+    found = (await services.catalog.find(http.path_params["name"])).found
     facts = await services.facts.of(found)
-    return JSONResponse(_model(found, facts, await host_stats_if_any(services.hosts)))
+    stats = await host_stats_if_any(services.hosts)
+    [model] = await asyncio.to_thread(_models, [found], [facts], stats)
+    return JSONResponse(model)
 
 
 def can_be_named(model: FoundModel) -> bool:
@@ -48,12 +53,22 @@ def can_be_named(model: FoundModel) -> bool:
     return True
 
 
-def _model(model: FoundModel, facts: LocalModel, stats: HostStats | None) -> dict[str, Any]:
+def _models(
+    models: Sequence[FoundModel], facts: Sequence[LocalModel], stats: HostStats | None
+) -> list[dict[str, Any]]:
+    """The objects of `models`; asks the disk about each."""
+    workers = workers_of(stats, models) if stats is not None else [None] * len(models)
+    return [
+        _model(model, _known(known, stats, worker))
+        for model, known, worker in zip(models, facts, workers, strict=True)
+    ]
+
+
+def _model(model: FoundModel, known: dict[str, Any]) -> dict[str, Any]:
     try:
         created = int(model.path.stat().st_mtime)
     except OSError:  # Removed since it was listed; asking for it will say so.
         created = 0
-    known = _known(model, facts, stats)
     context = known["context"] or known["trained_context"]
     return {
         "id": model.name,
@@ -71,9 +86,10 @@ def _model(model: FoundModel, facts: LocalModel, stats: HostStats | None) -> dic
     }
 
 
-def _known(model: FoundModel, facts: LocalModel, stats: HostStats | None) -> dict[str, Any]:
+def _known(
+    facts: LocalModel, stats: HostStats | None, worker: WorkerStats | None
+) -> dict[str, Any]:
     """What the file says and, where the model is loaded, what it can do; null: not known now."""
-    worker = worker_of(stats, model) if stats is not None else None
     info = worker.info if worker is not None else None
     return {
         "loaded": None if stats is None else info is not None,

@@ -178,7 +178,7 @@ async def _load(exchange: Exchange, empty: Json) -> Response:
 async def _unload(exchange: Exchange) -> None:
     """Now if nobody uses the model, else as soon as that is so."""
     hosts = exchange.services.hosts
-    worker = worker_of(await host_stats(hosts), exchange.chosen.found)
+    worker = await worker_of(await host_stats(hosts), exchange.chosen.found)
     if worker is not None and worker.running + worker.waiting:
         await (await exchange.backend()).info()  # The host learns how long to keep it.
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.library.local import FoundModel, LocalModel
 from hearth.app.server.body import read_object
-from hearth.app.server.loaded import host_stats, host_stats_if_any, worker_of
+from hearth.app.server.loaded import host_stats, host_stats_if_any, worker_of, workers_of
 from hearth.app.server.models import can_be_named
 from hearth.app.server.services import services_of
 from hearth.app.server.tables.ollama import SHOW
@@ -27,20 +28,23 @@ _WORDS_TOO: Final = {"infill": "insert", "embed": "embedding"}
 async def tags(http: HttpRequest) -> Response:
     """Every model."""
     services = services_of(http)
-    found = [model for model in services.catalog.found() if can_be_named(model)]
+    found = [model for model in await services.catalog.models() if can_be_named(model)]
     facts = await services.facts.of_all(found)
-    models = [_model(model, known) for model, known in zip(found, facts, strict=True)]
-    return JSONResponse({"models": models})
+    return await asyncio.to_thread(
+        lambda: JSONResponse(
+            {"models": [_model(model, known) for model, known in zip(found, facts, strict=True)]}
+        )
+    )
 
 
 async def show(http: HttpRequest) -> Response:
     """One model. Nothing is loaded for it; what it can do is known once it is."""
     services = services_of(http)
     name = SHOW.read(await read_object(http))["model"]
-    found = services.catalog.find(name.removesuffix(":latest")).found
+    found = (await services.catalog.find(name.removesuffix(":latest"))).found
     facts = await services.facts.of(found)
     stats = await host_stats_if_any(services.hosts)
-    worker = worker_of(stats, found) if stats is not None else None
+    worker = await worker_of(stats, found) if stats is not None else None
     can = worker.info.capabilities if worker is not None and worker.info is not None else ()
     words = _WORDS | _WORDS_TOO
     unloaded = "embedding" if facts.architecture in ENCODERS else "completion"
@@ -51,10 +55,10 @@ async def show(http: HttpRequest) -> Response:
         info[f"{facts.architecture}.context_length"] = facts.context
     return JSONResponse(
         {
-            "details": _details(facts),
+            "details": await asyncio.to_thread(_details, facts),
             "model_info": info,
             "capabilities": [words[one] for one in can if one in words] or [unloaded],
-            "modified_at": _modified(found),
+            "modified_at": await asyncio.to_thread(_modified, found),
         }
     )
 
@@ -63,12 +67,13 @@ async def ps(http: HttpRequest) -> Response:
     """What is loaded."""
     services = services_of(http)
     stats = await host_stats(services.hosts)
+    models = [model for model in await services.catalog.models() if can_be_named(model)]
+    workers = await asyncio.to_thread(workers_of, stats, models)
     loaded = []
-    for model in services.catalog.found():
-        worker = worker_of(stats, model)
-        if worker is not None and worker.info is not None and can_be_named(model):
+    for model, worker in zip(models, workers, strict=True):
+        if worker is not None and worker.info is not None:
             facts = await services.facts.of(model)
-            loaded.append(_model(model, facts) | _running(worker))
+            loaded.append(await asyncio.to_thread(_model, model, facts) | _running(worker))
     return JSONResponse({"models": loaded})
 
 

@@ -225,8 +225,9 @@ def _rows(table: Table) -> Iterable[tuple[str, Any]]:
 async def get_openapi(http: HttpRequest) -> Response:
     """The description of this server, with its current models."""
     endpoints = http.app.state.endpoints
-    models = [found.name for found in services_of(http).catalog.found() if can_be_named(found)]
-    return JSONResponse(document(endpoints, models, key=http.app.state.key))
+    models = await services_of(http).catalog.models()
+    names = [found.name for found in models if can_be_named(found)]
+    return JSONResponse(document(endpoints, names, key=http.app.state.key))
 
 
 async def get_capabilities(http: HttpRequest) -> Response:

@@ -34,7 +34,7 @@ async def get_tokenizer_info(http: Request) -> Response:
     """
     services = services_of(http)
     name = query(http, "model").get("model") or services.catalog.default.name
-    found = services.catalog.find(name).found
+    found = (await services.catalog.find(name)).found
     if found.remote is not None:
         raise UnsupportedParameter(
             "model", f"{found.name} is a remote model, whose tokenizer is not known here."

@@ -110,6 +110,7 @@ class HearthApp(App[int]):
     def on_ready(self) -> None:
         """Look for garbage from the first paint on, not before."""
         self.call_after_refresh(self._collect)
+        self.services.index.refresh()
 
     def _collect(self) -> None:
         """What is there by the first paint stays: no later collection need look through it, which

@@ -89,10 +89,10 @@ class ChatActions:
 
         services = self._screen.services
         if not name:
-            found = await asyncio.to_thread(services.library.found)
+            found = await services.index.models()
             name = await self._ask(PickOne("Model", [model.name for model in found])) or ""
         if name:
-            resolved = await asyncio.to_thread(services.library.resolve, name)
+            resolved = await services.index.resolve(name)
             chosen = str(resolved.path) if resolved.origin == "path" else resolved.name
             await self._change(model=chosen)
 
@@ -166,7 +166,8 @@ class ChatActions:
     async def _save_preset(self, name: str) -> None:
         name = name or await self._ask_line("Name of the preset")
         if name:
-            kept = self._screen.hearth.presets.save(self._as_preset(name))
+            save = self._screen.hearth.presets.save
+            kept = await asyncio.to_thread(save, self._as_preset(name))
             self._screen.tell(f"Kept as {kept.name}.")
 
     def _as_preset(self, name: str) -> Preset:
@@ -228,7 +229,8 @@ class ChatActions:
 
         screen = self._screen
         left = screen.session.model if screen.session is not None else self.first_model()
-        await self._ask(CompareScreen(screen.services, left, model))
+        names = [found.name for found in await screen.services.index.models()]
+        await self._ask(CompareScreen(screen.services, names, left, model))
 
     async def _prompt(self, _: str) -> None:
         from hearth.app.tui.screens.prompt_view import PromptView
@@ -362,7 +364,7 @@ class ChatActions:
         try:
             expanded = await asyncio.to_thread(expand, text, self.folder)
             services = self._screen.services
-            chosen = services.choose(session.thread.model, {})
+            chosen = await services.choose(session.thread.model, {})
             tokens = await count(await services.host.backend(chosen.spec), expanded.text)
         except HearthError as error:
             return 0, error.message

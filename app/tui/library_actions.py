@@ -99,6 +99,7 @@ class LibraryActions:
         if is_loaded:
             await screen.services.host.unload(str(found.path))
         await asyncio.to_thread(remove, removal)
+        await screen.services.index.changed()
         screen.tell(f"{model.name} is deleted; {freed} are free again.")
 
     async def import_file(self) -> None:
@@ -124,6 +125,7 @@ class LibraryActions:
             return
         plan = await asyncio.to_thread(plan_adoption, path, library, _WAYS[way])
         await asyncio.to_thread(adopt, plan, lambda done: self._copied(plan, done))
+        await screen.services.index.changed()
         screen.tell(f"{plan.name} is in the library.")
 
     def _copied(self, plan: Adoption, done: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -10,6 +11,7 @@ from hearth.app.chats.store import ChatStore
 from hearth.app.chosen import Chosen, with_settings
 from hearth.app.library.downloads import Downloads
 from hearth.app.library.hub import Hub
+from hearth.app.library.index import LibraryIndex
 from hearth.app.library.local import Library
 from hearth.app.paths import Paths
 from hearth.app.settings import Layer, Setting, Settings
@@ -54,6 +56,7 @@ class Services:
         measure_bandwidth: measures how fast this machine reads memory, and keeps it; None: nobody
             shall.
         told: notices of models, by their paths, that were shown already.
+        index: the names of the library's models, for lookups on the event loop.
     """
 
     paths: Paths
@@ -66,19 +69,25 @@ class Services:
     reload: Callable[[], Settings]
     measure_bandwidth: Callable[[], Awaitable[Bandwidth]] | None = None
     told: set[tuple[str, str]] = field(default_factory=set)
+    index: LibraryIndex = field(init=False)
 
-    def choose(self, model: str, changes: Mapping[str, Any]) -> Chosen:
+    def __post_init__(self) -> None:
+        self.index = LibraryIndex(self.library)
+
+    async def choose(self, model: str, changes: Mapping[str, Any]) -> Chosen:
         """The model called `model` (the default one if empty) with the settings that hold for it.
 
         Args:
             changes: values of settings by name, which a chat has of its own.
 
         Raises:
-            ModelNotFound, UnsupportedModel, CorruptFile: as `Library.resolve`.
+            HearthError: as `LibraryIndex.resolve`.
             SettingsError: a change is out of range, or the settings cannot be used.
         """
-        found = self.library.resolve(model or self.settings.text("model"))
-        return with_settings(found, self.settings.with_flags(layer_of(changes)))
+        settings = self.settings.with_flags(layer_of(changes))
+        found = await self.index.resolve(model or settings.text("model"))
+        # A template file is read for it.
+        return await asyncio.to_thread(with_settings, found, settings)
 
 
 def layer_of(changes: Mapping[str, Any]) -> Layer:

@@ -210,7 +210,7 @@ class ChatSession:
         from hearth.app.tui.request import build
 
         changes = self.thread.settings.get("set", {})
-        chosen = self._services.choose(self.thread.model, changes)
+        chosen = await self._services.choose(self.thread.model, changes)
         backend = await self._services.host.backend(chosen.spec)
         self.info = await backend.info()
         self._tell_notices(self.info)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,9 +97,38 @@ def test_a_files_name_cannot_lead_out_of_its_snapshot(tmp_path: Path, path: str)
         RepositoryCache(tmp_path, REPO).file(COMMIT, path)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "x" * 251 + ".gguf",
+        "ü" * 126 + ".gguf",
+        f"{'folder/' * 20}{'y' * 256}/model.gguf",
+        f"{'long/' * 900}model.gguf",
+        "a\nb.gguf",
+        "a\x1b]0;b.gguf",
+        "a\x7f.gguf",
+        "\udc80.gguf",
+    ],
+)
+def test_what_cannot_be_stored_is_refused_before_the_first_byte(
+    hub: HubServer, cache: Path, path: str
+) -> None:
+    found = put(hub)
+    files = (replace(found.files[0], path=path), *found.files[1:])
+    with pytest.raises(UnsafeName):
+        fetch(replace(found, files=files), cache)
+    assert hub.sent_bytes == 0 and not cache.exists()
+
+
+def test_the_longest_names_are_taken(tmp_path: Path) -> None:
+    place = RepositoryCache(tmp_path, REPO)
+    for path in ("x" * 250 + ".gguf", "ü" * 125 + ".gguf", "a b/ünïcode 模型.gguf"):
+        assert place.file(COMMIT, path).name == path.rpartition("/")[2]
+
+
 def test_neither_can_other_names(tmp_path: Path) -> None:
     place = RepositoryCache(tmp_path, REPO)
-    for name in ("..", "../x", "a/b/c", "/a", "a/..", "a--b/c", ""):
+    for name in ("..", "../x", "a/b/c", "/a", "a/..", "a--b/c", "", f"a/{'b' * 250}"):
         with pytest.raises(UnsafeName):
             RepositoryCache(tmp_path, name)
     for etag in ("../x", "", "B" * 64, "b" * 63):

@@ -148,14 +148,20 @@ def test_before_the_first_scan_has_ended_nobody_is_told_that_there_is_no_model(
     library: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_module, "_FIND_S", 0.01)
-    index = LibraryIndex(library)
+    index = LibraryIndex(library, [FoundModel("opened", Path("opened.gguf"), "path")])
 
     async def ask() -> None:
         await held_up(library, index)
-        for work in (index.models(), index.find("alpha"), index.resolve("alpha")):
+        for work in (index.models(), index.find("alpha")):
             with pytest.raises(LibraryNotRead) as caught:
                 await work
             assert caught.value.data["retry_after_s"]
+        assert await index.find("opened") is not None
+        resolving = asyncio.create_task(index.resolve("alpha"))
+        await asyncio.sleep(0.05)  # Longer than a request waits.
+        assert not resolving.done()
+        library.may_go.set()
+        assert (await resolving).name == "alpha"
 
     asyncio.run(ask())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 
@@ -97,11 +98,15 @@ def test_health(endpoint) -> None:
 def test_an_alias_is_another_name_and_never_hides_one(tmp_path, tiny_model) -> None:
     opened = FoundModel("tiny", tiny_model, "path")
     settings = Settings(tmp_path / "settings.toml")
-    aliases = {"gpt-4o": "Tiny", "guide": "tiny", "lost": "nowhere"}
-    catalog = Catalog(
-        Library(tmp_path), opened, lambda found: with_settings(found, settings), aliases
-    )
-    assert catalog.find("GPT-4o").found.name == "tiny"
-    assert catalog.find("guide").found.name == "guide"
+    aliases = {"gpt-4o": "Tiny", "claude-*": "tiny", "guide": "tiny", "lost": "nowhere"}
+    library = Library(tmp_path, aliases=aliases)
+    catalog = Catalog(library, opened, lambda found: with_settings(found, settings))
+
+    async def find(name: str) -> str:
+        return (await catalog.find(name)).found.name
+
+    assert asyncio.run(find("GPT-4o")) == "tiny"
+    assert asyncio.run(find("claude-haiku-4")) == "tiny"
+    assert asyncio.run(find("guide")) == "guide"
     with pytest.raises(ModelNotFound):
-        catalog.find("lost")
+        asyncio.run(find("lost"))

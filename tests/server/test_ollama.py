@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -155,7 +156,7 @@ def test_models_are_listed_and_shown(endpoint) -> None:
     assert shown["details"]["family"] == "llama" and shown["capabilities"] == ["completion"]
     assert made.post("/api/show", {"model": "none"}).status == 404
     assert made.get("/api/ps").json == {"models": []}
-    path = str(made.catalog.found()[0].path)
+    path = str(made.catalog.default.path)
     info = {"name": "tiny", "path": path}
     made = endpoint(
         workers=[{**worker, "path": path, "idle_s": 1.0, "keep_alive_s": -1, "info": info}]
@@ -192,7 +193,7 @@ def test_no_tokens_are_what_was_asked(endpoint, stream) -> None:
 def test_a_model_that_others_use_is_not_unloaded_under_them(endpoint) -> None:
     """The host unloads it when they are done."""
     made = endpoint()
-    path = str(made.catalog.found()[0].path)
+    path = str(made.catalog.default.path)
     worker = {"name": "tiny", "path": path, "pid": 1, "running": 1, "waiting": 0, "restarts": 0}
     info = {"name": "tiny", "path": path}
     made = endpoint(workers=[{**worker, "idle_s": 0.0, "info": info}])
@@ -202,7 +203,7 @@ def test_a_model_that_others_use_is_not_unloaded_under_them(endpoint) -> None:
 
 
 def test_a_model_of_another_machine_is_not_ours_to_keep(endpoint) -> None:
-    chosen = endpoint().catalog.find("tiny")
+    chosen = asyncio.run(endpoint().catalog.find("tiny"))
     remote = replace(chosen, spec=replace(chosen.spec, backend="remote"))
     with pytest.raises(UnsupportedParameter, match="keep_alive"):
         with_keep_alive(remote, {"keep_alive": "5m"})

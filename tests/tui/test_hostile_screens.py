@@ -180,7 +180,8 @@ async def test_comparing(services: Services, host: ScriptedHost, tmp_path: Path)
         (services.paths.models / f"{name.replace('/', '')}.gguf").touch()
     host.scripts["guide"] = Script("\n\n".join(ALL), "\n".join(ALL))
     async with opened(services, LARGE) as (app, pilot):
-        app.push_screen(CompareScreen(services, "guide", "guide"))
+        names = [model.name for model in await services.index.models()]
+        app.push_screen(CompareScreen(services, names, "guide", "guide"))
         await pilot.pause()
         await every_option(pilot)
         app.screen.query_one("#question", Input).focus()

@@ -208,7 +208,7 @@ def test_settings_of_a_chat_hold(services: Services, host: ScriptedHost) -> None
         assert session.messages[-1].state == "failed"
         assert "temperature" in session.messages[-1].error
         with pytest.raises(SettingsError):
-            services.choose("", {"no_such_setting": 1})
+            await services.choose("", {"no_such_setting": 1})
 
     run(go())
 

@@ -234,7 +234,9 @@ class Walk:
             await self.keep("pick-file", "Recommended", "fits: needs")
         async with self.over(SearchScreen(self.app.services.chats, "needle")):
             await self.keep("search", " found")
-        async with self.over(CompareScreen(self.app.services, "guide-draft", "guide-other")):
+        names = [model.name for model in await self.app.services.index.models()]
+        compare = CompareScreen(self.app.services, names, "guide-draft", "guide-other")
+        async with self.over(compare):
             await self.pilot.press(*"fits", "enter")
             await until(self.pilot, lambda: self.text.count("42.0 tok/s") == 2)
             await self.keep("compare")

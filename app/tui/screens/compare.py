@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import work
@@ -28,6 +29,7 @@ class CompareScreen(Dialog[None]):
     """Two models, one prompt; the better one can be gone on with as a chat.
 
     Args:
+        names: of the models that are here.
         left, right: names or paths of models; an empty right one: another one that is here.
     """
 
@@ -49,16 +51,18 @@ class CompareScreen(Dialog[None]):
         Binding("ctrl+r", "go_on('right')", "keep right", id="compare.right"),
     ]
 
-    def __init__(self, services: Services, left: str, right: str = "") -> None:
+    def __init__(
+        self, services: Services, names: Sequence[str], left: str, right: str = ""
+    ) -> None:
         super().__init__()
         self._services = services
+        self._names = names
         self._left, self._right = left, right
 
     def compose(self) -> ComposeResult:
-        found = [model.name for model in self._services.library.found()]
-        others = [name for name in found if name != self._left]
+        others = [name for name in self._names if name != self._left]
         right = self._right or (others[0] if others else self._left)
-        names = list(dict.fromkeys((self._left, right, *found)))
+        names = list(dict.fromkeys((self._left, right, *self._names)))
         with Container(classes="columns"):
             yield CompareColumn(self._services, names, self._left, id="left")
             yield CompareColumn(self._services, names, right, id="right")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -144,7 +145,7 @@ class PresetsScreen(Dialog[Preset | None]):
             Confirm(f"Replace {there[0]}?", "What it says now is lost.", yes="Replace")
         ):
             return
-        self._do(lambda: self._presets.save(replace(current, name=name)).name)
+        await self._do(lambda: self._presets.save(replace(current, name=name)).name)
 
     @work(group="presets", exclusive=True)
     async def action_rename(self) -> None:
@@ -161,7 +162,7 @@ class PresetsScreen(Dialog[Preset | None]):
 
         name = await self.app.push_screen_wait(AskLine("New name", marked.name, check=check))
         if name is not None:
-            self._do(lambda: self._presets.rename(marked.name, name).name)
+            await self._do(lambda: self._presets.rename(marked.name, name).name)
 
     @work(group="presets", exclusive=True)
     async def action_delete(self) -> None:
@@ -176,13 +177,13 @@ class PresetsScreen(Dialog[Preset | None]):
                 self._presets.delete(marked.name)
                 return ""
 
-            self._do(delete)
+            await self._do(delete)
 
-    def _do(self, change: Callable[[], str]) -> None:
+    async def _do(self, change: Callable[[], str]) -> None:
         """Do `change`, which says what to mark then, and show the list as it is after it."""
         self._tell("")
         try:
-            marked = change()
+            marked = await asyncio.to_thread(change)
         except HearthError as error:
             self._list()
             self._tell(str(error))

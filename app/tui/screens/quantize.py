@@ -273,7 +273,11 @@ class QuantizeScreen(HearthScreen):
         folder = private_folder(self.services.paths.models)
         path = folder / f"{stem}-{one.target.name}{one.method.suffix}"
         question = f"Write {path.name} ({words.size(one.plan.size_bytes)})?"
-        there = "\nIt is there already, and is replaced." if path.exists() else ""
+        there = (
+            "\nIt is there already, and is replaced."
+            if await asyncio.to_thread(path.exists)
+            else ""
+        )
         if not await self.app.push_screen_wait(
             Confirm(question, f"into {folder}{there}", yes="Write it", no="Cancel")
         ):

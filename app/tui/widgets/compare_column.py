@@ -134,7 +134,7 @@ class CompareColumn(Vertical):
     async def _stream(self, messages: list[ChatMessage], coming: _Coming) -> None:
         view = self.query_one(Transcript).answer(coming.id)
         view.status("loading the model")
-        chosen = self._services.choose(self.model, {})
+        chosen = await self._services.choose(self.model, {})
         backend = await self._services.host.backend(chosen.spec)
         info = await backend.info()
         coming.count.model, coming.count.quantization = info.name, info.quantization
