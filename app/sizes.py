@@ -33,3 +33,12 @@ def format_size(size_bytes: int) -> str:
         if number and not rest:
             texts.append(f"{number}{unit}")
     return min([*texts, str(size_bytes)], key=len)
+
+
+def readable_size(size_bytes: float) -> str:
+    """A size in decimal units, such as "4.7 GB"."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.1f} TB"

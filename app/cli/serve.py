@@ -26,7 +26,7 @@ class _Access:
     """How clients reach the server.
 
     Attributes:
-        roots: its URLs without a path, the one to print first first.
+        roots: its URLs without a path, the first one is printed to stdout.
         policy: which requests are accepted.
     """
 

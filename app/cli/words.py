@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from hearth.app import settings_keys as keys
 from hearth.app.cli.output import error_json
+from hearth.app.sizes import readable_size
 from hearth.backends.errors import from_info
 
 if TYPE_CHECKING:
     from hearth.app.cli.asking import Answer
     from hearth.backends.contract import ModelInfo
+
+size = readable_size
 
 
 def headline(info: ModelInfo) -> str:
@@ -78,15 +81,6 @@ def setting(name: str, value: keys.Value) -> str:
     if isinstance(value, tuple):
         return " ".join(repr(text) for text in value) or "none"
     return str(value or "none") if isinstance(value, dict) else str(value)
-
-
-def size(size_bytes: float) -> str:
-    """A size in decimal units, such as "4.7 GB"."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size_bytes < 1000:
-            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1000
-    return f"{size_bytes:.1f} TB"
 
 
 def duration(seconds: float) -> str:

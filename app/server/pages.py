@@ -17,7 +17,7 @@ from hearth.app.server.models import describe_models
 from hearth.app.server.openapi import STATUSES, capabilities
 from hearth.app.server.services import services_of
 from hearth.app.server.tables.answers import TEXT
-from hearth.app.sizes import format_size
+from hearth.app.sizes import readable_size
 from hearth.app.terminal import safe_text
 from hearth.backends.version import hearth_version
 
@@ -128,7 +128,7 @@ def _model(model: dict[str, Any]) -> Sequence[str]:
     size_bytes, context = known["size_bytes"], known["context"] or known["trained_context"]
     return (
         _code(model["id"]),
-        _text(format_size(size_bytes)) if size_bytes else "",
+        _text(readable_size(size_bytes)) if size_bytes else "",
         _text(known["quantization"] or ""),
         f"{context:,}" if context else "",
         "yes" if known["loaded"] else "",

@@ -6,78 +6,18 @@ import http.client
 import json
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
-import fake_host
 from hosts import wait_until
 
 WAITS = [{"prompt_tokens": 1}, {"text": "Hi"}, {"wait": True}]
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stream": True}
-
-
-class Serving:
-    """A `hearth serve` over a scripted host, in a process of its own."""
-
-    def __init__(self, script: Path, *arguments: str, wait: bool = True) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, fake_host.__file__, str(script), "serve", "--port", "0", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        self.url = self.process.stdout.readline().strip() if wait else ""
-        self.address = urlsplit(self.url).netloc
-
-    def open(
-        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection(self.address, timeout=30)
-        headers = {"content-type": "application/json", **(headers or {})}
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        return connection
-
-    def at(self, file: Path, path: str) -> tuple[int, object]:
-        """Status of the answer at a Unix socket, and the "status" in its body."""
-        connection = http.client.HTTPConnection("localhost", timeout=30)
-        with closing(connection), socket.socket(socket.AF_UNIX) as connection.sock:
-            connection.sock.connect(str(file))
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, json.loads(response.read()).get("status")
-
-    def end(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def ended(self) -> tuple[int, str]:
-        """Exit code and what was said on stderr."""
-        _, said = self.process.communicate(timeout=30)
-        return self.process.returncode, said
-
-
-@pytest.fixture
-def serving(home: Path, tmp_path: Path) -> Iterator[Callable[..., Serving]]:
-    started: list[Serving] = []
-
-    def start(*arguments: str, wait: bool = True, **script: object) -> Serving:
-        file = tmp_path / "script.json"
-        file.write_text(json.dumps(script), encoding="utf-8")
-        started.append(Serving(file, *arguments, wait=wait))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.process.kill()
-        each.process.communicate()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are another matter there")
