@@ -20,19 +20,19 @@ from hearth.app.server.life import Life
 from hearth.app.server.protocol import Connection
 
 DRAIN_S: Final = 30
-"""How long running requests may go on after the first signal; a second one ends them."""
+"""How long running requests may continue after the first signal; a second one stops them."""
 _KEEP_CONNECTION_S: Final = 75
 _TICK_S: Final = 0.1
 _CANCEL_S: Final = 5.0
-"""How long requests that were cancelled may take to say so to their clients."""
+"""How long cancelled requests may take to send their error."""
 _FLUSH_S: Final = 1.0
-"""How long what is written may take to reach a client when the server ends."""
+"""How long written data may take to reach a client at shutdown."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Server(uvicorn.Server):
-    """uvicorn with an end of our own: while running requests finish, it goes on listening, so that
-    new ones are refused with an answer (by the application, which shares `life`).
+    """uvicorn with another shutdown: while running requests finish, it keeps listening, so that new
+    ones get an error response (from the application, which shares `life`).
     """
 
     def __init__(self, application: Starlette, life: Life) -> None:
@@ -57,14 +57,14 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to `on_signals`: uvicorn's handlers would end the process by the
-        signal, before anything is closed.
+        """Leave signals to `on_signals`: uvicorn re-raises them, which ends the process before
+        everything is closed.
         """
         yield
 
     def end(self, *, at_once: bool = False) -> None:
-        """Take no more requests and end when the running ones have, or after `DRAIN_S`; at once
-        when told again.
+        """Accept no more requests and stop when the running ones have ended, or after `DRAIN_S`;
+        at once on a second call.
         """
         at_once = at_once or self._life.draining
         self._life.drain()
@@ -74,11 +74,11 @@ class Server(uvicorn.Server):
     async def serve_on(
         self, listeners: Sequence[socket.socket], beside: Coroutine[None, None, None]
     ) -> None:
-        """Serve until `end`, and do `beside` meanwhile; what still runs at the end is cancelled.
+        """Serve until `end`, and run `beside` meanwhile; whichever still runs then is cancelled.
 
-        Raises what `beside` does, which ends the server at once.
+        Raises what `beside` raises, which stops the server at once.
         """
-        gc.freeze()  # What is imported stays, so that no collection need look through it.
+        gc.freeze()  # Imported modules stay, so garbage collection can skip them.
         doing = asyncio.create_task(beside)
         doing.add_done_callback(self._end_if_failed)
         try:
@@ -111,8 +111,8 @@ class Server(uvicorn.Server):
         return self._life.busy == 0 or time.monotonic() >= self._ends_at
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the listeners, cancel what still runs, and close every connection once what was
-        written has gone out, or soon after.
+        """Close the listeners, cancel running requests, and close every connection when its data is
+        sent, or after `_FLUSH_S`.
         """
         for server in self.servers:
             server.close()
