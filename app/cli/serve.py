@@ -87,7 +87,7 @@ class _Access:
 @click.option(
     "--strict",
     is_flag=True,
-    help="Refuse parameters that have no effect here; else strict_requests of the settings: false.",
+    help="Answer 400 to parameters that have no effect. Default: the setting strict_requests, false.",
 )
 @loading_options
 @click.pass_context
@@ -133,7 +133,7 @@ def serve(
         if uds is not None:
             listeners.append(open_sockets.enter_context(listen_at(uds)))
         access = _Access(listeners, roots_of(listener, host), policy)
-        strict = strict or state.settings.all()["strict_requests"].value is True
+        strict = strict or settings["strict_requests"].value is True
         asyncio.run(_serve(state, chosen, flags, access, load=bool(model), strict=strict))
     return ExitCode.OK
 
