@@ -87,7 +87,8 @@ class _Access:
 @click.option(
     "--strict",
     is_flag=True,
-    help="Answer 400 to parameters that have no effect. Default: the setting strict_requests, false.",
+    help="Answer 400 to parameters that have no effect."
+    " Default: the setting strict_requests, false.",
 )
 @loading_options
 @click.pass_context
