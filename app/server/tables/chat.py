@@ -73,7 +73,7 @@ TOOL_CALL: Final = Tagged(
                             honoured("name", NAME, "the function", required=True),
                             honoured(
                                 "arguments",
-                                Text(),
+                                Text(form="json-object"),
                                 "a JSON object; of a call that was cut, its beginning",
                                 required=True,
                             ),

@@ -90,7 +90,7 @@ _ITEM: Final = Tagged(
             honoured("name", NAME, "what was called", required=True),
             honoured(
                 "arguments",
-                Text(),
+                Text(form="json-object"),
                 "a JSON object; of a call that was cut, its beginning",
                 required=True,
             ),
