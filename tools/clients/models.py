@@ -67,8 +67,8 @@ def write_models(
     """Write all models into `folder` and return them by name.
 
     Args:
-        scripts: by model name, what the model says first, the text that must occur in a tool result,
-            and what it says after that. No text: nothing is waited for, the first is always said.
+        scripts: by model name, what the model says first, the text that must occur in a tool result
+            after its call, and what it says then. No text: the first is always said.
         cache: where the trained model is kept.
 
     Raises:
@@ -126,7 +126,8 @@ def _scripted(path: Path, first: str, awaited: str, last: str) -> Path:
         scripts |= {"<|last|>": last, "<|lost|>": "No tool result reached me."}
         tail = (
             "{% if add_generation_prompt %}{% if messages[-1].role != 'tool' %}<|first|>"
-            f"{{% elif {awaited!r} in messages[-1].content %}}<|last|>"
+            "{% elif messages | selectattr('role', 'equalto', 'assistant') | list"
+            f" and {awaited!r} in messages[-1].content %}}<|last|>"
             "{% else %}<|lost|>{% endif %}{% endif %}"
         )
     specials = ["<|im_start|>", "<|im_end|>"]

@@ -39,11 +39,10 @@ def recorded(target: str, folder: Path) -> Iterator[str]:
         def _pass_on(self) -> None:
             body = self._body()
             number = next(numbers)
-            headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP_BY_HOP}
-            if body:
-                headers["Content-Length"] = str(len(body))
+            replaced = {*_HOP_BY_HOP, "host", "content-length"}
+            headers = {k: v for k, v in self.headers.items() if k.lower() not in replaced}
             upstream = HTTPConnection(host)
-            upstream.request(self.command, self.path, body, {**headers, "Host": host})
+            upstream.request(self.command, self.path, body or None, headers)
             answer = upstream.getresponse()
             self.send_response_only(answer.status)
             for name, value in answer.getheaders():

@@ -155,7 +155,7 @@ def main() -> int:
     )
     models = write_models(FOLDER / "models", scripts, FOLDER / "models")
     outcomes = []
-    with served(models, frozenset({LONG, *scripts})) as url:
+    with served(models, TRAINED, frozenset({LONG, *scripts}), logs / "server.log") as url:
         for client in clients:
             environment = Environment(client, FOLDER / client.name)
             try:

@@ -17,11 +17,13 @@ _END_TIMEOUT_S = 60
 
 
 @contextmanager
-def served(models: Mapping[str, Path], long: frozenset[str]) -> Iterator[str]:
+def served(models: Mapping[str, Path], default: str, long: frozenset[str], log: Path) -> Iterator[str]:
     """Yield the address, without a path, of a server; it and its host have ended afterwards.
 
     Args:
         models: GGUF files by the names that requests give.
+        default: the one that serves requests that name none.
+        log: file that the server's own log is copied to.
         long: names of those that are loaded with a context of `LONG_CONTEXT`.
 
     Raises:
@@ -42,7 +44,7 @@ def served(models: Mapping[str, Path], long: frozenset[str]) -> Iterator[str]:
         hearth = [sys.executable, "-m", "hearth.app.cli.main"]
         with tempfile.TemporaryFile("w+") as narration:
             process = subprocess.Popen(
-                [*hearth, "serve", "--port", "0"],
+                [*hearth, "serve", default, "--port", "0"],
                 env=environ,
                 stdout=subprocess.PIPE,
                 stderr=narration,
@@ -60,6 +62,8 @@ def served(models: Mapping[str, Path], long: frozenset[str]) -> Iterator[str]:
                 process.terminate()
                 process.wait(_END_TIMEOUT_S)
                 subprocess.run([*hearth, "stop"], env=environ, capture_output=True)
+                written = paths.log / "server.log"
+                log.write_bytes(written.read_bytes() if written.exists() else b"")
 
 
 def _link(path: Path, link: Path) -> None:

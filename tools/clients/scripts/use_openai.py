@@ -35,7 +35,7 @@ def _() -> None:
     with client.chat.completions.stream(model=MODEL, messages=HELLO, max_tokens=16) as stream:
         kinds = {event.type for event in stream}
         assert {"chunk", "content.delta"} <= kinds, kinds
-        assert stream.get_final_completion().choices[0].message.content
+        assert stream.current_completion_snapshot.choices[0].message.content
 
 
 @step("parse")
