@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +17,14 @@ from weakref import WeakKeyDictionary
 from hearth.backends.contract import EngineStats, RequestStats
 from hearth.backends.engine.embedding import TextJob
 from hearth.backends.engine.pacer import Pacer
-from hearth.backends.engine.runner import Row, Runner, RunnerLost, StepPlan, StepResult
+from hearth.backends.engine.runner import (
+    Interrupted,
+    Row,
+    Runner,
+    RunnerLost,
+    StepPlan,
+    StepResult,
+)
 from hearth.backends.engine.scheduler import Scheduler
 from hearth.backends.engine.sequence import Sequence
 from hearth.backends.engine.side_lane import SideLane
@@ -61,6 +70,12 @@ class Engine:
         """Of the sessions that have texts under way."""
         self._turns = 0
         self._closing = False
+        self._lock = threading.Lock()
+        """Guards `_cancelling`, `_computing` and `Runner.interrupt`."""
+        self._cancelling: Counter[int] = Counter()
+        """Requests whose cancel is posted and not taken in yet."""
+        self._computing: frozenset[int] = frozenset()
+        """Requests that the runner computes something for now, and that are not cancelled."""
         self._suspects: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
         """So many first tokens of a sequence are computed in steps of their own: a step with others
         failed and emptied its slot, and one of them was at fault."""
@@ -76,8 +91,16 @@ class Engine:
         self._inbox.put(lambda: self._add(work))
 
     def cancel(self, ident: int) -> None:
-        """End the work with this id before the next step; unknown ids are already over."""
-        self._inbox.put(lambda: self._cancel(ident))
+        """End the work with this id before the next step; unknown ids are already over. The step
+        that runs ends early where it is for nobody else.
+        """
+        with self._lock:
+            self._cancelling[ident] += 1
+            if ident in self._computing:
+                self._computing -= {ident}
+                if not self._computing:
+                    self._runner.interrupt(True)
+        self._inbox.put(lambda: self._take_cancel(ident))
 
     def clear_cache(self, done: Callable[[EngineStats], None]) -> None:
         """Forget every kept prefix, then call `done` from the engine's thread."""
@@ -166,12 +189,33 @@ class Engine:
         apart = [row for row in plan.rows if row.slot in suspects]
         self._one_by_one(apart, list(suspects.values()))
 
+    def _begin(self, idents: Iterable[int]) -> bool:
+        """Note whom the runner computes something for; False if all of them are cancelled."""
+        with self._lock:
+            self._computing = frozenset(idents) - self._cancelling.keys()
+            return bool(self._computing)
+
+    def _end(self) -> None:
+        """The runner has computed it, or failed to."""
+        with self._lock:
+            self._computing = frozenset()
+            self._runner.interrupt(False)
+
     def _step(self, plan: StepPlan) -> None:
         started = self._clock()
+        if not self._begin(sequence.id for sequence in self._scheduler.members(plan)):
+            return
         try:
-            result = self._runner.step(plan)
+            try:
+                result = self._runner.step(plan)
+            finally:
+                self._end()
         except RunnerLost:
             raise
+        except Interrupted as stopped:
+            for slot in stopped.lost_slots:
+                self._scheduler.forget_computed(slot)
+            return
         except Busy as error:
             if not self._scheduler.make_way():
                 self._fail(self._scheduler.members(plan)[0], error)
@@ -237,10 +281,17 @@ class Engine:
             decoding = _decoding(plan)
             prefill = plan.tokens - decoding
         texts = job.next_texts(self._pacer.allowance(decoding) - prefill)
+        if not self._begin((job.id,)):
+            return True
         try:
-            complete = job.compute(self._runner, texts)
+            try:
+                complete = job.compute(self._runner, texts)
+            finally:
+                self._end()
         except RunnerLost:
             raise
+        except Interrupted:
+            return True
         except Exception as error:
             log.exception("the texts of %d failed", job.id)
             job.fail(error)
@@ -274,6 +325,12 @@ class Engine:
                 self._text_jobs.append(item)
             else:
                 self._scheduler.add(item)
+
+    def _take_cancel(self, ident: int) -> None:
+        with self._lock:
+            self._cancelling[ident] -= 1
+            self._cancelling = +self._cancelling
+        self._cancel(ident)
 
     def _cancel(self, ident: int) -> None:
         for sequence in self._scheduler:

@@ -20,6 +20,18 @@ class RunnerLost(Exception):
     """The runner cannot go on. Its process must end; the host starts another."""
 
 
+class Interrupted(Exception):
+    """A computation ended early because of `Runner.interrupt`; nothing of it counts.
+
+    Args:
+        lost_slots: those that lost what they held before.
+    """
+
+    def __init__(self, lost_slots: Seq[int] = ()) -> None:
+        super().__init__("interrupted")
+        self.lost_slots = frozenset(lost_slots)
+
+
 @dataclass(frozen=True, slots=True)
 class RunnerInfo:
     """What a runner is and can do; fixed once it is loaded."""
@@ -229,7 +241,7 @@ class SidePrefill(Protocol):
 
 
 class Runner(Protocol):
-    """Executes plans. Not thread-safe: only the engine's thread calls it."""
+    """Executes plans. Only the engine's thread calls it, apart from `interrupt`."""
 
     @property
     def info(self) -> RunnerInfo: ...
@@ -246,6 +258,13 @@ class Runner(Protocol):
             HearthError: the library failed; no row of the plan was computed, and slots that lost
                 what they held before are named in `lost_slots` of its `data`.
             RunnerLost: no further step can be.
+            Interrupted: see `interrupt`.
+        """
+        ...
+
+    def interrupt(self, wanted: bool) -> None:
+        """Whether the `step`, `embed` or `rank` that runs now is to end early and raise
+        `Interrupted`; from any thread. A runner whose steps are short may ignore it.
         """
         ...
 

@@ -12,9 +12,13 @@ from numpy.typing import NDArray
 
 from hearth.backends.engine.runner import Row
 from hearth.backends.errors import DoesNotFit, InternalError, UnsupportedModel
+from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.lib import set_fields
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan
+
+ABORTED = 2
+"""What `llama_decode` and `llama_encode` return where the abort callback ended them."""
 
 State = NDArray[np.uint8]
 """[bytes], in llama.cpp's own format."""
@@ -86,6 +90,7 @@ class LlamaContext:
 
     Args:
         cells: size of the pool; llama.cpp rounds it up to a multiple of 256.
+        interrupt: ends `decode` early, which returns `ABORTED` then.
 
     Raises:
         DoesNotFit: the pool could not be allocated.
@@ -93,7 +98,13 @@ class LlamaContext:
     """
 
     def __init__(
-        self, model: LlamaModel, plan: ContextPlan, cells: int, threads: int, batch_threads: int
+        self,
+        model: LlamaModel,
+        plan: ContextPlan,
+        cells: int,
+        threads: int,
+        batch_threads: int,
+        interrupt: Interrupt | None = None,
     ) -> None:
         self._model = model
         self._api = model.library.api
@@ -130,6 +141,8 @@ class LlamaContext:
             raise UnsupportedModel(
                 f"{model.path.name} has no KV cache, so this version cannot run it."
             )
+        if interrupt is not None:
+            interrupt.attach(self._api, self._handle)
         self.cells = int(self._api.llama_n_ctx(self._handle))
         self._output_shape = (plan.max_outputs, model.facts.vocab_size)
         self._outputs: NDArray[np.float32] = np.empty((0, model.facts.vocab_size), np.float32)
@@ -141,7 +154,7 @@ class LlamaContext:
 
     def decode(self, batch: Batch) -> int:
         """What `llama_decode` returns: 0 ok, 1 no room (nothing changed), else it failed on the
-        way."""
+        way, or was `ABORTED`; what it computed before may be in the pool."""
         return int(self._api.llama_decode(self._handle, batch.struct))
 
     def logits(self, count: int) -> NDArray[np.float32]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract import Pooling
-from hearth.backends.engine.runner import Row
+from hearth.backends.engine.runner import Interrupted, Row
 from hearth.backends.errors import (
     DoesNotFit,
     InternalError,
@@ -20,7 +20,8 @@ from hearth.backends.errors import (
     UnsupportedParameter,
     prompt_too_long,
 )
-from hearth.backends.llamacpp.context import Batch
+from hearth.backends.llamacpp.context import ABORTED, Batch
+from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.lib import set_fields
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import CELL_ALIGNMENT, MAX_THREADS, START_CELLS, ContextPlan
@@ -136,12 +137,19 @@ class Embedder:
         model: outlives the embedder.
         plan: the context's KV type, attention and longest text.
         threads: for all of its work.
+        interrupt: ends it early, with `Interrupted`.
 
     Raises:
         InvalidParameter: more threads than llama.cpp can take, or none.
     """
 
-    def __init__(self, model: LlamaModel, plan: ContextPlan, threads: int) -> None:
+    def __init__(
+        self,
+        model: LlamaModel,
+        plan: ContextPlan,
+        threads: int,
+        interrupt: Interrupt | None = None,
+    ) -> None:
         if not 1 <= threads <= MAX_THREADS:
             raise InvalidParameter(
                 "threads", f"threads is {threads}; it must be in 1..{MAX_THREADS}."
@@ -149,6 +157,7 @@ class Embedder:
         self._model = model
         self._plan = plan
         self._threads = threads
+        self._interrupt = interrupt
         self._context: _PoolingContext | None = None
         self._own_pooling = own_pooling(model)
         self._takes_whole_texts = _takes_whole_texts(model)
@@ -309,7 +318,7 @@ class Embedder:
                 available_bytes=available,
             )
         self._context = _PoolingContext(
-            self._model, self._plan, kind, batch_tokens, cells, self._threads
+            self._model, self._plan, kind, batch_tokens, cells, self._threads, self._interrupt
         )
         return self._context
 
@@ -328,6 +337,7 @@ class _PoolingContext:
         batch_tokens: int,
         cells: int,
         threads: int,
+        interrupt: Interrupt | None,
     ) -> None:
         self.kind = kind
         self.sequences = min(MAX_TEXTS, batch_tokens, model.library.max_sequences)
@@ -368,6 +378,8 @@ class _PoolingContext:
                 "Split the text, or close other programs.",
                 context=cells,
             )
+        if interrupt is not None:
+            interrupt.attach(self._api, self._handle)
         self._memory: Any = self._api.llama_get_memory(self._handle)
         self.has_memory = bool(self._memory)
         """False for models without a decoder, which compute every text from its beginning."""
@@ -388,6 +400,8 @@ class _PoolingContext:
         run = self._api.llama_decode if self.has_memory else self._api.llama_encode
         self._log.clear()
         code = run(self._handle, self._batch.struct)
+        if code == ABORTED:
+            raise Interrupted
         if code:
             raise InternalError(
                 f"llama.cpp could not embed {sum(len(row.tokens) for row in rows):,} tokens "

@@ -15,6 +15,7 @@ from hearth.backends.engine.runner import RunnerInfo, SavedState, StepPlan, Step
 from hearth.backends.engine.sequence_cache import SequenceCache
 from hearth.backends.errors import HearthError, InternalError
 from hearth.backends.llamacpp.embedder import Embedder, not_a_reranker, text_abilities
+from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan
 from hearth.backends.threads import measure_threads
@@ -66,7 +67,8 @@ class EncoderRunner:
         )
         cores = thread_counts.usable_cores()
         self.threads = threads or cores
-        self._embedder = Embedder(model, plan, self.threads)
+        self._interrupt = Interrupt()
+        self._embedder = Embedder(model, plan, self.threads, self._interrupt)
         try:
             self._warm_up(measure=threads is None)
         except HearthError:
@@ -89,6 +91,10 @@ class EncoderRunner:
     def step(self, plan: StepPlan) -> StepResult:
         """Raises `InternalError`: see `RunnerInfo.generates`."""
         raise InternalError(f"{self._model.path.name} is an encoder and cannot generate.")
+
+    def interrupt(self, wanted: bool) -> None:
+        """See the protocol."""
+        self._interrupt.set(wanted)
 
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
         """See the protocol, and `Embedder.embed` for more."""

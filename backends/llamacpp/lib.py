@@ -103,12 +103,14 @@ class Library:
 def load_library() -> Library:
     """Import llama_cpp and initialise it; the same object every time. `GOMP_SPINCOUNT` is set to
     `SPINS` unless it is set already: libgomp reads it when it is loaded, and at no other time.
+    `GGML_NO_BACKTRACE` is set, so that an assertion that fails does not start a debugger first.
 
     Raises:
         BackendUnavailable: it is not installed, its shared library does not load, or symbols are
             missing.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     try:
         api = importlib.import_module(MODULE)
     except ModuleNotFoundError as error:

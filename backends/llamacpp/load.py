@@ -54,7 +54,7 @@ def open_model(
     """
     started = time.perf_counter()
     path = Path(spec.path)
-    if not path.is_file():
+    if path.is_dir() or not path.exists():
         raise ModelNotFound(f"There is no file {path}.", "`hearth list` shows the models you have.")
     header = preflight.check(path)
     library = load_library()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hearth.backends import threads as thread_counts
 from hearth.backends.contract import Pooling
 from hearth.backends.engine.plan_check import check_rows
-from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan, StepResult
+from hearth.backends.engine.runner import Interrupted, Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.engine.sequence_cache import SequenceCache
 from hearth.backends.errors import (
     Busy,
@@ -20,8 +20,9 @@ from hearth.backends.errors import (
     InvalidParameter,
 )
 from hearth.backends.llamacpp.attention_choice import Attention, choice_of, with_flash
-from hearth.backends.llamacpp.context import Batch, LlamaContext
+from hearth.backends.llamacpp.context import ABORTED, Batch, LlamaContext
 from hearth.backends.llamacpp.embedder import Embedder, not_a_reranker, text_abilities
+from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import COMPUTE_BYTES, ContextPlan
 from hearth.backends.llamacpp.side_prefill import LlamaSidePrefill
@@ -79,6 +80,7 @@ class LlamaRunner:
         self._choice = choice_of(attention, plan, model.facts)
         self._embedder: Embedder | None = None
         self._side: LlamaSidePrefill | None = None
+        self._interrupt = Interrupt()
         cores = thread_counts.usable_cores()
         self.threads = threads or cores
         self.batch_threads = batch_threads or cores
@@ -150,6 +152,7 @@ class LlamaRunner:
                 nothing of the plan counts. Where the memory cannot roll back, `lost_slots` in
                 `data` are the slots that are empty now.
             RunnerLost: growing the pool lost what it held.
+            Interrupted: nothing of the plan counts.
         """
         rows = plan.rows
         if not rows:
@@ -205,6 +208,10 @@ class LlamaRunner:
             raise not_a_reranker(self._model)
         return self._text_context().rank(texts)
 
+    def interrupt(self, wanted: bool) -> None:
+        """See the protocol. On a processor it takes effect within one operation of the graph."""
+        self._interrupt.set(wanted)
+
     def prefill_beside(
         self, tokens: Sequence[int], done: Callable[[], None]
     ) -> LlamaSidePrefill | None:
@@ -243,7 +250,7 @@ class LlamaRunner:
 
     def _text_context(self) -> Embedder:
         if self._embedder is None:
-            self._embedder = Embedder(self._model, self._plan, self.batch_threads)
+            self._embedder = Embedder(self._model, self._plan, self.batch_threads, self._interrupt)
         return self._embedder
 
     def _share_cores(self) -> None:
@@ -286,8 +293,8 @@ class LlamaRunner:
                 )
         return count
 
-    def _repaired(self, code: int, rows: tuple[Row, ...]) -> HearthError:
-        """The error for a failed decode, after undoing what llama.cpp may have kept of it."""
+    def _repaired(self, code: int, rows: tuple[Row, ...]) -> HearthError | Interrupted:
+        """The error for a failed or interrupted decode, once what llama.cpp kept of it is undone."""
         said = self._model.library.log.said()
         if code == 1:
             return Busy(
@@ -302,6 +309,8 @@ class LlamaRunner:
             if not store.undo(cache.sequence(row.slot), cache.length(row.slot)):
                 cache.lost(row.slot)
                 lost.append(row.slot)
+        if code == ABORTED:
+            return Interrupted(lost)
         return InternalError(
             f"llama_decode failed with {code}: {said or 'it gave no reason'}",
             "Load the model again; if it happens twice, `hearth doctor` may know why.",
@@ -327,7 +336,9 @@ class LlamaRunner:
     def _make_context(self, cells: int, by_channel: bool) -> LlamaContext:
         is_other = self._choice is not None and not by_channel
         plan = with_flash(self._plan) if is_other else self._plan
-        return LlamaContext(self._model, plan, cells, self.threads, self.batch_threads)
+        return LlamaContext(
+            self._model, plan, cells, self.threads, self.batch_threads, self._interrupt
+        )
 
     def _warm_up(self, *, measure_decode: bool, measure_batch: bool) -> None:
         """Touch every weight once, so that the first token is not the one that waits, and choose

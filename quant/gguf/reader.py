@@ -8,6 +8,7 @@ CVE-2026-7482, -27940 and -33298.
 from __future__ import annotations
 
 import os
+import stat
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
@@ -36,10 +37,14 @@ def read_header(path: str | Path) -> GgufFile:
 
     Raises:
         CorruptFile: the file breaks the format; `field` in `data` names where.
-        UnsupportedModel: a version, byte order or tensor type that llama.cpp does not read either.
+        UnsupportedModel: a version, byte order or tensor type that llama.cpp does not read either,
+            or a pipe, socket or device.
         OSError: the file cannot be opened.
     """
     location = Path(path)
+    mode = location.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # Opening a pipe would wait for a writer.
+        raise unsupported(location, "file type", "is a pipe, socket or device, not a file")
     with location.open("rb") as stream:
         return parse_header(stream, os.fstat(stream.fileno()).st_size, location)
 

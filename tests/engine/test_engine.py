@@ -7,7 +7,7 @@ import pytest
 from fake_runner import FakeRunner
 from hearth.backends.contract import Failed, Finished, Progress, SamplingParams, Started, Token
 from hearth.backends.engine.engine import Engine
-from hearth.backends.engine.runner import RunnerLost
+from hearth.backends.engine.runner import Interrupted, RunnerLost
 from hearth.backends.errors import Busy
 from speakers import at_rest, drain, generation, piece
 
@@ -130,6 +130,60 @@ def test_cancelling_one_leaves_the_other_alone():
     drain(engine)
     assert heard_one.last.reason == "cancelled"
     assert heard_two.ids == runner.greedy([4, 5, 6], 40)
+
+
+class Interruptible(FakeRunner):
+    """Cancels `victims` while step number `at` runs, as other threads do, and ends it if asked."""
+
+    interrupted = False
+
+    def step(self, plan):
+        if len(self.tape) != self.at:
+            assert not self.interrupted
+            return super().step(plan)
+        members = {sequence.id for sequence in self.engine._scheduler.members(plan)}
+        for ident in self.victims:
+            self.engine.cancel(ident)
+        assert self.interrupted == (members <= set(self.victims))
+        if not self.interrupted:
+            return super().step(plan)
+        self.tape.append(plan)
+        raise Interrupted
+
+
+@pytest.mark.parametrize("victims", [(1, 2), (1,), (2, 2), (3,)])
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_a_step_for_nobody_else_ends_early(victims, at):
+    runner = Interruptible(chunk=8)
+    runner.at, runner.victims = at, victims
+    runner.engine = engine = Engine(runner)
+    prompts = {1: list(range(30)), 2: list(range(50, 90))}
+    made = {ident: generation(ident, ids, runner, tokens=9) for ident, ids in prompts.items()}
+    engine.submit(*(one for one, _ in made.values()))
+    drain(engine)
+    for ident, (_, heard) in made.items():
+        if ident in victims:
+            assert heard.last.reason == "cancelled"
+        else:
+            assert heard.ids == runner.greedy(prompts[ident], 9)
+    later, heard = generation(3, prompts[1], runner, tokens=9)
+    engine.submit(later)
+    drain(engine)
+    assert heard.ids == runner.greedy(prompts[1], 9)
+    assert at_rest(engine, runner) and not engine._cancelling
+
+
+def test_what_was_cancelled_before_its_step_is_not_computed():
+    runner = FakeRunner()
+    engine = Engine(runner)
+    made, heard = generation(1, [1, 2, 3], runner, tokens=5)
+    engine._scheduler.add(made)
+    plan = engine._plan()
+    engine.cancel(1)
+    engine._compute(plan)
+    assert not runner.tape
+    drain(engine)
+    assert heard.last.reason == "cancelled" and not engine._cancelling
 
 
 def test_an_end_token_ends_it_and_is_not_said():

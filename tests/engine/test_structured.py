@@ -215,7 +215,7 @@ def test_the_longest_text_is_written_before_a_banned_end(grammars):
 
 
 def test_a_grammar_that_may_go_on_does_so_until_min_tokens(grammars):
-    ends = {end: 30.0 for end in TOKENIZER.end_ids}
+    ends = dict.fromkeys(TOKENIZER.end_ids, 30.0)
     params = SamplingParams(seed=1, logit_bias=ends, **OFF)
     (early,) = answers(grammars, pattern("[ab]{1,40}"), params=params)
     assert len(early.ids) == 1

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from gguf_builder import tiny_llama
 from hearth.backends.contract import ModelSettings, Pooling
+from hearth.backends.engine.runner import Interrupted
 from hearth.backends.errors import InvalidParameter, PromptTooLong, UnsupportedParameter
 from hearth.backends.llamacpp import embedder
 from hearth.backends.llamacpp.embedder import Embedder
+from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import plan_context
@@ -222,6 +224,20 @@ def test_numbers_of_threads_that_would_abort_are_refused(causal: Path, threads: 
     )
     with LlamaModel.open(causal) as model, pytest.raises(InvalidParameter, match="512"):
         Embedder(model, plan, threads)
+
+
+def test_an_interrupt_ends_it_and_the_next_call_is_as_ever(make: Make, causal: Path) -> None:
+    flag = Interrupt()
+    plain = make(causal)
+    made = Embedder(plain._model, plain._plan, 1, flag)
+    texts = texts_of(700, 9)
+    expected = made.embed(texts, "mean")
+    flag.set(True)
+    with pytest.raises(Interrupted):
+        made.embed(texts, "mean")
+    flag.set(False)
+    assert (made.embed(texts, "mean") == expected).all()
+    made.close()
 
 
 def test_it_works_again_after_it_was_closed(make: Make, causal: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hearth.backends.contract import ModelSettings
-from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.engine.runner import Interrupted, Row, StepPlan
 from hearth.backends.errors import HearthError
 from hearth.backends.llamacpp.context import LlamaContext
 from hearth.backends.llamacpp.model import LlamaModel
@@ -270,6 +270,49 @@ def test_a_failed_step_empties_who_cannot_roll_back_and_harms_nobody_else(
     advance(runner, [again, other], 8)
     truth.check(again)
     truth.check(other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("operations", [0, 5, 30, 60])
+def test_an_interrupted_step_counts_for_nothing(
+    runner: LlamaRunner, truth: Truth, operations: int
+) -> None:
+    """The prompt takes two graphs of 128 tokens; it ends within the first, or the second."""
+    other = begun(runner, 1, some_prompt(60, seed=44))
+    runner.cache.release(1, keep=True)
+    session = Stepped(runner, 0, some_prompt(150, seed=43), keep_logits=True)
+    api = runner.model.library.api
+    left = iter([False] * operations)
+    callback = api.ggml_abort_callback(lambda _: next(left, True))
+    handle = runner.store.context._handle
+    api.llama_set_abort_callback(handle, callback, None)
+    with pytest.raises(Interrupted):
+        runner.step(StepPlan((session.row(512),)))
+    runner._interrupt.attach(api, handle)
+    assert runner.cache.length(0) == 0
+    runner.cache.check_integrity()
+    check_positions(runner)
+    advance(runner, [session], 8)
+    truth.check(session)
+    again = begun(runner, 2, other.tokens + some_prompt(9, seed=45))
+    truth.check(again)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupting_ends_a_step_until_it_is_taken_back(runner: LlamaRunner, truth: Truth) -> None:
+    session = begun(runner, 0, some_prompt(50, seed=46))
+    length = runner.cache.length(0)
+    runner.interrupt(True)
+    with pytest.raises(Interrupted) as stopped:
+        runner.step(StepPlan((session.row(512),)))
+    runner.interrupt(False)
+    if runner.info.keeps_past:
+        assert not stopped.value.lost_slots and runner.cache.length(0) == length
+        advance(runner, [session], 8)
+        truth.check(session)
+    else:
+        assert stopped.value.lost_slots <= {0} and runner.cache.length(0) in (0, length)
+    runner.cache.check_integrity()
 
 
 @pytest.mark.parametrize("kind", KINDS)

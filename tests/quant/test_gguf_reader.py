@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -216,3 +217,17 @@ def test_large_vocabulary_is_checked_in_half_a_second(tmp_path: Path) -> None:
 def test_errors_are_hearth_errors() -> None:
     assert issubclass(CorruptFile, HearthError)
     assert issubclass(UnsupportedModel, HearthError)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_not_a_file_is_refused_at_once(kind, tmp_path):
+    path = tmp_path / "model.gguf"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(str(path))
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(UnsupportedModel, match="pipe, socket or device"):
+        read_header(path)

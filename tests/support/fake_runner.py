@@ -135,6 +135,10 @@ class FakeRunner:
         assert self.store.cells == self.cache.cells
         return StepResult(logits)
 
+    def interrupt(self, wanted: bool) -> None:
+        """Remembered; `step` does not look."""
+        self.interrupted = wanted
+
     def prefill_beside(self, tokens: Seq[int], done: Callable[[], None]) -> FakeSidePrefill | None:
         if self._beside is None or (self.side is not None and not self.side.over):
             return None
