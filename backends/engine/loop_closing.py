@@ -38,13 +38,16 @@ class JsonClosers:
         self.of_strings = np.zeros(vocab_size, dtype=np.bool_)
         """[V]: begin with a quotation mark."""
         self.of_lists = np.zeros(vocab_size, dtype=np.bool_)
-        """[V]: begin with a closing bracket."""
+        """[V]: closing brackets, which a quotation mark may precede."""
+        self._quotes = np.zeros(vocab_size, dtype=np.bool_)
+        """[V]: a quotation mark and nothing else."""
         letters: list[int] = []
         breaks: list[int] = []
         for ident, piece in enumerate(pieces):
-            first = piece[:1]
-            self.of_strings[ident] = first == b'"'
-            self.of_lists[ident] = first in (b"]", b"}")
+            rest = piece.removeprefix(b'"')
+            self.of_strings[ident] = piece.startswith(b'"')
+            self.of_lists[ident] = bool(rest) and not rest.strip(b"]}")
+            self._quotes[ident] = piece == b'"'
             if piece in (b"Q", b"z", b" "):
                 letters.append(ident)
             elif piece == b"\n":
@@ -54,20 +57,27 @@ class JsonClosers:
     def among(
         self, allowed: NDArray[np.bool_], repeated: bytes, *, is_closing: bool
     ) -> NDArray[np.bool_]:
-        """What of `allowed` ends the string, array or object in which `repeated` is what repeats
-        itself; nothing, if that is too short, or the text is not JSON there.
+        """What of `allowed` may come where the end of the text, `repeated`, repeats itself: what
+        ends a string, array or object if that is all that repeats itself.
 
         Args:
             is_closing: an array or object in this one was ended so.
         """
-        is_free = bool(allowed[self._breaks].any())  # JSON has no line breaks in strings.
-        if self._letters.size and allowed[self._letters].all():
-            is_loop = len(repeated) >= _STRING_BYTES and b'"' not in repeated.replace(rb"\"", b"")
-            closers = self.of_strings
-        else:
-            is_loop = len(repeated) >= _LIST_BYTES or is_closing
-            closers = self.of_lists
-        return allowed & closers if is_loop and not is_free else np.zeros_like(allowed)
+        if allowed[self._breaks].any():  # Free text: JSON has no line breaks in strings.
+            return allowed
+        is_list = len(repeated) >= _LIST_BYTES or is_closing
+        wanted: tuple[NDArray[np.bool_], ...] = ()
+        if self._letters.size and allowed[self._letters].all():  # Within a string.
+            if len(repeated) >= _STRING_BYTES and b'"' not in repeated.replace(rb"\"", b""):
+                wanted = (self.of_strings,)
+            elif is_list:  # It may go on. If it ends, the token must not begin the next item.
+                wanted = (~self.of_strings | self._quotes | self.of_lists,)
+        elif is_list:
+            wanted = (self.of_lists, self._quotes)
+        for tokens in wanted:
+            if (allowed & tokens).any():
+                return allowed & tokens
+        return allowed
 
 
 class LoopClosing:
@@ -95,22 +105,16 @@ class LoopClosing:
 
     def allowed(self) -> NDArray[np.bool_]:
         allowed = self._matcher.allowed()
-        closing = self._closing(allowed)
-        return closing if closing.any() else allowed
+        if not (self._repeated or self._is_closing):
+            return allowed
+        return self._closers.among(allowed, self._repeated, is_closing=self._is_closing)
 
     def accept(self, token: int) -> None:
-        if self._repeated or self._is_closing:
-            closing = self._closing(self._matcher.allowed())
-            self._is_closing = bool(closing[token]) and not self._closers.of_strings[token]
+        if len(self._repeated) >= _LIST_BYTES or self._is_closing:
+            self._is_closing = bool(self._closers.of_lists[token])
         self._matcher.accept(token)
         self._text = (self._text + self._piece(token))[-_KEPT_BYTES:]
         self._repeated = self._text[len(self._text) - repeated_bytes(self._text) :]
-
-    def _closing(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """[V]: what must come next, if something must."""
-        if not (self._repeated or self._is_closing):
-            return np.zeros_like(allowed)
-        return self._closers.among(allowed, self._repeated, is_closing=self._is_closing)
 
     @property
     def complete(self) -> bool:

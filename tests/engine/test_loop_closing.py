@@ -64,6 +64,12 @@ def test_a_list_that_repeats_itself_is_closed(grammars):
     assert value[:2] == [1, 2] and 170 <= len(value) <= 180 and set(value[2:]) == {0}
 
 
+def test_a_list_of_choices_that_repeats_itself_is_closed(grammars):
+    schema = {"type": "array", "items": {"enum": ["hello", "null"]}}
+    value = json.loads(written(grammars.matcher(of(schema), "it"), '["null", ', '"hello", '))
+    assert 50 < len(value) < 70
+
+
 def test_a_tree_that_repeats_itself_is_closed(grammars):
     text = written(grammars.matcher(of(TREE), "it"), "", '{"name": "x", "children": [')
     assert json.loads(text)["name"] == "x" and len(text) < 1200
