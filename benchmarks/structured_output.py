@@ -1,7 +1,7 @@
 """JSON-schema requests to Hearth's endpoint and to llama-server: what ends, and what runs on.
 
     python benchmarks/structured_output.py --server build/bin/llama-server --model MODEL.gguf
-        [--max-tokens 1024] [--threads 2] [--show] [--json RESULT.json]
+        [--max-tokens 1024] [--clients 4] [--threads 2] [--show] [--json RESULT.json]
 
 Sends 50 requests at temperature 0, with schemas as pydantic writes them, to `hearth serve` and to
 llama-server, which run the same model with the same context. Counts the answers that ended by
@@ -24,11 +24,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from datetime import time as clock
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -314,7 +316,9 @@ class Answer:
     seconds: float
 
 
-def ask(base: str, model: str, question: str, schema: dict[str, Any], most: int) -> Answer:
+def ask(base: str, model: str, most: int, asked: tuple[str, Any]) -> Answer:
+    question, kind = asked
+    schema = TypeAdapter(kind).json_schema()
     body = {
         "model": model,
         "messages": [{"role": "user", "content": question}],
@@ -394,6 +398,7 @@ def main() -> int:
     parser.add_argument("--server", default="")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--max-tokens", type=int, default=1024)
+    parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--threads", type=int, help="of each server; one per processor")
     parser.add_argument("--show", action="store_true", help="print each answer as it comes")
     parser.add_argument("--json", type=Path)
@@ -406,12 +411,13 @@ def main() -> int:
     with servers(args.server, args.model.resolve(), args.threads) as running:
         for name, one in running.items():
             model = first_model(one.base)
-            found[name] = []
-            for question, kind in QUESTIONS:
-                schema = TypeAdapter(kind).json_schema()
-                found[name].append(ask(one.base, model, question, schema, args.max_tokens))
-                if args.show:
-                    print(name, found[name][-1], flush=True)
+            with ThreadPoolExecutor(args.clients) as clients:
+                asked = partial(ask, one.base, model, args.max_tokens)
+                found[name] = []
+                for answer in clients.map(asked, QUESTIONS):
+                    found[name].append(answer)
+                    if args.show:
+                        print(name, answer, flush=True)
     print(f"{'':14} requests   stop length refused  invalid   tokens  seconds")
     for name, answers in found.items():
         print(line(name, answers))

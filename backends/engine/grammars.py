@@ -19,6 +19,8 @@ from hearth.backends.engine.grammar_library import (
     require_library,
     took_what_does_not_fit,
 )
+from hearth.backends.engine.loop_closing import JsonClosers, LoopClosing
+from hearth.backends.engine.matcher import Matcher
 from hearth.backends.errors import InternalError, InvalidParameter, LimitExceeded
 from hearth.backends.helper import Helper, HelperLost
 from hearth.backends.text import framing
@@ -56,12 +58,13 @@ class Grammars:
         self._helper = Helper("hearth.backends.engine.grammar_helper", "The compiler of grammars")
         self._lock = threading.Lock()
         self._trie: LLTokenizer | None = None
+        self._closers: JsonClosers | None = None
         self._special_ids: frozenset[int] = frozenset()
         self._proven: OrderedDict[str, str] = OrderedDict()
         """Sources that compiled, and what they became (`gbnf`)."""
         self._proven_characters = 0
 
-    def matcher(self, lark: str, param: str) -> GrammarMatcher:
+    def matcher(self, lark: str, param: str) -> Matcher:
         """A matcher at the beginning of `lark` (llguidance's dialect; special tokens by id, as
         `<[151645]>`, or by name, as `<|im_end|>`; grammars of llama.cpp as `rules.GBNF` says).
         Blocks while it is compiled.
@@ -83,7 +86,10 @@ class Grammars:
         except GrammarRefused as refused:
             raise _refusal(param, str(refused), too_complex=refused.too_complex) from refused
         self._remember(lark, converted)
-        return GrammarMatcher(matcher, self._vocab_size, self._special_ids, param)
+        made: Matcher = GrammarMatcher(matcher, self._vocab_size, self._special_ids, param)
+        if "%json" in lark:
+            made = LoopClosing(made, self._tokenizer.piece, self._ready_closers())
+        return made
 
     @property
     def proven(self) -> frozenset[str]:
@@ -114,6 +120,14 @@ class Grammars:
                 self._special_ids = frozenset(vocabulary.special_token_ids)
                 self._trie = make_tokenizer(vocabulary, self._end_ids)
             return self._trie
+
+    def _ready_closers(self) -> JsonClosers:
+        with self._lock:
+            if self._closers is None:
+                known = min(self._vocab_size, self._tokenizer.vocab_size)
+                pieces = (self._tokenizer.piece(ident) for ident in range(known))
+                self._closers = JsonClosers(pieces, self._vocab_size)
+            return self._closers
 
     def _vocabulary(self) -> Vocabulary:
         """Every token as text has it. Control tokens have no text: they are special, and keep the

@@ -1,0 +1,106 @@
+"""What repeats itself without end is closed where the schema allows it, and nothing else is."""
+
+import json
+
+import pytest
+
+from byte_tokenizer import ByteTokenizer
+from hearth.backends.engine.grammars import Grammars
+from hearth.backends.engine.loop_closing import repeated_bytes
+from hearth.backends.text.output.rules import json_rule
+
+TOKENIZER = ByteTokenizer()
+END = min(TOKENIZER.end_ids)
+
+
+@pytest.fixture(scope="module")
+def grammars():
+    made = Grammars(TOKENIZER, TOKENIZER.vocab_size, TOKENIZER.end_ids)
+    yield made
+    made.close()
+
+
+def written(matcher, begin, unit, most=3000):
+    """What a model writes that begins so and then repeats `unit`, unless it may not: then what the
+    grammar allows first.
+    """
+    text, wanted = bytearray(), bytearray(begin.encode())
+    while len(text) < most and not matcher.complete:
+        if not wanted:
+            wanted += unit.encode()
+        byte = wanted.pop(0)
+        if not matcher.allows(byte):
+            byte = int(matcher.allowed()[:256].argmax())
+            wanted.clear()
+        matcher.accept(byte)
+        text.append(byte)
+    return text.decode()
+
+
+def of(schema):
+    return f"start: {json_rule(schema)}"
+
+
+TEXT, NUMBERS = {"type": "string"}, {"type": "array", "items": {"type": "integer"}}
+TREE = {
+    "type": "object",
+    "properties": {"name": TEXT, "children": {"type": "array", "items": {"$ref": "#"}}},
+    "required": ["name"],
+}
+
+
+@pytest.mark.parametrize(
+    "unit", ["USA, ", "a", "é\\n", "all the same words for sixty characters, " * 2]
+)
+def test_a_string_that_repeats_itself_is_closed(grammars, unit):
+    text = written(grammars.matcher(of(TEXT), "it"), '"The ', unit)
+    value = json.loads(text)
+    assert value.startswith("The ")
+    assert 256 <= len(text.encode()) <= max(300, 5 * len(unit))
+
+
+def test_a_list_that_repeats_itself_is_closed(grammars):
+    value = json.loads(written(grammars.matcher(of(NUMBERS), "it"), "[1, 2, ", "0, "))
+    assert value[:2] == [1, 2] and 170 <= len(value) <= 180 and set(value[2:]) == {0}
+
+
+def test_a_list_of_choices_that_repeats_itself_is_closed(grammars):
+    schema = {"type": "array", "items": {"enum": ["hello", "null"]}}
+    value = json.loads(written(grammars.matcher(of(schema), "it"), '["null", ', '"hello", '))
+    assert 50 < len(value) < 70
+
+
+def test_a_tree_that_repeats_itself_is_closed(grammars):
+    text = written(grammars.matcher(of(TREE), "it"), "", '{"name": "x", "children": [')
+    assert json.loads(text)["name"] == "x" and len(text) < 1200
+
+
+@pytest.mark.parametrize(
+    ("schema", "least"),
+    [({**TEXT, "minLength": 900}, 900), ({**NUMBERS, "minItems": 400}, 400)],
+)
+def test_what_a_schema_demands_is_written(grammars, schema, least):
+    begin, unit = ('"', "ab") if schema["type"] == "string" else ("[", "0, ")
+    assert least <= len(json.loads(written(grammars.matcher(of(schema), "it"), begin, unit))) < 950
+
+
+def test_free_text_may_repeat_itself(grammars):
+    lark = f'start: /(?s:[^|]*)/ "|" {json_rule(TEXT)}'
+    assert len(written(grammars.matcher(lark, "it"), '"', '" ["', most=2000)) == 2000
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b"abc" * 80, 0),
+        (b"abc" * 86, 256),
+        (b"x" * 1000 + b"y", 0),
+        (b"x" * 1000, 512),
+        (b"".join(b"line %d, " % n for n in range(200)), 0),
+        (bytes(range(100, 200)) * 3, 0),
+        (bytes(range(100, 200)) * 4, 400),
+        (bytes(range(100, 200)) * 6, 512),
+    ],
+)
+def test_repetition(text, found):
+    assert repeated_bytes(text) == found
