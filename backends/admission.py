@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from hearth.backends.contract import Request
-from hearth.backends.errors import Busy
-from hearth.backends.prompt_length import PROMPT, TOKENS, check_length
+from hearth.backends.errors import Busy, prompt_too_long
 from hearth.backends.wire import (
     MAX_FRAME_BYTES,
     Call,
@@ -17,6 +16,7 @@ from hearth.backends.wire import (
     Detokenize,
     Embed,
     Generate,
+    Least,
     Rank,
     Render,
     Score,
@@ -35,39 +35,53 @@ def cost(call: Call) -> Cost | None:
     """What `call` may take; None where it needs neither model work nor preparation."""
     match call:
         case Generate(request):
-            prompt = _prompt_bytes(request)
-            new_tokens = request.n * (request.max_tokens or 0)
-            ids = len(request.token_ids or ())
-            return Cost(request.n, prompt, new_tokens, True, ids, _certain_bytes(request))
-        case Score():
-            return Cost(1, len(call.ids), least_tokens=len(call.ids))
+            return _generation_cost(request)
+        case Score(ids):
+            return Cost(1, len(ids), least=Least("token_ids", tokens=len(ids)))
         case Embed():
             sizes = [_size(text) for text in call.texts]
-            ids = max((len(text) for text in call.texts if not isinstance(text, str)), default=0)
-            texts = [text for text in call.texts if isinstance(text, str)]
-            return Cost(1, sum(sizes), least_tokens=ids, least_bytes=_longest(texts))
+            return Cost(1, sum(sizes), least=None if call.truncate else _least(call.texts, sizes))
         case Rank():
             query = _size(call.query)
-            total = query * len(call.texts) + _bytes(call.texts)
-            return Cost(1, total, least_bytes=query + _longest(call.texts))
+            sizes = [query + _size(text) for text in call.texts]
+            return Cost(1, sum(sizes), least=_least(call.texts, sizes))
         case Tokenize():
             return Cost(1, _size(call.text), computes=False)
-        case Detokenize():
-            return Cost(1, len(call.ids), computes=False)
+        case Detokenize(ids):
+            return Cost(1, len(ids), computes=False)
         case Render(request):
-            return Cost(1, _prompt_bytes(request), computes=False)
+            return Cost(1, _prompt_size(request), computes=False)
         case _:
             return None
 
 
-def _prompt_bytes(request: Request) -> int:
+def _generation_cost(request: Request) -> Cost:
+    least = None
+    if request.truncate_prompt_tokens is None:
+        ids, certain = len(request.token_ids or ()), _certain_bytes(request)
+        least = Least(request.prompt_field, ids, certain)
+    new_tokens = request.n * (request.max_tokens or 0)
+    return Cost(request.n, _prompt_size(request), new_tokens, least=least)
+
+
+def _least(texts: Sequence[str | tuple[int, ...]], sizes: Sequence[int]) -> Least | None:
+    """What the largest of `texts` is certain to have, with `sizes` of them."""
+    if not sizes:
+        return None
+    size = max(sizes)
+    index = sizes.index(size)
+    param = f"texts[{index}]"
+    return Least(param, nbytes=size) if isinstance(texts[index], str) else Least(param, size)
+
+
+def _prompt_size(request: Request) -> int:
     """Bytes of its text, or its number of token ids."""
     texts = [request.text or "", request.suffix or ""]
     for message in request.messages or ():
         texts += (message.content, message.reasoning)
         texts += (call.arguments for call in message.tool_calls)
     texts += (f"{tool.description}{tool.parameters}" for tool in request.tools)
-    return len(request.token_ids or ()) + _bytes(texts)
+    return len(request.token_ids or ()) + sum(map(_size, texts))
 
 
 def _certain_bytes(request: Request) -> int:
@@ -78,21 +92,14 @@ def _certain_bytes(request: Request) -> int:
     for message in request.messages or ():
         if message.role == "user":
             texts.append(message.content.strip())
-    return _bytes(texts)
-
-
-def _longest(texts: Iterable[str]) -> int:
-    return max(map(_size, texts), default=0)
+    return sum(map(_size, texts))
 
 
 def _size(text: str | tuple[int, ...]) -> int:
+    """Bytes of a text, or the number of token ids."""
     if isinstance(text, str) and not text.isascii():
         return len(text.encode(errors="surrogatepass"))
     return len(text)
-
-
-def _bytes(texts: Iterable[str]) -> int:
-    return sum(map(_size, texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +197,7 @@ class Admission:
             PromptTooLong: the prompt has certainly more tokens than the context.
             Busy: with `retry_after_s` from how long calls took recently.
         """
-        if self._context is not None:
-            self._check_length(cost, self._context)
+        self._check_length(cost.least)
         self._remember(identity)
         ticket = Ticket(identity, cost, cost.prompt_tokens + cost.new_tokens, nbytes)
         if not self._has_room(ticket):
@@ -205,11 +211,16 @@ class Admission:
         self._tickets.append(ticket)
         return ticket
 
-    def _check_length(self, cost: Cost, context: int) -> None:
-        check_length(self._name, context, PROMPT, cost.least_tokens, TOKENS)
+    def _check_length(self, least: Least | None) -> None:
+        if least is None or self._context is None:
+            return
+        tokens = least.tokens
         if self._longest_token_bytes:
-            least = -(-cost.least_bytes // self._longest_token_bytes)
-            check_length(self._name, context, PROMPT, least, f"or more {TOKENS}")
+            tokens = max(tokens, -(-least.nbytes // self._longest_token_bytes))
+        if tokens > self._context:
+            raise prompt_too_long(
+                least.param, tokens, self._context, at_least=tokens != least.tokens
+            )
 
     def _remember(self, identity: str) -> None:
         now = self._clock()

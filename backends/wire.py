@@ -10,8 +10,9 @@ that is executed is ever sent: no pickles.
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 import msgspec
@@ -36,8 +37,13 @@ from hearth.backends.contract import (
     Token,
     ToolCallPart,
 )
+from hearth.backends.errors import HearthError, InternalError, LimitExceeded, to_info
+
+log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 64 << 20
+NUMBER_BYTES = 9
+"""Of a number in a frame, at most."""
 _READ_BYTES = 256 << 10
 _LENGTH = struct.Struct(">I")
 
@@ -63,21 +69,31 @@ class BodyError(WireError):
 
 
 @dataclass(frozen=True, slots=True)
+class Least:
+    """What one sequence of a call is certain to hold."""
+
+    param: str
+    """Where it is: a field of the call."""
+    tokens: int = 0
+    """Token ids."""
+    nbytes: int = 0
+    """Bytes of text."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """What a call may take, computed by the front end from the sizes of what it sends."""
 
     sessions: int
     """Sequences that it makes; 1 for a call that only prepares something."""
     prompt_tokens: int
-    """Upper bound over all sequences: a token is at least one byte of its text."""
+    """Upper bound: a token is at least one byte of its text."""
     new_tokens: int = 0
     """Of all its sequences together; 0 where there is no limit but the context."""
     computes: bool = True
     """The model runs for it, so how long it takes says how long others must wait."""
-    least_tokens: int = 0
-    """Token ids that one sequence is certain to hold."""
-    least_bytes: int = 0
-    """Bytes of text that one sequence is certain to hold."""
+    least: Least | None = None
+    """None where nothing is certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +337,28 @@ class Frame:
     cost: Cost | None = None
 
 
+RELAYED = frozenset(
+    kind.__name__ for kind in (Generate, Tokenize, Detokenize, Render, Score, Embed, Rank)
+)
+"""Kinds of calls that the host does not decode."""
+
+
+def session_of(call: Body) -> str:
+    """Whom `call` is for; empty where it does not say."""
+    if isinstance(call, Generate | Render):
+        return call.request.session
+    return call.session if isinstance(call, Score | Embed | Rank) else ""
+
+
+def for_session(call: Body, session: str) -> Body:
+    """`call` for `session`, where it does not say whom it is for."""
+    if session_of(call):
+        return call
+    if isinstance(call, Generate):
+        return Generate(replace(call.request, session=session))
+    return replace(call, session=session) if isinstance(call, Score | Embed | Rank) else call
+
+
 class _Envelope(msgspec.Struct, array_like=True, gc=False):
     """A frame as it is sent; an answer has the first three only."""
 
@@ -356,10 +394,38 @@ def encode(frame: Frame) -> bytes:
     except (UnicodeEncodeError, OverflowError, TypeError, RecursionError) as error:
         raise WireError(f"a {kind} frame cannot be written: {error}") from error
     if len(payload) > MAX_FRAME_BYTES:
-        raise FrameTooLarge(
-            f"a {kind} frame of {len(payload):,} bytes exceeds {MAX_FRAME_BYTES:,}"
-        )
+        raise FrameTooLarge(f"a {kind} frame of {len(payload):,} bytes exceeds {MAX_FRAME_BYTES:,}")
     return _LENGTH.pack(len(payload)) + payload
+
+
+def check_answer_fits(param: str, count: int, each_bytes: int) -> None:
+    """Check before the work that an answer of `count` parts of `each_bytes` fits into a frame.
+
+    Raises:
+        LimitExceeded: it does not; `param` has so many items, or so long a text.
+    """
+    most = MAX_FRAME_BYTES // each_bytes
+    if count > most:
+        raise LimitExceeded(
+            param,
+            f"{param} has {count:,} items or characters; the answer to more than {most:,} would"
+            f" exceed {MAX_FRAME_BYTES:,} bytes.",
+            "Send fewer at a time.",
+        )
+
+
+def encode_answer(ident: int, body: Body | Sealed) -> bytes:
+    """The frame of an answer; one that cannot be sent becomes a `Failed` that says why."""
+    try:
+        return encode(Frame(ident, body))
+    except FrameTooLarge as error:
+        failure: HearthError = LimitExceeded(
+            "request", f"The answer is too large: {error}.", "Ask for less at a time."
+        )
+    except WireError as error:
+        failure = InternalError(f"The answer cannot be sent: {error}.")
+    log.error("%s", failure)
+    return encode(Frame(ident, Failed(to_info(failure))))
 
 
 def decode_sealed(payload: bytes) -> Frame:
