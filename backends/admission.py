@@ -60,8 +60,7 @@ def _generation_cost(request: Request) -> Cost:
     if request.truncate_prompt_tokens is None:
         ids, certain = len(request.token_ids or ()), _certain_bytes(request)
         least = Least(request.prompt_field, ids, certain)
-    new_tokens = request.n * (request.max_tokens or 0)
-    return Cost(request.n, _prompt_size(request), new_tokens, least=least)
+    return Cost(request.n, _prompt_size(request), least=least)
 
 
 def _least(texts: Sequence[str | tuple[int, ...]], sizes: Sequence[int]) -> Least | None:
@@ -107,31 +106,18 @@ class _Held:
     """Amounts of what is limited."""
 
     sessions: int = 0
-    tokens: int = 0
     nbytes: int = 0
 
     def __add__(self, other: _Held) -> _Held:
-        return _Held(
-            self.sessions + other.sessions,
-            self.tokens + other.tokens,
-            self.nbytes + other.nbytes,
-        )
+        return _Held(self.sessions + other.sessions, self.nbytes + other.nbytes)
 
     def within(self, most: _Held) -> bool:
         """Is none of it more than `most`?"""
-        return (
-            self.sessions <= most.sessions
-            and self.tokens <= most.tokens
-            and self.nbytes <= most.nbytes
-        )
+        return self.sessions <= most.sessions and self.nbytes <= most.nbytes
 
     def at_most(self, most: _Held) -> _Held:
         """It, or `most` where that is less."""
-        return _Held(
-            min(self.sessions, most.sessions),
-            min(self.tokens, most.tokens),
-            min(self.nbytes, most.nbytes),
-        )
+        return _Held(min(self.sessions, most.sessions), min(self.nbytes, most.nbytes))
 
 
 @dataclass(slots=True, eq=False)
@@ -140,15 +126,19 @@ class Ticket:
 
     identity: str
     cost: Cost
-    tokens: int
-    nbytes: int = 0
+    held: _Held
     has_started: bool = False
     """The worker has accepted the call, so how long it takes is how long such calls take."""
 
+    def start(self) -> None:
+        """The worker has accepted the call."""
+        self.has_started = True
+
 
 class Admission:
-    """Counts sessions, tokens and bytes of the calls to one model. Not thread-safe: it belongs to
-    the host's event loop, and a call is admitted as a whole or not at all.
+    """Counts sequences and bytes of the calls to one model. Not thread-safe: it belongs to the
+    host's event loop, and a call is admitted as a whole or not at all. Tokens need no count of
+    their own: a sequence takes one context at most, and the worker preempts where memory is short.
 
     An identity that is alone may hold everything. While another holds or asks for something, or did
     so within `PRESENT_S`, it gets no more than half; what it holds beyond that does not count
@@ -199,9 +189,9 @@ class Admission:
         """
         self._check_length(cost.least)
         self._remember(identity)
-        ticket = Ticket(identity, cost, cost.prompt_tokens + cost.new_tokens, nbytes)
+        ticket = Ticket(identity, cost, _Held(cost.sessions, nbytes))
         if not self._has_room(ticket):
-            sessions = sum(each.cost.sessions for each in self._tickets)
+            sessions = sum(each.held.sessions for each in self._tickets)
             wait_s = max(1.0, (1 + sessions / self._max_sessions) * self._mean_s)
             raise Busy(
                 f"{sessions} requests are running or waiting for {self._name}.",
@@ -234,11 +224,10 @@ class Admission:
             return True
         held: dict[str, _Held] = {}
         for each in self._tickets:
-            held[each.identity] = held.get(each.identity, _Held()) + self._amount(each)
+            held[each.identity] = held.get(each.identity, _Held()) + each.held
         most, half = self._limits()
-        wanted = self._amount(ticket)
         own = held.pop(ticket.identity, None)
-        total = wanted if own is None else own + wanted
+        total = ticket.held if own is None else own + ticket.held
         if not held and not self._others_asked(ticket.identity):
             return total.within(most)
         if own is not None and not total.within(half):
@@ -260,22 +249,8 @@ class Admission:
     def _limits(self) -> tuple[_Held, _Held]:
         """What all together may hold, and one identity of several."""
         sessions = self._max_sessions + max(0, self.max_waiting)
-        context = self._context
-        tokens = 2**63 if context is None else context * sessions
-        most = _Held(sessions, tokens, MOST_HELD_BYTES)
-        return most, _Held(max(1, sessions // 2), tokens // 2, MOST_HELD_BYTES // 2)
-
-    def _amount(self, ticket: Ticket) -> _Held:
-        """What `ticket` holds: of tokens no more than its contexts."""
-        sessions, tokens = ticket.cost.sessions, ticket.tokens
-        if self._context is not None:
-            tokens = min(tokens, sessions * self._context)
-        return _Held(sessions, tokens, ticket.nbytes)
-
-    def counted(self, ticket: Ticket, prompt_tokens: int) -> None:
-        """The worker has tokenized the request: correct the reservation."""
-        ticket.has_started = True
-        ticket.tokens = prompt_tokens + ticket.cost.new_tokens
+        most = _Held(sessions, MOST_HELD_BYTES)
+        return most, _Held(max(1, sessions // 2), MOST_HELD_BYTES // 2)
 
     def release(self, ticket: Ticket, took_s: float) -> None:
         """The call is over after `took_s` seconds; how long refused ones took does not count."""

@@ -11,18 +11,16 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hearth.backends.admission import Admission, Ticket, cost
+from hearth.backends.admission import Admission, cost
 from hearth.backends.breaker import Breaker
 from hearth.backends.contract import (
     EngineStats,
     HostLimits,
     ModelSettings,
     ModelSpec,
-    Started,
     WorkerStats,
 )
 from hearth.backends.errors import Busy, DoesNotFit, ModelNotFound
@@ -117,7 +115,7 @@ class Supervisor:
         if wanted is not None:
             nbytes = call.nbytes if sealed else 0
             ticket = model.admission.admit(wanted, session, nbytes)
-            stream.on_started = partial(_count, model.admission, ticket)
+            stream.on_started = ticket.start
         model.users += 1
         try:
             async with self._using(model, spec, call, stream) as worker:
@@ -339,10 +337,6 @@ class Supervisor:
         """When it is gone, whatever ended it, others may have its room."""
         await worker.died.wait()
         self._room.settle()
-
-
-def _count(admission: Admission, ticket: Ticket, started: Started) -> None:
-    admission.counted(ticket, started.prompt_tokens)
 
 
 def _alive(model: _Model) -> WorkerProcess | None:

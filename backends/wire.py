@@ -88,8 +88,6 @@ class Cost:
     """Sequences that it makes; 1 for a call that only prepares something."""
     prompt_tokens: int
     """Upper bound: a token is at least one byte of its text."""
-    new_tokens: int = 0
-    """Of all its sequences together; 0 where there is no limit but the context."""
     computes: bool = True
     """The model runs for it, so how long it takes says how long others must wait."""
     least: Least | None = None
@@ -352,7 +350,7 @@ def session_of(call: Body) -> str:
 
 def for_session(call: Body, session: str) -> Body:
     """`call` for `session`, where it does not say whom it is for."""
-    if session_of(call):
+    if not session or session_of(call):
         return call
     if isinstance(call, Generate):
         return Generate(replace(call.request, session=session))

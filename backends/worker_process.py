@@ -78,7 +78,7 @@ class Stream:
 
     def __init__(self, listener: Callable[[Answer | Sealed], None]) -> None:
         self._listener = listener
-        self.on_started: Callable[[Started], None] = _nothing
+        self.on_started: Callable[[], None] = _no_listener
         self._worker: WorkerProcess | None = None
         self._ident = 0
         self.cancelled = False
@@ -94,9 +94,7 @@ class Stream:
             return
         if kind_of(answer) == _STARTED:
             self.running = True
-            started = answer.open() if isinstance(answer, Sealed) else answer
-            assert isinstance(started, Started)
-            self.on_started(started)
+            self.on_started()
         elif is_last(answer):
             self.running = False
             self.ended.set_result(None)
@@ -132,12 +130,16 @@ class Stream:
 
     def abandon(self) -> None:
         """There is no listener any more."""
-        self._listener = self.on_started = _nothing
+        self._listener, self.on_started = _nothing, _no_listener
         self.cancel()
 
 
 def _opened(answer: Answer | Sealed) -> Body:
     return answer.open() if isinstance(answer, Sealed) else answer
+
+
+def _no_listener() -> None:
+    pass
 
 
 def _nothing(answer: Answer | Sealed) -> None:
