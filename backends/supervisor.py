@@ -27,7 +27,7 @@ from hearth.backends.errors import Busy, DoesNotFit, ModelNotFound
 from hearth.backends.footprint import Footprints, free_bytes, taken_bytes
 from hearth.backends.local_socket import HostPlace
 from hearth.backends.residency import Residency
-from hearth.backends.wire import Call, ClearCache, Cost, Load, Sealed
+from hearth.backends.wire import Call, ClearCache, Cost, Load, Sealed, unsealed
 from hearth.backends.worker_process import Stream, WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Supervisor:
         model.admission.max_waiting = spec.settings.max_waiting  # The newest holds.
         sealed = isinstance(call, Sealed)
         if wanted is None:
-            wanted = cost(call.open() if sealed else call)
+            wanted = cost(unsealed(call))  # type: ignore[arg-type]
         ticket = None
         if wanted is not None:
             nbytes = call.nbytes if sealed else 0

@@ -300,6 +300,11 @@ class Sealed:
             raise WireError(f"malformed {self.kind} frame: {error}") from error
 
 
+def unsealed(body: Body | Sealed) -> Body:
+    """`body`, decoded if it is not. Raises `WireError`."""
+    return body.open() if isinstance(body, Sealed) else body
+
+
 def kind_of(body: Body | Sealed) -> str:
     """The name of the type of `body`."""
     return body.kind if isinstance(body, Sealed) else type(body).__name__

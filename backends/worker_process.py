@@ -39,7 +39,6 @@ from hearth.backends.logs import open_log
 from hearth.backends.progress_watch import LONGEST_STEP_S, STALL_S, ProgressWatch
 from hearth.backends.wire import (
     Answer,
-    Body,
     Call,
     Cancel,
     Cost,
@@ -53,6 +52,7 @@ from hearth.backends.wire import (
     encode,
     is_last,
     kind_of,
+    unsealed,
 )
 
 log = logging.getLogger(__name__)
@@ -132,10 +132,6 @@ class Stream:
         """There is no listener any more."""
         self._listener, self.on_started = _nothing, _no_listener
         self.cancel()
-
-
-def _opened(answer: Answer | Sealed) -> Body:
-    return answer.open() if isinstance(answer, Sealed) else answer
 
 
 def _no_listener() -> None:
@@ -230,7 +226,7 @@ class WorkerProcess:
         stream = Stream(answers.append)
         self.call(Load(), stream, self.spec)
         await asyncio.wait((stream.ended,))
-        answer = _opened(answers[-1])
+        answer = unsealed(answers[-1])
         if isinstance(answer, Failed):
             await self.stop()
             raise from_info(answer.error)

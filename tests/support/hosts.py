@@ -14,7 +14,7 @@ import psutil
 from hearth.backends.client import HostClient, HostPlace
 from hearth.backends.contract import Failed, Finished, HostLimits, ModelSpec, Token
 from hearth.backends.supervisor import Supervisor
-from hearth.backends.wire import Answer, Call
+from hearth.backends.wire import Answer, Call, unsealed
 from hearth.backends.worker_process import Stream
 
 
@@ -61,7 +61,7 @@ class Heard(Stream):
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
-        super().__init__(self.answers.append)
+        super().__init__(lambda answer: self.answers.append(unsealed(answer)))
 
 
 async def last_of(
