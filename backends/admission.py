@@ -179,15 +179,21 @@ class Admission:
         self._max_sessions = max_sessions
         self._longest_token_bytes = longest_token_bytes
 
-    def admit(self, cost: Cost, identity: str = "", nbytes: int = 0) -> Ticket:
+    def admit(
+        self, cost: Cost, identity: str = "", nbytes: int = 0, *, check_length: bool = True
+    ) -> Ticket:
         """Reserve what a call of `identity` may take, its body of `nbytes` included. A call is
         always admitted where nothing else is: the worker decides whether it fits.
+
+        Args:
+            check_length: the model is loaded as the call wants it, so that its context is known.
 
         Raises:
             PromptTooLong: the prompt has certainly more tokens than the context.
             Busy: with `retry_after_s` from how long calls took recently.
         """
-        self._check_length(cost.least)
+        if check_length:
+            self._check_length(cost.least)
         self._remember(identity)
         ticket = Ticket(identity, cost, _Held(cost.sessions, nbytes))
         if not self._has_room(ticket):

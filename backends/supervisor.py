@@ -108,13 +108,15 @@ class Supervisor:
         wanted: Cost | None,
     ) -> None:
         model.admission.max_waiting = spec.settings.max_waiting  # The newest holds.
-        sealed = isinstance(call, Sealed)
         if wanted is None:
             wanted = cost(unsealed(call))  # type: ignore[arg-type]
         ticket = None
         if wanted is not None:
-            nbytes = call.nbytes if sealed else 0
-            ticket = model.admission.admit(wanted, session, nbytes)
+            nbytes = call.nbytes if isinstance(call, Sealed) else 0
+            worker = _alive(model)
+            is_loaded = worker is not None and worker.info is not None
+            is_loaded = is_loaded and _same_load(worker.spec, spec)  # type: ignore[union-attr]
+            ticket = model.admission.admit(wanted, session, nbytes, check_length=is_loaded)
             stream.on_started = ticket.start
         model.users += 1
         try:
@@ -124,6 +126,8 @@ class Supervisor:
                     stream.put(worker.info)
                 elif worker is not None:
                     worker.call(call, stream, session=session, cost=wanted)
+                    if isinstance(call, Sealed):
+                        call.drop()
                 await asyncio.wait((stream.ended,))
         finally:
             stream.abandon()

@@ -276,6 +276,9 @@ _MORE_FOLLOWS = frozenset(
 )
 
 
+_EMPTY = msgspec.Raw(b"\xc0")
+
+
 @dataclass(slots=True)  # Not frozen: one is made for each token, and freezing costs a microsecond.
 class Sealed:
     """A body as its bytes: the host relays it without decoding it."""
@@ -288,6 +291,10 @@ class Sealed:
     def nbytes(self) -> int:
         """Size of the body in bytes."""
         return memoryview(self.raw).nbytes
+
+    def drop(self) -> None:
+        """Free the bytes, which may be megabytes, once they are relayed."""
+        self.raw = _EMPTY
 
     def open(self) -> Body:
         """The decoded body. Raises `WireError` if it is not what its kind says."""

@@ -74,6 +74,7 @@ from hearth.backends.wire import (
     for_session,
     read_frame_blocking,
     session_of,
+    unsealed,
 )
 
 log = logging.getLogger(__name__)
@@ -169,7 +170,7 @@ class Desk:
 
     def take(self, frame: Frame) -> None:
         """Start answering `frame`; called by the reader thread, which never waits here."""
-        ident, body = frame.id, for_session(frame.body, frame.session)
+        ident, body = frame.id, for_session(unsealed(frame.body), frame.session)
         if isinstance(body, Cancel):
             if self._prepared(ident):
                 self._outbox.put(ident, Finished("cancelled"))

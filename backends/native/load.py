@@ -53,11 +53,11 @@ from hearth.backends.text.vocab.generation_defaults import (
     gguf_generation_defaults,
     read_generation_defaults,
 )
+from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
 from hearth.backends.text.vocab.model_folder import read_json
 from hearth.backends.threads import candidates, measure_threads, usable_cores, usable_threads
 from hearth.kernels import device as devices
 from hearth.kernels.half_matrix import has_half_matrices
-from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
 from hearth.quant.convert.folder_files import chat_templates
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.tensor_file import GgufTensorFile
