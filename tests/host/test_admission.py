@@ -191,15 +191,16 @@ def test_whatever_comes_one_identity_has_half_and_none_is_shut_out(data):
         before = held(identity)
         try:
             ticket = admission.admit(Cost(1, data.draw(st.integers(1, 99))), identity)
-        except Busy as refused:
-            assert tickets and refused.data["retry_after_s"] >= 1
-            shares = sum(min(held(name), half) for name in others)
-            assert before >= half or shares + before + 1 > most
+        except Busy as error:
+            refusal = error
+        else:
+            assert not (others and before) or before + 1 <= half
+            tickets.append((identity, ticket))
+            assert sum(each.cost.sessions for _, each in tickets) <= most + half
             continue
-        if others and before:
-            assert before + 1 <= half
-        tickets.append((identity, ticket))
-        assert sum(each.cost.sessions for _, each in tickets) <= most + half
+        assert tickets and refusal.data["retry_after_s"] >= 1
+        shares = sum(min(held(name), half) for name in others)
+        assert before >= half or shares + before + 1 > most
     for _, ticket in tickets:
         admission.release(ticket, took_s=0.1)
     now += PRESENT_S + 1

@@ -1,4 +1,4 @@
-"""A worker that has work and does nothing is noticed, reported and ended; one that computes is not."""
+"""A worker that has work and does nothing is noticed and ended; one that computes is not."""
 
 import asyncio
 import os
@@ -129,10 +129,10 @@ def test_a_stopped_worker_is_noticed_and_the_next_request_is_answered(
     endless = Generate(Request(text="the", sampling=sampling, ignore_eos=True))
 
     async def main():
-        heard = Heard()
+        speaks = asyncio.Event()
+        heard = Heard(lambda answer: isinstance(answer, Token) and speaks.set())
         asking = asyncio.create_task(last_of(supervisor, spec, endless, heard))
-        while not any(isinstance(answer, Token) for answer in heard.answers):
-            await asyncio.sleep(0.01)
+        await asyncio.wait_for(speaks.wait(), 60)
         [worker] = await supervisor.stats()
         os.kill(worker.pid, signal.SIGSTOP)
         last = await asyncio.wait_for(asking, 60)

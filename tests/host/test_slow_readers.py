@@ -37,6 +37,7 @@ class Deaf:
     def __init__(self):
         self.data = b""
         self.reading = asyncio.Event()
+        self.written = asyncio.Event()
         self.transport = self
 
     def get_write_buffer_size(self):
@@ -44,6 +45,13 @@ class Deaf:
 
     def write(self, data):
         self.data += data
+        self.written.set()
+
+    async def until(self, kind):
+        """Wait until a frame of this kind is written."""
+        while kind not in self.data:
+            self.written.clear()
+            await self.written.wait()
 
     async def drain(self):
         await self.reading.wait()
@@ -74,8 +82,7 @@ def test_a_stream_that_is_not_read_is_ended_with_an_error(monkeypatch, most):
         assert host.tokens * 1000 < most + 5000
         writer.reading.set()
         reader.feed_data(encode(Frame(2, GetStats())))
-        while b"HostStats" not in writer.data:
-            await asyncio.sleep(0)
+        await writer.until(b"HostStats")
         frames = list(writer.frames())
         stream = [frame.body for frame in frames if frame.id == 1]
         assert all(isinstance(body, Token) for body in stream[:-1])
@@ -101,8 +108,7 @@ def test_one_that_reads_gets_everything(monkeypatch):
         writer.reading.set()
         serving = asyncio.create_task(Client(host, "c", reader, writer).serve())
         reader.feed_data(encode(Frame(1, Generate(Request(text="a")), SPEC)))
-        while b"Finished" not in writer.data:
-            await asyncio.sleep(0)
+        await writer.until(b"Finished")
         assert len(list(writer.frames())) == 501
         reader.feed_eof()
         await serving
