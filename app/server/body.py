@@ -65,7 +65,8 @@ def client_of(connection: HTTPConnection) -> str:
     key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
     if key:
         return f"http key {sha256(key.encode()).hexdigest()[:16]}"
-    name = f"{connection.client.host if connection.client else ''} {headers.get('user-agent', '')}"
+    host = connection.client.host if connection.client else ""
+    name = f"{host} {headers.get('user-agent', '')}".strip()
     return f"http {name if len(name.encode()) <= 100 else sha256(name.encode()).hexdigest()}"
 
 

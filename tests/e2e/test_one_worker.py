@@ -48,7 +48,7 @@ class House:
     def serve(self) -> tuple[Terminal, openai.OpenAI]:
         server = self.open("serve", "guide", "--port", "0")
         server.expect("http://")
-        server.expect("Ctrl+C ends it")
+        server.expect("Press Ctrl+C to stop")
         url = server.seen.split(b"http://", 1)[1].split()[0].decode()
         return server, openai.OpenAI(
             base_url=f"http://{url}", api_key="none", max_retries=0, timeout=60
