@@ -25,7 +25,7 @@ class Host(Protocol):
         """The connection is gone."""
         ...
 
-    def backend(self, spec: ModelSpec) -> Backend:
+    def backend(self, spec: ModelSpec, session: str = "") -> Backend:
         """The model of `spec`, loaded when first used."""
         ...
 
@@ -141,13 +141,16 @@ class HostConnection:
             return await self.host(start=False)
         return None
 
-    async def backend(self, spec: ModelSpec) -> Backend:
+    async def backend(self, spec: ModelSpec, session: str = "") -> Backend:
         """The model of `spec`, loaded when first used. Raises `HostUnreachable`; a remote model
         needs no host.
+
+        Args:
+            session: whom calls are for that do not say so themselves.
         """
         if spec.backend == "remote":
             return self._remote().backend(spec)
-        return (await self.host()).backend(spec)
+        return (await self.host()).backend(spec, session)
 
     def _remote(self) -> RemoteBackends:
         if self._remotes is None:

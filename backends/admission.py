@@ -1,134 +1,265 @@
-"""Room for calls to one model: reserved before any work, so that a flood is refused at the door."""
+"""Admission of calls to one model: what each may take is reserved before any work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from hearth.backends.contract import Request
-from hearth.backends.errors import Busy
-from hearth.backends.wire import Call, Detokenize, Embed, Generate, Rank, Render, Score, Tokenize
+from hearth.backends.errors import Busy, prompt_too_long
+from hearth.backends.wire import (
+    MAX_FRAME_BYTES,
+    Call,
+    Cost,
+    Detokenize,
+    Embed,
+    Generate,
+    Least,
+    Rank,
+    Render,
+    Score,
+    Tokenize,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a call may come to take, before any of it is tokenized."""
-
-    sessions: int
-    """How many sequences it makes; a call that only prepares something counts as one too."""
-    prompt_tokens: int
-    """An upper bound: a token is at least one byte of its text."""
-    new_tokens: int = 0
-    """Of all its sequences together; 0 if nobody said, then the context bounds them later."""
-    computes: bool = True
-    """The model works for it, so how long it takes says how long others must wait."""
+MOST_HELD_BYTES: Final = 2 * MAX_FRAME_BYTES
+"""Bodies of all admitted calls together."""
+PRESENT_S: Final = 10.0
+"""An identity that has made a call within so many seconds has its half kept free."""
+_MOST_IDENTITIES: Final = 1024
+"""More are not remembered; those that hold something always are."""
 
 
 def cost(call: Call) -> Cost | None:
-    """What `call` may take; None if it needs no room: it costs neither model work nor
-    preparation.
-    """
+    """What `call` may take; None where it needs neither model work nor preparation."""
     match call:
         case Generate(request):
-            return Cost(request.n, _prompt_bytes(request), request.n * (request.max_tokens or 0))
-        case Score():
-            return Cost(1, len(call.ids))
+            return _generation_cost(request)
+        case Score(ids):
+            return Cost(1, len(ids), least=Least("token_ids", tokens=len(ids)))
         case Embed():
-            return Cost(1, sum(_size(text) for text in call.texts))
+            sizes = [_size(text) for text in call.texts]
+            return Cost(1, sum(sizes), least=None if call.truncate else _least(call.texts, sizes))
         case Rank():
-            return Cost(1, _size(call.query) * len(call.texts) + _bytes(call.texts))
+            query = _size(call.query)
+            sizes = [query + _size(text) for text in call.texts]
+            return Cost(1, sum(sizes), least=_least(call.texts, sizes))
         case Tokenize():
-            return Cost(1, _bytes([call.text]), computes=False)
-        case Detokenize():
-            return Cost(1, len(call.ids), computes=False)
+            return Cost(1, _size(call.text), computes=False)
+        case Detokenize(ids):
+            return Cost(1, len(ids), computes=False)
         case Render(request):
-            return Cost(1, _prompt_bytes(request), computes=False)
+            return Cost(1, _prompt_size(request), computes=False)
         case _:
             return None
 
 
-def _prompt_bytes(request: Request) -> int:
+def _generation_cost(request: Request) -> Cost:
+    least = None
+    if request.truncate_prompt_tokens is None:
+        ids, certain = len(request.token_ids or ()), _certain_bytes(request)
+        least = Least(request.prompt_field, ids, certain)
+    return Cost(request.n, _prompt_size(request), least=least)
+
+
+def _least(texts: Sequence[str | tuple[int, ...]], sizes: Sequence[int]) -> Least | None:
+    """What the largest of `texts` is certain to have, with `sizes` of them."""
+    if not sizes:
+        return None
+    size = max(sizes)
+    index = sizes.index(size)
+    param = f"texts[{index}]"
+    return Least(param, nbytes=size) if isinstance(texts[index], str) else Least(param, size)
+
+
+def _prompt_size(request: Request) -> int:
     """Bytes of its text, or its number of token ids."""
     texts = [request.text or "", request.suffix or ""]
     for message in request.messages or ():
         texts += (message.content, message.reasoning)
         texts += (call.arguments for call in message.tool_calls)
     texts += (f"{tool.description}{tool.parameters}" for tool in request.tools)
-    return len(request.token_ids or ()) + _bytes(texts)
+    return len(request.token_ids or ()) + sum(map(_size, texts))
+
+
+def _certain_bytes(request: Request) -> int:
+    """Bytes of text that the prompt is certain to hold: templates leave out thoughts, tools and
+    parts of earlier answers, and strip white space, but keep what the user writes.
+    """
+    texts = [request.text or "", request.suffix or ""]
+    for message in request.messages or ():
+        if message.role == "user":
+            texts.append(message.content.strip())
+    return sum(map(_size, texts))
 
 
 def _size(text: str | tuple[int, ...]) -> int:
-    return _bytes([text]) if isinstance(text, str) else len(text)
+    """Bytes of a text, or the number of token ids."""
+    if isinstance(text, str) and not text.isascii():
+        return len(text.encode(errors="surrogatepass"))
+    return len(text)
 
 
-def _bytes(texts: Iterable[str]) -> int:
-    return sum(len(text.encode(errors="surrogatepass")) for text in texts)
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Amounts of what is limited."""
+
+    sessions: int = 0
+    nbytes: int = 0
+
+    def __add__(self, other: _Held) -> _Held:
+        return _Held(self.sessions + other.sessions, self.nbytes + other.nbytes)
+
+    def within(self, most: _Held) -> bool:
+        """Is none of it more than `most`?"""
+        return self.sessions <= most.sessions and self.nbytes <= most.nbytes
+
+    def at_most(self, most: _Held) -> _Held:
+        """It, or `most` where that is less."""
+        return _Held(min(self.sessions, most.sessions), min(self.nbytes, most.nbytes))
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
     """One admitted call and what is reserved for it."""
 
+    identity: str
     cost: Cost
-    tokens: int
+    held: _Held
+    has_started: bool = False
+    """The worker has accepted the call, so how long it takes is how long such calls take."""
+
+    def start(self) -> None:
+        """The worker has accepted the call."""
+        self.has_started = True
 
 
 class Admission:
-    """Counts the sessions and tokens of the calls to one model. Not thread-safe: it lives in the
-    host's event loop, and a call is admitted as a whole or not at all.
+    """Counts sequences and bytes of the calls to one model. Not thread-safe: it belongs to the
+    host's event loop, and a call is admitted as a whole or not at all. Tokens need no count of
+    their own: a sequence takes one context at most, and the worker preempts where memory is short.
+
+    An identity that is alone may hold everything. While another holds or asks for something, or did
+    so within `PRESENT_S`, it gets no more than half; what it holds beyond that does not count
+    against the others, so they find their half free. At most one identity holds more than half, so
+    never more than 1.5 times the limits are held.
 
     Args:
         max_sessions: sequences that run at the same time.
-        max_waiting: how many more may wait; may be set anew at any time.
+        max_waiting: how many more may wait; may be changed at any time.
+        name: the model's, for errors.
+        clock: seconds.
     """
 
-    def __init__(self, max_sessions: int, max_waiting: int) -> None:
+    def __init__(
+        self,
+        max_sessions: int,
+        max_waiting: int,
+        name: str = "the model",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._max_sessions = max(1, max_sessions)
         self.max_waiting = max_waiting
+        self._name = name
+        self._clock = clock
         self._context: int | None = None
+        self._longest_token_bytes = 0
         self._tickets: list[Ticket] = []
+        self._last_asked: dict[str, float] = {}
         self._mean_s = 1.0
 
-    def opened(self, context: int, max_sessions: int) -> None:
-        """The model is loaded with this context and so many sessions: they bound what follows."""
+    def opened(self, context: int, max_sessions: int, longest_token_bytes: int = 0) -> None:
+        """The model is loaded: these numbers limit what follows.
+
+        Args:
+            longest_token_bytes: `ModelInfo.longest_token_bytes`.
+        """
         self._context = context
         self._max_sessions = max_sessions
+        self._longest_token_bytes = longest_token_bytes
 
-    def admit(self, cost: Cost) -> Ticket:
-        """Reserve room. A call that comes alone is always admitted: the worker decides whether it
-        fits.
+    def admit(
+        self, cost: Cost, identity: str = "", nbytes: int = 0, *, check_length: bool = True
+    ) -> Ticket:
+        """Reserve what a call of `identity` may take, its body of `nbytes` included. A call is
+        always admitted where nothing else is: the worker decides whether it fits.
+
+        Args:
+            check_length: the model is loaded as the call wants it, so that its context is known.
 
         Raises:
-            Busy: with `retry_after_s` from how long calls took lately.
+            PromptTooLong: the prompt has certainly more tokens than the context.
+            Busy: with `retry_after_s` from how long calls took recently.
         """
-        ticket = Ticket(cost, cost.prompt_tokens + cost.new_tokens)
-        if self._tickets and self._full(ticket):
-            sessions = self._sessions()
-            turns = 1 + sessions / self._max_sessions
+        if check_length:
+            self._check_length(cost.least)
+        self._remember(identity)
+        ticket = Ticket(identity, cost, _Held(cost.sessions, nbytes))
+        if not self._has_room(ticket):
+            sessions = sum(each.held.sessions for each in self._tickets)
+            wait_s = max(1.0, (1 + sessions / self._max_sessions) * self._mean_s)
             raise Busy(
-                f"{sessions} requests are running or waiting for this model.",
-                f"Try again in about {turns * self._mean_s:.0f} s.",
-                retry_after_s=round(turns * self._mean_s, 1),
+                f"{sessions} requests are running or waiting for {self._name}.",
+                f"Try again in about {wait_s:.0f} s.",
+                retry_after_s=round(wait_s, 1),
             )
         self._tickets.append(ticket)
         return ticket
 
-    def _full(self, ticket: Ticket) -> bool:
-        most = self._max_sessions + max(0, self.max_waiting)
-        if self._sessions() + ticket.cost.sessions > most:
+    def _check_length(self, least: Least | None) -> None:
+        if least is None or self._context is None:
+            return
+        tokens = least.tokens
+        if self._longest_token_bytes:
+            tokens = max(tokens, -(-least.nbytes // self._longest_token_bytes))
+        if tokens > self._context:
+            raise prompt_too_long(
+                least.param, tokens, self._context, at_least=tokens != least.tokens
+            )
+
+    def _remember(self, identity: str) -> None:
+        now = self._clock()
+        self._last_asked.pop(identity, None)  # So that the dictionary is in the order of time.
+        self._last_asked[identity] = now
+        while len(self._last_asked) > _MOST_IDENTITIES:
+            del self._last_asked[next(iter(self._last_asked))]
+
+    def _has_room(self, ticket: Ticket) -> bool:
+        if not self._tickets:
             return True
-        held = sum(other.tokens for other in self._tickets)
-        return self._context is not None and held + ticket.tokens > self._context * most
+        held: dict[str, _Held] = {}
+        for each in self._tickets:
+            held[each.identity] = held.get(each.identity, _Held()) + each.held
+        most, half = self._limits()
+        own = held.pop(ticket.identity, None)
+        total = ticket.held if own is None else own + ticket.held
+        if not held and not self._others_asked(ticket.identity):
+            return total.within(most)
+        if own is not None and not total.within(half):
+            return False
+        for other in held.values():
+            total += other.at_most(half)
+        return total.within(most)
 
-    def _sessions(self) -> int:
-        return sum(ticket.cost.sessions for ticket in self._tickets)
+    def _others_asked(self, identity: str) -> bool:
+        """Has another identity asked within `PRESENT_S`?"""
+        since = self._clock() - PRESENT_S
+        for other, asked_at in reversed(self._last_asked.items()):
+            if asked_at < since:
+                return False
+            if other != identity:
+                return True
+        return False
 
-    def counted(self, ticket: Ticket, prompt_tokens: int) -> None:
-        """The worker has tokenized the request: correct the reservation."""
-        ticket.tokens = prompt_tokens + ticket.cost.new_tokens
+    def _limits(self) -> tuple[_Held, _Held]:
+        """What all together may hold, and one identity of several."""
+        sessions = self._max_sessions + max(0, self.max_waiting)
+        most = _Held(sessions, MOST_HELD_BYTES)
+        return most, _Held(max(1, sessions // 2), MOST_HELD_BYTES // 2)
 
     def release(self, ticket: Ticket, took_s: float) -> None:
-        """The call is over after `took_s` seconds."""
+        """The call is over after `took_s` seconds; how long refused ones took does not count."""
         self._tickets.remove(ticket)
-        if ticket.cost.computes:
+        if ticket.cost.computes and ticket.has_started:
             self._mean_s += 0.2 * (took_s - self._mean_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from hearth.backends.errors import WorkerDied
@@ -18,7 +19,7 @@ class Breaker:
     def __init__(self, name: str) -> None:
         self._name = name
         self._in_row = 0
-        self._opened_at = 0.0
+        self._died_at = -math.inf
         self.deaths = 0
 
     def step(self) -> None:
@@ -29,14 +30,18 @@ class Breaker:
         """The worker died without being asked to."""
         self.deaths += 1
         self._in_row += 1
-        if self._in_row >= MAX_DEATHS:
-            self._opened_at = time.monotonic()
+        self._died_at = time.monotonic()
+
+    @property
+    def remembers(self) -> bool:
+        """Do its deaths still matter? Not when the last one is longer ago than `COOL_DOWN_S`."""
+        return time.monotonic() - self._died_at < COOL_DOWN_S
 
     def check(self) -> None:
         """Raises `WorkerDied` while the breaker is open."""
         if self._in_row < MAX_DEATHS:
             return
-        left = self._opened_at + COOL_DOWN_S - time.monotonic()
+        left = self._died_at + COOL_DOWN_S - time.monotonic()
         if left > 0:
             raise WorkerDied(
                 f"{self._name} died {self._in_row} times in a row before it finished one step.",

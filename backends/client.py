@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import cast
 
+from hearth.backends.admission import cost
 from hearth.backends.contract import (
     Embeddings,
     EngineStats,
@@ -70,6 +71,7 @@ from hearth.backends.wire import (
     encode,
     is_last,
     read_frame,
+    session_of,
 )
 
 __all__ = ["HostClient", "HostPlace"]
@@ -134,11 +136,14 @@ class HostClient:
         """The connection is gone for good; every call says so."""
         return self._lost
 
-    def backend(self, spec: ModelSpec) -> HostBackend:
-        """The model of `spec`, loaded when first used; a relative path is meant from here, which
-        is not where the host is.
+    def backend(self, spec: ModelSpec, session: str = "") -> HostBackend:
+        """The model of `spec`, loaded when first used; a relative path starts from this process's
+        working directory, not from the host's.
+
+        Args:
+            session: whom calls are for that do not say so themselves.
         """
-        return HostBackend(self, _absolute(spec))
+        return HostBackend(self, _absolute(spec), session)
 
     async def stats(self) -> HostStats:
         """The host and its workers."""
@@ -170,9 +175,9 @@ class HostClient:
         assert isinstance(answer, EngineStats)
         return answer
 
-    async def ask(self, call: Call, model: ModelSpec | None = None) -> Answer:
+    async def ask(self, call: Call, model: ModelSpec | None = None, session: str = "") -> Answer:
         """The answer to a call that has one. Raises what the host or the worker says."""
-        async with contextlib.aclosing(self.stream(call, model)) as answers:
+        async with contextlib.aclosing(self.stream(call, model, session)) as answers:
             async for answer in answers:
                 if isinstance(answer, Failed):
                     raise from_info(answer.error)
@@ -180,16 +185,20 @@ class HostClient:
         raise InternalError("A call got no answer.")
 
     async def stream(
-        self, call: Call, model: ModelSpec | None = None
+        self, call: Call, model: ModelSpec | None = None, session: str = ""
     ) -> AsyncGenerator[Answer, None]:
         """The answers to `call`, to the last one; closing the iterator early cancels the call.
 
+        Args:
+            session: whom the call is for, where it does not say so itself.
+
         Raises:
-            InvalidParameter: the call cannot travel: it is too large, or its text is no Unicode.
+            InvalidParameter: the call cannot be sent: it is too large, or its text is not Unicode.
         """
         ident = next(self._idents)
+        session = session_of(call) or session
         try:
-            question = encode(Frame(ident, call, model))
+            question = encode(Frame(ident, call, model, session, cost(call)))
         except WireError as error:
             raise InvalidParameter(
                 "request", f"The request cannot be sent: {error}.", "Shorten or correct it."
@@ -201,6 +210,7 @@ class HostClient:
                 queue.put_nowait(self._lost_answer())
             else:
                 self._writer.write(question)
+                del question  # It may have megabytes.
             while not over:
                 answer = await queue.get()
                 over = is_last(answer)
@@ -235,39 +245,40 @@ class HostClient:
 class HostBackend:
     """`contract.Backend` over the host."""
 
-    def __init__(self, client: HostClient, spec: ModelSpec) -> None:
+    def __init__(self, client: HostClient, spec: ModelSpec, session: str = "") -> None:
         self._client = client
+        self._session = session
         self.spec = spec
 
     async def info(self) -> ModelInfo:
         """Load the model if need be and say what it is."""
-        answer = await self._client.ask(Load(), self.spec)
+        answer = await self._ask(Load())
         assert isinstance(answer, ModelInfo)
         return answer
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The events of one request; closing the iterator cancels it."""
         # As they come, and not by a generator around them: each costs time for every token.
-        answers = self._client.stream(Generate(request), self.spec)
+        answers = self._client.stream(Generate(request), self.spec, self._session)
         return cast("AsyncGenerator[Event, None]", answers)
 
     async def tokenize(
         self, text: str, *, special: bool = False, add_special: bool = False
     ) -> list[int]:
         """Token ids of `text`; see `contract.Backend.tokenize`."""
-        answer = await self._client.ask(Tokenize(text, special, add_special), self.spec)
+        answer = await self._ask(Tokenize(text, special, add_special))
         assert isinstance(answer, Ids)
         return list(answer.ids)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens written out."""
-        answer = await self._client.ask(Detokenize(tuple(ids)), self.spec)
+        answer = await self._ask(Detokenize(tuple(ids)))
         assert isinstance(answer, Text)
         return answer.text
 
     async def render(self, request: Request) -> Prompt:
         """What the model would get for `request`; nothing is generated."""
-        answer = await self._client.ask(Render(request), self.spec)
+        answer = await self._ask(Render(request))
         assert isinstance(answer, Prompt)
         return answer
 
@@ -275,7 +286,7 @@ class HostBackend:
         """Log probability of each of `ids` (two or more) after those before it, and the `top`
         likeliest in its place.
         """
-        answer = await self._client.ask(Score(tuple(ids), session, top), self.spec)
+        answer = await self._ask(Score(tuple(ids), session, top))
         assert isinstance(answer, Scores)
         return answer
 
@@ -288,15 +299,18 @@ class HostBackend:
         truncate: bool = False,
     ) -> Embeddings:
         """One vector a text (or its token ids); see `contract.Backend.embed`."""
-        answer = await self._client.ask(Embed(tuple(texts), pooling, session, truncate), self.spec)
+        answer = await self._ask(Embed(tuple(texts), pooling, session, truncate))
         assert isinstance(answer, Embeddings)
         return answer
 
     async def rank(self, query: str, texts: Sequence[str], *, session: str = "") -> Ranks:
         """How well each text answers `query`, by a model that was trained to say so."""
-        answer = await self._client.ask(Rank(query, tuple(texts), session), self.spec)
+        answer = await self._ask(Rank(query, tuple(texts), session))
         assert isinstance(answer, Ranks)
         return answer
+
+    async def _ask(self, call: Call) -> Answer:
+        return await self._client.ask(call, self.spec, self._session)
 
 
 def _absolute(spec: ModelSpec) -> ModelSpec:

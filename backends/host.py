@@ -16,7 +16,6 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,42 +26,44 @@ from hearth.backends.lock import LockFile
 from hearth.backends.supervisor import Supervisor
 from hearth.backends.version import hearth_version
 from hearth.backends.wire import (
+    MAX_FRAME_BYTES,
+    RELAYED,
     Body,
     BodyError,
-    Call,
     Cancel,
     ClearCache,
-    Detokenize,
-    Embed,
     EndRequest,
     Frame,
-    Generate,
     GetStats,
     Hello,
     Leave,
     Load,
-    Rank,
-    Render,
-    Score,
+    Sealed,
     Text,
-    Tokenize,
     Unload,
     Welcome,
     WireError,
-    encode,
-    read_frame,
+    encode_answer,
+    is_last,
+    kind_of,
+    opened,
+    read_sealed_frame,
 )
 from hearth.backends.worker_process import Stream
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
-_OF_A_MODEL = (Load, Generate, Tokenize, Detokenize, Render, Score, Embed, Rank, ClearCache)
-"""Calls that a worker answers."""
+_MOST_UNSENT_BYTES = 1 << 20
+"""Of one stream, held for a front end that does not read; a stream of more than that is ended."""
+_MOST_ANSWER_BYTES = 2 * MAX_FRAME_BYTES
+"""Of all answers, held for a front end that does not read; further ones are replaced by errors."""
 
 
 class Client:
     """One attached front end: its calls, and the streams that answer them.
+
+    Calls that a worker answers, and their answers, are relayed as bytes.
 
     Args:
         name: the session of its calls that name none.
@@ -78,12 +79,16 @@ class Client:
         self._streams: dict[int, Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._outgoing: list[bytes] = []
+        self._unsent: dict[int, int] = {}
+        """Bytes in `_outgoing`, by the call that they answer."""
+        self._unsent_bytes = 0
+        self._sending: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
         """Answer frames until the front end is gone; then end everything that it had under way."""
         try:
-            while await self._serve_next():
-                pass
+            while (frame := await read_sealed_frame(self._reader)) is not None:
+                self._take(frame)
         except WireError as error:
             log.warning("a front end sent a malformed frame: %s", error)
         except OSError:
@@ -94,21 +99,18 @@ class Client:
             if self._tasks:
                 await asyncio.wait(self._tasks)
             self._flush()
+            if self._sending is not None:
+                self._sending.cancel()
             self._writer.close()
 
-    async def _serve_next(self) -> bool:
-        """Take one frame; False at the end. A body that cannot be read fails alone."""
-        try:
-            frame = await read_frame(self._reader)
-        except BodyError as error:
-            refusal = InvalidParameter("request", f"The request cannot be read: {error}.")
-            self._send(error.ident, Failed(to_info(refusal)))
-            return True
-        if frame is not None:
-            self._take(frame)
-        return frame is not None
-
     def _take(self, frame: Frame) -> None:
+        kind = kind_of(frame.body)
+        if kind not in RELAYED:
+            try:
+                opened(frame)
+            except BodyError as error:
+                self._refuse(frame.id, error)
+                return
         body = frame.body
         if isinstance(body, Hello):
             if body.limits is not None:
@@ -120,7 +122,7 @@ class Client:
         elif isinstance(body, Leave):
             self._send(frame.id, self._host.leave())
         else:
-            # Before the task runs, so that a cancel that comes right behind finds it.
+            # Before the task runs, so that a cancel that comes right after it finds the stream.
             stream = self._streams[frame.id] = Stream(partial(self._send, frame.id))
             task = asyncio.create_task(self._answer(frame, stream))
             self._tasks.add(task)
@@ -137,43 +139,75 @@ class Client:
                 self._send(frame.id, Text(str(count)))
             elif isinstance(body, GetStats):
                 self._send(frame.id, await self._host.stats())
-            elif isinstance(body, _OF_A_MODEL) and frame.model:
-                await self._host.supervisor.call(frame.model, self._named(body), stream)
+            elif isinstance(body, (Sealed, Load, ClearCache)) and frame.model:
+                await self._host.supervisor.call(
+                    frame.model, body, stream, frame.session or self._name, frame.cost
+                )
             else:
-                raise InternalError(f"A {type(body).__name__} frame cannot be answered here.")
+                raise InternalError(f"A {kind_of(body)} frame cannot be answered here.")
         except HearthError as error:
             self._send(frame.id, Failed(to_info(error)))
+        except WireError as error:
+            self._refuse(frame.id, error)
         except Exception as error:
-            log.exception("answering a %s frame", type(frame.body).__name__)
+            log.exception("answering a %s frame", kind_of(frame.body))
             self._send(frame.id, Failed(to_info(error)))
         finally:
             self._streams.pop(frame.id, None)
 
-    def _named(self, call: Call) -> Call:
-        """`call` with the session that it is for."""
-        if isinstance(call, Generate) and not call.request.session:
-            return Generate(replace(call.request, session=self._name))
-        if isinstance(call, (Score, Embed, Rank)) and not call.session:
-            return replace(call, session=self._name)
-        return call
+    def _refuse(self, ident: int, error: WireError) -> None:
+        refusal = InvalidParameter("request", f"The request cannot be read: {error}.")
+        self._send(ident, Failed(to_info(refusal)))
 
-    def _send(self, ident: int, body: Body) -> None:
-        """Frames of one turn of the loop, such as those of a model's step, are written together."""
-        try:
-            data = encode(Frame(ident, body))
-        except WireError as error:
-            log.error("an answer cannot be sent: %s", error)
-            failure = InternalError(f"The answer cannot be sent: {error}.")
-            data = encode(Frame(ident, Failed(to_info(failure))))
-        if not self._outgoing:
-            asyncio.get_running_loop().call_soon(self._flush)
+    def _send(self, ident: int, body: Body | Sealed) -> None:
+        """Frames that come in one iteration of the loop, such as those of a model's step, are
+        written together. What a front end does not read is held up to a limit.
+        """
+        data = encode_answer(ident, body)
+        if is_last(body):  # type: ignore[arg-type]
+            self._unsent.pop(ident, None)
+            if self._unsent_bytes + len(data) > _MOST_ANSWER_BYTES:
+                data = encode_answer(ident, Failed(to_info(_not_read())))
+        else:
+            held = self._unsent[ident] = self._unsent.get(ident, 0) + len(data)
+            if held > _MOST_UNSENT_BYTES and (stream := self._streams.get(ident)) is not None:
+                del self._unsent[ident]
+                log.warning("a front end does not read the answer to call %d: it is ended", ident)
+                stream.fail(_not_read())
+                return
+        self._unsent_bytes += len(data)
         self._outgoing.append(data)
+        if len(self._outgoing) == 1 and self._sending is None:
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
+        """Write what is held, unless the front end is still reading what was written before."""
+        if self._sending is not None or not self._outgoing:
+            return
         data = b"".join(self._outgoing)
         self._outgoing.clear()
-        if data and not self._writer.is_closing():
-            self._writer.write(data)
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        if self._writer.is_closing():
+            return
+        self._writer.write(data)
+        if self._writer.transport.get_write_buffer_size():
+            self._sending = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        """Wait until the front end has read, then write what came meanwhile."""
+        with contextlib.suppress(OSError):  # It is gone, which `serve` notices.
+            await self._writer.drain()
+        self._sending = None
+        self._flush()
+
+
+def _not_read() -> Busy:
+    return Busy(
+        "The client does not read its answers, so this one was ended.",
+        "Read answers as they come, or ask for fewer at a time.",
+        retry_after_s=1.0,
+    )
 
 
 class Host:

@@ -40,6 +40,10 @@ class ModelInfo:
     """What it can do, by its template, its vocabulary and its runner."""
     max_sessions: int = 0
     max_batch_tokens: int = 0
+    longest_token_bytes: int = 0
+    """Most bytes of text that one token stands for; 0: not known, because the tokenizer may leave
+    out or shorten text.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,8 @@ class WorkerStats:
     """None while it is loading, or where it does not answer at once."""
     keep_alive_s: float | None = None
     """Unloaded after so many idle seconds; negative: never; None: not said."""
+    stalled_s: float = 0.0
+    """Seconds without progress while calls wait for it."""
 
 
 @dataclass(frozen=True, slots=True)

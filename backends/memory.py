@@ -1,7 +1,9 @@
-"""How much memory this process may still take."""
+"""How much memory this process may still take, and how it gives some back."""
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from pathlib import Path
 
 import psutil
@@ -33,3 +35,13 @@ def _cgroup_room(folder: Path) -> int | None:
         int(count) for name, _, count in pairs if name in ("inactive_file", "active_file")
     )
     return max(0, int(limit) - max(0, used - droppable))
+
+
+def release_free_memory() -> None:
+    """Give the system what is freed and still held by the C library (glibc keeps it, in a heap of
+    each thread). Does nothing where there is no glibc.
+    """
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)

@@ -31,7 +31,6 @@ from hearth.backends.engine.validate import (
 )
 from hearth.backends.errors import (
     InvalidParameter,
-    LimitExceeded,
     PromptTooLong,
     UnsupportedParameter,
     prompt_too_long,
@@ -43,10 +42,12 @@ from hearth.backends.text.output.parts import OutputParser
 from hearth.backends.text.output.rules import content_rule
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
-from hearth.backends.wire import MAX_FRAME_BYTES, Embed, Rank, Score
+from hearth.backends.wire import NUMBER_BYTES, Embed, Rank, Score, check_answer_fits
 
-_NUMBER_BYTES: Final = 9
-"""Of a number in an answer."""
+_TEXT_BYTES: Final = 16
+"""Of a token's text in an answer: more than the mean of any vocabulary."""
+_NAMES_BYTES: Final = 32
+"""Of the names of the fields of one `TokenLogprob`, and what surrounds its parts."""
 
 
 class Preparer:
@@ -148,6 +149,7 @@ class Preparer:
         self._check_generates()
         validate_score(call.ids, call.session, self._info.vocab_size, call.top)
         self._check_holds("token_ids", len(call.ids), self._info.context)
+        check_answer_fits("token_ids", len(call.ids), _score_bytes(call.top))
         return Scoring(
             ident,
             list(call.ids),
@@ -176,14 +178,8 @@ class Preparer:
                 "Use an embedding model, or one whose vectors this backend can read.",
             )
         validate_embed(call.texts, call.pooling, call.session, self._info.vocab_size)
-        most = MAX_FRAME_BYTES // (_NUMBER_BYTES * (self._info.embedding_width + 1))
-        if len(call.texts) > most:
-            raise LimitExceeded(
-                "texts",
-                f"texts has {len(call.texts):,} items; {most:,} vectors of {self._name} are"
-                " the most that one answer can carry.",
-                "Send fewer at a time.",
-            )
+        width = self._info.embedding_width
+        check_answer_fits("texts", len(call.texts), NUMBER_BYTES * (width + 1))
         texts = []
         for index, text in enumerate(call.texts):
             ids = self._text_ids(text, self._most_text_tokens if call.truncate else None)
@@ -357,6 +353,13 @@ class Preparer:
             ids = breaker_ids(self._tokenizer, texts)
             self._breakers = (texts, ids)
         return ids
+
+
+def _score_bytes(top: int) -> int:
+    """What `Scores` take for each token."""
+    if not top:
+        return NUMBER_BYTES
+    return NUMBER_BYTES + _NAMES_BYTES + (1 + top) * (2 * NUMBER_BYTES + _TEXT_BYTES)
 
 
 def _callable_tools(request: Request) -> tuple[Tool, ...]:

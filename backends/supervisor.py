@@ -11,25 +11,23 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hearth.backends.admission import Admission, Ticket, cost
+from hearth.backends.admission import Admission, cost
 from hearth.backends.breaker import Breaker
 from hearth.backends.contract import (
     EngineStats,
     HostLimits,
     ModelSettings,
     ModelSpec,
-    Started,
     WorkerStats,
 )
 from hearth.backends.errors import Busy, DoesNotFit, ModelNotFound
 from hearth.backends.footprint import Footprints, free_bytes, taken_bytes
 from hearth.backends.local_socket import HostPlace
 from hearth.backends.residency import Residency
-from hearth.backends.wire import Call, ClearCache, Load
+from hearth.backends.wire import Call, ClearCache, Cost, Load, Sealed, unsealed
 from hearth.backends.worker_process import Stream, WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -70,25 +68,56 @@ class Supervisor:
         """Hold no more than this loaded, from the next model on that is not."""
         self._room.limits = limits
 
-    async def call(self, spec: ModelSpec, call: Call, stream: Stream) -> None:
+    async def call(
+        self,
+        spec: ModelSpec,
+        call: Call | Sealed,
+        stream: Stream,
+        session: str = "",
+        wanted: Cost | None = None,
+    ) -> None:
         """Have `call` answered, to the last answer. A model that is not loaded waits for its turn
-        and for room first; a call is never sent to a worker that is to be stopped.
+        and for memory first; a call is never sent to a worker that is to be stopped.
 
         Args:
-            stream: gets the answers; its `cancel` may be called at any time. Nobody hears of it any
-                more once this is over.
+            stream: gets the answers; its `cancel` may be called at any time. It gets nothing more
+                once this is over.
+            session: who asks.
+            wanted: what the call may take, if the front end has computed that.
 
         Raises:
-            Busy: no room for the request, or the model is in use with other settings.
-            WorkerDied: the model's breaker is open, or somebody unloaded it while it was loading.
+            Busy: the request cannot be admitted now, or the model is in use with other settings.
+            PromptTooLong: the prompt is certainly longer than the context.
+            WireError: the call cannot be read.
+            WorkerDied: the model's breaker is open, or it was unloaded while it was loading.
             HearthError: what loading the model raised.
         """
         model = self._model(spec)
+        try:
+            await self._call(model, spec, call, stream, session, wanted)
+        finally:
+            self._forget(model)
+
+    async def _call(
+        self,
+        model: _Model,
+        spec: ModelSpec,
+        call: Call | Sealed,
+        stream: Stream,
+        session: str,
+        wanted: Cost | None,
+    ) -> None:
         model.admission.max_waiting = spec.settings.max_waiting  # The newest holds.
-        wanted = cost(call)
-        ticket = model.admission.admit(wanted) if wanted is not None else None
-        if ticket is not None:
-            stream.on_started = partial(_count, model.admission, ticket)
+        if wanted is None:
+            wanted = cost(unsealed(call))  # type: ignore[arg-type]
+        ticket = None
+        if wanted is not None:
+            nbytes = call.nbytes if isinstance(call, Sealed) else 0
+            worker = _alive(model)
+            is_loaded = worker is not None and worker.info is not None
+            is_loaded = is_loaded and _same_load(worker.spec, spec)  # type: ignore[union-attr]
+            ticket = model.admission.admit(wanted, session, nbytes, check_length=is_loaded)
+            stream.on_started = ticket.start
         model.users += 1
         try:
             async with self._using(model, spec, call, stream) as worker:
@@ -96,7 +125,9 @@ class Supervisor:
                     assert worker.info is not None
                     stream.put(worker.info)
                 elif worker is not None:
-                    worker.call(call, stream)
+                    worker.call(call, stream, session=session, cost=wanted)
+                    if isinstance(call, Sealed):
+                        call.drop()
                 await asyncio.wait((stream.ended,))
         finally:
             stream.abandon()
@@ -144,6 +175,7 @@ class Supervisor:
                 continue
             if (worker := _alive(model)) is not None:
                 await worker.stop()
+                self._forget(model)
                 stopped += 1
         return stopped
 
@@ -157,6 +189,8 @@ class Supervisor:
     async def unload_idle(self) -> None:
         """Stop the workers that were idle for longer than their keep-alive."""
         now = time.monotonic()
+        for model in list(self._models.values()):
+            self._forget(model)
         leaving: set[asyncio.Task[None]] = set()
         for model in list(self._models.values()):
             worker = _alive(model)
@@ -174,13 +208,17 @@ class Supervisor:
 
     def is_loaded(self, key: str) -> bool:
         """Does the model take memory, or will it at once?"""
-        model = self._models[key]
+        model = self._models.get(key)
+        if model is None:
+            return False
         worker = model.worker
         return model.is_loading or (worker is not None and not worker.died.is_set())
 
     async def free(self, key: str) -> None:
-        """Stop the worker of a model that nobody uses; returns when it is gone."""
-        model = self._models[key]
+        """Stop the worker of a model that is not in use; returns when it is gone."""
+        model = self._models.get(key)
+        if model is None:
+            return
         if model.loading is not None and not model.loading.done():
             model.loading.cancel()
             await asyncio.wait({model.loading})
@@ -208,13 +246,22 @@ class Supervisor:
         model = self._models.get(key)
         if model is None:
             name = spec.name or Path(key).stem
-            admission = Admission(spec.settings.max_sessions, spec.settings.max_waiting)
+            admission = Admission(spec.settings.max_sessions, spec.settings.max_waiting, name)
             model = self._models[key] = _Model(key, spec, name, Breaker(name), admission)
         return model
 
+    def _forget(self, model: _Model) -> None:
+        """Drop what is known of a path that is neither loaded nor asked for, so that a client that
+        asks for one path after the other does not fill memory. Deaths are remembered while they
+        may keep it from loading.
+        """
+        gone = model.worker is None or model.worker.died.is_set()
+        if gone and not model.users and not model.is_loading and not model.breaker.remembers:
+            self._models.pop(model.key, None)
+
     @asynccontextmanager
     async def _using(
-        self, model: _Model, spec: ModelSpec, call: Call, stream: Stream
+        self, model: _Model, spec: ModelSpec, call: Call | Sealed, stream: Stream
     ) -> AsyncIterator[WorkerProcess | None]:
         """The worker for `call`, loaded; it is not stopped for another model inside the block. None
         if the stream ended first.
@@ -287,17 +334,13 @@ class Supervisor:
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
         info = await worker.start()
-        model.admission.opened(info.context, spec.settings.max_sessions)
+        model.admission.opened(info.context, spec.settings.max_sessions, info.longest_token_bytes)
         return worker
 
     async def _watch(self, worker: WorkerProcess) -> None:
         """When it is gone, whatever ended it, others may have its room."""
         await worker.died.wait()
         self._room.settle()
-
-
-def _count(admission: Admission, ticket: Ticket, started: Started) -> None:
-    admission.counted(ticket, started.prompt_tokens)
 
 
 def _alive(model: _Model) -> WorkerProcess | None:
@@ -365,6 +408,7 @@ def _worker_stats(
         info=worker.info,
         engine=engine,
         keep_alive_s=model.spec.settings.keep_alive_s,
+        stalled_s=worker.stalled_s,
     )
 
 

@@ -25,8 +25,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,11 +43,14 @@ from hearth.backends.engine.engine import MOST_REQUESTS, Engine, Work
 from hearth.backends.engine.grammars import Grammars
 from hearth.backends.engine.sequence import Clock
 from hearth.backends.errors import InternalError, InvalidParameter, to_info
+from hearth.backends.fair_pool import FairPool
+from hearth.backends.memory import release_free_memory
 from hearth.backends.preparer import Preparer
 from hearth.backends.runners import open_model
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.wire import (
+    NUMBER_BYTES,
     Answer,
     Body,
     BodyError,
@@ -65,35 +69,58 @@ from hearth.backends.wire import (
     Text,
     Tokenize,
     WireError,
-    encode,
+    check_answer_fits,
+    encode_answer,
+    for_session,
     read_frame_blocking,
+    session_of,
+    unsealed,
 )
 
 log = logging.getLogger(__name__)
 
 _PREPARERS = 4
 _FORM_PREPARERS = 2
-"""For requests whose answer must have a form: to try it out may take seconds, one after the other,
-and nobody else should wait for that."""
+"""For requests whose answer must follow a grammar: to compile it may take seconds, and requests
+without one do not wait for that.
+"""
+_LARGE_PREPARERS = 2
+"""For calls of more than `_LARGE_TOKENS`: to tokenize megabytes takes seconds as well."""
+_LARGE_TOKENS = 64 << 10
+"""By the upper bound in `Cost`."""
+_LARGE_NICE = 10
+"""A tenth of the processor time of the step loop, where both want it."""
+_SWITCH_S = 0.001
+"""After so long the step loop takes the interpreter back from a thread that prepares; Python's
+default of 5 ms would be a third of a fast model's step.
+"""
+_MOST_WAITING_FRAMES = 4096
+"""Frames that wait for a host that does not read, before those who send more are blocked."""
 
 
 class Outbox:
     """Sends frames from a thread of its own, in the order in which they were put.
 
-    A frame that cannot be sent (too large, or text that is no Unicode) becomes a `Failed`; should
+    A frame that cannot be sent (too large, or text that is not Unicode) becomes a `Failed`; should
     the thread itself fail, the process ends, because a worker that cannot answer must not linger.
+    While the host does not read, `put` blocks once `_MOST_WAITING_FRAMES` wait.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._frames: deque[Frame] = deque()
+        self._frames: deque[tuple[int, Body]] = deque()
         self._came = threading.Event()
+        self._sent = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._send, name="outbox", daemon=True)
         self._thread.start()
 
     def put(self, ident: int, body: Body) -> None:
-        self._frames.append(Frame(ident, body))
+        while len(self._frames) >= _MOST_WAITING_FRAMES:
+            self._sent.clear()
+            if len(self._frames) >= _MOST_WAITING_FRAMES:
+                self._sent.wait()
+        self._frames.append((ident, body))
         if not self._came.is_set():
             self._came.set()
 
@@ -109,7 +136,8 @@ class Outbox:
             while self._frames or not self._closed:
                 self._came.wait()
                 while self._frames:
-                    self._stream.write(_sendable(self._frames.popleft()))
+                    self._stream.write(encode_answer(*self._frames.popleft()))
+                    self._sent.set()
                 self._stream.flush()
                 self._came.clear()
                 if self._frames or self._closed:  # It came after the last look, before the clear.
@@ -119,15 +147,6 @@ class Outbox:
         except BaseException:
             log.exception("sending frames")
             os._exit(1)
-
-
-def _sendable(frame: Frame) -> bytes:
-    try:
-        return encode(frame)
-    except WireError as error:
-        log.exception("a %s frame cannot be sent", type(frame.body).__name__)
-        failure = InternalError(f"The answer cannot be sent: {error}.")
-        return encode(Frame(frame.id, Failed(to_info(failure))))
 
 
 class Desk:
@@ -140,8 +159,9 @@ class Desk:
         self._preparer = preparer
         self._tokenizer = tokenizer
         self._outbox = outbox
-        self._pool = ThreadPoolExecutor(_PREPARERS, thread_name_prefix="prepare")
-        self._form_pool = ThreadPoolExecutor(_FORM_PREPARERS, thread_name_prefix="prepare form")
+        self._pool = FairPool(_PREPARERS, "prepare")
+        self._form_pool = FairPool(_FORM_PREPARERS, "prepare form")
+        self._large_pool = FairPool(_LARGE_PREPARERS, "prepare large", _LARGE_NICE)
         self._preparing: dict[int, str] = {}
         """Calls in preparation, with their sessions; a cancelled one leaves it and is over at
         once.
@@ -150,7 +170,7 @@ class Desk:
 
     def take(self, frame: Frame) -> None:
         """Start answering `frame`; called by the reader thread, which never waits here."""
-        ident, body = frame.id, frame.body
+        ident, body = frame.id, for_session(unsealed(frame.body), frame.session)
         if isinstance(body, Cancel):
             if self._prepared(ident):
                 self._outbox.put(ident, Finished("cancelled"))
@@ -161,10 +181,14 @@ class Desk:
         elif isinstance(body, ClearCache):
             self._engine.clear_cache(lambda stats: self._outbox.put(ident, stats))
         else:
+            session = session_of(body) or frame.session
             with self._lock:
-                self._preparing[ident] = _session(body)
+                self._preparing[ident] = session
             pool = self._form_pool if _has_form(body) else self._pool
-            pool.submit(self._answer, ident, body, Clock())
+            is_large = frame.cost is not None and frame.cost.prompt_tokens > _LARGE_TOKENS
+            if is_large:
+                pool = self._large_pool
+            pool.submit(session, partial(self._answer, ident, body, Clock(), is_large))
 
     def _stats(self) -> EngineStats:
         """What the engine does, and what is on its way to it."""
@@ -174,7 +198,14 @@ class Desk:
         requests = (*stats.requests, *coming)[:MOST_REQUESTS]
         return replace(stats, waiting=stats.waiting + len(coming), requests=requests)
 
-    def _answer(self, ident: int, body: Body, clock: Clock) -> None:
+    def _answer(self, ident: int, body: Body, clock: Clock, is_large: bool) -> None:
+        try:
+            self._answer_now(ident, body, clock)
+        finally:
+            if is_large:
+                release_free_memory()
+
+    def _answer_now(self, ident: int, body: Body, clock: Clock) -> None:
         with self._lock:
             if ident not in self._preparing:
                 return  # It was cancelled while it waited for a thread.
@@ -215,6 +246,7 @@ class Desk:
             case Rank():
                 return (self._preparer.ranking(ident, body, emit),)
             case Tokenize():
+                check_answer_fits("text", len(body.text), NUMBER_BYTES)
                 whole = body.add_special
                 ids = self._tokenizer.encode(
                     body.text, special=body.special, add_bos=whole, add_eos=whole
@@ -250,13 +282,6 @@ def _read(stream: BinaryIO, opened: Future[Desk], outbox: Outbox) -> None:
         log.exception("reading frames")
         os._exit(1)
     os._exit(0)
-
-
-def _session(body: Body) -> str:
-    """Whom the call is for; empty where it does not say."""
-    if isinstance(body, Generate):
-        return body.request.session
-    return body.session if isinstance(body, (Score, Embed, Rank)) else ""
 
 
 def _has_form(body: Body) -> bool:
@@ -320,6 +345,7 @@ def main(input_fd: int, output_fd: int) -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--parent", type=int, required=True)
     args = parser.parse_args()
+    sys.setswitchinterval(_SWITCH_S)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     # Unbuffered: the reader's thread must not hold a buffer's lock when the interpreter ends.
     requests = os.fdopen(input_fd, "rb", buffering=0)

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from hearth.backends.breaker import Breaker
 from hearth.backends.contract import (
     Embeddings,
@@ -30,31 +32,39 @@ from hearth.backends.contract import (
     Token,
     ToolCallPart,
 )
-from hearth.backends.errors import InternalError, WorkerDied, from_info, to_info
+from hearth.backends.errors import HearthError, InternalError, WorkerDied, from_info, to_info
 from hearth.backends.huge_pages import with_huge_pages
 from hearth.backends.local_socket import HostPlace
 from hearth.backends.logs import open_log
+from hearth.backends.progress_watch import LONGEST_STEP_S, STALL_S, ProgressWatch
 from hearth.backends.wire import (
     Answer,
     Call,
     Cancel,
+    Cost,
     Frame,
     FrameReader,
     GetEngineStats,
     Load,
+    Sealed,
     WireError,
-    decode,
+    decode_sealed,
     encode,
     is_last,
+    kind_of,
+    unsealed,
 )
 
 log = logging.getLogger(__name__)
 
 _STOP_GRACE_S = 3.0
 _STATS_TIMEOUT_S = 0.5
-"""Who asks what is going on is not kept waiting for a worker that hangs."""
-_STEPS = (Progress, Token, ToolCallPart, Scores, Embeddings, Ranks)
-"""What only a worker that computes can say."""
+"""Whoever asks for statistics does not wait longer for a worker that hangs."""
+_STARTED = Started.__name__
+_STEPS = frozenset(
+    kind.__name__ for kind in (Progress, Token, ToolCallPart, Scores, Embeddings, Ranks)
+)
+"""Answers that only a worker that computes can give."""
 
 
 class Stream:
@@ -66,9 +76,9 @@ class Stream:
             as much again.
     """
 
-    def __init__(self, listener: Callable[[Answer], None]) -> None:
+    def __init__(self, listener: Callable[[Answer | Sealed], None]) -> None:
         self._listener = listener
-        self.on_started: Callable[[Started], None] = _nothing
+        self.on_started: Callable[[], None] = _no_listener
         self._worker: WorkerProcess | None = None
         self._ident = 0
         self.cancelled = False
@@ -78,17 +88,22 @@ class Stream:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the last answer has come."""
 
-    def put(self, answer: Answer) -> None:
+    def put(self, answer: Answer | Sealed) -> None:
         """Deliver `answer`; what comes after the last one is dropped."""
         if self.over:
             return
-        if isinstance(answer, Started):
+        if kind_of(answer) == _STARTED:
             self.running = True
-            self.on_started(answer)
+            self.on_started()
         elif is_last(answer):
             self.running = False
             self.ended.set_result(None)
         self._listener(answer)
+
+    def fail(self, error: HearthError) -> None:
+        """End it with `error`; the worker is told to stop."""
+        self._cancel_in_worker()
+        self.put(Failed(to_info(error)))
 
     @property
     def over(self) -> bool:
@@ -104,19 +119,26 @@ class Stream:
         """
         if self.over:
             return
-        self.cancelled = True
+        self._cancel_in_worker()
         if self._worker is None:
             self.put(Finished("cancelled"))
-        else:
+
+    def _cancel_in_worker(self) -> None:
+        self.cancelled = True
+        if self._worker is not None:
             self._worker.send(Frame(self._ident, Cancel()))
 
     def abandon(self) -> None:
-        """Nobody listens any more."""
-        self._listener = self.on_started = _nothing
+        """There is no listener any more."""
+        self._listener, self.on_started = _nothing, _no_listener
         self.cancel()
 
 
-def _nothing(answer: Answer) -> None:
+def _no_listener() -> None:
+    pass
+
+
+def _nothing(answer: Answer | Sealed) -> None:
     pass
 
 
@@ -132,11 +154,20 @@ class WorkerProcess:
         self._place = place
         self._breaker = breaker
         self._process: asyncio.subprocess.Process | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._streams: dict[int, Stream] = {}
         self._questions: dict[int, asyncio.Future[EngineStats | None]] = {}
         """`GetEngineStats` under way: no calls, so that looking keeps no model from unloading."""
         self._idents = itertools.count(1)
         self._stopping = False
+        self._watch = ProgressWatch(STALL_S, LONGEST_STEP_S)
+        self._ended_after_s: float | None = None
+        """How long it made no progress, if that is why it was killed."""
+
+    @property
+    def stalled_s(self) -> float:
+        """Seconds without progress while calls wait for it, as of the last look."""
+        return self._watch.idle_s if self._streams else 0.0
 
     @property
     def pid(self) -> int:
@@ -191,17 +222,18 @@ class WorkerProcess:
         self._reader = asyncio.create_task(self._read())
         if self._stopping:
             raise self._unloaded()
-        said: list[Answer] = []
-        stream = Stream(said.append)
+        answers: list[Answer | Sealed] = []
+        stream = Stream(answers.append)
         self.call(Load(), stream, self.spec)
         await asyncio.wait((stream.ended,))
-        answer = said[-1]
+        answer = unsealed(answers[-1])
         if isinstance(answer, Failed):
             await self.stop()
             raise from_info(answer.error)
         if not isinstance(answer, ModelInfo):
             raise InternalError("The worker answered a load with something else.")
         self.info = answer
+        self._watching = asyncio.create_task(self._watch_progress())
         return answer
 
     async def _spawn(self) -> asyncio.subprocess.Process:
@@ -216,16 +248,25 @@ class WorkerProcess:
                 env=with_huge_pages(os.environ),
             )
 
-    def call(self, call: Call, stream: Stream, spec: ModelSpec | None = None) -> None:
+    def call(
+        self,
+        call: Call | Sealed,
+        stream: Stream,
+        spec: ModelSpec | None = None,
+        session: str = "",
+        cost: Cost | None = None,
+    ) -> None:
         """Send `call`; `stream` gets its answers. Raises `WireError` if it cannot be sent."""
         ident = next(self._idents)
+        if not self._streams:
+            self._watch.progress()
         self._streams[ident] = stream
         stream.bind(self, ident)
         if self.died.is_set():
             self._fail_all()
         else:
             try:
-                self.send(Frame(ident, call, spec))
+                self.send(Frame(ident, call, spec, session, cost))
             except WireError:
                 del self._streams[ident]  # The worker has not heard of it.
                 raise
@@ -268,6 +309,38 @@ class WorkerProcess:
         finally:
             del self._questions[ident]
 
+    async def _watch_progress(self) -> None:
+        """Kill the child when it has calls and makes no progress; its streams end then."""
+        process = psutil.Process(self.pid)
+        checked_at = time.monotonic()
+        while not self.died.is_set():
+            await asyncio.sleep(self._watch.interval_s)
+            now, passed_s = time.monotonic(), time.monotonic() - checked_at
+            checked_at = now
+            if not self._streams:
+                continue
+            stats = await self.engine_stats()
+            marker = stats and (stats.steps, stats.computed_tokens, stats.running, stats.waiting)
+            try:
+                spent = process.cpu_times()
+            except psutil.Error:
+                return  # It is gone, and `_read` notices.
+            is_stalled = self._watch.check(marker, spent.user + spent.system, passed_s)
+            idle_s, calls = self._watch.idle_s, len(self._streams)
+            if is_stalled and self._streams:
+                self._ended_after_s = idle_s
+                log.error(
+                    "worker %s (pid %d) made no progress for %.0f s with %d calls; it is killed",
+                    *(self.name, self.pid, idle_s, calls),
+                )
+                self._kill()
+                return
+            if idle_s > STALL_S / 2:
+                log.warning(
+                    "worker %s (pid %d) has made no progress for %.0f s with %d calls",
+                    *(self.name, self.pid, idle_s, calls),
+                )
+
     async def stop(self) -> None:
         """Let the child leave (it does when its stdin ends); after a grace time it is killed, also
         if nobody waits for this any more.
@@ -298,6 +371,8 @@ class WorkerProcess:
             log.error("worker %s (pid %d) died: %s", self.name, self.pid, self._cause())
             self._breaker.death()
         self.died.set()
+        if self._watching is not None:
+            self._watching.cancel()
         self._fail_all()
 
     async def _take_frames(self, process: asyncio.subprocess.Process) -> None:
@@ -305,10 +380,11 @@ class WorkerProcess:
         try:
             frames = FrameReader(process.stdout)
             while payloads := await frames.read():
-                for frame in map(decode, payloads):
-                    if isinstance(frame.body, _STEPS):
+                for frame in map(decode_sealed, payloads):
+                    assert isinstance(frame.body, Sealed)
+                    if frame.body.kind in _STEPS:
                         self._breaker.step()
-                    self._deliver(frame)
+                    self._deliver(frame.id, frame.body)
         except WireError as error:
             log.error("worker %s: %s", self.name, error)
             # One that died inside a frame keeps the signal that it died of: `kill` would reap it.
@@ -318,22 +394,24 @@ class WorkerProcess:
             # Its pipe ended, so it is leaving or broken; it must not linger.
             asyncio.get_running_loop().call_later(_STOP_GRACE_S, self._kill)
 
-    def _deliver(self, frame: Frame) -> None:
-        if (question := self._questions.get(frame.id)) is not None:
+    def _deliver(self, ident: int, answer: Sealed) -> None:
+        if (question := self._questions.get(ident)) is not None:
             if not question.done():
-                question.set_result(frame.body if isinstance(frame.body, EngineStats) else None)
+                found = answer.open()
+                question.set_result(found if isinstance(found, EngineStats) else None)
             return
-        stream = self._streams.get(frame.id)
+        stream = self._streams.get(ident)
         if stream is None:
             return
-        body = frame.body
-        assert not isinstance(body, Cancel)
-        stream.put(body)  # type: ignore[arg-type]
-        if stream.over:
-            del self._streams[frame.id]
+        self._watch.progress()
+        stream.put(answer)
+        if is_last(answer):
+            del self._streams[ident]
             self.last_active = time.monotonic()
 
     def _cause(self) -> str:
+        if self._ended_after_s is not None:
+            return f"no progress for {self._ended_after_s:.0f} s"
         code = self._process.returncode if self._process is not None else None
         if code is None:
             return "unknown cause"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -46,12 +46,18 @@ def ps(state: State, as_json: bool) -> None:
     state.output.note(f"host process {stats.pid}, version {stats.version}, {attached}{loaded}")
 
 
+_STALLED_S: Final = 15.0
+"""Without progress for so long, a model that has requests is shown as stalled."""
+
+
 def state_of(worker: WorkerStats) -> str:
-    """queued (others must make way for it first), loading, generating or idle."""
+    """queued (others must make way for it first), loading, stalled, generating or idle."""
     if worker.pid == 0:
         return "queued"
     if worker.info is None:
         return "loading"
+    if worker.stalled_s >= _STALLED_S:
+        return "stalled"
     return "generating" if worker.running or worker.waiting else "idle"
 
 

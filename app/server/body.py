@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from typing import Any, Final
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any, Final, TypeVar
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from hearth.app.server.errors import BodyTooLarge, ClientGone, UnsupportedMedia
+from hearth.app.server.services import services_of
 from hearth.backends.errors import InvalidParameter, LimitExceeded
 
+T = TypeVar("T")
 MOST_BYTES: Final = 10 << 20
 DEEPEST: Final = 32
 MOST_VALUES: Final = 250_000
+_LARGE_BYTES: Final = 256 << 10
+"""Larger bodies take longer to parse than a request may wait for another's."""
+_SCALARS: Final = {int, bool, type(None)}
 
 
-async def read_object(request: Request) -> dict[str, Any]:
-    """The JSON object in the body of `request`.
+async def read_object(request: Request, take: Callable[[dict[str, Any]], T]) -> T:
+    """What `take` makes of the JSON object in the body of `request`. Large bodies are parsed and
+    taken in a thread, one of each client at a time, so that other requests do not wait for them.
 
     Raises:
         UnsupportedMedia: the body is compressed, or its content type is not application/json and
@@ -37,10 +46,28 @@ async def read_object(request: Request) -> dict[str, Any]:
         )
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedMedia("The body is compressed.", "Send it as it is.")
-    value = parse(await _read(request))
-    if not isinstance(value, dict):
-        raise _malformed(f"The body is a JSON {type(value).__name__}, not an object")
-    return value
+    body = await _read(request)
+
+    def work() -> T:
+        value = parse(body)
+        if not isinstance(value, dict):
+            raise _malformed(f"The body is a JSON {type(value).__name__}, not an object")
+        return take(value)
+
+    if len(body) <= _LARGE_BYTES:
+        return work()
+    return await asyncio.wrap_future(services_of(request).bodies.submit(client_of(request), work))
+
+
+def client_of(connection: HTTPConnection) -> str:
+    """Who sends a request that names no `user`: the API key, else address and User-Agent."""
+    headers = connection.headers
+    key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+    if key:
+        return f"http key {sha256(key.encode()).hexdigest()[:16]}"
+    host = connection.client.host if connection.client else ""
+    name = f"{host} {headers.get('user-agent', '')}".strip()
+    return f"http {name if len(name.encode()) <= 100 else sha256(name.encode()).hexdigest()}"
 
 
 async def _read(request: Request) -> bytes:
@@ -102,7 +129,8 @@ def _check_shape(value: Any) -> None:
     level, count = [value], 0
     for _ in range(DEEPEST):
         below: list[Any] = []
-        for item in level:
+        # Lists of hundreds of thousands of token ids need no look at each.
+        for item in level if set(map(type, level)) - _SCALARS else ():
             if isinstance(item, str):
                 _check_text(item)
             elif isinstance(item, float):

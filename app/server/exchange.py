@@ -44,7 +44,7 @@ async def read_body(http: HttpRequest, table: Table) -> tuple[dict[str, Any], Re
     """
     services = services_of(http)
     reading = Reading(services.strict)
-    given = table.read(await read_object(http), "", reading)
+    given = await read_object(http, lambda value: table.read(value, "", reading))
     http.state.notices = list(reading.notices)
     services.ignored.log(http.scope["path"], reading.ignored)
     return given, reading
@@ -108,7 +108,7 @@ class Exchange:
 
     async def backend(self) -> Backend:
         """The model."""
-        return await self.services.hosts.backend(self.chosen.spec)
+        return await self.services.hosts.backend(self.chosen.spec, self.session)
 
     @property
     def at_once(self) -> int:

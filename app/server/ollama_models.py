@@ -40,7 +40,7 @@ async def tags(http: HttpRequest) -> Response:
 async def show(http: HttpRequest) -> Response:
     """One model. Nothing is loaded for it; what it can do is known once it is."""
     services = services_of(http)
-    name = SHOW.read(await read_object(http))["model"]
+    name = (await read_object(http, SHOW.read))["model"]
     found = (await services.catalog.find(name.removesuffix(":latest"))).found
     facts = await services.facts.of(found)
     stats = await host_stats_if_any(services.hosts)

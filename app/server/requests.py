@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from starlette.requests import HTTPConnection
 
 from hearth.app.chosen import Chosen
+from hearth.app.server.body import client_of
 from hearth.app.server.generation import Happenings
 from hearth.app.server.tables.chat import HIGHEST_EFFORT
 from hearth.app.settings import ModelUse
@@ -81,12 +82,10 @@ def build(
 
 
 def session_of(given: Mapping[str, Any], connection: HTTPConnection) -> str:
-    """Whom the request is for: `user`, else the client's address. Requests of one session take
-    turns with those of others.
+    """Whom the request is for: `user`, else `body.client_of`. Requests of one session take turns
+    with those of others, and take no more than half of what is limited.
     """
-    if "user" in given:
-        return session_of_user(given["user"])
-    return f"http {connection.client.host if connection.client else ''}"
+    return session_of_user(given["user"]) if "user" in given else client_of(connection)
 
 
 def session_of_user(user: str) -> str:

@@ -16,6 +16,7 @@ from hearth.app.server.life import Life
 from hearth.app.server.metrics import Metrics
 from hearth.app.server.reading import IgnoredFields
 from hearth.app.server.request_log import RequestLog
+from hearth.backends.fair_pool import FairPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Services:
     strict: bool = False
     """Fields without an effect are refused."""
     ignored: IgnoredFields = field(default_factory=IgnoredFields)
+    bodies: FairPool = field(default_factory=lambda: FairPool(2, "body"))
+    """Parses large bodies."""
 
 
 def services_of(connection: HTTPConnection) -> Services:

@@ -34,6 +34,9 @@ def check_token_ids(param: str, token_ids: Sequence[int], vocab_size: int | None
         raise wrong_type(param, "a list of token ids", token_ids)
     if not token_ids:
         raise empty(param)
+    most = MOST_TOKENS if vocab_size is None else vocab_size
+    if set(map(type, token_ids)) == {int} and min(token_ids) >= 0 and max(token_ids) < most:
+        return  # All of them at once: there may be hundreds of thousands.
     for token in token_ids:
         check_token_id(param, token, vocab_size)
 

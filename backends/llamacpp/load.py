@@ -28,6 +28,7 @@ from hearth.backends.text.vocab.generation_defaults import (
     about_sampling,
     gguf_generation_defaults,
 )
+from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
 
@@ -109,6 +110,7 @@ def open_model(
         capabilities=_capabilities(templates, tokenizer, runner.info),
         max_sessions=runner.info.max_sequences,
         max_batch_tokens=runner.info.max_batch_tokens,
+        longest_token_bytes=longest_token_bytes(header),
     )
     return Loaded(runner, tokenizer, info, templates)
 

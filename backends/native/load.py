@@ -53,6 +53,7 @@ from hearth.backends.text.vocab.generation_defaults import (
     gguf_generation_defaults,
     read_generation_defaults,
 )
+from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
 from hearth.backends.text.vocab.model_folder import read_json
 from hearth.backends.threads import candidates, measure_threads, usable_cores, usable_threads
 from hearth.kernels import device as devices
@@ -110,6 +111,7 @@ class _Source:
     config: ModelConfig
     file: TensorFile
     tokenizer: Tokenizer
+    longest_token_bytes: int
     end_ids: frozenset[int]
     templates: ChatTemplates
     defaults: GenerationDefaults
@@ -150,6 +152,7 @@ def _open_folder(folder: Path) -> _Source:
         config=config,
         file=file,
         tokenizer=tokenizer,
+        longest_token_bytes=tokenizer.longest_token_bytes,
         end_ids=_with_a_row(tokenizer.end_ids | defaults.eos_ids, config),
         templates=chat_templates(folder),
         defaults=defaults,
@@ -171,6 +174,7 @@ def _open_gguf(path: Path) -> _Source:
         config=config,
         file=GgufTensorFile(header),
         tokenizer=tokenizer,
+        longest_token_bytes=longest_token_bytes(header),
         end_ids=_with_a_row(tokenizer.end_ids, config),
         templates=header.chat_templates,
         defaults=gguf_generation_defaults(header),
@@ -272,6 +276,7 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         capabilities=_capabilities(templates, source.tokenizer),
         max_sessions=plan.slots,
         max_batch_tokens=plan.max_batch_tokens,
+        longest_token_bytes=source.longest_token_bytes,
     )
     loaded = Loaded(runner, source.tokenizer, info, templates)
     return loaded if packing is None else replace(loaded, settle=packing.settle)

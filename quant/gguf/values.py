@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from array import array
 from collections.abc import Iterator
 from itertools import pairwise
@@ -39,6 +40,12 @@ class StringArray:
         """The bytes of all strings."""
         data = bytes(self._buffer)
         return [data[begin : following - 8] for begin, following in pairwise(self._starts)]
+
+    @property
+    def longest_bytes(self) -> int:
+        """Bytes of the longest string; 0 if there is none."""
+        ends = self._starts[1:]
+        return max(map(operator.sub, ends, self._starts), default=8) - 8
 
     def __getitem__(self, index: int) -> str:
         """One string; bytes that are not UTF-8 become U+FFFD."""

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class House:
     def serve(self) -> tuple[Terminal, openai.OpenAI]:
         server = self.open("serve", "guide", "--port", "0")
         server.expect("http://")
-        server.expect("Ctrl+C ends it")
+        server.expect("Press Ctrl+C to stop")
         url = server.seen.split(b"http://", 1)[1].split()[0].decode()
         return server, openai.OpenAI(
             base_url=f"http://{url}", api_key="none", max_retries=0, timeout=60
@@ -99,9 +99,11 @@ def worker_of(house: House, clients: int) -> int:
 
 
 class Reading:
-    """A long answer of the endpoint, read by a thread of its own."""
+    """A long answer of the endpoint, read by a thread of its own; `at_first` is called as soon as
+    the first of hundreds of chunks has come, so that the answer is certainly not over.
+    """
 
-    def __init__(self, client: openai.OpenAI) -> None:
+    def __init__(self, client: openai.OpenAI, at_first: Callable[[], None] = lambda: None) -> None:
         self._chunks = client.chat.completions.create(
             model="guide",
             messages=STORY,
@@ -111,6 +113,7 @@ class Reading:
             stream=True,
         )
         next(iter(self._chunks))
+        at_first()
         self.reason: str | None = None
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -171,9 +174,9 @@ def test_a_death_below_is_said_and_the_terminals_go_on(house, whose) -> None:
     chat = house.chat()
     _, client = house.serve()
     answered(chat)
-    reading = Reading(client)
     found = house.ps()
-    os.kill(found["pid"] if whose == "host" else found["workers"][0]["pid"], signal.SIGKILL)
+    process = found["pid"] if whose == "host" else found["workers"][0]["pid"]
+    reading = Reading(client, lambda: os.kill(process, signal.SIGKILL))
     reading.end()
     assert reading.reason is None
     assert isinstance(reading.error, openai.APIError)

@@ -13,7 +13,7 @@ import pytest
 from hearth.backends.contract import Finished, ModelInfo, ModelSettings, ModelSpec, Request, Started
 from hearth.backends.errors import Busy, ModelNotFound, WorkerDied
 from hearth.backends.supervisor import Supervisor
-from hearth.backends.wire import Generate, Load, Tokenize
+from hearth.backends.wire import Generate, Load, Tokenize, unsealed
 from hearth.backends.worker_process import Stream, WorkerProcess
 from hosts import Heard, last_of, place_in
 from stand_ins import HANGS, IS_MUTE, answering
@@ -202,7 +202,7 @@ def test_nobody_waits_less_than_not_at_all(supervisor, workers) -> None:
 
     async def main():
         said = asyncio.Queue()
-        stream = Stream(said.put_nowait)
+        stream = Stream(lambda answer: said.put_nowait(unsealed(answer)))
         call = Generate(Request(text="x"))
         calling = asyncio.create_task(supervisor.call(SPEC, call, stream))
         assert isinstance(await asyncio.wait_for(said.get(), 30), Started)

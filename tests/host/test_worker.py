@@ -114,7 +114,7 @@ class SlowPreparer:
 class Words:
     """A tokenizer."""
 
-    def encode(self, text, *, special, add_bos):
+    def encode(self, text, *, special, add_bos, add_eos):
         return [len(word) for word in text.split()]
 
     def decode(self, ids):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from starlette.requests import HTTPConnection
 
-from hearth.app.server.body import DEEPEST, MOST_BYTES, MOST_VALUES, parse
+from hearth.app.server.body import DEEPEST, MOST_BYTES, MOST_VALUES, client_of, parse
 from hearth.backends.errors import InvalidParameter
 
 HOSTILE = {
@@ -82,3 +83,40 @@ def test_levels_are_counted() -> None:
 def test_what_is_no_json_is_named_as_such(body) -> None:
     with pytest.raises(InvalidParameter):
         parse(body)
+
+
+def _connection(*headers: tuple[bytes, bytes], address: str = "127.0.0.1") -> HTTPConnection:
+    return HTTPConnection({"type": "http", "headers": list(headers), "client": (address, 5)})
+
+
+def test_clients_are_told_apart_by_key_or_by_address_and_program() -> None:
+    curl, other = (b"user-agent", b"curl/8"), (b"user-agent", b"openai/1")
+    key = (b"authorization", b"Bearer secret")
+    named = [
+        client_of(connection)
+        for connection in (
+            _connection(curl),
+            _connection(other),
+            _connection(curl, address="10.0.0.2"),
+            _connection(curl, key),
+            _connection(curl, (b"authorization", b"Bearer another")),
+            _connection(),
+        )
+    ]
+    assert len(set(named)) == len(named)
+    assert client_of(_connection(other, (b"x-api-key", b"secret"))) == named[3]
+    assert not any("secret" in name for name in named)
+    long = client_of(_connection((b"user-agent", b"x" * 10_000)))
+    assert len(long.encode()) <= 200
+
+
+def test_large_bodies_are_read_and_refused_as_small_ones(endpoint) -> None:
+    made = endpoint()
+    text = "long " * 100_000
+    assert made.chat(messages=[{"role": "user", "content": text}]).status == 200
+    refused = made.chat(messages=[{"role": "user", "content": text}], temperature=3000)
+    assert refused.status == 400 and refused.error["param"] == "temperature"
+    assert (
+        made.post("/v1/completions", b'{"model": "tiny", "prompt": "' + b"x" * 400_000).status
+        == 400
+    )

@@ -142,7 +142,7 @@ def test_a_token_that_stands_before_the_text_moves_no_offset(endpoint) -> None:
     """Such as one that begins every prompt, and is no part of the text."""
 
     class Beginning(FakeHost):
-        def backend(self, spec):
+        def backend(self, spec, session=""):
             return BeginningBackend(self, spec)
 
     class BeginningBackend(FakeBackend):
@@ -180,7 +180,7 @@ def test_an_echo_that_fails_ends_the_others(endpoint) -> None:
     scored = []
 
     class Scoring(FakeHost):
-        def backend(self, spec):
+        def backend(self, spec, session=""):
             return ScoringBackend(self, spec)
 
     class ScoringBackend(FakeBackend):

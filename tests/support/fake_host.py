@@ -130,7 +130,7 @@ class FakeHost:
         self.lost = False
         yield self
 
-    def backend(self, spec):
+    def backend(self, spec, session=""):
         self.specs.append(asdict(spec))
         return FakeBackend(self, spec)
 

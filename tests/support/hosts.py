@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import psutil
 from hearth.backends.client import HostClient, HostPlace
 from hearth.backends.contract import Failed, Finished, HostLimits, ModelSpec, Token
 from hearth.backends.supervisor import Supervisor
-from hearth.backends.wire import Answer, Call
+from hearth.backends.wire import Answer, Call, Sealed, unsealed
 from hearth.backends.worker_process import Stream
 
 
@@ -57,11 +57,16 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 class Heard(Stream):
-    """A stream that remembers its answers."""
+    """A stream that remembers its answers, and passes each to `also`."""
 
-    def __init__(self) -> None:
+    def __init__(self, also: Callable[[Answer], object] = lambda answer: None) -> None:
         self.answers: list[Answer] = []
-        super().__init__(self.answers.append)
+
+        def hear(answer: Answer | Sealed) -> None:
+            self.answers.append(unsealed(answer))  # type: ignore[arg-type]
+            also(self.answers[-1])
+
+        super().__init__(hear)
 
 
 async def last_of(

@@ -137,7 +137,7 @@ class ScriptedHost:
     unloaded: list[str] = field(default_factory=list)
     ended: list[tuple[int, int]] = field(default_factory=list)
 
-    async def backend(self, spec: ModelSpec) -> ScriptedModel:
+    async def backend(self, spec: ModelSpec, session: str = "") -> ScriptedModel:
         script = self.scripts.get(spec.name, Script())
         model = self.models.setdefault(spec.name, ScriptedModel(spec, script))
         model.script = script

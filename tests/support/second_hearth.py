@@ -58,7 +58,7 @@ class ForEachLoop(HostConnection):
     which ends with the request.
     """
 
-    async def backend(self, spec: Any) -> Any:
+    async def backend(self, spec: Any, session: str = "") -> Any:
         return _OneCall(self._servers, spec) if spec.backend == "remote" else None
 
 

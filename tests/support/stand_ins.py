@@ -25,6 +25,14 @@ _LOADS = """
 """
 HANGS = "import sys; sys.stdin.read()"
 """Never loads; leaves when its stdin ends."""
+COMPUTES = """
+    def answer(frame):
+        if isinstance(frame.body, GetEngineStats):
+            say(frame.id, EngineStats(1, 0, 64, 64, 10, 20, 3, 4, steps=next(steps)))
+    import itertools
+    steps = itertools.count()
+"""
+"""Does a step whenever its statistics are asked for, and answers nothing else."""
 IS_MUTE = """
     def answer(frame):
         pass

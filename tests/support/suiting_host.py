@@ -28,7 +28,7 @@ Step = dict[str, Any]
 class SuitingHost(FakeHost):
     """Stands for `HostClient`, without a script."""
 
-    def backend(self, spec):
+    def backend(self, spec, session=""):
         self.specs = [asdict(spec)]
         return _Backend(self, spec)
 

@@ -43,6 +43,15 @@ class Kind(IntEnum):
     BYTE = 6
 
 
+def longest_token_bytes(file: GgufFile) -> int:
+    """`ModelInfo.longest_token_bytes` of a file: an upper bound, because some characters take more
+    bytes in its list of tokens than in a text.
+    """
+    tokens = file.metadata.get(f"{PREFIX}tokens")
+    keeps_text = file.metadata.get(f"{PREFIX}model") in (SENTENCE_PIECE, BPE, BPE_SPACES)
+    return tokens.longest_bytes if keeps_text and isinstance(tokens, StringArray) else 0
+
+
 @dataclass(frozen=True, slots=True)
 class _Defaults:
     """What holds where a file does not say otherwise."""

@@ -55,6 +55,7 @@ class JsonTokenizer:
         self._unspoken -= self._special.written
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         rules = piece_rules(tokenizer)
+        self._is_byte_level = rules.is_byte_level
         count = max(rows, max(vocabulary.values(), default=-1) + 1)
         self._pieces: list[bytes] = [b""] * count
         for text, ident in vocabulary.items():
@@ -66,6 +67,12 @@ class JsonTokenizer:
     @property
     def vocab_size(self) -> int:
         return len(self._pieces)
+
+    @property
+    def longest_token_bytes(self) -> int:
+        """`ModelInfo.longest_token_bytes`."""
+        keeps_text = self._is_byte_level and self._tokenizer.normalizer is None
+        return max(map(len, self._pieces), default=0) if keeps_text else 0
 
     @property
     def end_ids(self) -> frozenset[int]:

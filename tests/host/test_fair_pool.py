@@ -1,0 +1,55 @@
+"""A pool of threads that one identity cannot fill."""
+
+import threading
+
+import pytest
+
+from hearth.backends.fair_pool import FairPool
+
+
+def test_results_and_errors_come_back():
+    pool = FairPool(2, "test")
+    assert pool.submit("a", lambda: 3).result(10) == 3
+    with pytest.raises(ZeroDivisionError):
+        pool.submit("a", lambda: 1 / 0).result(10)
+    pool.shutdown()
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_one_identity_has_half_of_the_threads(threads):
+    pool, free, begun = FairPool(threads, "test"), threading.Event(), threading.Semaphore(0)
+
+    def work():
+        begun.release()
+        assert free.wait(10)
+
+    greedy = [pool.submit("greedy", work) for _ in range(3 * threads)]
+    for _ in range(threads // 2):
+        assert begun.acquire(timeout=10)
+    assert sum(job.running() for job in greedy) == threads // 2
+    assert pool.submit("modest", lambda: "done").result(10) == "done"
+    free.set()
+    pool.shutdown()
+    assert all(job.done() for job in greedy)
+
+
+def test_one_thread_serves_everybody_in_turn():
+    pool, free, order = FairPool(1, "test"), threading.Event(), []
+    begun = threading.Event()
+    pool.submit("a", lambda: begun.set() or free.wait(10))
+    assert begun.wait(10)
+    for name in ("a1", "a2", "b1", "c1"):
+        pool.submit(name[0], lambda name=name: order.append(name))
+    free.set()
+    pool.shutdown()
+    assert order == ["a1", "b1", "c1", "a2"]
+
+
+def test_a_job_that_is_cancelled_before_its_turn_does_not_run():
+    pool, free, ran = FairPool(1, "test"), threading.Event(), []
+    pool.submit("a", lambda: free.wait(10))
+    job = pool.submit("a", lambda: ran.append(1))
+    assert job.cancel()
+    free.set()
+    pool.shutdown()
+    assert not ran
