@@ -322,6 +322,13 @@ GENERAL = (
         default=False,
     ),
     Key(
+        "serve_manage",
+        "bool",
+        "clients of the server may download, delete and copy models; auto: only where no other "
+        "machine can reach it",
+        auto=True,
+    ),
+    Key(
         "serve_allow_hosts",
         "texts",
         "further host names by which clients may reach the server, such as that of a proxy",

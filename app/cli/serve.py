@@ -28,11 +28,15 @@ class _Access:
     Attributes:
         roots: its URLs without a path, the first one is printed to stdout.
         policy: which requests are accepted.
+        strict: parameters without an effect are refused.
+        manage: clients may download, delete and copy models.
     """
 
     listeners: list[socket.socket]
     roots: list[str]
     policy: Policy
+    strict: bool
+    manage: bool
 
 
 @click.command("serve")
@@ -85,6 +89,12 @@ class _Access:
     " Default: the setting serve_allow_hosts.",
 )
 @click.option(
+    "--manage/--no-manage",
+    default=None,
+    help="Let clients download, delete and copy models. Default: the setting serve_manage: only"
+    " where no other machine can reach the server.",
+)
+@click.option(
     "--strict",
     is_flag=True,
     help="Answer 400 to parameters that have no effect."
@@ -103,6 +113,7 @@ def serve(
     api_key_file: Path | None,
     api_key: str,
     origins: tuple[str, ...],
+    manage: bool | None,
     strict: bool,
     allowed_hosts: tuple[str, ...],
     **_: Any,
@@ -133,9 +144,12 @@ def serve(
         listeners = [listener]
         if uds is not None:
             listeners.append(open_sockets.enter_context(listen_at(uds)))
-        access = _Access(listeners, roots_of(listener, host), policy)
         strict = strict or settings["strict_requests"].value is True
-        asyncio.run(_serve(state, chosen, flags, access, load=bool(model), strict=strict))
+        if manage is None:
+            manage = cast("bool | None", settings["serve_manage"].value)
+        manage = not policy.addresses if manage is None else manage
+        access = _Access(listeners, roots_of(listener, host), policy, strict, manage)
+        asyncio.run(_serve(state, chosen, flags, access, load=bool(model)))
     return ExitCode.OK
 
 
@@ -171,13 +185,15 @@ def _announced(state: State, key: str, file: Path) -> str:
 
 
 async def _serve(
-    state: State, chosen: Chosen, flags: Layer, access: _Access, *, load: bool, strict: bool
+    state: State, chosen: Chosen, flags: Layer, access: _Access, *, load: bool
 ) -> None:
     """Serve, and load the model `chosen` meanwhile if `load` is true."""
     import asyncio
 
     from hearth.app.chosen import with_settings
     from hearth.app.host_connection import HostConnection
+    from hearth.app.library.cache_layout import hub_cache
+    from hearth.app.library.manager import ModelManager
     from hearth.app.paths import own_folder
     from hearth.app.server.application import build
     from hearth.app.server.catalog import Catalog
@@ -195,7 +211,10 @@ async def _serve(
         state.paths.host_place(), settings.host_idle_s, settings.host_limits, settings.remotes
     )
     requests = RequestLog(logs / REQUESTS_LOG)
-    services = Services(catalog, hosts, log=requests, strict=strict)
+    manager = None
+    if access.manage:
+        manager = ModelManager(catalog.index, settings, hub_cache(), state.paths.cache, logs)
+    services = Services(catalog, hosts, log=requests, strict=access.strict, manager=manager)
     life = services.life
     server = Server(build(services, access.policy), life)
 

@@ -24,7 +24,7 @@ class NotRemovable(HearthError):
     """A model that Hearth must not delete; the hint says who may, and how."""
 
     code = "not_removable"
-    http_status = 403
+    http_status = 409
 
 
 @dataclass(frozen=True, slots=True)

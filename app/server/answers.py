@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 import time
@@ -12,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from hearth.app.server.generation import Tally
+from hearth.app.server.partial_json import read_partial
 from hearth.backends.contract import TokenLogprob, ToolCall, Usage
 from hearth.backends.version import hearth_version
 
@@ -88,11 +88,11 @@ def tool_call(call: ToolCall) -> dict[str, Any]:
 
 
 def arguments(text: str) -> dict[str, Any]:
-    """The object that a call's arguments write; a call that was cut has none. What Python reads
-    and JSON or UTF-8 lack (infinite numbers, lone surrogates) is given as text that they have.
+    """The object that a call's arguments write; of a call that was cut, as much as there is. What
+    Python reads and JSON or UTF-8 lack (infinite numbers, lone surrogates) is given as strings.
     """
     try:
-        value = _plain(json.loads(text or "{}", parse_constant=str, parse_float=_number))
+        value = _plain(read_partial(text or "{}", parse_constant=str, parse_float=_number))
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -92,6 +92,13 @@ class UnsupportedMedia(HearthError):
     http_status = 415
 
 
+class NotOffered(HearthError):
+    """An operation of another server that this one does not have."""
+
+    code = "not_offered"
+    http_status = 501
+
+
 class ClientGone(HearthError):
     """The client has disconnected, so that nothing reads the response."""
 

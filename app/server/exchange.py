@@ -16,6 +16,7 @@ from hearth.app.server.answers import notices
 from hearth.app.server.body import read_object
 from hearth.app.server.generation import (
     Choice,
+    Generates,
     Happenings,
     Recorder,
     Tally,
@@ -115,12 +116,18 @@ class Exchange:
         """How many sequences the model runs at the same time."""
         return self.chosen.use.load.max_sessions
 
-    async def events(self, requests: Sequence[Request], at_once: int = 0) -> Happenings:
+    async def events(
+        self, requests: Sequence[Request], at_once: int = 0, source: Generates | None = None
+    ) -> Happenings:
         """The events of `requests`, `at_once` of them at the same time; 0: as many as the model
         runs with all their choices.
+
+        Args:
+            source: generates them; None: the model.
         """
         at_once = at_once or max(1, self.at_once // requests[0].n)
-        events = happenings(await self.backend(), requests, at_once, self._begin, self.notices)
+        source = source or await self.backend()
+        events = happenings(source, requests, at_once, self._begin, self.notices)
         return renaming(events, self.names)
 
     def answer(self, body: dict[str, Any]) -> Response:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, cast
 
 from hearth.app.server.errors import Interrupted
 from hearth.backends.contract import (
-    Backend,
     ChoiceFinished,
     Event,
     Failed,
@@ -32,6 +31,14 @@ Happening = Started | Progress | Token | ToolCallPart | ChoiceFinished | Finishe
 Happenings = AsyncGenerator[tuple[int, Happening], None]
 
 _MOST_WAITING_EVENTS: Final = 256
+
+
+class Generates(Protocol):
+    """Generates the events of requests, such as a `Backend`."""
+
+    def generate(self, request: Request) -> AsyncIterator[Event]:
+        """The events of one request; closing the iterator cancels it."""
+        ...
 
 
 class Recorder(Protocol):
@@ -65,7 +72,7 @@ def counted(recorder: Recorder) -> Iterator[None]:
 
 
 async def generate(
-    backend: Backend, request: Request, recorder: Recorder, part: int = 0
+    backend: Generates, request: Request, recorder: Recorder, part: int = 0
 ) -> Happenings:
     """(`part`, event) of `request`; every choice gets its `ChoiceFinished`, also where there is
     one.
@@ -91,7 +98,7 @@ async def generate(
 
 
 async def happenings(
-    backend: Backend,
+    backend: Generates,
     requests: Sequence[Request],
     at_once: int,
     begin: Callable[[], Recorder],
@@ -125,7 +132,7 @@ async def happenings(
 
 
 async def _several(
-    backend: Backend, requests: Sequence[Request], at_once: int, recorder: Recorder
+    backend: Generates, requests: Sequence[Request], at_once: int, recorder: Recorder
 ) -> Happenings:
     arrived: asyncio.Queue[tuple[int, Happening | Exception | None]]
     arrived = asyncio.Queue(_MOST_WAITING_EVENTS)

@@ -1,9 +1,11 @@
-"""`/api/chat`, `/api/generate` and `/api/embed`: a thin face of Ollama's own API."""
+"""`/api/chat`, `/api/generate`, `/api/embed` and `/api/embeddings`, as Ollama has them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -16,29 +18,31 @@ from hearth.app.server.errors import OLLAMA, error_body
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import Choice, Happenings, Tally
 from hearth.app.server.loaded import host_stats, worker_of
+from hearth.app.server.ollama_context import LimitedContext
 from hearth.app.server.ollama_request import NAMES, read_chat, read_generate
-from hearth.app.server.tables.ollama import CHAT, EMBED, GENERATE
+from hearth.app.server.tables.ollama import CHAT, EMBED, EMBEDDINGS, GENERATE
 from hearth.backends.contract import (
     ChoiceFinished,
+    Embeddings,
     Request,
     Timings,
     Token,
     ToolCallPart,
     Usage,
 )
-from hearth.backends.errors import PromptTooLong
 
 Json = dict[str, Any]
 Shape = Callable[[Choice], Json]
-"""Where the text of an answer stands."""
+"""Where the text of an answer is."""
 
 NDJSON: Final = "application/x-ndjson"
-_LATEST: Final = ":latest"
+LATEST: Final = ":latest"
+"""Ollama's tag of models that have no other; names may end in it."""
 
 
 async def chat(http: HttpRequest) -> Response:
     """Answer a conversation; streamed unless `stream` is false."""
-    exchange = await Exchange.open(http, CHAT, NAMES, suffix=_LATEST)
+    exchange = await Exchange.open(http, CHAT, {**NAMES, "text": "messages"}, suffix=LATEST)
     if not exchange.given.get("messages"):
         return await _load(exchange, {"message": {"role": "assistant", "content": ""}})
     return await _answer(exchange, read_chat, _message)
@@ -46,8 +50,8 @@ async def chat(http: HttpRequest) -> Response:
 
 async def generate(http: HttpRequest) -> Response:
     """Answer a prompt; streamed unless `stream` is false."""
-    exchange = await Exchange.open(http, GENERATE, NAMES, suffix=_LATEST)
-    if not exchange.given.get("prompt"):
+    exchange = await Exchange.open(http, GENERATE, NAMES, suffix=LATEST)
+    if not exchange.given.get("prompt") and not exchange.given.get("suffix"):
         return await _load(exchange, {"response": ""})
     return await _answer(exchange, read_generate, _response)
 
@@ -64,100 +68,118 @@ def _message(choice: Choice) -> Json:
             }
             for call in choice.calls
         ]
-    return {"message": message}
+    return {"message": message} | _logprobs(choice)
 
 
 def _response(choice: Choice) -> Json:
     found: Json = {"response": choice.text}
-    return found | ({"thinking": choice.reasoning} if choice.reasoning else {})
+    if choice.reasoning:
+        found["thinking"] = choice.reasoning
+    return found | _logprobs(choice)
+
+
+def _logprobs(choice: Choice) -> Json:
+    if not choice.logprobs:
+        return {}
+    return {"logprobs": answers.chat_logprobs(choice.logprobs)["content"]}
 
 
 async def _answer(
     exchange: Exchange, read: Callable[[Exchange], Request], shape: Shape
 ) -> Response:
+    answer = _Answer(exchange, shape, time.perf_counter())
     with exchange.translate_param_names():
         request = read(exchange)
-    await _check_context(exchange)
-    if exchange.given.get("options", {}).get("num_predict") == 0:
-        return await _prompt_alone(exchange, request, shape)
-    events = await exchange.events([request])
+    options = exchange.given.get("options", {})
+    if options.get("num_predict") == 0:
+        return await answer.of_prompt_alone(request)
+    source = LimitedContext(await exchange.backend(), options.get("num_ctx"))
+    events = await exchange.events([request], source=source)
     if exchange.given.get("stream", True):
-        dialect = sse.Dialect(
-            lambda error: _line(error_body(error, OLLAMA)),
-            _line(_head(exchange) | shape(Choice()) | {"done": False}),
-            NDJSON,
-        )
-        return await exchange.stream(_lines(exchange, events, shape), dialect)
+        return await exchange.stream(answer.lines(events, source), answer.dialect())
     choice = Choice()
     tally = await exchange.collect(events, [choice], 1)
-    return JSONResponse(_head(exchange) | shape(choice) | _ending(choice, tally))
+    return JSONResponse(answer.ended(choice, tally, source.load_s))
 
 
-async def _prompt_alone(exchange: Exchange, request: Request, shape: Shape) -> Response:
-    """The answer where no token is asked for: one line, streamed or not."""
-    prompt = await exchange.attend((await exchange.backend()).render(request))
-    nothing = Choice(reason="length")
-    tally = Tally(Usage(len(prompt.ids)), [Timings()])
-    return Response(
-        _line(_head(exchange) | shape(nothing) | _ending(nothing, tally)),
-        media_type=NDJSON if exchange.given.get("stream", True) else "application/json",
-    )
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Writes one answer, whole or in lines.
 
+    Attributes:
+        began_s: when the request arrived, as `time.perf_counter` has it.
+    """
 
-async def _check_context(exchange: Exchange) -> None:
-    """Raises `PromptTooLong` where fewer tokens than `num_ctx` fit into the loaded context."""
-    wanted = exchange.given.get("options", {}).get("num_ctx")
-    if wanted is None:
-        return
-    info = await exchange.attend((await exchange.backend()).info())
-    if info.context and wanted > info.context:
-        raise PromptTooLong(
-            "options.num_ctx",
-            f"num_ctx is {wanted:,}; the context of {exchange.model} holds {info.context:,}.",
-            "Ask for fewer, or set context for this model in the settings.",
-            context=info.context,
+    exchange: Exchange
+    shape: Shape
+    began_s: float
+
+    def ended(self, choice: Choice, tally: Tally, load_s: float) -> Json:
+        """The answer with why it ended and what it took; durations are in nanoseconds."""
+        timings = tally.timings[0]
+        return {
+            **_head(self.exchange),
+            **self.shape(choice),
+            "done": True,
+            "done_reason": "length" if choice.reason == "length" else "stop",
+            "total_duration": _ns(time.perf_counter() - self.began_s),
+            "load_duration": _ns(load_s),
+            "prompt_eval_count": tally.usage.prompt_tokens,
+            "prompt_eval_duration": _ns(timings.prefill_s),
+            "eval_count": tally.usage.completion_tokens,
+            "eval_duration": _ns(timings.decode_s),
+            **answers.notices(tally.notices),
+        }
+
+    async def lines(self, events: Happenings, source: LimitedContext) -> sse.Parts:
+        """The answer as it is generated, a JSON object a line; calls come whole, in the last line
+        but one.
+        """
+        tally, whole = Tally(), Choice()
+        async with aclosing(events):
+            async for _, event in events:
+                tally.add(event)
+                if isinstance(event, Token) and (event.text or event.logprobs):
+                    piece = Choice()
+                    piece.add(event)
+                    yield self._piece(piece)
+                elif isinstance(event, ToolCallPart | ChoiceFinished):
+                    whole.add(event)
+        if whole.calls:
+            yield self._piece(whole)
+        yield line(self.ended(Choice(reason=whole.reason), tally, source.load_s))
+
+    async def of_prompt_alone(self, request: Request) -> Response:
+        """The answer where no token is asked for: one line, streamed or not."""
+        backend = await self.exchange.backend()
+        prompt = await self.exchange.attend(backend.render(request))
+        notices = dict.fromkeys((*self.exchange.notices, *prompt.notices))
+        tally = Tally(Usage(len(prompt.ids)), [Timings()], notices)
+        return Response(
+            line(self.ended(Choice(reason="length"), tally, 0.0)),
+            media_type=NDJSON if self.exchange.given.get("stream", True) else "application/json",
         )
 
+    def dialect(self) -> sse.Dialect:
+        """How failures and silences of the stream are written."""
+        return dialect(_head(self.exchange) | self.shape(Choice()) | {"done": False})
 
-async def _lines(exchange: Exchange, events: Happenings, shape: Shape) -> sse.Parts:
-    """The answer as it comes, a JSON object a line; calls come whole, with the last but one."""
-    tally, whole = Tally(), Choice()
-    async with aclosing(events):
-        async for _, event in events:
-            tally.add(event)
-            if isinstance(event, Token) and event.text:
-                piece = Choice()
-                piece.add(event)
-                yield _line(_head(exchange) | shape(piece) | {"done": False})
-            elif isinstance(event, ToolCallPart | ChoiceFinished):
-                whole.add(event)
-    if whole.calls:
-        yield _line(_head(exchange) | shape(whole) | {"done": False})
-    last = Choice(reason=whole.reason)
-    yield _line(_head(exchange) | shape(last) | _ending(last, tally))
+    def _piece(self, choice: Choice) -> bytes:
+        return line(_head(self.exchange) | self.shape(choice) | {"done": False})
 
 
-def _line(value: Json) -> bytes:
+def dialect(ping: Json) -> sse.Dialect:
+    """That of a stream of lines; `ping` is sent in silences."""
+    return sse.Dialect(lambda error: line(error_body(error, OLLAMA)), line(ping), NDJSON)
+
+
+def line(value: Json) -> bytes:
+    """One line of a stream."""
     return sse.one_line(value) + b"\n"
 
 
 def _head(exchange: Exchange) -> Json:
     return {"model": exchange.model, "created_at": datetime.now(UTC).isoformat()}
-
-
-def _ending(choice: Choice, tally: Tally) -> Json:
-    """Why it ended, and what it took; times in nanoseconds."""
-    timings = tally.timings[0]
-    total_s = timings.queued_s + timings.prefill_s + timings.decode_s
-    return {
-        "done": True,
-        "done_reason": "length" if choice.reason == "length" else "stop",
-        "total_duration": _ns(total_s),
-        "prompt_eval_count": tally.usage.prompt_tokens,
-        "prompt_eval_duration": _ns(timings.prefill_s),
-        "eval_count": tally.usage.completion_tokens,
-        "eval_duration": _ns(timings.decode_s),
-    }
 
 
 def _ns(seconds: float) -> int:
@@ -172,11 +194,11 @@ async def _load(exchange: Exchange, empty: Json) -> Response:
         reason = "unload"
     else:
         await exchange.attend((await exchange.backend()).info())
-    return JSONResponse(_head(exchange) | empty | {"done": True, "done_reason": reason})
+    return exchange.answer(_head(exchange) | empty | {"done": True, "done_reason": reason})
 
 
 async def _unload(exchange: Exchange) -> None:
-    """Now if nobody uses the model, else as soon as that is so."""
+    """Now if no request uses the model, else as soon as that is so."""
     hosts = exchange.services.hosts
     worker = await worker_of(await host_stats(hosts), exchange.chosen.found)
     if worker is not None and worker.running + worker.waiting:
@@ -186,22 +208,44 @@ async def _unload(exchange: Exchange) -> None:
 
 
 async def embed(http: HttpRequest) -> Response:
-    """One vector a text."""
-    exchange = await Exchange.open(http, EMBED, {"texts": "input"}, suffix=_LATEST)
+    """One vector a text, in the order of `input`."""
+    began_s = time.perf_counter()
+    exchange = await Exchange.open(http, EMBED, {"texts": "input"}, suffix=LATEST)
     texts = exchange.given["input"]
     if isinstance(texts, str):
         exchange.names["texts[0]"] = "input"
-        texts = [texts]
-    backend = await exchange.backend()
-    asked = backend.embed(texts, session=exchange.session)
-    found = await exchange.attend(exchange.measured(asked))
-    vectors = [list(vector) for vector in found.vectors]
+        texts = [texts] if texts else []
+    await exchange.attend((await exchange.backend()).info())
+    load_s = time.perf_counter() - began_s
+    made = await _embeddings(exchange, texts, truncate=exchange.given.get("truncate", True))
+    vectors = [list(vector) for vector in made.vectors]
     if "dimensions" in exchange.given:
         vectors = [shortened(vector, exchange.given["dimensions"]) for vector in vectors]
-    return JSONResponse(
+    return exchange.answer(
         {
             "model": exchange.model,
             "embeddings": vectors,
-            "prompt_eval_count": found.prompt_tokens,
+            "total_duration": _ns(time.perf_counter() - began_s),
+            "load_duration": _ns(load_s),
+            "prompt_eval_count": made.prompt_tokens,
         }
     )
+
+
+async def embeddings(http: HttpRequest) -> Response:
+    """The vector of one text: the predecessor of `/api/embed`."""
+    names = {"texts": "prompt", "texts[0]": "prompt"}
+    exchange = await Exchange.open(http, EMBEDDINGS, names, suffix=LATEST)
+    prompt = exchange.given.get("prompt", "")
+    made = await _embeddings(exchange, [prompt] if prompt else [], truncate=True)
+    return exchange.answer({"embedding": [number for vector in made.vectors for number in vector]})
+
+
+async def _embeddings(exchange: Exchange, texts: Sequence[str], *, truncate: bool) -> Embeddings:
+    """The vectors of `texts`; where there are none, the model is loaded."""
+    backend = await exchange.backend()
+    if not texts:
+        await exchange.attend(backend.info())
+        return Embeddings((), 0)
+    asked = backend.embed(texts, session=exchange.session, truncate=truncate)
+    return await exchange.attend(exchange.measured(asked))

@@ -1,28 +1,49 @@
-"""`/api/tags`, `/api/show`, `/api/ps` and `/api/version`: what there is, as Ollama says it."""
+"""`/api/tags`, `/api/show`, `/api/ps` and `/api/version`: the models, as Ollama describes them."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
+from hearth.app.chosen import Chosen
 from hearth.app.library.local import FoundModel, LocalModel
-from hearth.app.server.body import read_object
+from hearth.app.server import answers
+from hearth.app.server.exchange import read_body
 from hearth.app.server.loaded import host_stats, host_stats_if_any, worker_of, workers_of
 from hearth.app.server.models import can_be_named
+from hearth.app.server.ollama import LATEST
+from hearth.app.server.ollama_facts import digest, file_facts
 from hearth.app.server.services import services_of
 from hearth.app.server.tables.ollama import SHOW
-from hearth.backends.contract import WorkerStats
+from hearth.app.settings import ModelUse
+from hearth.backends.contract import ModelInfo, WorkerStats
 from hearth.backends.version import hearth_version
-from hearth.quant.gguf.file import ENCODERS
 
 Json = dict[str, Any]
+
+OLLAMA_VERSION: Final = "0.14.2"
+"""The version of Ollama whose API this follows: clients refuse servers that are older than the
+features that they use (VS Code: 0.6.4).
+"""
 _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
-_WORDS: Final = {"chat": "completion", "tools": "tools", "thinking": "thinking"}
-_WORDS_TOO: Final = {"infill": "insert", "embed": "embedding"}
+_PARAMETERS: Final = {
+    "repetition_penalty": "repeat_penalty",
+    "repetition_window": "repeat_last_n",
+    **{
+        name: name
+        for name in (
+            *("temperature", "top_k", "top_p", "min_p", "typical_p", "seed"),
+            *("presence_penalty", "frequency_penalty"),
+        )
+    },
+}
+"""Settings of sampling that Ollama has too, and their names there."""
 
 
 async def tags(http: HttpRequest) -> Response:
@@ -30,41 +51,26 @@ async def tags(http: HttpRequest) -> Response:
     services = services_of(http)
     found = [model for model in await services.catalog.models() if can_be_named(model)]
     facts = await services.facts.of_all(found)
-    return await asyncio.to_thread(
-        lambda: JSONResponse(
-            {"models": [_model(model, known) for model, known in zip(found, facts, strict=True)]}
-        )
-    )
+    return JSONResponse({"models": await asyncio.to_thread(_models, found, facts)})
 
 
 async def show(http: HttpRequest) -> Response:
-    """One model. Nothing is loaded for it; what it can do is known once it is."""
+    """One model. Nothing is loaded for it."""
     services = services_of(http)
-    name = (await read_object(http, SHOW.read))["model"]
-    found = (await services.catalog.find(name.removesuffix(":latest"))).found
-    facts = await services.facts.of(found)
+    given, reading = await read_body(http, SHOW)
+    name = given.get("model", "").removesuffix(LATEST) or services.catalog.default.name
+    chosen = await services.catalog.find(name)
+    facts = await services.facts.of(chosen.found)
     stats = await host_stats_if_any(services.hosts)
-    worker = await worker_of(stats, found) if stats is not None else None
-    can = worker.info.capabilities if worker is not None and worker.info is not None else ()
-    words = _WORDS | _WORDS_TOO
-    unloaded = "embedding" if facts.architecture in ENCODERS else "completion"
-    info: Json = {"general.architecture": facts.architecture}
-    if facts.parameters:
-        info["general.parameter_count"] = facts.parameters
-    if facts.context:
-        info[f"{facts.architecture}.context_length"] = facts.context
-    return JSONResponse(
-        {
-            "details": await asyncio.to_thread(_details, facts),
-            "model_info": info,
-            "capabilities": [words[one] for one in can if one in words] or [unloaded],
-            "modified_at": await asyncio.to_thread(_modified, found),
-        }
-    )
+    worker = await worker_of(stats, chosen.found) if stats is not None else None
+    shown = await asyncio.to_thread(_shown, chosen, facts, verbose=given.get("verbose", False))
+    shown["parameters"] = "\n".join(_parameters(chosen.use, worker.info if worker else None))
+    notices = [*reading.notices, *shown.pop("notices")]
+    return JSONResponse(shown | answers.notices(notices))
 
 
 async def ps(http: HttpRequest) -> Response:
-    """What is loaded."""
+    """The models that are loaded."""
     services = services_of(http)
     stats = await host_stats(services.hosts)
     models = [model for model in await services.catalog.models() if can_be_named(model)]
@@ -72,14 +78,19 @@ async def ps(http: HttpRequest) -> Response:
     loaded = []
     for model, worker in zip(models, workers, strict=True):
         if worker is not None and worker.info is not None:
+            chosen = await services.catalog.find(model.name)
             facts = await services.facts.of(model)
-            loaded.append(await asyncio.to_thread(_model, model, facts) | _running(worker))
+            loaded.append(await asyncio.to_thread(_loaded, chosen, facts, worker, worker.info))
     return JSONResponse({"models": loaded})
 
 
 async def version(http: HttpRequest) -> Response:
-    """Hearth's version."""
-    return JSONResponse({"version": hearth_version()})
+    """The version of Ollama that clients may take this server for, and Hearth's own."""
+    return JSONResponse({"version": OLLAMA_VERSION, "hearth": hearth_version()})
+
+
+def _models(models: Sequence[FoundModel], facts: Sequence[LocalModel]) -> list[Json]:
+    return [_model(model, known) for model, known in zip(models, facts, strict=True)]
 
 
 def _model(model: FoundModel, facts: LocalModel) -> Json:
@@ -88,12 +99,14 @@ def _model(model: FoundModel, facts: LocalModel) -> Json:
         "model": model.name,
         "modified_at": _modified(model),
         "size": facts.size_bytes,
+        "digest": digest(model),
         "details": _details(facts),
     }
 
 
 def _details(facts: LocalModel) -> Json:
     return {
+        "parent_model": "",
         "format": "safetensors" if facts.path.is_dir() else "gguf",
         "family": facts.architecture,
         "families": [facts.architecture] if facts.architecture else [],
@@ -114,15 +127,63 @@ def _modified(model: FoundModel) -> str | None:
     try:
         return datetime.fromtimestamp(model.path.stat().st_mtime, UTC).isoformat()
     except OSError:
-        return None  # Gone since it was listed, or on another machine.
+        return None  # Deleted since it was listed, or on another machine.
 
 
-def _running(worker: WorkerStats) -> Json:
+def _shown(chosen: Chosen, facts: LocalModel, *, verbose: bool) -> Json:
+    of_file = file_facts(chosen.found, chosen.spec.settings, arrays=verbose)
+    info: Json = {"general.architecture": facts.architecture, **of_file.metadata}
+    if facts.parameters:
+        info["general.parameter_count"] = facts.parameters
+    if facts.context:
+        info[f"{facts.architecture}.context_length"] = facts.context
+    return {
+        "details": _details(facts),
+        "model_info": info,
+        "capabilities": list(of_file.capabilities),
+        "modified_at": _modified(chosen.found),
+        "template": of_file.template,
+        "license": of_file.licence,
+        "notices": [of_file.problem] if of_file.problem else [],
+    }
+
+
+def _parameters(use: ModelUse, info: ModelInfo | None) -> Iterator[str]:
+    """Lines as in a Modelfile: the context if it is known, and the sampling that is set."""
+    context = use.load.context if info is None else info.context
+    if context:
+        yield f"{'num_ctx':<30} {context}"
+    for ours, theirs in _PARAMETERS.items():
+        value = getattr(use.sampling, ours)
+        if use.origins[ours] != "default" and value is not None:
+            yield f"{theirs:<30} {value}"
+    if use.max_tokens is not None:
+        yield f"{'num_predict':<30} {use.max_tokens}"
+    for text in use.stop:
+        yield f"{'stop':<30} {json.dumps(text)}"
+
+
+def _loaded(chosen: Chosen, facts: LocalModel, worker: WorkerStats, info: ModelInfo) -> Json:
+    """A loaded model; its size is that of weights, keys and values in memory."""
+    size_bytes = info.size_bytes
+    if worker.engine is not None:
+        size_bytes += worker.engine.allocated_tokens * worker.engine.kv_bytes_per_token
     expires = _FOR_EVER
     if worker.keep_alive_s is not None and worker.keep_alive_s >= 0:
         left_s = max(0.0, worker.keep_alive_s - worker.idle_s)
         expires = min(_FOR_EVER, datetime.now(UTC) + timedelta(seconds=min(left_s, 1e9)))
-    assert worker.info is not None
-    found: Json = {"expires_at": expires.isoformat(), "context_length": worker.info.context}
-    # How much of a model with layers on a GPU lies there is not known; none is.
-    return found if worker.info.gpu_layers else {**found, "size_vram": 0}
+    return {
+        **_model(chosen.found, facts),
+        "size": size_bytes,
+        "size_vram": round(size_bytes * _gpu_share(chosen, info)),
+        "expires_at": expires.isoformat(),
+        "context_length": info.context,
+    }
+
+
+def _gpu_share(chosen: Chosen, info: ModelInfo) -> float:
+    """Which part of the model is on a GPU, in [0, 1], by the number of layers."""
+    if not info.gpu_layers:
+        return 0.0
+    layers = file_facts(chosen.found, chosen.spec.settings).layers
+    return min(1.0, info.gpu_layers / (layers + 1)) if layers else 1.0

@@ -8,27 +8,24 @@ from typing import Any, Final
 
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.messages import read_tools
-from hearth.app.server.requests import build
+from hearth.app.server.requests import build, known_effort
+from hearth.app.server.tables.ollama import OPTIONS
 from hearth.backends.contract import Constraint, Message, Request, ToolCall
 from hearth.backends.errors import ConflictingParameters
 
 Json = Mapping[str, Any]
 
 NAMES: Final = {
-    "constraint": "format",
-    "template_values": "think",
-    "token_ids": "prompt",
-    "text": "prompt",
-    "max_tokens": "options.num_predict",
+    **{row.name: f"options.{row.name}" for row in OPTIONS if row.treatment == "honoured"},
     "repetition_penalty": "options.repeat_penalty",
     "repetition_window": "options.repeat_last_n",
-    "stop": "options.stop",
+    "max_tokens": "options.num_predict",
+    "logprobs": "top_logprobs",
+    "constraint": "format",
+    "template_values": "think",
+    "text": "prompt",
 }
 """From the contract's names to Ollama's."""
-_RENAMED: Final = {
-    "repeat_penalty": "repetition_penalty",
-    "repeat_last_n": "repetition_window",
-}
 
 
 def read_chat(exchange: Exchange) -> Request:
@@ -37,10 +34,10 @@ def read_chat(exchange: Exchange) -> Request:
     messages = _messages(given["messages"], exchange.chosen.use.system)
     last = messages[-1]
     return build(
-        _drawing(given),
+        _numbers(given),
         exchange.chosen.use,
         exchange.session,
-        None,
+        _logprobs(given),
         messages=messages,
         tools=read_tools(given).tools,
         continue_last=last.role == "assistant" and not last.tool_calls,
@@ -51,50 +48,72 @@ def read_chat(exchange: Exchange) -> Request:
 def read_generate(exchange: Exchange) -> Request:
     """What `/api/generate` asks. Raises `InvalidParameter` by the contract's names."""
     given = exchange.given
-    raw = given.get("raw", False)
-    if not raw and "suffix" in given:
-        raise ConflictingParameters("suffix", "suffix goes with raw.", "Set raw to true as well.")
-    for name in ("system", "think"):
-        if raw and name in given:
-            raise ConflictingParameters(name, f"{name} goes with a template.", "Leave raw out.")
-    if raw:
-        asked = {"text": given["prompt"], "suffix": given.get("suffix")}
+    suffix = given.get("suffix") or None
+    if given.get("raw", False) or suffix is not None:
+        for name in ("system", "think"):
+            if given.get(name):
+                raise ConflictingParameters(
+                    name,
+                    f"{name} needs the chat template, and raw and suffix go without one.",
+                    f"Leave out {name}, or raw and suffix.",
+                )
+        asked = {"text": given.get("prompt", ""), "suffix": suffix}
+        shape = _constraint(given)
     else:
         system = given.get("system", exchange.chosen.use.system)
         first = (Message("system", system),) if system else ()
         asked = {"messages": (*first, Message("user", given["prompt"]))}
+        shape = _shape(given)
     return build(
-        _drawing(given), exchange.chosen.use, exchange.session, None, **asked, **_shape(given)
+        _numbers(given),
+        exchange.chosen.use,
+        exchange.session,
+        _logprobs(given),
+        **asked,
+        **shape,
     )
 
 
-def _drawing(given: Json) -> dict[str, Any]:
-    """The options under the names of the other endpoints."""
+def _numbers(given: Json) -> dict[str, Any]:
+    """The options under the names of the other APIs."""
     options = dict(given.get("options", {}))
-    for theirs, ours in _RENAMED.items():
-        if theirs in options:
-            options[ours] = options.pop(theirs)
     most = options.pop("num_predict", None)
     if most is not None:
-        options["max_tokens"] = None if most < 0 else max(1, most)  # 0 is never run.
+        options["max_tokens"] = None if most < 0 else max(1, most)  # 0 is never generated.
+    if options.get("seed", 0) is None:
+        del options["seed"]
     options.pop("num_ctx", None)
     return options
 
 
+def _logprobs(given: Json) -> int | None:
+    if given.get("logprobs"):
+        return int(given.get("top_logprobs", 0))
+    if given.get("top_logprobs"):
+        raise ConflictingParameters(
+            "top_logprobs", "top_logprobs without logprobs.", "Set logprobs to true too."
+        )
+    return None
+
+
 def _shape(given: Json) -> dict[str, Any]:
     """The constraint and the thinking."""
-    shape: dict[str, Any] = {}
-    wanted = given.get("format", "")
-    if wanted == "json":
-        shape["constraint"] = Constraint("json")
-    elif wanted != "":
-        shape["constraint"] = Constraint("json_schema", json.dumps(wanted))
+    shape = _constraint(given)
     think = given.get("think")
     if isinstance(think, bool):
         shape["template_values"] = {"enable_thinking": think}
     elif think is not None:
-        shape["template_values"] = {"reasoning_effort": think}
+        shape["template_values"] = {"reasoning_effort": known_effort(think)}
     return shape
+
+
+def _constraint(given: Json) -> dict[str, Any]:
+    wanted = given.get("format", "")
+    if wanted == "":
+        return {}
+    if wanted == "json":
+        return {"constraint": Constraint("json")}
+    return {"constraint": Constraint("json_schema", json.dumps(wanted))}
 
 
 def _messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
@@ -106,7 +125,7 @@ def _messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
             ToolCall(
                 call.get("id") or f"call_{index}_{position}",
                 call["function"]["name"],
-                json.dumps(call["function"]["arguments"]),
+                _arguments(call["function"]["arguments"]),
             )
             for position, call in enumerate(item.get("tool_calls", ()))
         )
@@ -124,9 +143,13 @@ def _messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
                 reasoning=item.get("thinking", ""),
                 tool_calls=calls,
                 tool_call_id=answered,
-                name=item.get("tool_name", item.get("name", "")),
+                name=item.get("tool_name", ""),
             )
         )
     if system and all(message.role != "system" for message in messages):
         messages.insert(0, Message("system", system))
     return tuple(messages)
+
+
+def _arguments(value: Json | str) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -17,6 +17,7 @@ from hearth.app.server.schema import Json
 from hearth.app.server.security import OPEN_PATHS
 from hearth.app.server.services import services_of
 from hearth.app.server.tables.answers import ANTHROPIC_ERROR, ERROR, OLLAMA_ERROR, TEXT
+from hearth.app.server.tables.common import MODEL
 from hearth.backends.version import hearth_version
 
 _ERRORS: Final = {
@@ -31,10 +32,12 @@ _DESCRIPTION: Final = (
 STATUSES: Final = {
     "400": "a field has a wrong value or cannot be honoured; `param` names it",
     "401": "the key is missing or wrong",
-    "403": "the Host is not allowed, or the request comes from a page of another site",
+    "403": "the Host is not allowed, the request comes from a page of another site, or clients may "
+    "not manage models",
     "404": "no such model or URL",
     "405": "the URL does not support that method",
     "408": "the request did not arrive in time",
+    "409": "the model is loaded, bundled with Hearth, or not in the library folder",
     "413": "the body is too large",
     "414": "the URL is too long",
     "415": "the content type is not JSON, or the body is compressed",
@@ -42,6 +45,7 @@ STATUSES: Final = {
     "429": "too many requests are waiting; retry after Retry-After",
     "431": "the headers are too large",
     "500": "an internal error",
+    "501": "the operation is not offered",
     "502": "a remote server sent an invalid response",
     "503": "the model or the server is loading, shutting down or not running; see Retry-After",
     "504": "a remote server did not respond in time",
@@ -123,7 +127,9 @@ def _operation(endpoint: Endpoint, models: list[str]) -> Json:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": {"enum": models} if models else {"type": "string", "minLength": 1},
+            "schema": {"enum": models}
+            if models and name == "name"
+            else {"type": "string", "minLength": 1},
         }
         for name in re.findall(r"\{(\w+)(?::path)?\}", endpoint.path)
     ]
@@ -132,8 +138,10 @@ def _operation(endpoint: Endpoint, models: list[str]) -> Json:
         operation["parameters"] = parameters
     if endpoint.table is not None:
         schema = endpoint.table.json()
-        if models and "model" in schema["properties"]:
-            schema["properties"]["model"] |= {"enum": models}
+        for row in endpoint.table:
+            if models and row.schema is MODEL.schema:
+                for name in (row.name, *row.aliases):
+                    schema["properties"][name] |= {"enum": models}
         operation["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": schema}},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hearth.app.server import ollama, ollama_models
+from hearth.app.server import ollama, ollama_manage, ollama_models
 from hearth.app.server.anthropic import count_tokens, create_message
 from hearth.app.server.cache import clear_cache, get_cache_stats
 from hearth.app.server.chat import create_chat_completion
@@ -118,6 +118,14 @@ ENDPOINTS: Final = (
         answer=ollama_answers.EMBED,
     ),
     Endpoint(
+        "POST",
+        "/api/embeddings",
+        ollama.embeddings,
+        "Vector of one text, as older versions of Ollama have it",
+        table=ollama_tables.EMBEDDINGS,
+        answer=ollama_answers.EMBEDDINGS,
+    ),
+    Endpoint(
         "GET",
         "/api/tags",
         ollama_models.tags,
@@ -143,8 +151,42 @@ ENDPOINTS: Final = (
         "GET",
         "/api/version",
         ollama_models.version,
-        "Hearth's version, as in Ollama's API",
+        "The version of Ollama's API that is served",
         answer=ollama_answers.VERSION,
+    ),
+    Endpoint(
+        "POST",
+        "/api/pull",
+        ollama_manage.pull,
+        "Download a model, as in Ollama's API",
+        table=ollama_tables.PULL,
+        answer=ollama_answers.DONE,
+        event=ollama_answers.PULL_LINE,
+        stream_media=ollama.NDJSON,
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/delete",
+        ollama_manage.delete,
+        "Delete a model of the library folder, as in Ollama's API",
+        table=ollama_tables.DELETE,
+        answer=ollama_answers.DONE,
+    ),
+    Endpoint(
+        "POST",
+        "/api/copy",
+        ollama_manage.copy,
+        "Copy a model into the library folder, as in Ollama's API",
+        table=ollama_tables.COPY,
+        answer=ollama_answers.DONE,
+    ),
+    *(
+        Endpoint(method, path, handler, summary, answer=ollama_answers.NEVER)
+        for method, path, handler, summary in (
+            ("POST", "/api/create", ollama_manage.create, "Not offered: use hearth import"),
+            ("POST", "/api/push", ollama_manage.push, "Not offered: nothing is uploaded"),
+            ("POST", "/api/blobs/{digest}", ollama_manage.blobs, "Not offered: use hearth import"),
+        )
     ),
     Endpoint(
         "POST",

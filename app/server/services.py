@@ -10,6 +10,7 @@ from typing import cast
 from starlette.requests import HTTPConnection
 
 from hearth.app.host_connection import HostConnection
+from hearth.app.library.manager import ModelManager
 from hearth.app.server.catalog import Catalog
 from hearth.app.server.facts import Facts
 from hearth.app.server.life import Life
@@ -39,6 +40,8 @@ class Services:
     """Where each request is noted; None: nowhere."""
     strict: bool = False
     """Fields without an effect are refused."""
+    manager: ModelManager | None = None
+    """Downloads, deletes and copies models; None: clients may not."""
     ignored: IgnoredFields = field(default_factory=IgnoredFields)
     bodies: FairPool = field(default_factory=lambda: FairPool(2, "body"))
     """Parses large bodies."""

@@ -177,7 +177,7 @@ def test_models_elsewhere_are_not_deleted(library: Library, name: str) -> None:
     before = names(library)
     with pytest.raises(NotRemovable) as caught:
         asyncio.run(manager(library).delete(name, loaded=()))
-    assert caught.value.http_status == 403
+    assert caught.value.http_status == 409
     assert names(library) == before
 
 

@@ -15,6 +15,7 @@ from gguf_builder import tiny_llama
 from hearth.app.chosen import with_settings
 from hearth.app.host_connection import HostConnection
 from hearth.app.library.local import FoundModel, Library
+from hearth.app.library.manager import ModelManager
 from hearth.app.server.application import build
 from hearth.app.server.catalog import Catalog
 from hearth.app.server.security import Policy
@@ -34,7 +35,7 @@ def endpoint(
     tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Endpoint]:
     """Makes an endpoint over a script; `flags` are settings, `ping_s` and `patience_s` as in
-    `Services`.
+    `Services`; with `manage`, clients may manage the models in `tmp_path / "models"`.
     """
 
     def make(
@@ -43,6 +44,7 @@ def endpoint(
         flags: dict[str, Any] | None = None,
         times: dict[str, float] | None = None,
         host_kind: type[FakeHost] = FakeHost,
+        manage: bool = False,
         **script: Any,
     ) -> Endpoint:
         host = host_kind({"answers": list(answers), **script})
@@ -55,6 +57,9 @@ def endpoint(
         catalog = Catalog(Library(folder), opened, lambda found: with_settings(found, settings))
         services = Services(catalog, HostConnection(place_in(tmp_path), 1.0))
         services = replace(services, **(times or {}))
+        if manage:
+            manager = ModelManager(catalog.index, settings, tmp_path / "hub", tmp_path / "cache")
+            services = replace(services, manager=manager)
         return Endpoint(build(services, policy or Policy()), host, catalog)
 
     return make

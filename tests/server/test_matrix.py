@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 
 import asgi
 from endpoints import HELLO
+from hearth.app.server.endpoint import Endpoint
 from hearth.app.server.openapi import BEYOND_SCHEMAS
 from hearth.app.server.routes import ENDPOINTS
 from hearth.app.server.schema import AnyOf, Number, Schema
@@ -60,8 +61,8 @@ def wrong_values(place: Place) -> Iterator[str]:
         yield "null"
 
 
-async def refused(app: Any, path: str, place: Place, written: str) -> None:
-    reply = await asgi.exchange(app, "POST", path, place.body(written), asgi.JSON)
+async def refused(app: Any, of: Endpoint, place: Place, written: str) -> None:
+    reply = await asgi.exchange(app, of.method, of.path, place.body(written), asgi.JSON)
     error = reply.json if isinstance(reply.error, str) else reply.error
     asked = f"{place.name} = {written[:40]}: {reply.body[:300]!r}"
     assert reply.status == 400 and error["code"].endswith("_parameter"), asked
@@ -70,9 +71,9 @@ async def refused(app: Any, path: str, place: Place, written: str) -> None:
     assert error["param"].startswith(name), asked
 
 
-async def absent(app: Any, path: str, place: Place) -> None:
+async def absent(app: Any, of: Endpoint, place: Place) -> None:
     """null is the same as nothing; without it, something else may be missing."""
-    reply = await asgi.exchange(app, "POST", path, place.body("null"), asgi.JSON)
+    reply = await asgi.exchange(app, of.method, of.path, place.body("null"), asgi.JSON)
     error = {} if reply.status == 200 else reply.json
     error = error if isinstance(error.get("error", ""), str) else error["error"]
     assert reply.status == 200 or error["code"] in BEYOND_SCHEMAS, f"{place.name}: {error}"
@@ -92,14 +93,14 @@ def test_what_is_wrong_is_refused_by_its_name(endpoint, of) -> None:
         tried = 0
         for place in places(of.table, LEVELS):
             for written in wrong_values(place):
-                await refused(made.app, of.path, place, written)
+                await refused(made.app, of, place, written)
                 await answered(made.app)
                 tried += 1
             if not place.parameter.required:
-                await absent(made.app, of.path, place)
+                await absent(made.app, of, place)
         return tried
 
-    assert asyncio.run(try_all()) >= 20
+    assert asyncio.run(try_all()) >= 10
 
 
 @pytest.mark.parametrize("of", WITH_BODY, ids=lambda endpoint: endpoint.path)
@@ -109,11 +110,13 @@ def test_what_is_misspelt_missing_or_without_effect_is_named(endpoint, of) -> No
     whole = json.loads(first.body('"tiny"'))
 
     def named(body: dict[str, Any]) -> tuple[int, str]:
-        reply = made.post(of.path, body)
+        written = json.dumps(body).encode()
+        reply = asyncio.run(asgi.exchange(made.app, of.method, of.path, written, asgi.JSON))
         error = reply.json if isinstance(reply.error, str) else reply.error
         return reply.status, error["param"]
 
-    assert named({**whole, "modell": 1}) == (400, "modell")
+    misspelt = f"{first.name}l"
+    assert named({**whole, misspelt: 1}) == (400, misspelt)
     for parameter in of.table:
         if parameter.required:
             others = {k: v for k, v in whole.items() if k != parameter.name}

@@ -4,22 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
+from fake_host import FakeHost
+from gguf_builder import tiny_llama
+from hearth.app.library.local import FoundModel
+from hearth.app.server.ollama_facts import digest, file_facts
 from hearth.app.server.requests import with_keep_alive
+from hearth.backends.contract import ModelSettings
 from hearth.backends.errors import UnsupportedParameter
 
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 ONCE = {"model": "tiny", "prompt": "Once"}
 START = {"prompt_tokens": 7}
+FINISH = {"finish": "stop", "notices": ["late"]}
 HI = [START, {"text": "Hi"}, {"text": " there"}, {"finish": "stop"}]
 CALL = {"call": {"position": 0, "id": "call_1", "name": "weather", "arguments": '{"city":'}}
 MORE = {"call": {"position": 0, "arguments": '"Bern"}'}}
 THINKS_AND_CALLS = [START, {"reasoning": "Hm."}, {"text": "See:"}, CALL, MORE]
 THINKS_AND_CALLS += [{"finish": "tool_calls"}]
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+
+
+class CuttingHost(FakeHost):
+    """Notes whether texts may be cut."""
+
+    def __init__(self, script):
+        super().__init__(script)
+        self.cut = []
+
+    def backend(self, spec):
+        backend = super().backend(spec)
+        embed = backend.embed
+
+        async def noting(texts, *, truncate=False, **more):
+            self.cut.append(truncate)
+            return await embed(texts, **more)
+
+        backend.embed = noting
+        return backend
 
 
 def chat(made, **more):
@@ -75,6 +101,7 @@ def test_a_prompt_is_a_message_of_the_user_or_stands_as_it_is(endpoint) -> None:
         ({"format": {"a": 1}}, {"constraint": {"kind": "json_schema", "source": '{"a": 1}'}}),
         ({"think": False}, {"template_values": {"enable_thinking": False}}),
         ({"think": "low"}, {"template_values": {"reasoning_effort": "low"}}),
+        ({"think": "max"}, {"template_values": {"reasoning_effort": "xhigh"}}),
         ({"options": {"num_predict": 5}}, {"max_tokens": 5}),
         ({"options": {"num_predict": -1}}, {"max_tokens": None}),
         ({"options": {"stop": ["x"]}}, {"stop": ("x",)}),
@@ -90,10 +117,10 @@ def test_fields_reach_the_model(endpoint, given, reached) -> None:
 
 def test_options_have_ollamas_names(endpoint) -> None:
     made = endpoint(HI)
-    chat(made, options={"repeat_penalty": 1.2, "repeat_last_n": 9, "temperature": 0, "num_ctx": 9})
+    chat(made, options={"repeat_penalty": 1.2, "repeat_last_n": 9, "temperature": 0, "top_k": -1})
     sampling = made.asked["sampling"]
     assert (sampling["repetition_penalty"], sampling["repetition_window"]) == (1.2, 9)
-    assert sampling["temperature"] == 0
+    assert (sampling["temperature"], sampling["top_k"]) == (0, 0)
 
 
 def test_answers_of_tools_are_tied_to_calls_by_their_order(endpoint) -> None:
@@ -114,8 +141,9 @@ def test_answers_of_tools_are_tied_to_calls_by_their_order(endpoint) -> None:
 @pytest.mark.parametrize(
     ("given", "name"),
     [
-        ({"options": {"num_gpu": 1}}, "options.num_gpu"),
-        ({"options": {"num_ctx": 100_000}}, "num_ctx"),
+        ({"options": {"num_ctx": 0}}, "options.num_ctx"),
+        ({"options": {"temprature": 1}}, "options.temprature"),
+        ({"top_logprobs": 2}, "top_logprobs"),
         ({"options": {"repeat_penalty": 99}}, "options.repeat_penalty"),
         ({"messages": [{"role": "user", "content": "x", "images": ["a"]}]}, "images"),
         ({"template": "x"}, "template"),
@@ -141,29 +169,213 @@ def test_nothing_asked_loads_and_no_time_unloads(endpoint) -> None:
     assert reply.json["done_reason"] == "unload" and len(made.host.unloaded) == 1
 
 
-def test_vectors(endpoint) -> None:
+@pytest.mark.parametrize(
+    ("asked", "vectors"),
+    [(["a", "bb"], [[1.0, 5.0], [2.0, 5.0]]), ("bb", [[2.0, 5.0]]), ("", []), ([], [])],
+    ids=str,
+)
+def test_vectors(endpoint, asked, vectors) -> None:
     made = endpoint()
-    reply = made.post("/api/embed", {"model": "tiny", "input": ["a", "bb"]})
-    assert len(reply.json["embeddings"]) == 2
+    options = {"temperature": 0.1, "num_thread": 4}
+    reply = made.post("/api/embed", {"model": "tiny", "input": asked, "options": options}).json
+    assert reply["embeddings"] == vectors and reply["prompt_eval_count"] == 7 * bool(vectors)
+    assert reply["total_duration"] >= reply["load_duration"] > 0
+    assert reply["notices"] == [f"options.{name} has no effect." for name in options]
+    assert [name for name, *_ in made.host.calls] == ["embed"] * bool(vectors)
 
 
-def test_models_are_listed_and_shown(endpoint) -> None:
-    worker = {"name": "tiny", "path": "", "pid": 1, "running": 0, "waiting": 0, "restarts": 0}
-    made = endpoint(workers=[])
-    names = [one["name"] for one in made.get("/api/tags").json["models"]]
-    assert names[0] == "tiny" and "guide" in names
-    shown = made.post("/api/show", {"model": "tiny"}).json
-    assert shown["details"]["family"] == "llama" and shown["capabilities"] == ["completion"]
-    assert made.post("/api/show", {"model": "none"}).status == 404
-    assert made.get("/api/ps").json == {"models": []}
+@pytest.mark.parametrize(("given", "truncate"), [({}, True), ({"truncate": False}, False)])
+def test_texts_are_cut_unless_that_is_refused(endpoint, given, truncate) -> None:
+    made = endpoint(host_kind=CuttingHost)
+    assert made.post("/api/embed", {"model": "tiny", "input": "a", **given}).status == 200
+    assert made.host.cut == [truncate]
+
+
+def test_the_older_url_gives_one_vector(endpoint) -> None:
+    made = endpoint()
+    reply = made.post("/api/embeddings", {"name": "tiny", "prompt": "bb", "options": {}})
+    assert reply.json == {"embedding": [2.0, 5.0]}
+    assert made.post("/api/embeddings", {"model": "tiny"}).json == {"embedding": []}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_are_as_ollama_has_them(endpoint, stream) -> None:
+    made = endpoint(HI, HI)
+    for post in (chat, generate):
+        found = lines(post(made, stream=stream, logprobs=True, top_logprobs=1))
+        tokens = [token for line in found for token in line.get("logprobs", ())]
+        assert [token["token"] for token in tokens] == ["Hi", " there"]
+        likeliest = {"token": "Hi", "logprob": -0.5, "bytes": [72, 105]}
+        assert tokens[0] == {**likeliest, "top_logprobs": [likeliest]}
+
+
+HINTS = {"num_gpu": 99, "num_thread": 8, "num_keep": 4, "mirostat": 2, "use_mmap": True}
+NEUTRAL = {"mirostat": 0, "tfs_z": 1, "num_keep": 0, "penalize_newline": True}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_hints_have_no_effect_and_are_named(endpoint, stream) -> None:
+    made = endpoint([{**START, "notices": ["early"]}, {"text": "x"}, FINISH], HI)
+    body = {"stream": stream, "options": HINTS, "truncate": True, "made_up_field": {"x": 1}}
+    reply = chat(made, **body)
+    names = [*(f"options.{name}" for name in HINTS), "truncate", "made_up_field"]
+    expected = [f"{name} has no effect." for name in names]
+    assert lines(reply)[-1]["notices"] == [*expected, "early", "late"]
+    assert reply.headers["hearth-notices"].startswith("options.num_gpu has no effect.")
+    assert "notices" not in lines(chat(made, stream=stream, options=NEUTRAL, shift=False))[-1]
+
+
+@pytest.mark.parametrize(
+    ("num_ctx", "num_predict", "max_tokens"), [(300, None, 289), (300, 20, 20), (15, 20, 4)]
+)
+def test_num_ctx_limits_prompt_and_answer_together(
+    endpoint, num_ctx, num_predict, max_tokens
+) -> None:
+    made = endpoint(HI)
+    last = lines(chat(made, options={"num_ctx": num_ctx, "num_predict": num_predict}))[-1]
+    assert made.asked["max_tokens"] == max_tokens and "notices" not in last
+
+
+def test_a_larger_num_ctx_is_clamped(endpoint) -> None:
+    made = endpoint(HI)
+    [notice] = lines(chat(made, options={"num_ctx": 32_768}))[-1]["notices"]
+    assert "32768" in notice and "512" in notice
+    assert made.asked["max_tokens"] is None
+
+
+def test_a_prompt_over_num_ctx_is_refused(endpoint) -> None:
+    made = endpoint()
+    reply = generate(made, stream=False, options={"num_ctx": 4})
+    assert reply.status == 400 and not made.host.requests
+    assert "maximum context length is 4 tokens" in reply.json["error"]
+
+
+def test_loading_counts_in_the_durations(endpoint) -> None:
+    last = chat(endpoint(HI), stream=False).json
+    assert last["total_duration"] >= last["load_duration"] > 0
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/api/show", "/api/embed"])
+def test_name_is_another_name_of_model(endpoint, path) -> None:
+    body = {"name": "tiny:latest", "messages": HELLO["messages"], "prompt": "x", "input": "x"}
+    assert endpoint().post(path, {**body, "stream": False}).status == 200
+
+
+def test_a_suffix_is_filled_up_to(endpoint) -> None:
+    made = endpoint(HI, HI)
+    assert generate(made, suffix="end", stream=False).status == 200
+    assert (made.asked["text"], made.asked["suffix"]) == ("Once", "end")
+    assert generate(made, suffix="", system="Be brief.").status == 200
+    refused = generate(made, suffix="end", system="Be brief.")
+    assert refused.status == 400 and refused.json["param"] == "system"
+
+
+def test_a_call_that_was_cut_comes_back_as_text_or_object(endpoint) -> None:
+    made = endpoint(HI, HI)
+    for arguments in ({"city": "Be"}, '{"city": "Be'):
+        call = {"function": {"name": "weather", "arguments": arguments}}
+        messages = [*HELLO["messages"], {"role": "assistant", "tool_calls": [call]}]
+        assert chat(made, messages=messages, tools=[WEATHER]).status == 200
+    assert made.asked["messages"][1]["tool_calls"][0]["arguments"] == '{"city": "Be'
+
+
+def test_a_negative_seed_is_a_fresh_one_only_if_it_is_minus_one(endpoint) -> None:
+    made = endpoint(HI, HI)
+    for seed, reached in ((-1, None), (-2, 2**64 - 2)):
+        chat(made, options={"seed": seed})
+        assert made.asked["sampling"]["seed"] == reached
+
+
+def running(made, **more):
+    """A worker that has the opened model loaded."""
     path = str(made.catalog.default.path)
-    info = {"name": "tiny", "path": path}
-    made = endpoint(
-        workers=[{**worker, "path": path, "idle_s": 1.0, "keep_alive_s": -1, "info": info}]
-    )
+    worker = {"name": "tiny", "path": path, "pid": 1, "running": 0, "waiting": 0, "restarts": 0}
+    return {**worker, "idle_s": 1.0, "info": {"name": "tiny", "path": path}, **more}
+
+
+def test_models_are_listed(endpoint) -> None:
+    models = endpoint().get("/api/tags").json["models"]
+    assert models[0]["name"] == models[0]["model"] == "tiny"
+    assert "guide" in {one["name"] for one in models}
+    assert len({one["digest"] for one in models}) == len(models)
+    assert all(re.fullmatch("[0-9a-f]{64}", one["digest"]) for one in models)
+
+
+def test_loaded_models_are_listed(endpoint) -> None:
+    made = endpoint()
+    assert made.get("/api/ps").json == {"models": []}
+    engine = {"allocated_tokens": 100, "kv_bytes_per_token": 10}
+    made = endpoint(workers=[running(made, keep_alive_s=-1, engine=engine)])
     [loaded] = made.get("/api/ps").json["models"]
     assert loaded["expires_at"].startswith("9999") and loaded["context_length"] == 512
-    assert made.get("/api/version").json["version"]
+    assert (loaded["size"], loaded["size_vram"]) == (401_000, 0)
+    assert loaded["digest"] == made.get("/api/tags").json["models"][0]["digest"]
+
+
+def test_a_model_is_shown_without_being_loaded(endpoint) -> None:
+    made = endpoint(flags={"temperature": 0.5, "stop": ('"',), "context": 300}, workers=[])
+    shown = made.post("/api/show", {"model": "guide"}).json
+    assert "messages" in shown["template"] and "completion" in shown["capabilities"]
+    assert shown["model_info"]["tokenizer.ggml.tokens"] is None
+    assert not any("chat_template" in name for name in shown["model_info"])
+    assert shown["parameters"].split() == [
+        *("num_ctx", "300", "temperature", "0.5", "stop", r'"\""')
+    ]
+    verbose = made.post("/api/show", {"model": "guide", "verbose": True}).json["model_info"]
+    assert len(verbose["tokenizer.ggml.tokens"]) > 100
+    assert made.post("/api/show", {"model": "none"}).status == 404
+    assert not made.host.specs
+
+
+@pytest.mark.parametrize(
+    ("template", "values", "capabilities"),
+    [
+        (None, {}, ["completion"]),
+        ("{{ messages }} {{ tools }}", {}, ["completion", "tools"]),
+        ("{% if enable_thinking %}<think></think>{% endif %}", {}, ["completion", "thinking"]),
+        (None, {"tokenizer.ggml.fim_pre_token_id": 1}, ["completion", "insert"]),
+        (None, {"llama.pooling_type": 1}, ["embedding"]),
+    ],
+    ids=str,
+)
+def test_capabilities_are_those_of_the_file(tmp_path, template, values, capabilities) -> None:
+    path = tiny_llama(tmp_path / "own.gguf", template=template, extra=values)
+    facts = file_facts(FoundModel("own", path, "library"), ModelSettings())
+    assert list(facts.capabilities) == capabilities
+
+
+def test_a_damaged_file_is_shown_with_its_problem(endpoint, tmp_path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "bad.gguf").write_bytes(b"GGUF")
+    shown = endpoint().post("/api/show", {"model": "bad"}).json
+    assert shown["notices"] and shown["template"] == ""
+
+
+def test_a_digest_is_the_checksum_where_that_is_known(tmp_path) -> None:
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for name in ("a" * 64, "sha256-" + "b" * 64, "made.gguf", "other.gguf"):
+        (blobs / name).write_bytes(b"1234")
+    result = {"size_bytes": 4, "sha256": "c" * 64}
+    (blobs / "made.gguf.json").write_text(json.dumps({"result": result}))
+    (tmp_path / "linked.gguf").symlink_to(blobs / ("a" * 64))
+
+    def of(path):
+        return digest(FoundModel("x", path, "library"))
+
+    assert of(tmp_path / "linked.gguf") == "a" * 64
+    assert of(blobs / ("sha256-" + "b" * 64)) == "b" * 64
+    assert of(blobs / "made.gguf") == "c" * 64
+    before = of(blobs / "other.gguf")
+    assert before == of(blobs / "other.gguf")
+    for path in ("made.gguf", "other.gguf"):
+        (blobs / path).write_bytes(b"12345")
+    assert of(blobs / "other.gguf") != before and of(blobs / "made.gguf") != "c" * 64
+
+
+def test_the_version_is_one_that_clients_accept(endpoint) -> None:
+    found = endpoint().get("/api/version").json
+    assert [int(part) for part in found["version"].split(".")] >= [0, 6, 4]
 
 
 def test_no_character_of_a_text_ends_a_line(endpoint) -> None:
@@ -193,10 +405,7 @@ def test_no_tokens_are_what_was_asked(endpoint, stream) -> None:
 def test_a_model_that_others_use_is_not_unloaded_under_them(endpoint) -> None:
     """The host unloads it when they are done."""
     made = endpoint()
-    path = str(made.catalog.default.path)
-    worker = {"name": "tiny", "path": path, "pid": 1, "running": 1, "waiting": 0, "restarts": 0}
-    info = {"name": "tiny", "path": path}
-    made = endpoint(workers=[{**worker, "idle_s": 0.0, "info": info}])
+    made = endpoint(workers=[running(made, running=1)])
     reply = made.post("/api/chat", {"model": "tiny", "keep_alive": 0})
     assert reply.json["done_reason"] == "unload" and not made.host.unloaded
     assert made.host.specs[-1]["settings"]["keep_alive_s"] == 0
@@ -216,9 +425,10 @@ def test_a_model_of_another_machine_is_not_ours_to_keep(endpoint) -> None:
         ('{"a": 1e999, "b": NaN}', {"a": "1e999", "b": "NaN"}),
         (r'{"a": ["\ud800"]}', {"a": ["\ufffd"]}),
         ('{"a": ' * 900 + "1" + "}" * 900, {}),
-        ('{"a": "cu', {}),
+        ('{"a": "cu', {"a": "cu"}),
+        ('{"a": 1, "b": tr', {"a": 1}),
     ],
-    ids=["no numbers", "no text", "too deep", "cut"],
+    ids=["no numbers", "no text", "too deep", "cut string", "cut literal"],
 )
 def test_arguments_that_json_lacks_break_no_answer(endpoint, written, read) -> None:
     call = {"call": {"position": 0, "id": "call_1", "name": "weather", "arguments": written}}

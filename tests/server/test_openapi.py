@@ -22,6 +22,7 @@ from hearth.app.server.openapi import STATUSES, document
 from hearth.app.server.routes import ENDPOINTS
 from hearth.app.server.security import Policy
 from hearth.app.server.tables.answers import exactly
+from hearth.app.server.tables.ollama_answers import NEVER
 from suiting_host import SuitingHost
 
 KEY = "a-key-of-the-tests"
@@ -52,8 +53,10 @@ def described(endpoint) -> Described:
 
 
 LABELS = sorted({f"{one.method} {one.path.replace(':path', '')}" for one in ENDPOINTS})
-ASKABLE = [label for label in LABELS if label != "GET /openapi.json"]
+DESCRIBED = [label for label in LABELS if label != "GET /openapi.json"]
 """schemathesis does not ask for what it read the description from."""
+NOT_OFFERED = {f"{one.method} {one.path}" for one in ENDPOINTS if one.answer == NEVER}
+ASKABLE = [label for label in DESCRIBED if label not in NOT_OFFERED]
 
 
 def modes(label: str) -> Iterator[GenerationMode]:
@@ -65,7 +68,14 @@ def modes(label: str) -> Iterator[GenerationMode]:
 
 
 def test_all_operations_are_tried(described) -> None:
-    assert sorted(operation.label for operation in operations(described.schema)) == ASKABLE
+    assert sorted(operation.label for operation in operations(described.schema)) == DESCRIBED
+
+
+@pytest.mark.parametrize("label", sorted(NOT_OFFERED))
+def test_what_is_not_offered_says_so(endpoint, label) -> None:
+    reply = endpoint().post(label.split(" ")[1].replace("{digest}", "sha256:0"), {})
+    assert reply.status == 501 and reply.json["code"] == "not_offered"
+    assert "hearth" in reply.json["error"] or "Hub" in reply.json["error"]
 
 
 @pytest.mark.parametrize("label", ASKABLE)

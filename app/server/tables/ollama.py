@@ -1,75 +1,112 @@
-"""`/api/...`: the part of Ollama's own API that programs use to talk to models."""
+"""`/api/...`: the fields of Ollama's API."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from hearth.app.server.parameters import Parameter, Table, Tagged, honoured, refused, without_effect
-from hearth.app.server.schema import AnyObject, AnyOf, Flag, ListOf, Number, OneOf, Text
+from hearth.app.server.schema import (
+    AnyObject,
+    AnyOf,
+    Flag,
+    ListOf,
+    Number,
+    OneOf,
+    Sentinel,
+    Text,
+)
 from hearth.app.server.tables import common
-from hearth.app.server.tables.chat import MOST_MESSAGES, NAME, TOOLS
+from hearth.app.server.tables.chat import EFFORTS, MOST_MESSAGES, MOST_TOOLS, NAME, TOOLS
 from hearth.backends.engine import validate
 
-_NO_MEDIA: Final = "models here read text alone for now"
-_OF_LOADING: Final = "a request changes nothing of how a model is loaded; see hearth settings"
+_NO_MEDIA: Final = "models read text only"
+_OF_LOADING: Final = "the settings decide how a model is loaded"
+_NEVER_CUT: Final = "prompts are never cut: one that is too long is refused"
 _COUNT: Final = Number(-2, 2**31 - 1, whole=True)
-_STREAM: Final = honoured("stream", Flag(), "send the answer as it is written", "true")
+_STREAM: Final = honoured("stream", Flag(), "send the answer while it is generated", "true")
 _IMAGES: Final = refused("images", _NO_MEDIA, ListOf(Text(), 0))
+_TEMPLATE: Final = refused(
+    "template", "templates come with models or from the settings", Text(longest=0)
+)
+_MODEL: Final = replace(common.MODEL, aliases=("name",))
+_THIS_MODEL: Final = replace(_MODEL, default="", required=True)
 
+SEED: Final = honoured(
+    "seed",
+    Sentinel(Number(-(2**63), 2**64 - 1, whole=True)),
+    "same seed, same text; -1: a fresh one",
+    "-1",
+)
 OPTIONS: Final = Table(
     "Options",
     (
-        honoured("num_predict", _COUNT, "at most so many new tokens; negative: no limit"),
+        honoured("num_predict", _COUNT, "at most this many new tokens; negative: no limit"),
         honoured(
             "num_ctx",
             Number(1, 2**31 - 1, whole=True),
-            "refused if the loaded context holds fewer tokens",
+            "most tokens of prompt and answer together; above the context of the loaded model, that"
+            " is used, and a notice says so",
+            "the context of the loaded model",
         ),
-        honoured("repeat_penalty", Number(0, 10, above_low=True), "repetition_penalty"),
-        honoured("repeat_last_n", Number(-1, 2**31 - 1, whole=True), "repetition_window; -1: all"),
-        *(one for one in common.sampling() if not one.name.startswith("repetition")),
+        *(SEED if row.name == "seed" else row for row in common.sampling()),
         common.STOP,
-        refused("num_keep", "prompts are never cut", OneOf((0, -1))),
-        refused("draft_num_predict", "no model here has a drafter yet"),
-        refused("mirostat", "use min_p or xtc", OneOf((0,))),
-        refused("mirostat_tau", "use min_p or xtc"),
-        refused("mirostat_eta", "use min_p or xtc"),
-        refused("tfs_z", "use min_p or typical_p", OneOf((1, 1.0))),
-        refused("penalize_newline", "penalties see every token"),
+        without_effect("num_keep", _NEVER_CUT, OneOf((0, -1))),
+        without_effect("draft_num_predict", "there is no speculative decoding"),
+        without_effect("mirostat", "use min_p or xtc_probability", OneOf((0,))),
+        without_effect("mirostat_tau", "use min_p or xtc_probability"),
+        without_effect("mirostat_eta", "use min_p or xtc_probability"),
+        without_effect("tfs_z", "use min_p or typical_p", OneOf((1, 1.0))),
+        without_effect("penalize_newline", "penalties apply to every token", OneOf((True,))),
         *(
-            refused(name, _OF_LOADING)
+            without_effect(name, _OF_LOADING)
             for name in (
                 *("num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock"),
                 *("numa", "low_vram", "f16_kv", "vocab_only", "logits_all"),
             )
         ),
     ),
+    check_spelling=True,
 )
-_OPTIONS: Final = honoured("options", OPTIONS, "how tokens are drawn", "the settings'")
+_OPTIONS: Final = honoured("options", OPTIONS, "sampling and limits", "the settings'")
 _FORMAT: Final = honoured(
-    "format", AnyOf((OneOf(("json", "")), AnyObject())), "json, or a JSON schema of the answer"
+    "format", AnyOf((OneOf(("json", "")), AnyObject())), "json, or the JSON schema of the answer"
 )
 _THINK: Final = honoured(
     "think",
-    AnyOf((Flag(), OneOf(("low", "medium", "high")))),
-    "think before the answer, where the template can say so",
+    AnyOf((Flag(), OneOf((*EFFORTS, "max")))),
+    "think before the answer, or how much, where the chat template can express it",
     "the model's",
 )
-_RAW_TEMPLATE: Final = refused("template", "templates come with models or from the settings")
+_LOGPROBS: Final = (
+    honoured("logprobs", Flag(), "log probability of each token of the answer", "false"),
+    honoured(
+        "top_logprobs", Number(0, 20, whole=True), "and this many alternatives; with logprobs"
+    ),
+)
+_CUT: Final = (
+    without_effect("truncate", _NEVER_CUT, OneOf((False,))),
+    without_effect("shift", _NEVER_CUT, OneOf((False,))),
+)
 
 _CALL: Final = Table(
     "OllamaCall",
     (
         honoured("id", Text(longest=256), "ties the tool's answer to it"),
-        without_effect("type", OneOf(("function",)), "calls are of functions"),
+        without_effect("type", "calls are of functions", OneOf(("function",))),
         honoured(
             "function",
             Table(
                 "OllamaCalledFunction",
                 (
                     honoured("name", NAME, "what was called", required=True),
-                    honoured("arguments", AnyObject(), "its arguments", required=True),
-                    without_effect("index", Number(0, 1023, whole=True), "calls stand in order"),
+                    honoured(
+                        "arguments",
+                        AnyOf((AnyObject(), Text())),
+                        "its arguments, or their JSON text",
+                        required=True,
+                    ),
+                    without_effect("index", "calls are in order", Number(0, 1023, whole=True)),
                 ),
             ),
             "what was called",
@@ -94,7 +131,7 @@ def _role(role: str, *fields: Parameter) -> Table:
 CHAT: Final = Table(
     "OllamaChat",
     (
-        common.MODEL,
+        _MODEL,
         honoured(
             "messages",
             ListOf(
@@ -106,12 +143,16 @@ CHAT: Final = Table(
                         "assistant": _role(
                             "assistant",
                             honoured("thinking", Text(), "what it thought"),
-                            honoured("tool_calls", ListOf(_CALL, 128), "what it called"),
+                            honoured("tool_calls", ListOf(_CALL, MOST_TOOLS), "what it called"),
                         ),
                         "tool": _role(
                             "tool",
-                            honoured("tool_name", Text(longest=64), "which tool answers"),
-                            honoured("name", Text(longest=64), "the same as tool_name"),
+                            honoured(
+                                "tool_name",
+                                Text(longest=128),
+                                "which tool answers",
+                                aliases=("name",),
+                            ),
                             honoured("tool_call_id", Text(longest=256), "which call it answers"),
                         ),
                     },
@@ -126,55 +167,95 @@ CHAT: Final = Table(
         _FORMAT,
         _THINK,
         _OPTIONS,
+        *_LOGPROBS,
         common.KEEP_ALIVE,
-        refused("truncate", "a conversation that is too long is refused", OneOf((False,))),
-        refused("shift", "a conversation that is too long is refused", OneOf((False,))),
-        refused("logprobs", "ask at /v1/chat/completions", OneOf((False,))),
-        refused("top_logprobs", "ask at /v1/chat/completions", OneOf((0,))),
+        *_CUT,
+        _TEMPLATE,
     ),
 )
 GENERATE: Final = Table(
     "OllamaGenerate",
     (
-        common.MODEL,
+        _MODEL,
         honoured("prompt", Text(), "the question; none: the model is loaded, or unloaded"),
-        honoured("suffix", Text(), "what comes after the text to be found (infill); only with raw"),
+        honoured(
+            "suffix", Text(), "what comes after the answer: the model fills in the middle (infill)"
+        ),
         honoured("system", Text(), "how to answer", "the settings'"),
-        honoured("raw", Flag(), "go on from the prompt as it stands, without a template", "false"),
+        honoured("raw", Flag(), "continue the prompt without a chat template", "false"),
         _STREAM,
         _FORMAT,
         _THINK,
         _OPTIONS,
+        *_LOGPROBS,
         common.KEEP_ALIVE,
         _IMAGES,
-        _RAW_TEMPLATE,
+        _TEMPLATE,
         refused("context", "send the conversation to /api/chat", ListOf(_COUNT, 0)),
-        refused("truncate", "a prompt that is too long is refused", OneOf((False,))),
-        refused("shift", "a prompt that is too long is refused", OneOf((False,))),
-        refused("logprobs", "ask at /v1/completions", OneOf((False,))),
-        refused("top_logprobs", "ask at /v1/completions", OneOf((0,))),
+        *_CUT,
     ),
+)
+_NO_OPTIONS: Final = honoured(
+    "options", Table("EmbedOptions", ()), "accepted; none of them changes a vector"
 )
 EMBED: Final = Table(
     "OllamaEmbed",
     (
-        common.MODEL,
+        _MODEL,
         honoured(
             "input",
-            AnyOf((Text(1), ListOf(Text(1), validate.MOST_TEXTS, 1))),
-            "a text or several",
+            AnyOf((Text(), ListOf(Text(1), validate.MOST_TEXTS))),
+            "a text, or an array of texts; empty: the model is loaded",
             required=True,
         ),
-        honoured("dimensions", Number(1, 65_536, whole=True), "keep the first so many", "all"),
+        honoured(
+            "dimensions", Number(1, 65_536, whole=True), "keep this many first numbers", "all"
+        ),
+        honoured(
+            "truncate",
+            Flag(),
+            "cut texts that exceed the context at their end; false: refuse them",
+            "true",
+        ),
         common.KEEP_ALIVE,
-        refused("truncate", "a text that is too long is refused", OneOf((False,))),
-        refused("options", _OF_LOADING, Table("NoOptions", ())),
+        _NO_OPTIONS,
+    ),
+)
+EMBEDDINGS: Final = Table(
+    "OllamaEmbeddings",
+    (
+        _MODEL,
+        honoured("prompt", Text(), "the text; none: the model is loaded"),
+        common.KEEP_ALIVE,
+        _NO_OPTIONS,
     ),
 )
 SHOW: Final = Table(
     "OllamaShow",
     (
-        common.MODEL,
-        refused("verbose", "hearth show MODEL --verbose tells all metadata", OneOf((False,))),
+        _MODEL,
+        honoured("verbose", Flag(), "arrays of the metadata too, such as the vocabulary", "false"),
+    ),
+)
+PULL: Final = Table(
+    "OllamaPull",
+    (
+        honoured(
+            "model",
+            Text(1, 256),
+            "a model of the library, of the catalogue, or of the Hub: org/name or org/name:QUANT",
+            required=True,
+            aliases=("name",),
+        ),
+        honoured("stream", Flag(), "send the progress", "true"),
+        without_effect("insecure", "downloads are always encrypted", OneOf((False,))),
+    ),
+)
+DELETE: Final = Table("OllamaDelete", (_THIS_MODEL,))
+COPY: Final = Table(
+    "OllamaCopy",
+    (
+        honoured("source", Text(1, 256), "the name of a model", required=True),
+        honoured("destination", Text(1, 256), "the name of the copy", required=True),
     ),
 )
