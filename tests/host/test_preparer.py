@@ -273,12 +273,20 @@ def test_texts_that_are_too_long_lose_their_end_on_request(preparer):
     assert made.next_texts(100) == [[98, *[30] * 18, 97], [98, 7, 8, 97], list(range(20))]
 
 
+def test_scores_that_no_answer_could_carry_are_refused_before_they_are_computed():
+    long = with_info(context=200_000, pool_tokens=200_000)
+    ids = (1,) * 150_000
+    assert long.scoring(4, Score(ids), print, Clock())
+    with pytest.raises(LimitExceeded, match="150,000 items"):
+        long.scoring(4, Score(ids, top=20), print, Clock())
+
+
 def test_vectors_that_no_answer_could_carry_are_refused_before_they_are_computed():
     wide = with_info(embedding_width=4096)
     made = wide.embedding(4, Embed(("a",) * 1_800, "mean"), print)
     vectors = ((0.015625,) * 4096,) * len(made._texts)
     assert encode(Frame(4, Embeddings(vectors, 1_800)))
-    with pytest.raises(LimitExceeded, match="2,048 items; 1,8"):
+    with pytest.raises(LimitExceeded, match="2,048 items.* 1,8"):
         wide.embedding(4, Embed(("a",) * 2_048, "mean"), print)
 
 
