@@ -165,7 +165,7 @@ class _Document:
         self._uses_given = False
 
     def prepared(self) -> dict[str, Any]:
-        made = self._value([self._root])
+        made: Any = self._value([self._root])
         while self._pending:
             name, schemas = self._pending.pop()
             self._definitions[name] = self._value(schemas)
@@ -180,7 +180,8 @@ class _Document:
             made = _without({**made, "$defs": self._definitions}, never)
         if "$schema" in self._root:
             made = {"$schema": self._root["$schema"], **made}
-        return made
+        document: dict[str, Any] = made
+        return document
 
     def _value(self, schemas: Sequence[Any]) -> Any:
         """One schema for a value to which `schemas` apply, and nothing else."""
@@ -284,7 +285,9 @@ class _Document:
             self._add_value(merged, key, schema[key])
 
     def _add_object(self, merged: _Merged, schema: dict[str, Any]) -> None:
-        made = {key: schema[key] for key in ("properties", "patternProperties") if key in schema}
+        made: dict[str, Any] = {
+            key: schema[key] for key in ("properties", "patternProperties") if key in schema
+        }
         if not all(isinstance(value, dict) for value in made.values()):
             raise _CannotMerge
         if "additionalProperties" in schema:
@@ -604,7 +607,7 @@ def _types(merged: _Merged) -> set[str]:
 def _type(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "null" if value is None else "boolean"
-    kinds = {str: "string", list: "array", dict: "object"}
+    kinds: dict[type, str] = {str: "string", list: "array", dict: "object"}
     return kinds.get(type(value), "number")
 
 
