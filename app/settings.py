@@ -67,7 +67,7 @@ class Settings:
         flags: what was typed.
         strangers: `HEARTH_*` variables that nobody reads.
         remotes: from `[remotes."name"]`, by lower-case name.
-        aliases: from `[aliases]`: names of models by further names for them, in lower case.
+        aliases: from `[aliases]`: names of models by aliases in lower case, which may be patterns.
         keymap: from `[keys]`: keys of the terminal app, such as "f1,ctrl+h", by binding id.
     """
 
@@ -336,7 +336,7 @@ def default_document() -> str:
         f"# {key.name} = {_toml(key.shown(key.default))}  # {key.help}" for key in REMOTE_KEYS
     ]
     lines += ["", "# Further names for models, for programs that ask for one of their own:"]
-    lines += ["# [aliases]", '# gpt-4o-mini = "guide"', ""]
+    lines += ["# [aliases]", '# gpt-4o-mini = "guide"', '# "claude-*" = "guide"', ""]
     lines += ["# Other keys in the terminal app; F1 shows the ids:"]
     lines += ["# [keys]", '# "app.help" = "f1,ctrl+h"', ""]
     return "\n".join(lines)

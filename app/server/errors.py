@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from hearth.app.library.errors import LibraryNotRead
 from hearth.app.nearest import did_you_mean
 from hearth.app.server.endpoint import BaseUrls
 from hearth.backends.errors import (
@@ -34,6 +35,7 @@ _RETRY_HELPS: Final = (
     RemoteUnreachable,
     RemoteTimeout,
     RemoteCut,
+    LibraryNotRead,
 )
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _ANTHROPIC_TYPES: Final = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 from openai.types import Model
@@ -110,3 +112,26 @@ def test_an_alias_is_another_name_and_never_hides_one(tmp_path, tiny_model) -> N
     assert asyncio.run(find("guide")) == "guide"
     with pytest.raises(ModelNotFound):
         asyncio.run(find("lost"))
+
+
+def test_no_request_looks_at_the_disk_on_the_event_loop(endpoint, monkeypatch) -> None:
+    made = endpoint()
+    threads = set()
+
+    def watched(function):
+        def call(*args, **kwargs):
+            threads.add(threading.current_thread())
+            return function(*args, **kwargs)
+
+        return call
+
+    for owner, name in ((os, "scandir"), (os, "lstat"), (Path, "stat"), (Path, "is_dir")):
+        monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
+    for path in ("/v1/models", "/v1/models/guide", "/api/tags", "/api/ps", "/v1/model/info"):
+        assert made.get(path).status == 200
+    assert made.get("/v1/models/none").status == 404
+    assert made.get("/openapi.json").status == 200
+    assert made.get("/v1/cache/stats?model=guide").status == 200
+    assert made.post("/api/show", {"model": "guide"}).status == 200
+    assert made.chat(model="none").status == 404
+    assert threads and threading.main_thread() not in threads
