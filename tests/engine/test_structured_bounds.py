@@ -54,7 +54,7 @@ DIGITS = "1234567890" * 3
         ),
         ({"type": "string", "format": "hostname"}, ['"a.example"'], [f'"{"a." * 127}com"']),
         ({"type": "string", "format": "hostname", "maxLength": 4}, ['"a.de"'], ['"aa.de"']),
-        ({"type": "string"}, [f'"{"a" * 5000}"'], []),
+        ({"type": "string"}, [f'"{" ".join(map(str, range(1500)))}"'], []),
     ],
 )
 def test_numbers_and_formats_come_to_an_end(grammars, schema, good, bad):
