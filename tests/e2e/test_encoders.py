@@ -138,7 +138,9 @@ def test_a_text_that_is_too_long_is_named_as_the_client_knows_it(server: Served)
         message, param = refused(server, "/v1/embeddings", "bge", input=given)
         assert param == name and message.startswith(f"{name} is too long")
         assert "maximum context length is 512 tokens" in message
-    assert refused(server, "/api/embed", "bge", input=["a", LONG])[1] == "input[1]"
+    given = ["a", LONG]
+    assert refused(server, "/api/embed", "bge", input=given, truncate=False)[1] == "input[1]"
+    assert len(ask(server, "/api/embed", "bge", input=given)["embeddings"]) == 2
     message, param = refused(server, "/v1/rerank", "jina", query=QUERY, documents=["a", LONG])
     assert param == "documents[1]" and "Split the text." in message
 
