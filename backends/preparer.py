@@ -337,7 +337,9 @@ class Preparer:
         """The context is never above what the key-value memory can hold, so that what passes the
         check can be computed to its end.
         """
-        if self._info.max_text_tokens or self._info.context < self._info.pool_tokens:
+        if not self._info.generates:
+            return "Split the text."
+        if self._info.context < self._info.pool_tokens:
             return ""
         return (
             "Shorten the input, or allow more memory for keys and values: a larger context"

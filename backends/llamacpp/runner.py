@@ -294,7 +294,7 @@ class LlamaRunner:
         return count
 
     def _repaired(self, code: int, rows: tuple[Row, ...]) -> HearthError | Interrupted:
-        """The error for a failed or interrupted decode, once what llama.cpp kept of it is undone."""
+        """The error for a failed or interrupted decode, with what llama.cpp kept undone."""
         said = self._model.library.log.said()
         if code == 1:
             return Busy(

@@ -136,11 +136,13 @@ def test_generating_is_refused_and_says_what_works(
 def test_a_text_that_is_too_long_is_named_as_the_client_knows_it(server: Served) -> None:
     for given, name in (([TEXTS[0], LONG], "input[1]"), (LONG, "input"), ([[5] * 513], "input[0]")):
         message, param = refused(server, "/v1/embeddings", "bge", input=given)
-        assert param == name and message.startswith(f"{name} has ")
+        assert param == name and message.startswith(f"{name} is too long")
         assert "maximum context length is 512 tokens" in message
-    assert refused(server, "/api/embed", "bge", input=["a", LONG])[1] == "input[1]"
+    given = ["a", LONG]
+    assert refused(server, "/api/embed", "bge", input=given, truncate=False)[1] == "input[1]"
+    assert len(ask(server, "/api/embed", "bge", input=given)["embeddings"]) == 2
     message, param = refused(server, "/v1/rerank", "jina", query=QUERY, documents=["a", LONG])
-    assert param == "documents[1]" and "with the query" in message
+    assert param == "documents[1]" and "Split the text." in message
 
 
 def test_what_each_can_do(server: Served) -> None:

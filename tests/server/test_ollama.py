@@ -36,8 +36,8 @@ class CuttingHost(FakeHost):
         super().__init__(script)
         self.cut = []
 
-    def backend(self, spec):
-        backend = super().backend(spec)
+    def backend(self, spec, session=""):
+        backend = super().backend(spec, session)
         embed = backend.embed
 
         async def noting(texts, *, truncate=False, **more):
