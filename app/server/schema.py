@@ -15,6 +15,7 @@ from typing import Any, Final
 from hearth.app.server.reading import Reading
 from hearth.backends.engine.fields import Field
 from hearth.backends.errors import InvalidParameter, UnsupportedParameter
+from hearth.backends.text.cut_json import read_json
 
 Json = dict[str, Any]
 DROPPED: Final = object()
@@ -185,6 +186,34 @@ class Text(Schema):
         if not self.shortest:
             return f"a string of at most {self.longest:,} characters{fits}"
         return f"a string of {self.shortest} to {self.longest:,} characters{fits}"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonText(Schema):
+    """A string with a JSON object: the arguments of a tool call; empty ones are `{}`. Of a call
+    that was cut, the end may be missing.
+    """
+
+    def read(self, value: Any, path: str, reading: Reading) -> Any:
+        if not isinstance(value, str):
+            raise self.wrong(value, path)
+        try:
+            found = read_json(value) if value.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise InvalidParameter(path, f"{path} is not JSON: {error}.", "Write {}.") from error
+        if not isinstance(found, dict):
+            raise InvalidParameter(path, f"{path} must be {self.words}.", "Write {}.")
+        return value
+
+    def fits(self, value: Any) -> bool:
+        return isinstance(value, str)
+
+    def json(self) -> Json:
+        return {"type": "string", "format": "json-object"}
+
+    @property
+    def words(self) -> str:
+        return "a string with a JSON object, whose end may be missing"
 
 
 @dataclass(frozen=True, slots=True)

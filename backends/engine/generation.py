@@ -216,9 +216,9 @@ class Generation(Sequence):
             self._reasoning_tokens,
             max(0, self._kept_tokens - self.cached),
         )
-        notices: tuple[str, ...] = ()
+        notices: tuple[str, ...] = () if self._matcher is None else self._matcher.notices
         if self._parser is not None:
-            notices = self._parser.notices
+            notices = (*notices, *self._parser.notices)
             if reason == "stop" and self._parser.calls:
                 reason = "tool_calls"
         self._end(Finished(reason, usage, self._timings(), self.stop_string, notices))

@@ -183,6 +183,7 @@ class GrammarMatcher:
         self._vocab_size = vocab_size
         self._special_ids = special_ids
         self._param = param
+        self.notices: tuple[str, ...] = ()
         self._tokens = 0
         self._mask: NDArray[np.bool_] | None = None
 

@@ -23,6 +23,9 @@ _LIST_BYTES: Final = 512
 _MOST_PERIOD_BYTES: Final = 256
 _LEAST_REPEATS: Final = 4
 _PROBE_BYTES: Final = 16
+_NOTICE: Final = (
+    "The model repeated itself, so a string, array or object of the answer was closed early."
+)
 _KEPT_BYTES: Final = _MOST_PERIOD_BYTES * (_LEAST_REPEATS + 1)
 
 
@@ -97,11 +100,14 @@ class LoopClosing:
         self._text = b""
         self._repeated = b""
         self._is_closing = False
+        self.notices: tuple[str, ...] = ()
 
     def allows(self, token: int) -> bool:
-        if self._repeated or self._is_closing:
-            return bool(self.allowed()[token])
-        return self._matcher.allows(token)
+        fits = self._matcher.allows(token)
+        if fits and (self._repeated or self._is_closing) and not self.allowed()[token]:
+            self.notices = (_NOTICE,)
+            return False
+        return fits
 
     def allowed(self) -> NDArray[np.bool_]:
         allowed = self._matcher.allowed()

@@ -30,3 +30,8 @@ class Matcher(Protocol):
     def complete(self) -> bool:
         """Nothing but the end can follow."""
         ...
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the client should know of how the text was restricted beyond its grammar."""
+        ...

@@ -53,7 +53,9 @@ TREE = {
     "unit", ["USA, ", "a", "é\\n", "all the same words for sixty characters, " * 2]
 )
 def test_a_string_that_repeats_itself_is_closed(grammars, unit):
-    text = written(grammars.matcher(of(TEXT), "it"), '"The ', unit)
+    matcher = grammars.matcher(of(TEXT), "it")
+    text = written(matcher, '"The ', unit)
+    assert len(matcher.notices) == 1
     value = json.loads(text)
     assert value.startswith("The ")
     assert 256 <= len(text.encode()) <= max(300, 5 * len(unit))

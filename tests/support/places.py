@@ -19,12 +19,14 @@ class Place:
 
     Attributes:
         name: as an error names it.
-        tells: it tells which of several objects stands around it.
+        tells: it says of which of several kinds the object around it is.
+        drops: objects of other kinds are left out.
     """
 
     name: str
     parameter: Parameter
     tells: bool
+    drops: bool
     _around: Any
 
     @property
@@ -37,39 +39,41 @@ class Place:
         return json.dumps(self._around).replace(json.dumps(_HERE), written).encode()
 
 
-def places(table: Table, levels: int, key: str = "") -> Iterator[Place]:
-    """The parameters of `table`, and those of the tables in it, so many `levels` deep.
+def places(table: Table, levels: int, key: str = "", *, drops: bool = False) -> Iterator[Place]:
+    """The parameters of `table`, and those of the tables in it, `levels` deep.
 
     Args:
         key: which of them tells `table` from others.
+        drops: an object of another kind is left out.
     """
     needed = {one.name: example(one.schema) for one in table if one.required}
     needed |= {"model": "tiny"} if "model" in needed else {}
     for parameter in table:
         around = {**needed, parameter.name: _HERE}
-        yield Place(parameter.name, parameter, parameter.name == key, around)
-        if parameter.schema is None or not levels:
+        tells = parameter.name == key
+        yield Place(parameter.name, parameter, tells, tells and drops, around)
+        if parameter.schema is None or not levels or parameter.treatment != "honoured":
             continue
-        for path, wrap, inner, inner_key in _tables(parameter.schema):
-            for place in places(inner, levels - 1, inner_key):
+        for path, wrap, inner, inner_key, inner_drops in _tables(parameter.schema):
+            for place in places(inner, levels - 1, inner_key, drops=inner_drops):
                 value = wrap(place._around)
                 name = f"{parameter.name}{path}.{place.name}"
                 around = {**needed, parameter.name: value}
-                yield Place(name, place.parameter, place.tells, around)
+                yield Place(name, place.parameter, place.tells, place.drops, around)
 
 
-def _tables(schema: Schema) -> Iterator[tuple[str, Any, Table, str]]:
-    """(path, what puts one there, table, the field that tells it from others) of every table that a
-    value of `schema` may be, or be a list of.
+def _tables(schema: Schema) -> Iterator[tuple[str, Any, Table, str, bool]]:
+    """(path, what puts one there, table, the field that tells it from others, whether others are
+    left out) of every table that a value of `schema` may be, or be a list of.
     """
     if isinstance(schema, Table):
-        yield "", lambda value: value, schema, ""
+        yield "", lambda value: value, schema, "", False
     elif isinstance(schema, Tagged):
         for table in schema.kinds.values():
-            yield "", lambda value: value, table, schema.key
+            yield "", lambda value: value, table, schema.key, schema.drops
     elif isinstance(schema, ListOf):
-        for path, wrap, table, key in _tables(schema.of):
-            yield f"[0]{path}", lambda value, wrap=wrap: [wrap(value)], table, key
+        for path, wrap, table, key, drops in _tables(schema.of):
+            yield f"[0]{path}", lambda value, wrap=wrap: [wrap(value)], table, key, drops
     elif isinstance(schema, AnyOf):
         for form in schema.forms:
             yield from _tables(form)

@@ -16,6 +16,7 @@ from hearth.app.server.schema import (
     AnyObject,
     AnyOf,
     Flag,
+    JsonText,
     ListOf,
     Number,
     OneOf,
@@ -73,7 +74,7 @@ TOOL_CALL: Final = Tagged(
                             honoured("name", NAME, "the function", required=True),
                             honoured(
                                 "arguments",
-                                Text(form="json-object"),
+                                JsonText(),
                                 "a JSON object; of a call that was cut, its beginning",
                                 required=True,
                             ),

@@ -16,6 +16,7 @@ from hearth.app.server.schema import (
     AnyObject,
     AnyOf,
     Flag,
+    JsonText,
     ListOf,
     MapOf,
     Number,
@@ -90,7 +91,7 @@ _ITEM: Final = Tagged(
             honoured("name", NAME, "what was called", required=True),
             honoured(
                 "arguments",
-                Text(form="json-object"),
+                JsonText(),
                 "a JSON object; of a call that was cut, its beginning",
                 required=True,
             ),
