@@ -193,7 +193,7 @@ class Admission:
             Busy: with `retry_after_s` from how long calls took recently.
         """
         if check_length:
-            self._check_length(cost.least)
+            self.check_length(cost.least)
         self._remember(identity)
         ticket = Ticket(identity, cost, _Held(cost.sessions, nbytes))
         if not self._has_room(ticket):
@@ -207,7 +207,10 @@ class Admission:
         self._tickets.append(ticket)
         return ticket
 
-    def _check_length(self, least: Least | None) -> None:
+    def check_length(self, least: Least | None) -> None:
+        """Raises `PromptTooLong` if a sequence with `least` exceeds the context, where that is
+        known.
+        """
         if least is None or self._context is None:
             return
         tokens = least.tokens

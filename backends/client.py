@@ -47,7 +47,9 @@ from hearth.backends.wire import (
     Answer,
     Call,
     Cancel,
+    Check,
     ClearCache,
+    Cost,
     Detokenize,
     Embed,
     EndRequest,
@@ -79,6 +81,8 @@ __all__ = ["HostClient", "HostPlace"]
 _START_TIMEOUT_S = 15.0
 _GREET_TIMEOUT_S = 15.0
 """A host that runs greets in milliseconds; one that does not in so many seconds is stuck."""
+_LARGE_TOKENS = 256 << 10
+"""A call of more, by the upper bound in `Cost`, is sent only once the host says that it may fit."""
 _FIRST_WAIT_S = 0.01
 _LONGEST_WAIT_S = 0.1
 
@@ -195,10 +199,15 @@ class HostClient:
         Raises:
             InvalidParameter: the call cannot be sent: it is too large, or its text is not Unicode.
         """
+        session, wanted = session_of(call) or session, cost(call)
+        if wanted is not None and wanted.least and wanted.prompt_tokens > _LARGE_TOKENS:
+            refusal = await self._check(model, wanted)
+            if isinstance(refusal, Failed):
+                yield refusal
+                return
         ident = next(self._idents)
-        session = session_of(call) or session
         try:
-            question = encode(Frame(ident, call, model, session, cost(call)))
+            question = encode(Frame(ident, call, model, session, wanted))
         except WireError as error:
             raise InvalidParameter(
                 "request", f"The request cannot be sent: {error}.", "Shorten or correct it."
@@ -219,6 +228,18 @@ class HostClient:
             del self._answers[ident]
             if not over and not self._lost:
                 self._writer.write(encode(Frame(ident, Cancel())))
+
+    async def _check(self, model: ModelSpec | None, wanted: Cost) -> Answer:
+        """`Failed` if a call of this cost cannot fit, before its megabytes are sent."""
+        ident = next(self._idents)
+        queue = self._answers[ident] = asyncio.Queue()
+        try:
+            if self._lost:
+                return self._lost_answer()
+            self._writer.write(encode(Frame(ident, Check(), model, cost=wanted)))
+            return await queue.get()
+        finally:
+            del self._answers[ident]
 
     async def _read(self) -> None:
         try:

@@ -31,6 +31,7 @@ from hearth.backends.wire import (
     Body,
     BodyError,
     Cancel,
+    Check,
     ClearCache,
     EndRequest,
     Frame,
@@ -137,6 +138,9 @@ class Client:
             elif isinstance(body, EndRequest):
                 count = self._host.supervisor.end_request(body.pid, body.request)
                 self._send(frame.id, Text(str(count)))
+            elif isinstance(body, Check) and frame.model and frame.cost:
+                self._host.supervisor.check(frame.model, frame.cost)
+                self._send(frame.id, Text(""))
             elif isinstance(body, GetStats):
                 self._send(frame.id, await self._host.stats())
             elif isinstance(body, (Sealed, Load, ClearCache)) and frame.model:

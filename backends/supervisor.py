@@ -98,6 +98,12 @@ class Supervisor:
         finally:
             self._forget(model)
 
+    def check(self, spec: ModelSpec, wanted: Cost) -> None:
+        """Raises `PromptTooLong` if the model is loaded and a call of this cost cannot fit."""
+        model = self._models.get(os.path.realpath(spec.path))
+        if model is not None and _is_loaded(model, spec):
+            model.admission.check_length(wanted.least)
+
     async def _call(
         self,
         model: _Model,
@@ -113,10 +119,9 @@ class Supervisor:
         ticket = None
         if wanted is not None:
             nbytes = call.nbytes if isinstance(call, Sealed) else 0
-            worker = _alive(model)
-            is_loaded = worker is not None and worker.info is not None
-            is_loaded = is_loaded and _same_load(worker.spec, spec)  # type: ignore[union-attr]
-            ticket = model.admission.admit(wanted, session, nbytes, check_length=is_loaded)
+            ticket = model.admission.admit(
+                wanted, session, nbytes, check_length=_is_loaded(model, spec)
+            )
             stream.on_started = ticket.start
         model.users += 1
         try:
@@ -347,6 +352,12 @@ def _alive(model: _Model) -> WorkerProcess | None:
     """Its worker, if it can be used or will be when it is loaded."""
     worker = model.worker
     return worker if worker is not None and worker.usable else None
+
+
+def _is_loaded(model: _Model, spec: ModelSpec) -> bool:
+    """Is it loaded as `spec` wants it, so that its context is known?"""
+    worker = _alive(model)
+    return worker is not None and worker.info is not None and _same_load(worker.spec, spec)
 
 
 def _loaded(model: _Model) -> WorkerProcess:

@@ -130,6 +130,13 @@ class Generate:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """Asks, before a large call is sent, whether one of the frame's cost can fit at all; answered
+    by an empty `Text`, or by the error that refuses it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """Ends the stream of the frame's id with `Finished("cancelled")`, if it is still running."""
 
@@ -236,6 +243,7 @@ class Text:
 
 Call = (
     Load
+    | Check
     | Generate
     | Tokenize
     | Detokenize
@@ -327,7 +335,7 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Body]] = {
     for kind in (
         *(Hello, Welcome, Cancel),
         *(Load, Generate, Tokenize, Detokenize, Render, Score, Embed, Rank, ClearCache),
-        *(GetEngineStats, GetStats, Unload, EndRequest, Leave),
+        *(GetEngineStats, GetStats, Unload, EndRequest, Leave, Check),
         *(ModelInfo, Ids, Text, Prompt, Scores, Embeddings, Ranks, EngineStats, HostStats),
         *(Started, Progress, Token, ToolCallPart, ChoiceFinished, Finished, Failed),
     )

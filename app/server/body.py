@@ -70,7 +70,7 @@ def client_of(connection: HTTPConnection) -> str:
     return f"http {name if len(name.encode()) <= 100 else sha256(name.encode()).hexdigest()}"
 
 
-async def _read(request: Request) -> bytes:
+async def _read(request: Request) -> bytearray:
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdecimal() and len(declared) < 20:
         _check_size(int(declared))
@@ -81,7 +81,7 @@ async def _read(request: Request) -> bytes:
             _check_size(len(body))
     except ClientDisconnect as error:
         raise ClientGone("The client left in the middle of its request.") from error
-    return bytes(body)
+    return body
 
 
 def _check_size(size_bytes: int) -> None:
@@ -92,7 +92,7 @@ def _check_size(size_bytes: int) -> None:
         )
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes | bytearray) -> Any:
     """The value that `body` writes in JSON. Raises `InvalidParameter` as `read_object` does."""
     _check_count(body)
     try:
@@ -112,7 +112,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _check_count(body: bytes) -> None:
+def _check_count(body: bytes | bytearray) -> None:
     """Refuse too many values before any is made. Between two of an array or object there is a
     comma, outside of texts; a value is one text at most, and so is its name.
     """

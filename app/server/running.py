@@ -30,6 +30,12 @@ _FLUSH_S: Final = 1.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
+_SWITCH_S: Final = 0.001
+"""After so long the event loop takes the interpreter back from a thread that parses a large body:
+Python's default is 5 ms, and one small request needs it many times.
+"""
+
+
 class Server(uvicorn.Server):
     """uvicorn with another shutdown: while running requests finish, it keeps listening, so that new
     ones get an error response (from the application, which shares `life`).
@@ -78,6 +84,7 @@ class Server(uvicorn.Server):
 
         Raises what `beside` raises, which stops the server at once.
         """
+        sys.setswitchinterval(_SWITCH_S)
         gc.freeze()  # Imported modules stay, so garbage collection can skip them.
         doing = asyncio.create_task(beside)
         doing.add_done_callback(self._end_if_failed)

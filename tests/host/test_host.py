@@ -445,3 +445,22 @@ def test_prompts_are_not_logged(model, place):
     wait_until(lambda: not os.path.exists(place.address))
     logged = b"".join(path.read_bytes() for path in place.log_dir.iterdir())
     assert b"canary" not in logged and b"listens" in logged
+
+
+def test_what_cannot_fit_is_refused_before_it_is_sent_and_harms_nobody(model, place):
+    async def main():
+        async with attached(place) as host:
+            backend = host.backend(model)
+            await backend.info()
+            for text in ("the " * 200_000, "the " * 50_000):
+                _, _, last = await collect(backend.generate(replace(SHORT, text=text)))
+                assert isinstance(last, Failed) and last.error.code == PromptTooLong.code
+                assert "at least" in last.error.message
+            _, _, last = await collect(
+                backend.generate(replace(SHORT, token_ids=(1,) * 300_000, text=None))
+            )
+            assert isinstance(last, Failed) and last.error.data["prompt_tokens"] == 300_000
+            _, ids, last = await collect(backend.generate(SHORT))
+            assert isinstance(last, Finished) and len(ids) == 12
+
+    asyncio.run(main())
