@@ -11,7 +11,7 @@ GPU_BENCHMARKS := $(wildcard benchmarks/*_cuda.py)
 BENCHMARKS := $(filter-out $(GPU_BENCHMARKS),$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test slow check serve bench gpu forms vocabularies setup pins clean again
+.PHONY: help chat test slow check serve bench clients gpu forms vocabularies setup pins clean again
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 20
@@ -37,6 +37,9 @@ serve: $(READY) ## the OpenAI-style endpoint
 
 bench: $(READY) ## speed tables
 	@set -e; for script in $(BENCHMARKS); do $(BIN)/python $$script; done
+
+clients: $(READY) ## real clients against hearth serve; CLIENTS="codex aider" for some
+	@$(BIN)/python tools/clients/run.py $(CLIENTS) $(if $(CLIENTS),,--results docs/results/$(shell date +%F)-clients.md)
 
 # On a machine with an NVIDIA card and a torch of its own: nothing is installed, and the rooms are found by their links.
 gpu: export PYTHONPATH := .types

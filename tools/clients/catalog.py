@@ -19,7 +19,7 @@ class Client:
         packages: what is installed; the first one's version is reported.
         script: file in `scripts/`; .mjs is run by node in the client's environment, .py by the
             environment's Python, or by this one's for an agent.
-        first: an agent's scripted model: what it says first, with `{note}` for the path of the note.
+        first: what an agent's scripted model says first, with `{note}` for the path of the note.
         awaited: text that a tool result must contain for the model to say `last`; none: the model
             always says `first`.
     """
@@ -98,7 +98,12 @@ CLIENTS: tuple[Client, ...] = (
     _python("outlines", "outlines", "openai", "ollama"),
     _python("guidance", "guidance", "openai"),
     _python("llm"),
-    Client("ai-sdk", "npm", ("ai", "@ai-sdk/openai-compatible", "@ai-sdk/openai", "zod"), "use_ai_sdk.mjs"),
+    Client(
+        "ai-sdk",
+        "npm",
+        ("ai", "@ai-sdk/openai-compatible", "@ai-sdk/openai", "zod"),
+        "use_ai_sdk.mjs",
+    ),
     _python("ollama"),
     _python("lm-eval", "lm-eval[api]"),
 )

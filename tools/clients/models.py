@@ -1,5 +1,5 @@
-"""The models that the clients are served: a trained one, a long-context one with random weights, and
-scripted ones, which make a prescribed tool call.
+"""The models that the clients are served: a trained one, one with random weights and a long context,
+and scripted ones, which make a prescribed tool call.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def recorded(target: str, folder: Path) -> Iterator[str]:
             self.rfile.readline()
             return body
 
-        do_GET = do_HEAD = do_POST = do_DELETE = do_PUT = do_OPTIONS = _pass_on
+        do_GET = do_HEAD = do_POST = do_DELETE = do_PUT = do_OPTIONS = _pass_on  # noqa: N815 - http.server looks for these
 
     class Proxy(ThreadingHTTPServer):
         """Clients that leave early are no error."""

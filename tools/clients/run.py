@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from catalog import CLIENTS, Client  # noqa: E402 - needs the path above
 from environments import Environment  # noqa: E402
-from models import CALLER, LONG, TRAINED, tool_call, write_models  # noqa: E402
+from models import CALLER, LONG, LONG_CONTEXT, TRAINED, tool_call, write_models  # noqa: E402
 from recording import recorded  # noqa: E402
 from serving import served  # noqa: E402
 
@@ -90,7 +90,9 @@ def run(client: Client, environment: Environment, url: str, log: Path) -> Outcom
         out.seek(0)
         lines = out.read().splitlines()
     steps = {
-        word: [line.removeprefix(f"step {word} ") for line in lines if line.startswith(f"step {word} ")]
+        word: [
+            line.removeprefix(f"step {word} ") for line in lines if line.startswith(f"step {word} ")
+        ]
         for word in ("ok", "failed")
     }
     seconds = time.monotonic() - started
@@ -121,13 +123,15 @@ def document(outcomes: Sequence[Outcome]) -> str:
     return f"""\
 # Clients, {today}
 
-`make clients`: each client as its registry has it, in an environment of its own, against `hearth serve`
-with only the settings by which its documentation names a server, and telemetry off. {passed} of
-{len(outcomes)} passed. Machine: {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}.
+`make clients`: each client as its registry has it, in an environment of its own, against
+`hearth serve`, with only the settings by which its documentation names a server, and telemetry off.
+{passed} of {len(outcomes)} passed. Machine: {os.cpu_count()} cores, {platform.system()}, Python
+{platform.python_version()}.
 
-The agents (Claude Code, Codex, opencode, aider) answer once from a model of random weights with a context of
-65,536 tokens, where the exit code counts, and once from a scripted model, whose tool call or edit they must carry
-out. The other clients use SmolLM2-135M-Instruct (Q4_1), and the scripted model for tool loops.
+The agents (Claude Code, Codex, opencode, aider) answer once from a model of random weights with a
+context of {LONG_CONTEXT:,} tokens, where the exit code counts, and once from a scripted model, whose
+tool call or edit they must carry out. The other clients use SmolLM2-135M-Instruct (Q4_1), and the
+scripted model for tool loops.
 
 {table(outcomes)}
 """

@@ -17,7 +17,9 @@ _END_TIMEOUT_S = 60
 
 
 @contextmanager
-def served(models: Mapping[str, Path], default: str, long: frozenset[str], log: Path) -> Iterator[str]:
+def served(
+    models: Mapping[str, Path], default: str, long: frozenset[str], log: Path
+) -> Iterator[str]:
     """Yield the address, without a path, of a server; it and its host have ended afterwards.
 
     Args:

@@ -54,8 +54,7 @@ def run(program: str, *arguments: str, environ: Mapping[str, str] | None = None)
             cwd=PROJECT,
             env={**kept, **homes, **(environ or {})},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
         )

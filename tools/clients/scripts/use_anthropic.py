@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anthropic
 from anthropic import beta_tool
+
 from steps import ANSWER, CALLER, CITY, KEY, MODEL, ROOT, WEATHER, finish, step
 
 client = anthropic.Anthropic(base_url=ROOT, api_key=KEY, max_retries=0)

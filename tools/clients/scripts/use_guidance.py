@@ -6,6 +6,7 @@ import guidance
 from guidance import assistant, gen, user
 from guidance.models.experimental import VLLMModel
 from pydantic import BaseModel
+
 from steps import API, KEY, MODEL, finish, step
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import instructor
 from openai import OpenAI
 from pydantic import BaseModel
+
 from steps import API, KEY, MODEL, finish, step
 
 

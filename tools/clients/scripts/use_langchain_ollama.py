@@ -6,6 +6,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langchain_ollama import ChatOllama, OllamaEmbeddings
 from pydantic import BaseModel
+
 from steps import ANSWER, CALLER, CITY, MODEL, ROOT, WEATHER, finish, step
 
 chat = ChatOllama(base_url=ROOT, model=MODEL, num_predict=64, temperature=0)

@@ -6,6 +6,7 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
+
 from steps import ANSWER, API, CALLER, CITY, KEY, MODEL, WEATHER, finish, step
 
 chat = ChatOpenAI(base_url=API, api_key=KEY, model=MODEL, max_tokens=64, temperature=0)

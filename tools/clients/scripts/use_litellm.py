@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 
 import litellm
+
 from steps import ANSWER, API, CALLER, CITY, KEY, MODEL, ROOT, WEATHER, finish, step
 
 litellm.telemetry = False
@@ -82,7 +83,10 @@ def _() -> None:
         raise AssertionError("a prompt longer than the context was accepted")
     router = litellm.Router(
         model_list=[
-            {"model_name": name, "litellm_params": {"model": "openai/" + model, **ROUTES["openai/"]}}
+            {
+                "model_name": name,
+                "litellm_params": {"model": "openai/" + model, **ROUTES["openai/"]},
+            }
             for name, model in (("short", MODEL), ("long", CALLER))
         ],
         context_window_fallbacks=[{"short": ["long"]}],

@@ -22,7 +22,12 @@ folder.joinpath("extra-openai-models.yaml").write_text(
 def llm(*arguments: str) -> str:
     command = [str(Path(sys.executable).with_name("llm")), *arguments]
     return subprocess.run(
-        command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, text=True
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
     ).stdout
 
 

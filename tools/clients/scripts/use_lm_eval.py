@@ -44,16 +44,14 @@ def evaluate(task: str, settings: str) -> None:
     assert task in out, out
 
 
-for task in ("choice", "writing"):
-
-    @step(f"{task}, remote tokenizer")
-    def _(task: str = task) -> None:
-        evaluate(task, "tokenizer_backend=remote,tokenized_requests=True")
-
-
-@step("choice, no tokenizer")
+@step("choice, remote tokenizer")
 def _() -> None:
-    evaluate("choice", "tokenizer_backend=None,tokenized_requests=False")
+    evaluate("choice", "tokenizer_backend=remote,tokenized_requests=True")
+
+
+@step("writing, remote tokenizer")
+def _() -> None:
+    evaluate("writing", "tokenizer_backend=remote,tokenized_requests=False")
 
 
 finish()

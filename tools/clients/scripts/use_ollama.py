@@ -11,6 +11,7 @@ from pathlib import Path
 
 import ollama
 from pydantic import BaseModel
+
 from steps import ANSWER, CALLER, CITY, MODEL, ROOT, WEATHER, finish, step
 
 client = ollama.Client(host=ROOT)
@@ -29,10 +30,11 @@ def refused(call: object, *words: str) -> None:
     try:
         call()  # type: ignore[operator]
     except ollama.ResponseError as error:
-        assert 400 <= error.status_code < 500, error
-        assert any(word in error.error for word in words), error
+        refusal = error
     else:
         raise AssertionError("accepted")
+    assert 400 <= refusal.status_code < 500, refusal
+    assert any(word in refusal.error for word in words), refusal
 
 
 def get_weather(city: str) -> str:

@@ -6,6 +6,7 @@ import json
 
 import openai
 from pydantic import BaseModel
+
 from steps import ANSWER, API, CALLER, CITY, KEY, MODEL, WEATHER, finish, step
 
 client = openai.OpenAI(base_url=API, api_key=KEY, max_retries=0)

@@ -11,6 +11,7 @@ from agents import (
     set_tracing_disabled,
 )
 from openai import AsyncOpenAI
+
 from steps import ANSWER, API, CALLER, CITY, KEY, WEATHER, finish, step
 
 set_tracing_disabled(True)

@@ -11,6 +11,7 @@ import openai
 import outlines
 from outlines.types import Regex
 from pydantic import BaseModel
+
 from steps import API, KEY, MODEL, ROOT, finish, step
 
 PROMPT = "Ann is 41 years old. Give her name and age."

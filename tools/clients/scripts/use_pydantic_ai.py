@@ -6,6 +6,7 @@ from pydantic import BaseModel
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
+
 from steps import ANSWER, API, CALLER, CITY, KEY, MODEL, WEATHER, finish, step
 
 provider = OpenAIProvider(base_url=API, api_key=KEY)
