@@ -1,4 +1,4 @@
-"""The models that the clients are served: a trained one, one with random weights and a long context,
+"""The models that the clients are served: one trained, one of random weights with a long context,
 and scripted ones, which make a prescribed tool call.
 """
 

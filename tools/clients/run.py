@@ -129,7 +129,7 @@ def document(outcomes: Sequence[Outcome]) -> str:
 {platform.python_version()}.
 
 The agents (Claude Code, Codex, opencode, aider) answer once from a model of random weights with a
-context of {LONG_CONTEXT:,} tokens, where the exit code counts, and once from a scripted model, whose
+context of {LONG_CONTEXT:,} tokens, where the exit code counts, and once from a scripted one, whose
 tool call or edit they must carry out. The other clients use SmolLM2-135M-Instruct (Q4_1), and the
 scripted model for tool loops.
 
