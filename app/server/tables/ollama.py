@@ -30,7 +30,6 @@ _TEMPLATE: Final = refused(
     "template", "templates come with models or from the settings", Text(longest=0)
 )
 _MODEL: Final = replace(common.MODEL, aliases=("name",))
-_THIS_MODEL: Final = replace(_MODEL, default="", required=True)
 
 SEED: Final = honoured(
     "seed",
@@ -251,7 +250,18 @@ PULL: Final = Table(
         without_effect("insecure", "downloads are always encrypted", OneOf((False,))),
     ),
 )
-DELETE: Final = Table("OllamaDelete", (_THIS_MODEL,))
+DELETE: Final = Table(
+    "OllamaDelete",
+    (
+        honoured(
+            "model",
+            Text(1, 256),
+            "the name of a model of the library folder",
+            required=True,
+            aliases=("name",),
+        ),
+    ),
+)
 COPY: Final = Table(
     "OllamaCopy",
     (
