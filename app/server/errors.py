@@ -159,7 +159,8 @@ def error_body(error: HearthError, path: str = "") -> dict[str, Any]:
         return {"error": str(error), **named}
     if path.startswith(ANTHROPIC):
         kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else _INVALID)
-        return {"type": "error", "error": {"type": kind, "message": str(error), **named}}
+        details = {"details": error.data["details"]} if "details" in error.data else {}
+        return {"type": "error", "error": {"type": kind, "message": str(error), **named, **details}}
     kind = _TYPES.get(status, "server_error" if status >= 500 else _INVALID)
     return {"error": {"message": str(error), "type": kind, **named}}
 

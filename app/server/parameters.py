@@ -16,7 +16,7 @@ and forms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -45,6 +45,7 @@ class Parameter:
         help: what it does, or why it has no effect or is refused; one line.
         default: what holds where it is absent, in words; empty: nothing does.
         required: it must be there. Otherwise null is the same as absent, as OpenAI has it.
+        details: of a refused field: more for programs, in the error.
         aliases: further names of the field, which other servers use.
     """
 
@@ -55,6 +56,7 @@ class Parameter:
     default: str = ""
     required: bool = False
     aliases: tuple[str, ...] = ()
+    details: Mapping[str, Any] | None = None
 
     def json(self) -> Json:
         """Its JSON schema with the description."""
@@ -101,9 +103,14 @@ def without_effect(name: str, why: str, neutral: Schema | None = None) -> Parame
     return Parameter(name, neutral, why, "without effect")
 
 
-def refused(name: str, why: str, neutral: Schema | None = None) -> Parameter:
+def refused(
+    name: str,
+    why: str,
+    neutral: Schema | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> Parameter:
     """A field that must not be ignored and cannot be honoured; `neutral` values are accepted."""
-    return Parameter(name, neutral, why, "refused")
+    return Parameter(name, neutral, why, "refused", details=details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +171,10 @@ class Table(Schema):
                 continue
             elif parameter.treatment == "refused":
                 raise UnsupportedParameter(
-                    place, f"{place} is not supported: {parameter.help}.", "Leave it out."
+                    place,
+                    f"{place} is not supported: {parameter.help}.",
+                    "Leave it out.",
+                    **({"details": parameter.details} if parameter.details else {}),
                 )
             else:
                 reading.ignore(place)

@@ -150,7 +150,7 @@ def constraint_of(given: Mapping[str, Any]) -> tuple[Constraint | None, str]:
         ConflictingParameters: two fields say it, or one says nothing.
     """
     found = dict(_constraints(given))
-    if len(found) > 1:
+    if len(set(found.values())) > 1:
         names = " and ".join(found)
         raise ConflictingParameters(
             list(found)[1], f"{names} both say what the answer must look like.", "Send one of them."

@@ -44,6 +44,8 @@ _LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t"}
 _MEANING: Final = '"\\/[]&~'
 """Characters that mean something in strings or in sets."""
 _ANY: Final = "[^\U0010ffff]"
+_LARK: Final = re.compile(r"\s*%llguidance[ \t]*(?:\{[^{}\n]*\})?[ \t]*(?:\n|\Z)")
+"""How llguidance's own dialect of Lark begins, which is another way to write a grammar."""
 _RULE: Final = re.compile(r"'([^']+)'")
 
 
@@ -66,6 +68,8 @@ def with_lark(grammar: str) -> str:
 def _lark(source: str) -> str:
     from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
+    if (own := _LARK.match(source)) is not None:
+        return source[own.end() :] + "\n"
     plain = _plain(source)
     try:
         return gbnf_to_lark(plain)

@@ -113,6 +113,7 @@ def test_a_token_that_does_not_follow_is_an_error_of_its_own(grammars):
         ("grammar", r'root ::= "\x41\u00e9\"\\/\n" [^"\\\x00-\x1F] .', ['Aé"\\/\n]\n'], ["Aé"]),
         ("grammar", r'root ::= [\]\u005b^&-] [^&a] "}" "<|im_end|>"', ["[x}<|im_end|>"], ["[&}"]),
         ("grammar", 'root ::= "(" root ")" | ""', ["", "((()))"], ["(()"]),
+        ("grammar", '%llguidance {}\nstart: "a" N\nN: /[0-9]+/', ["a1", "a22"], ["a", "1"]),
     ],
 )  # fmt: skip
 def test_what_may_be_asked_for(grammars, kind, source, good, bad):

@@ -167,6 +167,15 @@ def test_refusals_have_anthropics_shape(endpoint, given, name) -> None:
     assert name in reply.json["error"]["message"]
 
 
+def test_a_thread_is_refused_so_that_the_client_sends_the_whole_conversation(endpoint) -> None:
+    error = ask(endpoint(), thread={"type": "create"}).json["error"]
+    assert error["param"] == "thread"
+    assert error["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }
+
+
 def test_tools_of_a_server_and_hints_are_left_out_with_a_notice(endpoint) -> None:
     made = endpoint(HI)
     tools = [

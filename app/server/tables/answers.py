@@ -59,7 +59,10 @@ def table_of(schema: Json) -> Json:
 _NAMED: Final[Json] = {"param": or_null(TEXT), "code": TEXT}
 ERROR: Final = exactly({"error": exactly({"message": TEXT, "type": TEXT, **_NAMED})})
 ANTHROPIC_ERROR: Final = exactly(
-    {"type": one("error"), "error": exactly({"type": TEXT, "message": TEXT, **_NAMED})}
+    {
+        "type": one("error"),
+        "error": exactly({"type": TEXT, "message": TEXT, **_NAMED}, {"details": OBJECT}),
+    }
 )
 OLLAMA_ERROR: Final = exactly({"error": TEXT, **_NAMED})
 

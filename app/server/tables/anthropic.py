@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from hearth.app.server.parameters import Parameter, Table, Tagged, honoured, without_effect
+from hearth.app.server.parameters import (
+    Parameter,
+    Table,
+    Tagged,
+    honoured,
+    refused,
+    without_effect,
+)
 from hearth.app.server.schema import AnyObject, AnyOf, Flag, ListOf, Number, OneOf, Schema, Text
 from hearth.app.server.tables import common
 from hearth.app.server.tables.chat import EFFORTS, MOST_MESSAGES, MOST_TOOLS, NAME
@@ -203,6 +210,12 @@ _SHARED: Final = (
     without_effect("context_management", "the client trims the conversation"),
     without_effect("mcp_servers", _NO_SERVER_TOOLS, ListOf(AnyObject(), 0)),
     without_effect("container", _NO_SERVER_TOOLS),
+    refused(
+        "thread",
+        "nothing is stored here; send the whole conversation",
+        # The name by which Anthropic's tool runner knows that it must do without.
+        details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+    ),
     without_effect("diagnostics", "see timings at /v1/chat/completions"),
 )
 COUNT_TOKENS: Final = Table("CountTokens", _SHARED)
