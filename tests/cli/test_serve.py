@@ -226,3 +226,10 @@ def test_a_file_in_place_of_the_log_folder_is_told_with_what_to_do(
     result = hearth("serve", "--port", "0")
     assert result.code == 1
     assert f"{home / 'log'} is no folder." in result.err and "HEARTH_HOME" in result.err
+
+
+@pytest.mark.parametrize(("flags", "status"), [((), 404), (("--no-manage",), 403)])
+def test_clients_of_this_machine_may_manage_models_by_default(serving, flags, status) -> None:
+    server = serving("tiny", *flags)
+    with closing(server.open("DELETE", "/api/delete", {"model": "none"})) as connection:
+        assert connection.getresponse().status == status
