@@ -11,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from hearth.app.server.generation import Tally
-from hearth.app.server.partial_json import read_partial
 from hearth.backends.contract import TokenLogprob, ToolCall, Usage
+from hearth.backends.text.cut_json import read_json
 from hearth.backends.version import hearth_version
 
 _MOST_HEADER_BYTES: Final = 1024
@@ -92,7 +92,7 @@ def arguments(text: str) -> dict[str, Any]:
     Python reads and JSON or UTF-8 lack (infinite numbers, lone surrogates) is given as strings.
     """
     try:
-        value = _plain(read_partial(text or "{}", parse_constant=str, parse_float=_number))
+        value = _plain(read_json(text or "{}", parse_constant=str, parse_float=_number))
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

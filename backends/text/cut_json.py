@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 _DEEPEST: Final = 64
@@ -22,17 +23,27 @@ _HALF_ESCAPE: Final = re.compile(
 """An incomplete escape at the end of a string, and the first half of a surrogate pair."""
 
 
-def read_json(text: str) -> Any:
+def read_json(
+    text: str,
+    *,
+    parse_constant: Callable[[str], Any] | None = None,
+    parse_float: Callable[[str], Any] | None = None,
+) -> Any:
     """The value of a JSON text, or of the beginning of one: what is complete, and the beginning of
     a string as a string. A key without a value and an incomplete number or literal are left out.
+
+    Args:
+        parse_constant: makes a value of NaN, Infinity or -Infinity; None: they are refused.
+        parse_float: makes a value of a number with a fraction or an exponent.
 
     Raises:
         ValueError: `text` is neither.
     """
+    options = {"parse_constant": parse_constant or _refuse, "parse_float": parse_float}
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, **options)
     except ValueError:
-        return json.loads(_completed(text), parse_constant=_refuse)
+        return json.loads(_completed(text), **options)
 
 
 def _completed(text: str) -> str:

@@ -69,6 +69,12 @@ LOGIT_BIAS: Final = honoured(
     "added to the logits of tokens, by token id; -100 bans a token",
     "none",
 )
+TRUNCATE: Final = honoured(
+    "truncate_prompt_tokens",
+    Sentinel(Number(1, 2**31 - 1, whole=True), -1),
+    "keep only the last tokens of the prompt, this many; -1: as many as fit",
+    "a prompt that is too long is an error",
+)
 RETURN_TOKEN_IDS: Final = honoured(
     "return_token_ids",
     Flag(),
@@ -139,7 +145,6 @@ def limits(*names: str, **aliases: tuple[str, ...]) -> tuple[Parameter, ...]:
     )
 
 
-[TRUNCATE] = limits("truncate_prompt_tokens")
 IGNORE_EOS: Final = honoured(
     "ignore_eos", Flag(), "go on after the model's end of text, until max_tokens", "false"
 )
