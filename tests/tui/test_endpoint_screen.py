@@ -121,7 +121,7 @@ def test_the_key_is_hidden_until_it_is_asked_for_and_copied(shown, services):
         await until(pilot, lambda: app.clipboard == "sesame")
         file.chmod(0o644)
         await pilot.press("k")
-        await until(pilot, lambda: "Others can read" in notices(app))
+        await until(pilot, lambda: "Other users can read" in notices(app))
 
     shown(test)
 
