@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import guidance
 from guidance import assistant, gen, user
+from guidance.models.experimental import VLLMModel
 from pydantic import BaseModel
 
 from steps import API, KEY, MODEL, finish, step
@@ -32,6 +33,16 @@ def _() -> None:
     with assistant():
         model += guidance.json(name="person", schema=Person, max_tokens=200)
     Person.model_validate_json(model["person"])
+
+
+@step("vLLM grammar")
+def _() -> None:
+    model = VLLMModel(MODEL, base_url=API, api_key=KEY, echo=False)
+    with user():
+        model += "Is the sea wet?"
+    with assistant():
+        model += guidance.select(["yes", "no"], name="answer")
+    assert model["answer"] in ("yes", "no")
 
 
 finish()
