@@ -30,6 +30,7 @@ PERSON = {
     "type": "object",
 }
 MARK = {"cache_control": {"type": "ephemeral"}}
+LARK = '%llguidance {}\n\nstart: ANSWER\nANSWER: "yes" | "no"\n'
 CALL_TEXT = '{"city": "Bern"}'
 ASKED = {"role": "user", "content": "How is the weather?"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": CALL_TEXT}}
@@ -402,6 +403,19 @@ SHAPES = [
             "stream_options": {"include_usage": True},
         },
         roles=("user",),
+    ),
+    Shape(
+        "guidance's vLLM model",
+        CHAT,
+        {
+            "messages": [ASKED],
+            "top_p": None,
+            "guided_decoding_backend": "guidance",
+            "guided_grammar": LARK,
+            "structured_outputs": {"grammar": LARK},
+        },
+        roles=("user",),
+        notices=("guided_decoding_backend",),
     ),
     Shape(
         "lm-eval, a score",
