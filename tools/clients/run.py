@@ -37,7 +37,7 @@ TIMEOUT_S = 1200
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a client's script reported."""
+    """What a client's script reported; neither version nor steps: it could not be installed."""
 
     client: Client
     version: str
@@ -55,6 +55,8 @@ class Outcome:
     def result(self) -> str:
         if self.ok:
             return "passed"
+        if not self.version:
+            return "cannot be installed"
         ending = "did not end in time" if self.code is None else f"exit code {self.code}"
         return f"failed: {', '.join(self.failed) or ending}"
 
@@ -162,17 +164,18 @@ def main() -> int:
     with served(models, TRAINED, frozenset({LONG, *scripts}), logs / "server.log") as url:
         for client in clients:
             environment = Environment(client, FOLDER / client.name)
+            log = logs / f"{client.name}.log"
             try:
                 environment.install(upgrade=args.upgrade)
             except subprocess.CalledProcessError as error:
-                sys.stderr.write(f"{client.name} cannot be installed: {error.stderr}\n")
-                return 1
-            with ExitStack() as stack:
-                seen = url
-                if args.record is not None:
-                    seen = stack.enter_context(recorded(url, args.record / client.name))
-                log = logs / f"{client.name}.log"
-                outcome = run(client, environment, seen, log)
+                log.write_text(f"{error.stdout}{error.stderr}")
+                outcome = Outcome(client, "", (), (), None, 0.0)
+            else:
+                with ExitStack() as stack:
+                    seen = url
+                    if args.record is not None:
+                        seen = stack.enter_context(recorded(url, args.record / client.name))
+                    outcome = run(client, environment, seen, log)
             outcomes.append(outcome)
             line = f"{client.name} {outcome.version}: {outcome.result} ({outcome.seconds:.0f} s)"
             sys.stderr.write(f"{line}\n" if outcome.ok else f"{line}; see {log}\n")

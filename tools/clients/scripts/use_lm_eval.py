@@ -12,8 +12,8 @@ from steps import API, MODEL, finish, step
 
 folder = Path(tempfile.mkdtemp())
 rows = [
-    {"text": "The opposite of hot is", "options": [" cold", " blue"], "label": 0},
-    {"text": "Two plus two is", "options": [" nine", " four"], "label": 1},
+    {"text": "The opposite of hot is", "options": ["cold", "blue"], "label": 0},
+    {"text": "Two plus two is", "options": ["nine", "four"], "label": 1},
 ]
 folder.joinpath("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 common = f"""\
