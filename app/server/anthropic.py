@@ -14,7 +14,7 @@ from hearth.app.server import answers, sse
 from hearth.app.server.anthropic_request import NAMES, read_request
 from hearth.app.server.errors import ANTHROPIC, error_body
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Happening, Happenings
+from hearth.app.server.generation import GenerationEvent, GenerationEvents
 from hearth.app.server.tables.anthropic import COUNT_TOKENS, CREATE_MESSAGE
 from hearth.backends.contract import (
     ChoiceFinished,
@@ -110,14 +110,14 @@ class _Answer:
             **answers.notices(self._notices),
         }
 
-    async def complete(self, events: Happenings) -> None:
+    async def complete(self, events: GenerationEvents) -> None:
         """Take in all events."""
         async with aclosing(events):
             async for _, event in events:
                 for _ in self._take(event):
                     pass
 
-    async def parts(self, events: Happenings) -> sse.Parts:
+    async def parts(self, events: GenerationEvents) -> sse.Parts:
         """The bytes of the stream."""
         async with aclosing(events):
             async for _, event in events:
@@ -126,7 +126,7 @@ class _Answer:
                 for name, fields in self._take(event):
                     yield sse.named(name, {"type": name, **fields})
 
-    def _take(self, event: Happening) -> Named:
+    def _take(self, event: GenerationEvent) -> Named:
         if isinstance(event, Token):
             if event.text:
                 yield from self._token(event)

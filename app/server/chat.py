@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.server import answers, prompt_tokens, sse
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Choice, Happenings, Tally
+from hearth.app.server.generation import Choice, GenerationEvents, Tally
 from hearth.app.server.messages import continues_last, read_messages, read_tools
 from hearth.app.server.prompt_tokens import PromptTokens
 from hearth.app.server.requests import (
@@ -179,7 +179,7 @@ class _Chunks:
         self._usage = Usage()
         self._repeated: dict[tuple[int, str], sse.Repeated] = {}
 
-    async def parts(self, events: Happenings) -> sse.Parts:
+    async def parts(self, events: GenerationEvents) -> sse.Parts:
         """The bytes of the stream."""
         tally = Tally()
         ended: list[ChoiceFinished] = []

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.server import answers, prompt_tokens, sse
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Choice, Happenings, Tally
+from hearth.app.server.generation import Choice, GenerationEvents, Tally
 from hearth.app.server.leaving import all_of
 from hearth.app.server.prompt_tokens import PromptTokens
 from hearth.app.server.requests import StreamOptions, build, constraint_of, stream_options
@@ -250,7 +250,7 @@ def _logprobs(echo: _Echo, choice: Choice) -> dict[str, Any]:
     return found
 
 
-async def _chunks(head: answers.Head, asked: _Asked, events: Happenings) -> sse.Parts:
+async def _chunks(head: answers.Head, asked: _Asked, events: GenerationEvents) -> sse.Parts:
     """The beginning of every choice, its text as it is generated, its end; then the usage, if
     wanted. The last end of a prompt's choices has the late notices.
     """

@@ -17,12 +17,12 @@ from hearth.app.server.body import read_object
 from hearth.app.server.generation import (
     Choice,
     Generates,
-    Happenings,
+    GenerationEvents,
     Recorder,
     Tally,
     collect,
     counted,
-    happenings,
+    generation_events,
 )
 from hearth.app.server.leaving import until_gone
 from hearth.app.server.parameters import Table
@@ -118,7 +118,7 @@ class Exchange:
 
     async def events(
         self, requests: Sequence[Request], at_once: int = 0, source: Generates | None = None
-    ) -> Happenings:
+    ) -> GenerationEvents:
         """The events of `requests`, `at_once` of them at the same time; 0: as many as the model
         runs with all their choices.
 
@@ -127,7 +127,7 @@ class Exchange:
         """
         at_once = at_once or max(1, self.at_once // requests[0].n)
         source = source or await self.backend()
-        events = happenings(source, requests, at_once, self._begin, self.notices)
+        events = generation_events(source, requests, at_once, self._begin, self.notices)
         return renaming(events, self.names)
 
     def answer(self, body: dict[str, Any]) -> Response:
@@ -147,7 +147,9 @@ class Exchange:
             recorder.used(Usage(result.prompt_tokens))
             return result
 
-    async def collect(self, events: Happenings, choices: Sequence[Choice], each: int) -> Tally:
+    async def collect(
+        self, events: GenerationEvents, choices: Sequence[Choice], each: int
+    ) -> Tally:
         """Fill `choices` to the end, unless the client leaves; see `generation.collect`."""
         tally = await self.attend(collect(events, choices, each))
         self.http.state.notices = list(tally.notices)

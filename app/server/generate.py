@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.server import answers, sse
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Choice, Happenings, Tally
+from hearth.app.server.generation import Choice, GenerationEvents, Tally
 from hearth.app.server.requests import build
 from hearth.app.server.tables.text import GENERATE, GENERATE_BATCH
 from hearth.backends.contract import ChoiceFinished, Finished, Request, Token
@@ -98,7 +98,7 @@ def _result(tally: Tally, reason: str, optimization: str, began: float) -> dict[
 
 
 async def _collect(
-    events: Happenings,
+    events: GenerationEvents,
     choices: list[Choice],
     results: list[dict[str, Any]],
     exchange: Exchange,
@@ -119,7 +119,7 @@ async def _collect(
     return tally
 
 
-async def _parts(events: Happenings, optimization: str, began: float) -> sse.Parts:
+async def _parts(events: GenerationEvents, optimization: str, began: float) -> sse.Parts:
     """The text as it comes, then what it cost."""
     tally, reason = Tally(), "stop"
     async with aclosing(events):

@@ -27,8 +27,8 @@ from hearth.backends.contract import (
 )
 from hearth.backends.errors import HearthError, InternalError, from_info
 
-Happening = Started | Progress | Token | ToolCallPart | ChoiceFinished | Finished
-Happenings = AsyncGenerator[tuple[int, Happening], None]
+GenerationEvent = Started | Progress | Token | ToolCallPart | ChoiceFinished | Finished
+GenerationEvents = AsyncGenerator[tuple[int, GenerationEvent], None]
 
 _MOST_WAITING_EVENTS: Final = 256
 
@@ -73,7 +73,7 @@ def counted(recorder: Recorder) -> Iterator[None]:
 
 async def generate(
     backend: Generates, request: Request, recorder: Recorder, part: int = 0
-) -> Happenings:
+) -> GenerationEvents:
     """(`part`, event) of `request`; every choice gets its `ChoiceFinished`, also where there is
     one.
 
@@ -97,13 +97,13 @@ async def generate(
     raise InternalError("A stream ended without a last event.")
 
 
-async def happenings(
+async def generation_events(
     backend: Generates,
     requests: Sequence[Request],
     at_once: int,
     begin: Callable[[], Recorder],
     notices: tuple[str, ...] = (),
-) -> Happenings:
+) -> GenerationEvents:
     """(position of the request, event) of all `requests`, `at_once` of them at the same time.
 
     Args:
@@ -120,8 +120,8 @@ async def happenings(
         else:
             found = _several(backend, requests, at_once, recorder)
         left = len(requests)
-        async with aclosing(found) as happened:
-            async for position, event in happened:
+        async with aclosing(found) as events:
+            async for position, event in events:
                 if isinstance(event, Finished):
                     left -= 1
                     if not left:
@@ -133,8 +133,8 @@ async def happenings(
 
 async def _several(
     backend: Generates, requests: Sequence[Request], at_once: int, recorder: Recorder
-) -> Happenings:
-    arrived: asyncio.Queue[tuple[int, Happening | Exception | None]]
+) -> GenerationEvents:
+    arrived: asyncio.Queue[tuple[int, GenerationEvent | Exception | None]]
     arrived = asyncio.Queue(_MOST_WAITING_EVENTS)
     turn = asyncio.Semaphore(at_once)
 
@@ -216,7 +216,7 @@ class Tally:
     timings: list[Timings] = field(default_factory=list)
     notices: dict[str, None] = field(default_factory=dict)
 
-    def add(self, event: Happening) -> None:
+    def add(self, event: GenerationEvent) -> None:
         """Count what `event` says."""
         if isinstance(event, Started):
             self.notices.update(dict.fromkeys(event.notices))
@@ -233,7 +233,7 @@ class Tally:
             self.notices.update(dict.fromkeys(event.notices))
 
 
-async def collect(events: Happenings, choices: Sequence[Choice], each: int) -> Tally:
+async def collect(events: GenerationEvents, choices: Sequence[Choice], each: int) -> Tally:
     """Fill `choices`, of which every request has `each`, to the end."""
     tally = Tally()
     async with aclosing(events):

@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.server.life import RETRY_S
+from hearth.app.server.server_state import RETRY_S
 from hearth.app.server.services import services_of
 from hearth.backends.contract import HostStats
 from hearth.backends.errors import HostUnreachable
@@ -26,7 +26,7 @@ async def health(http: Request) -> Response:
         HostUnreachable: the host does not respond within a few seconds.
     """
     services = services_of(http)
-    status = services.life.status
+    status = services.state.status
     body: dict[str, Any] = {"status": status, "version": hearth_version()}
     if status != "ok":
         return JSONResponse(body, 503, {"retry-after": str(RETRY_S)})

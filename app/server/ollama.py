@@ -16,7 +16,7 @@ from hearth.app.server import answers, sse
 from hearth.app.server.embeddings import shortened
 from hearth.app.server.errors import OLLAMA, error_body
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Choice, Happenings, Tally
+from hearth.app.server.generation import Choice, GenerationEvents, Tally
 from hearth.app.server.loaded import host_stats, worker_of
 from hearth.app.server.ollama_context import LimitedContext
 from hearth.app.server.ollama_request import NAMES, read_chat, read_generate
@@ -131,7 +131,7 @@ class _Answer:
             **answers.notices(tally.notices),
         }
 
-    async def lines(self, events: Happenings, source: LimitedContext) -> sse.Parts:
+    async def lines(self, events: GenerationEvents, source: LimitedContext) -> sse.Parts:
         """The answer as it is generated, a JSON object a line; calls come whole, in the last line
         but one.
         """

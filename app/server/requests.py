@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 
 from hearth.app.chosen import Chosen
 from hearth.app.server.body import client_of
-from hearth.app.server.generation import Happenings
+from hearth.app.server.generation import GenerationEvents
 from hearth.app.server.tables.chat import HIGHEST_EFFORT
 from hearth.app.settings import ModelUse
 from hearth.backends.contract import Constraint, Request, SamplingParams
@@ -241,7 +241,7 @@ def renamed(error: HearthError, names: Mapping[str, str]) -> HearthError:
     return from_info(replace(info, data={**info.data, "param": theirs}))
 
 
-async def renaming(events: Happenings, names: Mapping[str, str]) -> Happenings:
+async def renaming(events: GenerationEvents, names: Mapping[str, str]) -> GenerationEvents:
     """`events`; errors that they raise are `renamed`."""
     try:
         async with aclosing(events):

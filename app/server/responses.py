@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from hearth.app.server import answers, sse
 from hearth.app.server.errors import as_hearth_error, error_body
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Happenings
+from hearth.app.server.generation import GenerationEvents
 from hearth.app.server.response_items import Items
 from hearth.app.server.responses_request import NAMES, Names, read_request
 from hearth.app.server.tables.responses import CREATE_RESPONSE
@@ -119,14 +119,14 @@ class _Answer:
             **answers.notices(self.notices),
         }
 
-    async def complete(self, events: Happenings) -> None:
+    async def complete(self, events: GenerationEvents) -> None:
         """Take in all events."""
         async with aclosing(events):
             async for _, event in events:
                 for _ in self._take(event):
                     pass
 
-    async def parts(self, events: Happenings) -> sse.Parts:
+    async def parts(self, events: GenerationEvents) -> sse.Parts:
         """The bytes of the stream."""
         async with aclosing(events):
             async for _, event in events:

@@ -16,7 +16,7 @@ from typing import Final
 import uvicorn
 from starlette.applications import Starlette
 
-from hearth.app.server.life import Life
+from hearth.app.server.server_state import ServerState
 from hearth.app.server.protocol import Connection
 
 DRAIN_S: Final = 30
@@ -38,10 +38,10 @@ Python's default is 5 ms, and one small request needs it many times.
 
 class Server(uvicorn.Server):
     """uvicorn with another shutdown: while running requests finish, it keeps listening, so that new
-    ones get an error response (from the application, which shares `life`).
+    ones get an error response (from the application, which shares `state`).
     """
 
-    def __init__(self, application: Starlette, life: Life) -> None:
+    def __init__(self, application: Starlette, state: ServerState) -> None:
         super().__init__(
             uvicorn.Config(
                 application,
@@ -57,7 +57,7 @@ class Server(uvicorn.Server):
                 timeout_keep_alive=_KEEP_CONNECTION_S,
             )
         )
-        self._life = life
+        self._state = state
         self._ends_at: float | None = None
         self._told = asyncio.Event()
 
@@ -72,8 +72,8 @@ class Server(uvicorn.Server):
         """Accept no more requests and stop when the running ones have ended, or after `DRAIN_S`;
         at once on a second call.
         """
-        at_once = at_once or self._life.draining
-        self._life.drain()
+        at_once = at_once or self._state.draining
+        self._state.drain()
         self._ends_at = time.monotonic() + (0 if at_once else DRAIN_S)
         self._told.set()
 
@@ -115,7 +115,7 @@ class Server(uvicorn.Server):
             return True
         if self._ends_at is None:
             return False
-        return self._life.busy == 0 or time.monotonic() >= self._ends_at
+        return self._state.busy == 0 or time.monotonic() >= self._ends_at
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the listeners, cancel running requests, and close every connection when its data is

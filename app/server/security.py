@@ -18,7 +18,7 @@ from hearth.app.server import cors
 from hearth.app.server.answers import notices_header
 from hearth.app.server.api_key import check_key, check_key_length
 from hearth.app.server.errors import OLLAMA, Forbidden, InvalidKey, error_response
-from hearth.app.server.life import Life
+from hearth.app.server.server_state import ServerState
 from hearth.app.server.limits import Unreadable, check_head
 from hearth.app.server.metrics import Recorder
 from hearth.app.server.request_log import RequestLog
@@ -227,12 +227,12 @@ class Guard:
         began_s = time.perf_counter()
         headers = _by_name(scope["headers"])
         services = cast(Services, scope["app"].state.services)
-        life = services.life
+        server_state = services.state
         closes = False
         status = 0
         with ExitStack() as running:
             try:
-                answer = self._admit(scope, headers, life, running)
+                answer = self._admit(scope, headers, server_state, running)
             except HearthError as error:
                 answer = error_response(error, scope["path"])
                 closes = isinstance(error, Unreadable)
@@ -242,7 +242,7 @@ class Guard:
                 nonlocal status
                 if message["type"] == "http.response.start":
                     status = message["status"]
-                    last = [(b"connection", b"close")] if closes or life.draining else []
+                    last = [(b"connection", b"close")] if closes or server_state.draining else []
                     notes = notices_header(scope.get("state", {}).get("notices", ()))
                     message = {**message, "headers": [*message["headers"], *notes, *more, *last]}
                 await send(message)
@@ -252,7 +252,9 @@ class Guard:
             finally:
                 _note(services.log, scope, status, time.perf_counter() - began_s)
 
-    def _admit(self, scope: Scope, headers: Headers, life: Life, running: ExitStack) -> ASGIApp:
+    def _admit(
+        self, scope: Scope, headers: Headers, server_state: ServerState, running: ExitStack
+    ) -> ASGIApp:
         """What answers: the application, or CORS. Raises what `Guard` refuses."""
         path, policy = scope["path"], self._policy
         check_head(scope, headers)
@@ -270,7 +272,7 @@ class Guard:
             headers, keyed=keyed
         )
         if path != HEALTH:
-            running.enter_context(life.request())
+            running.enter_context(server_state.request())
         return self._app
 
     def _page(self, headers: Headers) -> str:

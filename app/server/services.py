@@ -13,7 +13,7 @@ from hearth.app.host_connection import HostConnection
 from hearth.app.library.manager import ModelManager
 from hearth.app.server.catalog import Catalog
 from hearth.app.server.facts import Facts
-from hearth.app.server.life import Life
+from hearth.app.server.server_state import ServerState
 from hearth.app.server.metrics import Metrics
 from hearth.app.server.reading import IgnoredFields
 from hearth.app.server.request_log import RequestLog
@@ -34,7 +34,7 @@ class Services:
     """Silences of a stream that are longer are broken by comments."""
     stall_s: float = 60.0
     """How long a client may read nothing of its stream; then its request ends."""
-    life: Life = field(default_factory=Life)
+    state: ServerState = field(default_factory=ServerState)
     """Whether new requests are taken."""
     log: RequestLog | None = None
     """Where each request is noted; None: nowhere."""
