@@ -18,10 +18,10 @@ from hearth.app.server import cors
 from hearth.app.server.answers import notices_header
 from hearth.app.server.api_key import check_key, check_key_length
 from hearth.app.server.errors import OLLAMA, Forbidden, InvalidKey, error_response
-from hearth.app.server.server_state import ServerState
 from hearth.app.server.limits import Unreadable, check_head
 from hearth.app.server.metrics import Recorder
 from hearth.app.server.request_log import RequestLog
+from hearth.app.server.server_state import ServerState
 from hearth.app.server.services import Services
 from hearth.backends.errors import HearthError, InvalidParameter
 

@@ -13,10 +13,10 @@ from hearth.app.host_connection import HostConnection
 from hearth.app.library.manager import ModelManager
 from hearth.app.server.catalog import Catalog
 from hearth.app.server.facts import Facts
-from hearth.app.server.server_state import ServerState
 from hearth.app.server.metrics import Metrics
 from hearth.app.server.reading import IgnoredFields
 from hearth.app.server.request_log import RequestLog
+from hearth.app.server.server_state import ServerState
 from hearth.backends.fair_pool import FairPool
 
 
