@@ -240,7 +240,7 @@ async def _serve(
 
     async def run() -> None:
         async with hosts:
-            await server.serve_on(access.listeners, beside=get_ready())
+            await server.serve_on(access.listeners, startup=get_ready())
 
     running = asyncio.create_task(run())
 

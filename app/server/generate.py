@@ -1,4 +1,4 @@
-"""`POST /v1/generate` and `/v1/generate/batch`: text from text, with what it cost."""
+"""`POST /v1/generate` and `/v1/generate/batch`: text completion with timings."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ async def generate_text(http: HttpRequest) -> Response:
 
 
 async def generate_batch(http: HttpRequest) -> Response:
-    """Continue several prompts; `optimization` says whether they are computed together.
+    """Continue several prompts; `optimization` decides whether they are computed together.
 
     Raises:
-        HearthError: what the first one that fails raises.
+        HearthError: the error of the first prompt that fails.
     """
     exchange = await Exchange.open(http, GENERATE_BATCH, {"text": "prompts"})
     began = time.perf_counter()
@@ -104,7 +104,7 @@ async def _collect(
     exchange: Exchange,
     began: float,
 ) -> Tally:
-    """Fill `results` as the prompts are done; a latency counts from the request's arrival."""
+    """Fill `results` as prompts finish; latencies are measured from the request's arrival."""
     tally = Tally()
     async with aclosing(events):
         async for position, event in events:
@@ -120,7 +120,7 @@ async def _collect(
 
 
 async def _parts(events: GenerationEvents, optimization: str, began: float) -> sse.Parts:
-    """The text as it comes, then what it cost."""
+    """The text as it is generated, then the counts and timings."""
     tally, reason = Tally(), "stop"
     async with aclosing(events):
         async for _, event in events:

@@ -54,7 +54,7 @@ async def create_response(http: HttpRequest) -> Response:
 
 
 def _frame(exchange: Exchange, request: Request, names: Names) -> Json:
-    """What a response repeats of its request."""
+    """The fields of a response that repeat its request."""
     given = exchange.given
     wanted = given.get("text", {}).get("format", {"type": "text"})
     return {
@@ -95,7 +95,9 @@ _INCOMPLETE: Final = {"reason": "max_output_tokens"}
 
 @dataclass(slots=True)
 class _Answer:
-    """One response while it is generated; whole ones and streams are made by the same steps."""
+    """One response while it is generated. Streams and complete responses are built by the same
+    steps.
+    """
 
     frame: Json
     items: Items
@@ -106,7 +108,7 @@ class _Answer:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def response(self) -> Json:
-        """The response as it stands."""
+        """The response so far."""
         done = self.status != "in_progress"
         return {
             **self.frame,
@@ -120,7 +122,7 @@ class _Answer:
         }
 
     async def complete(self, events: GenerationEvents) -> None:
-        """Take in all events."""
+        """Consume all events."""
         async with aclosing(events):
             async for _, event in events:
                 for _ in self._take(event):
