@@ -160,7 +160,7 @@ class Metrics:
         """Start measuring a request; the caller must call `Recorder.end`.
 
         Args:
-            route: the path of the endpoint, such as "/v1/chat/completions"; never text of a request.
+            route: path of the endpoint, such as "/v1/chat/completions"; never text of a request.
             model: the model's name in the catalog; never text of a request.
         """
         self.running += 1

@@ -1,4 +1,4 @@
-"""`/api/pull`, `/api/delete` and `/api/copy`, and operations of Ollama's API that are not offered."""
+"""`/api/pull`, `/api/delete` and `/api/copy`, and errors for operations that are not offered."""
 
 from __future__ import annotations
 

@@ -119,7 +119,11 @@ def _seconds(value: float | str) -> float:
 
 
 def stream_options(given: Mapping[str, Any]) -> StreamOptions:
-    """How to send the answer. Raises `ConflictingParameters`: usage or progress without a stream."""
+    """How to send the answer.
+
+    Raises:
+        ConflictingParameters: usage or progress is requested without a stream.
+    """
     stream = given.get("stream", False)
     options = given.get("stream_options", {})
     asked = StreamOptions(

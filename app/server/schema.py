@@ -63,7 +63,7 @@ class Schema(ABC):
 
 
 def shown(value: Any) -> str:
-    """`value` in a message: at most `_SHOWN_CHARS` of it, and only the type of arrays and objects."""
+    """`value` in a message: at most `_SHOWN_CHARS` characters, and only the type of containers."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float):
