@@ -187,7 +187,9 @@ def home(disk: Disk, *, large: bool) -> Iterator[dict[str, str]]:
         try:
             yield environ
         finally:
-            subprocess.run([*HEARTH, "stop", "--all"], env=environ, capture_output=True, check=False)
+            subprocess.run(
+                [*HEARTH, "stop", "--all"], env=environ, capture_output=True, check=False
+            )
 
 
 # ---- a stream

@@ -215,16 +215,16 @@ async def _serve(
     if access.manage:
         manager = ModelManager(catalog.index, settings, hub_cache(), state.paths.cache, logs)
     services = Services(catalog, hosts, log=requests, strict=access.strict, manager=manager)
-    life = services.life
-    server = Server(build(services, access.policy), life)
+    serving = services.state
+    server = Server(build(services, access.policy), serving)
 
     async def get_ready() -> None:
         if load:
-            with life.loading(), state.output.note_if_slow(f"Loading {chosen.found.name} …"):
+            with serving.loading(), state.output.note_if_slow(f"Loading {chosen.found.name} …"):
                 info = await (await hosts.backend(chosen.spec)).info()
             for notice in info.notices:
                 state.output.note(notice)
-        if life.draining:
+        if serving.draining:
             return
         first, *others = map(base_urls, access.roots)
         state.output.data(first.openai)
@@ -240,16 +240,16 @@ async def _serve(
 
     async def run() -> None:
         async with hosts:
-            await server.serve_on(access.listeners, beside=get_ready())
+            await server.serve_on(access.listeners, startup=get_ready())
 
     running = asyncio.create_task(run())
 
     def end() -> None:
         if not server.started:
             running.cancel()
-        elif life.busy and not life.draining:
+        elif serving.busy and not serving.draining:
             state.output.note(
-                f"Finishing {life.busy} running requests, for at most {DRAIN_S} s."
+                f"Finishing {serving.busy} running requests, for at most {DRAIN_S} s."
                 " Press Ctrl+C again to stop now."
             )
         server.end()

@@ -1,5 +1,6 @@
-"""The OpenAI-style endpoint: HTTP in, requests to the host out, one module an API family.
+"""The HTTP server with the APIs of OpenAI, Anthropic and Ollama, one module for each API family.
 
 `application.build` makes the Starlette application, `running.Server` serves it with uvicorn.
-Nothing here runs a model or fetches what a request names, and only `hearth serve` imports it.
+Models run in the host's worker processes, and no URL that a request contains is fetched. Only
+`hearth serve` imports this package.
 """

@@ -1,4 +1,4 @@
-"""Pieces that the answers of both kinds of completion have in common."""
+"""Parts of responses that several endpoints share: usage, notices, tool calls, logprobs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hearth.backends.version import hearth_version
 
 _MOST_HEADER_BYTES: Final = 1024
 _PLAIN: Final = " !#$&'()*+,-./:<=>?@[]^_`{|}~"
-"""Characters of a notice that its header has as they are: no `%`, `;`, quotes or control codes."""
+"""Characters of a notice that are not percent-encoded in its header."""
 LEAST_LOGPROB: Final = -9999.0
-"""Stands for minus infinity, which JSON lacks, as at OpenAI."""
+"""Represents minus infinity, which JSON cannot express, as in OpenAI's API."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What all chunks of one answer begin with."""
+    """The fields that all chunks of one answer begin with."""
 
     kind: str
     prefix: str
@@ -33,7 +33,7 @@ class Head:
     token: str = field(default_factory=lambda: secrets.token_hex(12))
 
     def body(self, **rest: Any) -> dict[str, Any]:
-        """The object that `rest` is a part of."""
+        """The whole object: these fields, then `rest`."""
         return {
             "id": f"{self.prefix}-{self.token}",
             "object": self.kind,
@@ -45,7 +45,7 @@ class Head:
 
 
 def openai_usage(usage: Usage) -> dict[str, Any]:
-    """`usage` as OpenAI has it."""
+    """`usage` in OpenAI's format."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -56,21 +56,23 @@ def openai_usage(usage: Usage) -> dict[str, Any]:
 
 
 def usage_and_timings(tally: Tally) -> dict[str, Any]:
-    """`usage` as OpenAI has it; `timings`, in seconds and tokens per second, of a lone request."""
-    found: dict[str, Any] = {"usage": openai_usage(tally.usage)}
+    """`usage` in OpenAI's format; for a single request also `timings`, in seconds and tokens per
+    second.
+    """
+    body: dict[str, Any] = {"usage": openai_usage(tally.usage)}
     if len(tally.timings) == 1:
-        found["timings"] = asdict(tally.timings[0])
-    return found
+        body["timings"] = asdict(tally.timings[0])
+    return body
 
 
 def notices(texts: Collection[str]) -> dict[str, Any]:
-    """What the client should know, if there is anything: a field of our own."""
+    """The field `notices`, an extension of the APIs; empty if there are none."""
     return {"notices": list(texts)} if texts else {}
 
 
 def notices_header(texts: Iterable[str]) -> list[tuple[bytes, bytes]]:
-    """The header `Hearth-Notices`, if there is anything to say: the notices, percent-encoded,
-    separated by semicolons; those that would make it longer than 1 KiB are left out.
+    """The header `Hearth-Notices`: the notices, percent-encoded and separated by semicolons, up to
+    1 KiB; none if there are no notices.
     """
     value = ""
     for text in texts:
@@ -82,14 +84,14 @@ def notices_header(texts: Iterable[str]) -> list[tuple[bytes, bytes]]:
 
 
 def tool_call(call: ToolCall) -> dict[str, Any]:
-    """A call as a message has it."""
+    """A tool call in the format of OpenAI's messages."""
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
 
 
 def arguments(text: str) -> dict[str, Any]:
-    """The object that a call's arguments write; of a call that was cut, as much as there is. What
-    Python reads and JSON or UTF-8 lack (infinite numbers, lone surrogates) is given as strings.
+    """The object that a tool call's arguments contain, as far as it is complete. Infinite numbers
+    and lone surrogates, which JSON and UTF-8 cannot express, become strings.
     """
     try:
         value = _plain(read_json(text or "{}", parse_constant=str, parse_float=_number))
@@ -114,12 +116,12 @@ def _plain(value: Any) -> Any:
 
 
 def reasoning(text: str) -> dict[str, Any]:
-    """Both names that clients look for."""
+    """The reasoning under both names that clients use."""
     return {"reasoning_content": text, "reasoning": text}
 
 
 def chat_logprobs(tokens: Iterable[TokenLogprob]) -> dict[str, Any]:
-    """`logprobs` of a chat's choice."""
+    """`logprobs` of a choice of `/v1/chat/completions`."""
     return {
         "content": [
             {
@@ -133,7 +135,7 @@ def chat_logprobs(tokens: Iterable[TokenLogprob]) -> dict[str, Any]:
 
 
 def _chat_token(text: str, logprob: float) -> dict[str, Any]:
-    # A token that is part of a character has no text of its own; its bytes are unknown here.
+    # A token that is part of a character decodes to U+FFFD, so its bytes are unknown.
     known = "\ufffd" not in text
     return {
         "token": text,
@@ -143,8 +145,10 @@ def _chat_token(text: str, logprob: float) -> dict[str, Any]:
 
 
 def text_logprobs(tokens: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
-    """`logprobs` of a choice of `/v1/completions`; its first token is at character `offset`, which
-    is negative where it stands before the text.
+    """`logprobs` of a choice of `/v1/completions`.
+
+    Args:
+        offset: position of the first token in characters; negative if it precedes the text.
     """
     offsets = []
     for token in tokens:
@@ -159,8 +163,8 @@ def text_logprobs(tokens: Sequence[TokenLogprob], offset: int) -> dict[str, Any]
 
 
 def _likeliest(token: TokenLogprob) -> dict[str, float]:
-    """By text, the likeliest first; it is the one that is told where two have the same text."""
-    found: dict[str, float] = {}
+    """Logprob by text, likeliest first; of tokens with the same text, that of the likeliest."""
+    by_text: dict[str, float] = {}
     for _, text, value in token.top:
-        found.setdefault(text, max(value, LEAST_LOGPROB))
-    return found
+        by_text.setdefault(text, max(value, LEAST_LOGPROB))
+    return by_text

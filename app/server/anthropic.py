@@ -1,4 +1,4 @@
-"""`POST /v1/messages` and `/v1/messages/count_tokens`: what coding agents send."""
+"""`POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hearth.app.server import answers, sse
 from hearth.app.server.anthropic_request import NAMES, read_request
 from hearth.app.server.errors import ANTHROPIC, error_body
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Happening, Happenings
+from hearth.app.server.generation import GenerationEvent, GenerationEvents
 from hearth.app.server.tables.anthropic import COUNT_TOKENS, CREATE_MESSAGE
 from hearth.backends.contract import (
     ChoiceFinished,
@@ -55,7 +55,7 @@ async def create_message(http: HttpRequest) -> Response:
 
 
 async def count_tokens(http: HttpRequest) -> Response:
-    """How many tokens the prompt of a request has."""
+    """Respond with the number of tokens in the prompt of a request."""
     exchange = await Exchange.open(http, COUNT_TOKENS, NAMES)
     with exchange.translate_param_names():
         request = read_request(exchange)
@@ -64,7 +64,7 @@ async def count_tokens(http: HttpRequest) -> Response:
 
 
 def _usage(usage: Usage) -> Json:
-    """Prompt tokens stand in one of three places: found, kept from now on, or neither."""
+    """Each prompt token is counted once: read from the cache, written to it, or neither."""
     written = min(usage.kept_tokens, usage.prompt_tokens - usage.cached_tokens)
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens - written,
@@ -81,8 +81,8 @@ def _ending(reason: str, stop: str | None) -> Json:
 
 
 class _Answer:
-    """One message as it comes to be: blocks, each begun, continued and ended. Whole ones and
-    streams are made by the same steps.
+    """One message while it is generated, as a sequence of blocks. Streams and complete responses
+    are built by the same steps.
     """
 
     def __init__(self, model: str) -> None:
@@ -93,12 +93,12 @@ class _Answer:
         self._ending: Json = {"stop_reason": None, "stop_sequence": None}
         self._blocks: list[Json] = []
         self._is_open = False
-        """The last block."""
+        """Whether the last block is."""
         self._pieces: list[str] = []
-        """Of the text of the last block."""
+        """The text of the last block."""
 
     def message(self) -> Json:
-        """The message as it stands."""
+        """The message so far."""
         return {
             "id": self._ident,
             "type": "message",
@@ -110,14 +110,14 @@ class _Answer:
             **answers.notices(self._notices),
         }
 
-    async def complete(self, events: Happenings) -> None:
-        """Take in all events."""
+    async def complete(self, events: GenerationEvents) -> None:
+        """Consume all events."""
         async with aclosing(events):
             async for _, event in events:
                 for _ in self._take(event):
                     pass
 
-    async def parts(self, events: Happenings) -> sse.Parts:
+    async def parts(self, events: GenerationEvents) -> sse.Parts:
         """The bytes of the stream."""
         async with aclosing(events):
             async for _, event in events:
@@ -126,7 +126,7 @@ class _Answer:
                 for name, fields in self._take(event):
                     yield sse.named(name, {"type": name, **fields})
 
-    def _take(self, event: Happening) -> Named:
+    def _take(self, event: GenerationEvent) -> Named:
         if isinstance(event, Token):
             if event.text:
                 yield from self._token(event)
@@ -175,7 +175,7 @@ class _Answer:
         return "content_block_delta", {"index": len(self._blocks) - 1, "delta": delta}
 
     def _close(self) -> Named:
-        """The block that is open, if any, has all that was said of it."""
+        """Complete the open block, if any."""
         if not self._is_open:
             return
         block, text = self._blocks[-1], "".join(self._pieces)

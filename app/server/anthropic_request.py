@@ -1,4 +1,4 @@
-"""From the body of `/v1/messages` to a `contract.Request`."""
+"""Converts the body of `/v1/messages` to a `contract.Request`."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _CHOICES: Final[dict[str, ToolChoice]] = {
 
 
 def read_request(exchange: Exchange) -> Request:
-    """What is asked.
+    """The request that the body describes.
 
     Raises:
-        InvalidParameter: by the contract's name of a parameter.
-        ConflictingParameters: a tool that is not among the tools, or blocks in a wrong order.
+        InvalidParameter: with the contract's name of the parameter.
+        ConflictingParameters: `tool_choice` without that tool, or blocks in a wrong order.
     """
     given = exchange.given
     for index in range(len(given.get("tools", ()))):
@@ -48,10 +48,14 @@ def read_request(exchange: Exchange) -> Request:
     choice = given.get("tool_choice", {"type": "auto"})
     forced = choice.get("name", "")
     if choice["type"] in ("any", "tool") and not tools:
-        raise ConflictingParameters("tool_choice", "tool_choice asks for a tool; there are none.")
+        raise ConflictingParameters(
+            "tool_choice", "tool_choice requires a tool, and tools is empty.", "Send tools too."
+        )
     if forced and all(tool.name != forced for tool in tools):
         raise ConflictingParameters(
-            "tool_choice.name", f'tool_choice.name is "{forced}", which is not in tools.'
+            "tool_choice.name",
+            f'tool_choice.name is "{forced}", which is not in tools.',
+            "Name one of tools.",
         )
     last = messages[-1]
     fields = {key: value for key, value in given.items() if key != "stop_sequences"}
@@ -98,8 +102,8 @@ def _tool(item: Json) -> Tool:
 
 
 def _messages(given: Json, default_system: str) -> tuple[Message, ...]:
-    """The conversation; a mark of `cache_control` holds for all of the message it stands in, and
-    tools belong to the first.
+    """The conversation. A `cache_control` applies to the whole message that contains it; those of
+    tools apply to the first message.
     """
     system = given.get("system")
     messages = []
@@ -115,8 +119,8 @@ def _messages(given: Json, default_system: str) -> tuple[Message, ...]:
 
 
 def _message(item: Json, place: str) -> Iterator[Message]:
-    """The messages that one of Anthropic's stands for: answers of tools are messages of their own,
-    and come before what the user says.
+    """The messages for one of Anthropic's: each tool result becomes a message of its own, before
+    the text of the user.
     """
     content, role = item["content"], item["role"]
     if isinstance(content, str):
@@ -139,7 +143,9 @@ def _message(item: Json, place: str) -> Iterator[Message]:
     results = [block for block in content if block["type"] == "tool_result"]
     if results and content[: len(results)] != results:
         raise ConflictingParameters(
-            f"{place}.content", f"{place}.content has a tool_result behind text.", "Put it first."
+            f"{place}.content",
+            f"{place}.content has a tool_result after another block.",
+            "Put tool_result blocks first.",
         )
     for block in results:
         texts = texts_of(block.get("content"))
@@ -154,7 +160,7 @@ def _message(item: Json, place: str) -> Iterator[Message]:
 
 
 def _keep_s(content: str | Sequence[Json] | None) -> float:
-    """The longest of the marks in `content`."""
+    """The longest time of the `cache_control` fields in `content`, in seconds."""
     if content is None or isinstance(content, str):
         return 0.0
     return max((_ttl_s(block) for block in content), default=0.0)

@@ -76,7 +76,7 @@ class _Answering:
             response = await endpoint.handler(http)
         except asyncio.CancelledError:
             return error_response(server_ended(), path)
-        except Exception as error:  # noqa: BLE001 - the last door of a request
+        except Exception as error:  # noqa: BLE001 - every error becomes a response
             typed = as_hearth_error(error)
             if not _is_measured(http):
                 services_of(http).metrics.answered(endpoint.path, typed.http_status)

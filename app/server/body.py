@@ -1,4 +1,4 @@
-"""Reading a request's JSON strictly: size before parsing, then only what JSON and UTF-8 allow."""
+"""Reads the JSON body of a request strictly: the size is checked before it is parsed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from hearth.app.server.errors import BodyTooLarge, ClientGone, UnsupportedMedia
+from hearth.app.server.schema import shown
 from hearth.app.server.services import services_of
 from hearth.backends.errors import InvalidParameter, LimitExceeded
 
@@ -20,23 +21,23 @@ MOST_BYTES: Final = 10 << 20
 DEEPEST: Final = 32
 MOST_VALUES: Final = 250_000
 _LARGE_BYTES: Final = 256 << 10
-"""Larger bodies take longer to parse than a request may wait for another's."""
+"""Larger bodies are parsed in a thread: parsing them would delay other requests noticeably."""
 _SCALARS: Final = {int, bool, type(None)}
 
 
 async def read_object(request: Request, take: Callable[[dict[str, Any]], T]) -> T:
-    """What `take` makes of the JSON object in the body of `request`. Large bodies are parsed and
-    taken in a thread, one of each client at a time, so that other requests do not wait for them.
+    """The result of `take` for the JSON object in the body of `request`. Large bodies are parsed
+    and taken in a thread, one per client at a time, so that other requests do not wait for them.
 
     Raises:
         UnsupportedMedia: the body is compressed, or its content type is not application/json and
             `security.is_undeclared_json` does not apply. A page of another site can send other
             types without a CORS preflight, but not JSON.
         BodyTooLarge: more than `MOST_BYTES`.
-        InvalidParameter: not one JSON object; NaN, infinities, numbers too large for a double,
-            names that come twice, lone surrogates, more than `DEEPEST` levels or `MOST_VALUES`
-            values.
-        ClientGone: the client left before the end of the body.
+        InvalidParameter: it is not a JSON object, or contains NaN, infinities, numbers too large
+            for a double, duplicate names, or lone surrogates.
+        LimitExceeded: more than `DEEPEST` levels or `MOST_VALUES` values.
+        ClientGone: the client disconnected before the end of the body.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not getattr(request.state, "undeclared_json", False):
@@ -45,13 +46,15 @@ async def read_object(request: Request, take: Callable[[dict[str, Any]], T]) -> 
             "Send the header Content-Type: application/json.",
         )
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise UnsupportedMedia("The body is compressed.", "Send it as it is.")
+        raise UnsupportedMedia(
+            "The body is compressed, which is not supported.", "Send it without Content-Encoding."
+        )
     body = await _read(request)
 
     def work() -> T:
         value = parse(body)
         if not isinstance(value, dict):
-            raise _malformed(f"The body is a JSON {type(value).__name__}, not an object")
+            raise _malformed(f"The body must be a JSON object, not {shown(value)}")
         return take(value)
 
     if len(body) <= _LARGE_BYTES:
@@ -60,7 +63,7 @@ async def read_object(request: Request, take: Callable[[dict[str, Any]], T]) -> 
 
 
 def client_of(connection: HTTPConnection) -> str:
-    """Who sends a request that names no `user`: the API key, else address and User-Agent."""
+    """The identity of a client that sends no `user`: its API key, else address and User-Agent."""
     headers = connection.headers
     key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
     if key:
@@ -80,20 +83,22 @@ async def _read(request: Request) -> bytearray:
             body += piece
             _check_size(len(body))
     except ClientDisconnect as error:
-        raise ClientGone("The client left in the middle of its request.") from error
+        raise ClientGone("The client disconnected before the end of its request.") from error
     return body
 
 
 def _check_size(size_bytes: int) -> None:
     if size_bytes > MOST_BYTES:
         raise BodyTooLarge(
-            f"The body has {size_bytes:,} bytes or more; at most {MOST_BYTES:,} are read.",
-            "Send less at a time.",
+            f"The body has {size_bytes:,} bytes or more; the limit is {MOST_BYTES:,}.",
+            "Send a smaller request.",
         )
 
 
 def parse(body: bytes | bytearray) -> Any:
-    """The value that `body` writes in JSON. Raises `InvalidParameter` as `read_object` does."""
+    """The value of the JSON text `body`. Raises `InvalidParameter` and `LimitExceeded` as
+    `read_object` does.
+    """
     _check_count(body)
     try:
         value = json.loads(body.decode("utf-8"), object_pairs_hook=_object)
@@ -106,15 +111,15 @@ def parse(body: bytes | bytearray) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("an object has the same name twice")
-    return found
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError("an object has a duplicate name")
+    return members
 
 
 def _check_count(body: bytes | bytearray) -> None:
-    """Refuse too many values before any is made. Between two of an array or object there is a
-    comma, outside of texts; a value is one text at most, and so is its name.
+    """Refuse too many values before they are created: values are separated by commas outside of
+    strings, and each has at most two strings (its name and itself).
     """
     if body.count(b",") < MOST_VALUES:
         return
@@ -129,7 +134,7 @@ def _check_shape(value: Any) -> None:
     level, count = [value], 0
     for _ in range(DEEPEST):
         below: list[Any] = []
-        # Lists of hundreds of thousands of token ids need no look at each.
+        # Arrays of only integers, such as token ids, need no check of each item.
         for item in level if set(map(type, level)) - _SCALARS else ():
             if isinstance(item, str):
                 _check_text(item)
@@ -155,12 +160,14 @@ def _check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise _malformed("A text in the body has a lone surrogate, which UTF-8 lacks") from error
+        raise _malformed(
+            "A string in the body contains a lone surrogate, which is not valid Unicode"
+        ) from error
 
 
 def _not_finite(value: Any) -> InvalidParameter:
-    """For the first NaN or infinity in `value`, which Python reads and JSON lacks; so does a number
-    that is too large for a double.
+    """The error for the first number of `value` that is not finite: NaN, an infinity, or a number
+    too large for a double.
     """
     pending: list[tuple[str, Any]] = [("", value)]
     while pending:
@@ -173,17 +180,23 @@ def _not_finite(value: Any) -> InvalidParameter:
         elif isinstance(item, list):
             pending += reversed([(f"{place}[{at}]", each) for at, each in enumerate(item)])
     return InvalidParameter(
-        place, f"{place or 'The body'} is {item}, which is no JSON number.", "Send a finite number."
+        place,
+        f"{place or 'The body'} is {item}, which is not a JSON number.",
+        "Send a finite number.",
     )
 
 
 def _too_many() -> LimitExceeded:
-    return LimitExceeded("", f"The body has more than {MOST_VALUES:,} values.", "Send less.")
+    return LimitExceeded(
+        "", f"The body has more than {MOST_VALUES:,} values.", "Send a smaller request."
+    )
 
 
 def _too_deep() -> LimitExceeded:
-    return LimitExceeded("", f"The body is nested deeper than {DEEPEST} levels.", "Flatten it.")
+    return LimitExceeded(
+        "", f"The body is nested deeper than {DEEPEST} levels.", "Nest values less deeply."
+    )
 
 
 def _malformed(message: str) -> InvalidParameter:
-    return InvalidParameter("", f"{message}.", "Send one JSON object in UTF-8.")
+    return InvalidParameter("", f"{message}.", "Send a JSON object in UTF-8.")

@@ -1,4 +1,4 @@
-"""`GET /v1/cache/stats` and `DELETE /v1/cache`: the prefixes that loaded models keep."""
+"""`GET /v1/cache/stats` and `DELETE /v1/cache`: the cached prefixes of loaded models."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ from hearth.backends.errors import Busy, ModelNotFound
 
 _MB: Final = 1_000_000
 _TIERS: Final = ("live", "kept", "pinned", "shelved")
-_PATIENCE_S: Final = 30.0
-"""A step of the engine may be a long one, and comes first."""
+_CLEAR_TIMEOUT_S: Final = 30.0
+"""The engine clears its cache between two steps, and a step may be long."""
 
 
 async def get_cache_stats(http: Request) -> Response:
-    """What the key-value memory of every loaded model holds, or of the one that `?model=` names.
+    """The contents of the KV cache of every loaded model, or of the one that `?model=` names.
 
-    Entries are kept prefixes, and the total size is theirs; what running requests hold ("live") is
-    told beside. Models whose engine does not answer at once are left out.
+    Entries and total size are those of cached prefixes; the tokens of running requests are in the
+    tier "live". Models whose engine does not respond at once are left out.
 
     Raises:
-        ModelNotFound: no model is called so.
-        InvalidParameter: the URL has another parameter.
-        HostUnreachable: nobody knows what is loaded.
+        ModelNotFound: there is no model of that name.
+        InvalidParameter: a query parameter is given twice.
+        HostUnreachable: the host does not respond.
     """
-    asked = [
+    engines = [
         (worker.name, worker.engine) for worker in await _loaded(http) if worker.engine is not None
     ]
     return JSONResponse(
         {
-            **_counted([engine for _, engine in asked]),
-            "models": [{"model": name, **_counted([engine])} for name, engine in asked],
+            **_counted([engine for _, engine in engines]),
+            "models": [{"model": name, **_counted([engine])} for name, engine in engines],
         }
     )
 
 
 async def clear_cache(http: Request) -> Response:
-    """Forget the kept prefixes of every loaded model, or of the one that `?model=` names, and say
-    what that freed. Nothing is loaded for it, and what running requests hold stays.
+    """Drop the cached prefixes of every loaded model, or of the one that `?model=` names, and
+    report what was freed. No model is loaded, and running requests keep their cache.
 
     Raises:
-        ModelNotFound: no model is called so.
-        InvalidParameter: the URL has another parameter.
-        HostUnreachable: nobody knows what is loaded.
-        Busy: an engine did not come to it.
+        ModelNotFound: there is no model of that name.
+        InvalidParameter: a query parameter is given twice.
+        HostUnreachable: the host does not respond.
+        Busy: an engine did not clear its cache in time.
     """
     host = await services_of(http).hosts.host()
     cleared = []
     for worker in await _loaded(http):
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_CLEAR_TIMEOUT_S):
                 left = await host.clear_cache(ModelSpec(worker.path, worker.name), load=False)
         except ModelNotFound:
-            continue  # It was unloaded meanwhile, with all that it kept.
+            continue  # It was unloaded meanwhile, together with its cache.
         except TimeoutError as error:
             raise Busy(
-                f"{worker.name} has not cleared its cache for {_PATIENCE_S:.0f} s.",
+                f"{worker.name} did not clear its cache within {_CLEAR_TIMEOUT_S:.0f} s.",
                 "Try again later.",
-                retry_after_s=_PATIENCE_S,
+                retry_after_s=_CLEAR_TIMEOUT_S,
             ) from error
         cleared.append(_freed(worker.name, worker.engine or left, left))
     return JSONResponse(
@@ -79,12 +79,12 @@ async def clear_cache(http: Request) -> Response:
 
 
 async def _loaded(http: Request) -> Sequence[WorkerStats]:
-    """The loaded models; only the one that the URL names, if it names one."""
+    """The loaded models, or only the one that the URL names."""
     services = services_of(http)
-    asked = query(http, "model")
-    found = (await services.catalog.find(asked["model"])).found if "model" in asked else None
+    given = query(http, "model")
+    model = (await services.catalog.find(given["model"])).found if "model" in given else None
     stats = await host_stats(services.hosts)
-    workers = stats.workers if found is None else (await worker_of(stats, found),)
+    workers = stats.workers if model is None else (await worker_of(stats, model),)
     return [worker for worker in workers if worker is not None and worker.info is not None]
 
 
@@ -110,7 +110,7 @@ def _entries(engine: EngineStats) -> int:
 
 
 def _kept_tokens(engine: EngineStats) -> int:
-    """In the key-value memory and outside of it."""
+    """Tokens of cached prefixes, offloaded ones included."""
     return engine.kept_tokens + engine.shelved_tokens
 
 
@@ -119,7 +119,9 @@ def _size_mb(engine: EngineStats, tokens: int) -> float:
 
 
 def _freed(name: str, before: EngineStats, after: EngineStats) -> dict[str, Any]:
-    """What was kept `before` and is not `after`; who ends meanwhile leaves something new."""
+    """The difference between `before` and `after`; never negative, as requests that end meanwhile
+    add new prefixes.
+    """
     tokens = max(0, _kept_tokens(before) - _kept_tokens(after))
     return {
         "model": name,

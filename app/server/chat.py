@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.server import answers, prompt_tokens, sse
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Choice, Happenings, Tally
+from hearth.app.server.generation import Choice, GenerationEvents, Tally
 from hearth.app.server.messages import continues_last, read_messages, read_tools
 from hearth.app.server.prompt_tokens import PromptTokens
 from hearth.app.server.requests import (
@@ -72,7 +72,7 @@ async def create_chat_completion(http: HttpRequest) -> Response:
 
 
 def _names(given: Mapping[str, Any]) -> dict[str, str]:
-    """From the names of our fields to those of the client."""
+    """The client's names of the contract's parameters."""
     names = dict(_NAMES)
     if given.get("logprobs"):
         names["logprobs"] = "top_logprobs"
@@ -89,7 +89,7 @@ def _request(exchange: Exchange) -> Request:
     logprobs = given.get("top_logprobs", 0) if given.get("logprobs") else None
     if logprobs is None and given.get("top_logprobs"):
         raise ConflictingParameters(
-            "top_logprobs", "top_logprobs without logprobs.", "Set logprobs to true too."
+            "top_logprobs", "top_logprobs requires logprobs.", "Set logprobs to true too."
         )
     messages = read_messages(given["messages"], exchange.chosen.use.system)
     toolbox = read_tools(given)
@@ -114,7 +114,7 @@ def template_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """The variables of the chat template that a body gives, `reasoning_effort` among them.
 
     Raises:
-        ConflictingParameters: it is given twice, with different values.
+        ConflictingParameters: `reasoning_effort` is given twice, with different values.
     """
     values = dict(given.get("chat_template_kwargs", {}))
     effort = given.get("reasoning_effort")
@@ -123,7 +123,10 @@ def template_values(given: Mapping[str, Any]) -> dict[str, Any]:
     effort = known_effort(effort)
     if values.get("reasoning_effort", effort) != effort:
         raise ConflictingParameters(
-            "reasoning_effort", "reasoning_effort differs from that of chat_template_kwargs."
+            "reasoning_effort",
+            f"reasoning_effort is {effort}, and in chat_template_kwargs it is"
+            f" {values['reasoning_effort']}.",
+            "Send one of them.",
         )
     return {**values, "reasoning_effort": effort}
 
@@ -159,8 +162,8 @@ def _message(choice: Choice) -> dict[str, Any]:
 
 
 class _Chunks:
-    """Makes the chunks of a stream: the role of every choice, its text as it is generated, its end;
-    then the usage, if it is wanted.
+    """Builds the chunks of a stream: the role of every choice, its text as it is generated, its
+    end; then the usage, if requested.
     """
 
     def __init__(
@@ -179,7 +182,7 @@ class _Chunks:
         self._usage = Usage()
         self._repeated: dict[tuple[int, str], sse.Repeated] = {}
 
-    async def parts(self, events: Happenings) -> sse.Parts:
+    async def parts(self, events: GenerationEvents) -> sse.Parts:
         """The bytes of the stream."""
         tally = Tally()
         ended: list[ChoiceFinished] = []
@@ -220,7 +223,7 @@ class _Chunks:
             self._usage = replace(self._usage, completion_tokens=count)
 
     def _rest(self) -> dict[str, Any]:
-        """What every chunk has besides its choice."""
+        """The fields of every chunk besides its choice."""
         if self._options.running_usage:
             return {"usage": answers.openai_usage(self._usage)}
         return {"usage": None} if self._options.include_usage else {}
@@ -240,11 +243,11 @@ class _Chunks:
         return sse.event(self._head.body(choices=[choice], **self._rest(), **more))
 
     def _end(self, event: ChoiceFinished, **more: Any) -> bytes:
-        """The last chunk of a choice; that of the last one has the late notices."""
+        """The last chunk of a choice; the one of the last choice also has the final notices."""
         return self._chunk(event.index, {}, event.reason, **more)
 
     def _text_chunk(self, index: int, channel: str) -> dict[str, Any]:
-        """The chunk of a piece of text, without the text."""
+        """The chunk of a piece of text, with a placeholder for the text."""
         delta = _text_delta(sse.Repeated.HOLE, channel)
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         return self._head.body(choices=[choice], **self._rest())
@@ -273,7 +276,7 @@ def _text_delta(text: str, channel: str) -> dict[str, Any]:
 
 
 def _call_delta(part: ToolCallPart) -> dict[str, Any]:
-    """The first piece of a call names it, the others only add to its arguments."""
+    """The delta of a tool call: the first names it, further ones only add arguments."""
     if not part.name:
         return {"index": part.position, "function": {"arguments": part.arguments}}
     function = {"name": part.name, "arguments": part.arguments}

@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: text continued as it stands, without a chat template."""
+"""`POST /v1/completions`: text completion without a chat template."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.server import answers, prompt_tokens, sse
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Choice, Happenings, Tally
+from hearth.app.server.generation import Choice, GenerationEvents, Tally
 from hearth.app.server.leaving import all_of
 from hearth.app.server.prompt_tokens import PromptTokens
 from hearth.app.server.requests import StreamOptions, build, constraint_of, stream_options
@@ -34,37 +34,37 @@ from hearth.backends.contract import (
 from hearth.backends.errors import ConflictingParameters
 
 DEFAULT_MAX_TOKENS: Final = 16
-"""OpenAI's, for where neither the request nor the settings say how long the text may become."""
+"""OpenAI's default, used if neither the request nor the settings have a limit."""
 _KIND: Final = "text_completion"
 _NAMES: Final = {"text": "prompt", "token_ids": "prompt"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Echo:
-    """What an answer begins with."""
+    """The prompt at the beginning of an answer."""
 
     text: str = ""
     tokens: tuple[TokenLogprob, ...] = ()
-    """Of the prompt, where their log probabilities are asked for; the first has none."""
+    """Those of the prompt, if log probabilities are requested; the first has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One request a prompt, alike in all but the prompt."""
+    """One request for each prompt, with the same parameters."""
 
     requests: list[Request]
     echoes: list[_Echo]
     wanted: int
-    """Choices of a prompt that are given; more may be made."""
+    """Choices to return for each prompt; more may be generated."""
     logprobs: bool
     options: StreamOptions
     ids: bool
-    """Token ids are given too."""
+    """Return token ids too."""
     prompts: list[PromptTokens]
 
     @property
     def each(self) -> int:
-        """Choices of a prompt that are made."""
+        """Choices that are generated for each prompt."""
         return self.requests[0].n
 
 
@@ -116,35 +116,41 @@ def _check(given: dict[str, Any]) -> None:
     n = given.get("n", 1)
     if given.get("best_of", n) < n:
         raise ConflictingParameters(
-            "best_of", f"best_of ({given['best_of']}) is smaller than n ({n}).", "Raise it."
+            "best_of",
+            f"best_of ({given['best_of']}) is smaller than n ({n}).",
+            "Raise best_of, or lower n.",
         )
     if given.get("best_of", n) > n and streamed:
         raise ConflictingParameters(
-            "best_of", "best_of cannot be streamed: all must be complete to choose.", "Drop one."
+            "best_of",
+            "best_of cannot be streamed: the best answers are chosen when all are complete.",
+            "Leave out best_of or stream.",
         )
     if given.get("max_tokens") == 0 and streamed:
         raise ConflictingParameters(
-            "max_tokens", "max_tokens is 0: there is nothing to stream.", "Leave stream out."
+            "max_tokens",
+            "max_tokens is 0, which leaves nothing to stream.",
+            "Leave out stream, or raise max_tokens.",
         )
     if "suffix" in given and given.get("echo"):
         raise ConflictingParameters(
             "echo",
-            "echo and suffix exclude each other: the answer is between prompt and suffix.",
-            "Leave echo out.",
+            "echo cannot be combined with suffix: the answer is between prompt and suffix.",
+            "Leave out echo.",
         )
 
 
 def _requests(exchange: Exchange) -> list[Request]:
     given, use = exchange.given, exchange.chosen.use
-    if use.max_tokens is None:  # A max_tokens of -1 in `given` is None too, and no limit.
+    if use.max_tokens is None:  # In `given`, None means no limit (-1).
         use = replace(use, max_tokens=DEFAULT_MAX_TOKENS)
     made = max(given.get("best_of", 1), given.get("n", 1))
     logprobs = given.get("logprobs")
     if made > given.get("n", 1) and logprobs is None:
-        logprobs = 0  # The likeliest are chosen by them.
+        logprobs = 0  # The best answers are chosen by their log probabilities.
     limits = {"n": made}
     if given.get("max_tokens") == 0:
-        limits["max_tokens"] = 1  # Never run: the prompt alone is wanted.
+        limits["max_tokens"] = 1  # The request is only rendered, never run.
     constraint, exchange.names["constraint"] = constraint_of(given)
     return [
         build(
@@ -171,7 +177,11 @@ def _prompts(given: dict[str, Any]) -> list[dict[str, Any]]:
     if isinstance(prompt, str) or isinstance(prompt[0], int):
         prompt = [prompt]
     if given.get("suffix") is not None and not all(isinstance(item, str) for item in prompt):
-        raise ConflictingParameters("suffix", "suffix goes with a prompt of text.", "Send text.")
+        raise ConflictingParameters(
+            "suffix",
+            "suffix requires a prompt of text, and prompt has token ids.",
+            "Send the prompt as a string.",
+        )
     return [
         {"text": item} if isinstance(item, str) else {"token_ids": tuple(item)} for item in prompt
     ]
@@ -190,7 +200,7 @@ async def _echoes(
         first = TokenLogprob(prompt.ids[0], await backend.detokenize(prompt.ids[:1]), 0.0)
         if len(prompt.ids) == 1:
             return _Echo(text, (first,))
-        # Tokens are named only where others are asked for as well.
+        # Scores name tokens only if alternatives are requested.
         scores = await backend.score(prompt.ids, top=max(1, top), session=request.session)
         tokens = (replace(token, top=token.top[:top]) for token in scores.tokens)
         return _Echo(text, (first, *tokens))
@@ -199,7 +209,7 @@ async def _echoes(
 
 
 async def _prompts_alone(head: answers.Head, asked: _Asked, exchange: Exchange) -> dict[str, Any]:
-    """The answer where no token is asked for."""
+    """The answer for `max_tokens: 0`."""
     backend = await exchange.backend()
     prompts = await all_of(backend.render, asked.requests, exchange.at_once)
     tally = Tally(Usage(prompt_tokens=sum(len(prompt.ids) for prompt in prompts)))
@@ -210,12 +220,12 @@ async def _prompts_alone(head: answers.Head, asked: _Asked, exchange: Exchange) 
 def _whole(
     head: answers.Head, asked: _Asked, choices: list[Choice], tally: Tally
 ) -> dict[str, Any]:
-    found = []
+    returned = []
     for position, (echo, prompt) in enumerate(zip(asked.echoes, asked.prompts, strict=True)):
         made = choices[position * asked.each : (position + 1) * asked.each]
         if len(made) > asked.wanted:
             made = sorted(made, key=_mean_logprob, reverse=True)[: asked.wanted]
-        found += [(echo, choice, prompt) for choice in made]
+        returned += [(echo, choice, prompt) for choice in made]
     return head.body(
         choices=[
             {
@@ -226,7 +236,7 @@ def _whole(
                 **({"token_ids": choice.ids} if asked.ids else {}),
                 **prompt.fields(),
             }
-            for index, (echo, choice, prompt) in enumerate(found)
+            for index, (echo, choice, prompt) in enumerate(returned)
         ],
         **answers.usage_and_timings(tally),
         **answers.notices(tally.notices),
@@ -234,25 +244,25 @@ def _whole(
 
 
 def _mean_logprob(choice: Choice) -> float:
-    """How likely the model finds it, a token: OpenAI's measure of what is best. The end of a text
-    has none, so that an empty answer cannot be compared and is the last that is given.
+    """The mean log probability of the tokens, by which OpenAI's `best_of` ranks. An empty answer
+    has none and is ranked last.
     """
     values = [token.logprob for token in choice.logprobs]
     return sum(values) / len(values) if values else -math.inf
 
 
 def _logprobs(echo: _Echo, choice: Choice) -> dict[str, Any]:
-    # The tokens of a prompt may say more than its text: one more begins the prompt of many models.
+    # The prompt of many models begins with a token that its text does not contain.
     begins = len(echo.text) - sum(len(token.text) for token in echo.tokens) if echo.tokens else 0
-    found = answers.text_logprobs([*echo.tokens, *choice.logprobs], begins)
+    logprobs = answers.text_logprobs([*echo.tokens, *choice.logprobs], begins)
     if echo.tokens:
-        found["token_logprobs"][0] = found["top_logprobs"][0] = None
-    return found
+        logprobs["token_logprobs"][0] = logprobs["top_logprobs"][0] = None
+    return logprobs
 
 
-async def _chunks(head: answers.Head, asked: _Asked, events: Happenings) -> sse.Parts:
+async def _chunks(head: answers.Head, asked: _Asked, events: GenerationEvents) -> sse.Parts:
     """The beginning of every choice, its text as it is generated, its end; then the usage, if
-    wanted. The last end of a prompt's choices has the late notices.
+    requested. The last chunk of a prompt's choices has the final notices.
     """
     tally = Tally()
     ended: defaultdict[int, list[ChoiceFinished]] = defaultdict(list)

@@ -67,8 +67,8 @@ def is_preflight(method: str, headers: Headers) -> bool:
 
 def preflight(headers: Headers) -> Response:
     """The answer to the preflight of an allowed page."""
-    wanted = b",".join(headers.get(b"access-control-request-headers", [])).decode("latin-1")
-    more = {name for name in re.split(r"[,\s]+", wanted.lower()) if _is_of_a_client(name)}
+    asked = b",".join(headers.get(b"access-control-request-headers", [])).decode("latin-1")
+    more = {name for name in re.split(r"[,\s]+", asked.lower()) if _is_of_a_client(name)}
     return Response(
         status_code=204,
         headers={
@@ -87,5 +87,5 @@ def sharing(page: str) -> list[tuple[bytes, bytes]]:
     """The headers that let a browser pass a response on to `page`; without credentials."""
     return [
         (b"access-control-allow-origin", page.encode("latin-1")),
-        (b"access-control-expose-headers", b"retry-after, x-should-retry"),
+        (b"access-control-expose-headers", b"retry-after, x-should-retry, hearth-notices"),
     ]

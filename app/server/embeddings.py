@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings` and `POST /v1/rerank`: vectors of texts, and how well they answer."""
+"""`POST /v1/embeddings` and `POST /v1/rerank`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hearth.backends.errors import UnsupportedParameter
 
 
 async def create_embedding(http: HttpRequest) -> Response:
-    """One vector for each text or list of token ids.
+    """One vector for each text or array of token ids.
 
     Raises:
-        HearthError: the request is refused, or the model makes no vectors.
+        HearthError: the request is refused, or the model cannot embed.
     """
     exchange = await Exchange.open(http, EMBEDDINGS, {"texts": "input"})
     given = exchange.given
@@ -30,13 +30,13 @@ async def create_embedding(http: HttpRequest) -> Response:
     backend = await exchange.backend()
     pooling = given.get("pooling", "model")
     inputs = [text if isinstance(text, str) else tuple(text) for text in texts]
-    asked = backend.embed(inputs, pooling=pooling, session=exchange.session)
-    found = await exchange.attend(exchange.measured(asked))
-    vectors = [list(vector) for vector in found.vectors]
+    embedding = backend.embed(inputs, pooling=pooling, session=exchange.session)
+    result = await exchange.attend(exchange.measured(embedding))
+    vectors = [list(vector) for vector in result.vectors]
     if "dimensions" in given:
         vectors = [shortened(vector, given["dimensions"]) for vector in vectors]
     coded = given.get("encoding_format") == "base64"
-    usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
+    usage = {"prompt_tokens": result.prompt_tokens, "total_tokens": result.prompt_tokens}
     return exchange.answer(
         {
             "object": "list",
@@ -55,12 +55,16 @@ async def create_embedding(http: HttpRequest) -> Response:
 
 
 def shortened(vector: list[float], dimensions: int) -> list[float]:
-    """The first `dimensions` numbers, of length 1 again (arXiv 2205.13147)."""
+    """The first `dimensions` numbers, normalized to length 1 (arXiv 2205.13147).
+
+    Raises:
+        UnsupportedParameter: the vector has fewer.
+    """
     if dimensions > len(vector):
         raise UnsupportedParameter(
             "dimensions",
-            f"dimensions is {dimensions:,}, and this model's vectors have {len(vector):,}.",
-            f"Ask for {len(vector):,} or fewer.",
+            f"dimensions is {dimensions:,}; the vectors of this model have {len(vector):,}.",
+            f"Send {len(vector):,} or less.",
         )
     first = vector[:dimensions]
     length = sqrt(sum(number * number for number in first))
@@ -68,30 +72,30 @@ def shortened(vector: list[float], dimensions: int) -> list[float]:
 
 
 def _base64(vector: list[float]) -> str:
-    """Little-endian float32, as OpenAI's clients read it."""
+    """Little-endian float32 values, as OpenAI's clients decode them."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 async def rerank(http: HttpRequest) -> Response:
-    """The documents by how well they answer the query, the best first; scores are the model's own.
+    """The documents by relevance to the query, most relevant first, with the model's raw scores.
 
     Raises:
-        HearthError: the request is refused, or the model was not trained for this.
+        HearthError: the request is refused, or the model is not a reranker.
     """
     exchange = await Exchange.open(http, RERANK, {"texts": "documents"})
     given = exchange.given
     texts = [item if isinstance(item, str) else item["text"] for item in given["documents"]]
     backend = await exchange.backend()
-    asked = backend.rank(given["query"], texts, session=exchange.session)
-    found = await exchange.attend(exchange.measured(asked))
-    best = sorted(range(len(texts)), key=lambda index: -found.scores[index])
+    ranking = backend.rank(given["query"], texts, session=exchange.session)
+    ranks = await exchange.attend(exchange.measured(ranking))
+    best = sorted(range(len(texts)), key=lambda index: -ranks.scores[index])
     results: list[dict[str, Any]] = []
     for index in best[: given.get("top_n")]:
-        result: dict[str, Any] = {"index": index, "relevance_score": found.scores[index]}
+        result: dict[str, Any] = {"index": index, "relevance_score": ranks.scores[index]}
         if given.get("return_documents"):
             result["document"] = {"text": texts[index]}
         results.append(result)
-    usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
+    usage = {"prompt_tokens": ranks.prompt_tokens, "total_tokens": ranks.prompt_tokens}
     return exchange.answer(
         {"object": "list", "model": exchange.model, "results": results, "usage": usage}
     )

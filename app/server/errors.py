@@ -1,4 +1,4 @@
-"""Errors in the format of OpenAI's API: a status, `{"error": {...}}`, and whether to retry."""
+"""Error responses in the formats of the APIs: status, body, and whether to retry."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ANTHROPIC_TYPES: Final = {
     503: "overloaded_error",
 }
 _CODES: Final = {PromptTooLong.code: "context_length_exceeded"}
-"""Codes that are called otherwise in OpenAI's API."""
+"""Codes that have another name in OpenAI's API."""
 
 
 class InvalidKey(HearthError):
@@ -93,7 +93,7 @@ class UnsupportedMedia(HearthError):
 
 
 class NotOffered(HearthError):
-    """An operation of another server that this one does not have."""
+    """An operation of another server that is not implemented here."""
 
     code = "not_offered"
     http_status = 501

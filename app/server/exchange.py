@@ -1,4 +1,4 @@
-"""One request of a generation endpoint, from its body to its events: what all families share."""
+"""One request of a generation endpoint, from its body to its events; shared by all APIs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hearth.app.server.body import read_object
 from hearth.app.server.generation import (
     Choice,
     Generates,
-    Happenings,
+    GenerationEvents,
     Recorder,
     Tally,
     collect,
     counted,
-    happenings,
+    generation_events,
 )
 from hearth.app.server.leaving import until_gone
 from hearth.app.server.parameters import Table
@@ -37,8 +37,8 @@ P = TypeVar("P", Embeddings, Ranks)
 
 
 async def read_body(http: HttpRequest, table: Table) -> tuple[dict[str, Any], Reading]:
-    """The honoured fields of the body of `http`, and what else reading it found: its notices go
-    into the headers of the answer and, once each, into the log.
+    """The honoured fields of the body of `http`, and the fields that have no effect: their notices
+    are sent in a header of the answer and logged once each.
 
     Raises:
         InvalidParameter: the body does not fit `table`.
@@ -53,12 +53,12 @@ async def read_body(http: HttpRequest, table: Table) -> tuple[dict[str, Any], Re
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What was asked, and of which model.
+    """A request and the model that it is for.
 
     Attributes:
-        given: the fields of the body that are honoured, as the table read them.
-        names: from the contract's names of parameters to the client's, for errors.
-        notices: what the client should know of its request.
+        given: the honoured fields of the body, as the table read them.
+        names: the client's names of the contract's parameters, for errors.
+        notices: about fields of the body that have no effect.
     """
 
     http: HttpRequest
@@ -91,24 +91,24 @@ class Exchange:
 
     @property
     def model(self) -> str:
-        """The model's name, as the library has it."""
+        """The model's name in the library."""
         return self.chosen.found.name
 
     @property
     def session(self) -> str:
-        """Whom it is for."""
+        """The identity of the user or client; see `requests.session_of`."""
         return session_of(self.given, self.http)
 
     @contextmanager
     def translate_param_names(self) -> Iterator[None]:
-        """Errors about a parameter of the contract name the client's parameter."""
+        """Errors about a parameter of the contract name the client's parameter instead."""
         try:
             yield
         except HearthError as error:
             raise renamed(error, self.names) from error
 
     async def backend(self) -> Backend:
-        """The model."""
+        """The backend that runs the model."""
         return await self.services.hosts.backend(self.chosen.spec, self.session)
 
     @property
@@ -118,20 +118,21 @@ class Exchange:
 
     async def events(
         self, requests: Sequence[Request], at_once: int = 0, source: Generates | None = None
-    ) -> Happenings:
-        """The events of `requests`, `at_once` of them at the same time; 0: as many as the model
-        runs with all their choices.
+    ) -> GenerationEvents:
+        """The events of `requests`.
 
         Args:
-            source: generates them; None: the model.
+            at_once: how many run at the same time; 0: as many as the model runs with all their
+                choices.
+            source: generates the events; None: the model.
         """
         at_once = at_once or max(1, self.at_once // requests[0].n)
         source = source or await self.backend()
-        events = happenings(source, requests, at_once, self._begin, self.notices)
+        events = generation_events(source, requests, at_once, self._begin, self.notices)
         return renaming(events, self.names)
 
     def answer(self, body: dict[str, Any]) -> Response:
-        """The response of a request that has no events."""
+        """The response `body` with the notices."""
         return JSONResponse({**body, **notices(self.notices)})
 
     def _begin(self) -> Recorder:
@@ -140,21 +141,25 @@ class Exchange:
         return recorder
 
     async def measured(self, work: Coroutine[Any, Any, P]) -> P:
-        """The result of `work`, which has no events of its own, counted as a request."""
+        """The result of `work`, which has no events, measured as a request."""
         recorder = self._begin()
         with counted(recorder):
             result = await work
             recorder.used(Usage(result.prompt_tokens))
             return result
 
-    async def collect(self, events: Happenings, choices: Sequence[Choice], each: int) -> Tally:
-        """Fill `choices` to the end, unless the client leaves; see `generation.collect`."""
+    async def collect(
+        self, events: GenerationEvents, choices: Sequence[Choice], each: int
+    ) -> Tally:
+        """`generation.collect`, cancelled if the client disconnects. Raises `ClientGone`."""
         tally = await self.attend(collect(events, choices, each))
         self.http.state.notices = list(tally.notices)
         return tally
 
     async def attend(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which ends when the client leaves. Raises `ClientGone`."""
+        """The result of `work`, which is cancelled if the client disconnects. Raises
+        `ClientGone`.
+        """
         with self.translate_param_names():
             return await until_gone(self.http.receive, work)
 

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them: its text format, version 0.0.4.
+"""Metrics in Prometheus' text format, version 0.0.4.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/
 """
@@ -31,15 +31,15 @@ class Family:
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     samples: list[tuple[str, Labels, float]] = field(default_factory=list)
-    """(what follows the name, labels, value)."""
+    """(suffix of the name, labels, value)."""
 
     def add(self, value: float | None, **labels: str) -> None:
-        """One sample; none where nothing was measured."""
+        """Add one sample; None: nothing was measured, and none is added."""
         if value is not None:
             self.samples.append(("", labels, value))
 
     def add_histogram(self, histogram: Histogram, **labels: str) -> None:
-        """The samples of `histogram`, in seconds."""
+        """Add the samples of `histogram`, in seconds."""
         for edge, count in histogram.cumulative():
             self.samples.append(("_bucket", {**labels, "le": repr(edge)}, count))
         self.samples.append(("_bucket", {**labels, "le": "+Inf"}, histogram.count))
@@ -57,7 +57,7 @@ def exposition(families: Iterable[Family]) -> bytes:
         lines.append(f"# TYPE {family.name} {family.kind}")
         for suffix, labels, value in family.samples:
             lines.append(f"{family.name}{suffix}{_braced(labels)} {value!r}")
-    # A file's name that is no Unicode may be part of a label.
+    # Labels may contain file names that are not valid Unicode.
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
 

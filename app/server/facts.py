@@ -1,4 +1,4 @@
-"""What the headers of model files say, read once for each version of a file, in threads."""
+"""Cached properties of model files, read from their headers in threads."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hearth.app.library.local import FoundModel, LocalModel, describe
 from hearth.app.library.model_files import model_files
 
 _Version = tuple[int, int]
-"""Size in bytes and time of the last change in nanoseconds, of all files of a folder."""
+"""Total size in bytes and latest modification time in nanoseconds of a model's files."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a header says; `looked_s` is when the files were last compared with `version`."""
+    """Cached properties; `looked_s` is when the files were last compared with `version`."""
 
     version: _Version
     facts: LocalModel
@@ -25,19 +25,19 @@ class _Known:
 
 
 class Facts:
-    """One server's. Headers with a large vocabulary take a third of a second."""
+    """A cache, as reading a header with a large vocabulary takes a third of a second."""
 
     def __init__(self) -> None:
         self._known: dict[Path, _Known] = {}
         self._listing = asyncio.Lock()
 
     async def of(self, model: FoundModel) -> LocalModel:
-        """What the header of `model` says, or why it cannot be read."""
+        """The properties of `model`, or why its header cannot be read."""
         return await asyncio.to_thread(self._read, model, time.monotonic())
 
     async def of_all(self, models: Sequence[FoundModel]) -> list[LocalModel]:
-        """The same of each of `models`. One list at a time: a slow disk holds up one thread, and
-        those who wait meanwhile share what it finds.
+        """The same for each of `models`. One list is read at a time: a slow disk blocks one thread,
+        and waiting calls share its result.
         """
         asked_s = time.monotonic()
         async with self._listing:
@@ -53,7 +53,7 @@ class Facts:
             self._known[model.path] = _Known(version, known.facts, looked_s)
             return known.facts
         facts = describe(model)
-        if version is None:  # Gone, so there is nothing to remember.
+        if version is None:  # The files no longer exist.
             self._known.pop(model.path, None)
         else:
             self._known[model.path] = _Known(version, facts, looked_s)
@@ -63,7 +63,8 @@ class Facts:
 def _version(path: Path) -> _Version | None:
     try:
         parts = model_files(path) if path.is_dir() else (path,)
-        found = [part.stat() for part in parts]
+        states = [part.stat() for part in parts]
     except OSError:
         return None
-    return sum(one.st_size for one in found), max((one.st_mtime_ns for one in found), default=0)
+    newest_ns = max((state.st_mtime_ns for state in states), default=0)
+    return sum(state.st_size for state in states), newest_ns

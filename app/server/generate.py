@@ -1,4 +1,4 @@
-"""`POST /v1/generate` and `/v1/generate/batch`: text from text, with what it cost."""
+"""`POST /v1/generate` and `/v1/generate/batch`: text completion with timings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.server import answers, sse
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Choice, Happenings, Tally
+from hearth.app.server.generation import Choice, GenerationEvents, Tally
 from hearth.app.server.requests import build
 from hearth.app.server.tables.text import GENERATE, GENERATE_BATCH
 from hearth.backends.contract import ChoiceFinished, Finished, Request, Token
@@ -42,10 +42,10 @@ async def generate_text(http: HttpRequest) -> Response:
 
 
 async def generate_batch(http: HttpRequest) -> Response:
-    """Continue several prompts; `optimization` says whether they are computed together.
+    """Continue several prompts; `optimization` decides whether they are computed together.
 
     Raises:
-        HearthError: what the first one that fails raises.
+        HearthError: the error of the first prompt that fails.
     """
     exchange = await Exchange.open(http, GENERATE_BATCH, {"text": "prompts"})
     began = time.perf_counter()
@@ -98,13 +98,13 @@ def _result(tally: Tally, reason: str, optimization: str, began: float) -> dict[
 
 
 async def _collect(
-    events: Happenings,
+    events: GenerationEvents,
     choices: list[Choice],
     results: list[dict[str, Any]],
     exchange: Exchange,
     began: float,
 ) -> Tally:
-    """Fill `results` as the prompts are done; a latency counts from the request's arrival."""
+    """Fill `results` as prompts finish; latencies are measured from the request's arrival."""
     tally = Tally()
     async with aclosing(events):
         async for position, event in events:
@@ -119,8 +119,8 @@ async def _collect(
     return tally
 
 
-async def _parts(events: Happenings, optimization: str, began: float) -> sse.Parts:
-    """The text as it comes, then what it cost."""
+async def _parts(events: GenerationEvents, optimization: str, began: float) -> sse.Parts:
+    """The text as it is generated, then the counts and timings."""
     tally, reason = Tally(), "stop"
     async with aclosing(events):
         async for _, event in events:

@@ -1,4 +1,4 @@
-"""The events of requests, in one form for all answers, and collected where there is no stream."""
+"""Generation events of one or several requests, and their collection into complete answers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from hearth.backends.contract import (
 )
 from hearth.backends.errors import HearthError, InternalError, from_info
 
-Happening = Started | Progress | Token | ToolCallPart | ChoiceFinished | Finished
-Happenings = AsyncGenerator[tuple[int, Happening], None]
+GenerationEvent = Started | Progress | Token | ToolCallPart | ChoiceFinished | Finished
+"""An event of a generation that has not failed."""
+GenerationEvents = AsyncGenerator[tuple[int, GenerationEvent], None]
 
 _MOST_WAITING_EVENTS: Final = 256
 
@@ -45,21 +46,23 @@ class Recorder(Protocol):
     """Measures one request (`app.server.metrics`)."""
 
     def event(self, event: Event, part: int = 0) -> None:
-        """One came, of one of the parts that are generated for the request."""
+        """Record `event` of part number `part` of the request."""
         ...
 
     def used(self, usage: Usage, part: int = 0) -> None:
-        """What a part has used by now."""
+        """Record the total usage of a part so far."""
         ...
 
     def end(self, status: int) -> None:
-        """It is over; only the first call counts."""
+        """Record the end of the request; only the first call counts."""
         ...
 
 
 @contextmanager
 def counted(recorder: Recorder) -> Iterator[None]:
-    """The request is over with the block: 499 where it is left, unless its end was told before."""
+    """End the request of `recorder` with the block: status 499 if the block is left early, unless
+    its end was recorded before.
+    """
     status = 499
     try:
         yield
@@ -73,13 +76,13 @@ def counted(recorder: Recorder) -> Iterator[None]:
 
 async def generate(
     backend: Generates, request: Request, recorder: Recorder, part: int = 0
-) -> Happenings:
-    """(`part`, event) of `request`; every choice gets its `ChoiceFinished`, also where there is
-    one.
+) -> GenerationEvents:
+    """(`part`, event) of `request`; every choice ends with a `ChoiceFinished`, even if it is the
+    only one.
 
     Raises:
-        HearthError: what a `Failed` says.
-        Interrupted: somebody else ended the generation.
+        HearthError: the error of a `Failed` event.
+        Interrupted: the generation was cancelled by another program.
     """
     generated = cast(AsyncGenerator[Event, None], backend.generate(request))
     async with aclosing(generated) as events:
@@ -88,40 +91,40 @@ async def generate(
             if isinstance(event, Failed):
                 raise from_info(event.error)
             if isinstance(event, ChoiceFinished | Finished) and event.reason == "cancelled":
-                raise Interrupted("The generation was interrupted.", "Ask again.")
+                raise Interrupted("The generation was interrupted.", "Send the request again.")
             if isinstance(event, Finished) and request.n == 1:
                 yield part, ChoiceFinished(0, event.reason, event.stop)
             yield part, event
             if isinstance(event, Finished):
                 return
-    raise InternalError("A stream ended without a last event.")
+    raise InternalError("The event stream ended without a final event.")
 
 
-async def happenings(
+async def generation_events(
     backend: Generates,
     requests: Sequence[Request],
     at_once: int,
     begin: Callable[[], Recorder],
     notices: tuple[str, ...] = (),
-) -> Happenings:
+) -> GenerationEvents:
     """(position of the request, event) of all `requests`, `at_once` of them at the same time.
 
     Args:
-        begin: begins to measure them, as one.
-        notices: go before those of each `Started`.
+        begin: starts measuring them as one request.
+        notices: placed before those of each `Started`.
 
     Raises:
-        HearthError: what the first one that fails raises; the others are cancelled.
+        HearthError: the error of the first request that fails; the others are cancelled.
     """
     recorder = begin()
     with counted(recorder):
         if len(requests) == 1:
-            found = generate(backend, requests[0], recorder)
+            source = generate(backend, requests[0], recorder)
         else:
-            found = _several(backend, requests, at_once, recorder)
+            source = _several(backend, requests, at_once, recorder)
         left = len(requests)
-        async with aclosing(found) as happened:
-            async for position, event in happened:
+        async with aclosing(source) as events:
+            async for position, event in events:
                 if isinstance(event, Finished):
                     left -= 1
                     if not left:
@@ -133,16 +136,16 @@ async def happenings(
 
 async def _several(
     backend: Generates, requests: Sequence[Request], at_once: int, recorder: Recorder
-) -> Happenings:
-    arrived: asyncio.Queue[tuple[int, Happening | Exception | None]]
+) -> GenerationEvents:
+    arrived: asyncio.Queue[tuple[int, GenerationEvent | Exception | None]]
     arrived = asyncio.Queue(_MOST_WAITING_EVENTS)
-    turn = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(at_once)
 
     async def pump(position: int, request: Request) -> None:
         try:
-            async with turn, aclosing(generate(backend, request, recorder, position)) as events:
-                async for happening in events:
-                    await arrived.put(happening)
+            async with slots, aclosing(generate(backend, request, recorder, position)) as events:
+                async for numbered in events:
+                    await arrived.put(numbered)
         except Exception as error:  # noqa: BLE001 - raised again where the events are read
             await arrived.put((position, error))
         else:
@@ -174,7 +177,7 @@ class Choice:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
-    """Of all its tokens."""
+    """Ids of all its tokens."""
     reason: FinishReason = "stop"
     stop: str | None = None
 
@@ -185,11 +188,11 @@ class Choice:
 
     @property
     def reasoning(self) -> str:
-        """What was thought before it."""
+        """The reasoning that precedes it."""
         return "".join(self.thoughts)
 
     def add(self, event: Token | ToolCallPart | ChoiceFinished) -> None:
-        """Take in what `event` says of this choice."""
+        """Add `event`, which belongs to this choice."""
         if isinstance(event, ChoiceFinished):
             self.reason, self.stop = event.reason, event.stop
             return
@@ -210,14 +213,14 @@ class Choice:
 
 @dataclass(slots=True)
 class Tally:
-    """What several requests used together, and the timings of one that was alone."""
+    """Total usage and notices of several requests, and the timings of each."""
 
     usage: Usage = Usage()
     timings: list[Timings] = field(default_factory=list)
     notices: dict[str, None] = field(default_factory=dict)
 
-    def add(self, event: Happening) -> None:
-        """Count what `event` says."""
+    def add(self, event: GenerationEvent) -> None:
+        """Add the usage and notices of `event`."""
         if isinstance(event, Started):
             self.notices.update(dict.fromkeys(event.notices))
         elif isinstance(event, Finished):
@@ -233,8 +236,8 @@ class Tally:
             self.notices.update(dict.fromkeys(event.notices))
 
 
-async def collect(events: Happenings, choices: Sequence[Choice], each: int) -> Tally:
-    """Fill `choices`, of which every request has `each`, to the end."""
+async def collect(events: GenerationEvents, choices: Sequence[Choice], each: int) -> Tally:
+    """Consume `events` and fill `choices`, of which every request has `each`."""
     tally = Tally()
     async with aclosing(events):
         async for position, event in events:

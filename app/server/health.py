@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, Final
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.server.life import RETRY_S
+from hearth.app.server.loaded import host_stats
+from hearth.app.server.server_state import RETRY_S
 from hearth.app.server.services import services_of
 from hearth.backends.contract import HostStats
-from hearth.backends.errors import HostUnreachable
 from hearth.backends.version import hearth_version
-
-_PATIENCE_S: Final = 5.0
 
 
 async def health(http: Request) -> Response:
@@ -26,16 +23,11 @@ async def health(http: Request) -> Response:
         HostUnreachable: the host does not respond within a few seconds.
     """
     services = services_of(http)
-    status = services.life.status
+    status = services.state.status
     body: dict[str, Any] = {"status": status, "version": hearth_version()}
     if status != "ok":
         return JSONResponse(body, 503, {"retry-after": str(RETRY_S)})
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            stats = await (await services.hosts.host()).stats()
-    except TimeoutError as error:
-        raise HostUnreachable(f"The host did not respond within {_PATIENCE_S:.0f} s.") from error
-    return JSONResponse({**body, "backends": _backends(stats)})
+    return JSONResponse({**body, "backends": _backends(await host_stats(services.hosts))})
 
 
 def _backends(stats: HostStats) -> dict[str, str]:

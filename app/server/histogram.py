@@ -1,4 +1,4 @@
-"""How long things took, counted in buckets: memory stays the same however many there were."""
+"""Histograms of durations, in constant memory."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 _STEP: Final = 1.05
-"""Upper over lower edge of a bucket, at most: the middle is wrong by 2.5 % at most."""
+"""Ratio of a bucket's edges, at most; its geometric middle is within 2.5 % of each value."""
 _DECADES: Final = range(-5, 4)
-"""From 10 µs to 10,000 s; what is shorter or longer is counted in the first or last bucket."""
+"""From 10 µs to 10,000 s; shorter and longer durations are in the first and last bucket."""
 _NICE: Final = tuple(float(f"{lead}e{n}") for n in _DECADES for lead in ("1", "2.5", "5"))
 
 
 def _edges() -> Iterator[float]:
-    """The upper edges: the nice ones, and between each two as many as `_STEP` asks for."""
+    """The upper edges: those of `_NICE`, and between each two as many as `_STEP` requires."""
     for lower, upper in pairwise((*_NICE, 10.0**_DECADES.stop)):
         parts = math.ceil(math.log(upper / lower) / math.log(_STEP))
         yield lower
@@ -40,7 +40,7 @@ class Histogram:
         self.sum_s = 0.0
 
     def observe(self, seconds: float, times: int = 1) -> None:
-        """Count `seconds`, `times` over."""
+        """Count `seconds`, `times` times."""
         self._counts[bisect_left(_EDGES, seconds)] += times
         self.count += times
         self.sum_s += seconds * times
@@ -50,7 +50,7 @@ class Histogram:
             self._most_s = seconds
 
     def merge(self, other: Histogram) -> None:
-        """Count what `other` has counted."""
+        """Add the counts of `other`."""
         self._counts = [
             ours + theirs for ours, theirs in zip(self._counts, other._counts, strict=True)
         ]
@@ -61,11 +61,11 @@ class Histogram:
 
     @property
     def mean_s(self) -> float | None:
-        """The mean; None of nothing."""
+        """The mean; None if nothing was counted."""
         return self.sum_s / self.count if self.count else None
 
     def percentile(self, percent: float) -> float | None:
-        """The value that `percent` of all do not exceed (nearest rank); None of nothing."""
+        """The value that `percent` of all do not exceed (nearest rank); None if there are none."""
         if not self.count:
             return None
         rank = max(1, math.ceil(self.count * percent / 100))
@@ -75,6 +75,6 @@ class Histogram:
         return min(max(math.sqrt(lower * upper), self._least_s), self._most_s)
 
     def cumulative(self) -> list[tuple[float, int]]:
-        """(edge in seconds, how many do not exceed it), from 1 ms to 500 s."""
+        """(edge in seconds, count of durations up to it), from 1 ms to 500 s."""
         seen = list(accumulate(self._counts))
         return [(edge, seen[at]) for edge, at in _PUBLISHED]

@@ -1,4 +1,4 @@
-"""What the key-value memory of loaded models holds, and what the models make of their steps."""
+"""Use of the KV cache of loaded models, and how full their batches are."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hearth.backends.contract import EngineStats, WorkerStats
 
 
 def tokens_by_state(engine: EngineStats) -> dict[str, int]:
-    """Tokens of memory: of "live" (running sequences), "kept" (prefixes, as long as nobody needs
-    the room) and "pinned" (prefixes that must stay for a while), which share none; "shelved",
-    of prefixes that are kept outside of it; "allocated", for which there is memory now, and "pool",
-    for which there may be.
+    """Tokens in the KV cache: "live" (of running sequences), "kept" (cached prefixes that can be
+    evicted), "pinned" (cached prefixes that cannot be evicted yet), which do not overlap; "shelved"
+    (prefixes offloaded to the host KV tier); "allocated" (capacity now) and "pool" (capacity at
+    most).
     """
     return {
         "live": engine.live_tokens,
@@ -24,8 +24,8 @@ def tokens_by_state(engine: EngineStats) -> dict[str, int]:
 
 
 def bytes_by_state(engine: EngineStats) -> dict[str, int]:
-    """What these tokens take in layers that see everything; "allocated" and "pool" with all layers,
-    those that see a window only too.
+    """The bytes of these tokens in layers with full attention; "allocated" and "pool" include
+    layers with sliding-window attention.
     """
     token = engine.kv_bytes_per_token
     return {
@@ -36,24 +36,24 @@ def bytes_by_state(engine: EngineStats) -> dict[str, int]:
 
 
 def hit_rate(engines: Iterable[EngineStats]) -> float | None:
-    """Of the tokens of all prompts since the models were loaded, the share that was found and not
-    computed, in [0, 1]; None before the first one.
+    """The share of prompt tokens since the models were loaded that was in the cache, in [0, 1];
+    None before the first prompt.
     """
-    found = wanted = 0
+    cached = total = 0
     for engine in engines:
-        found += engine.cached_tokens
-        # What is generated goes through the model as well, and is no part of a prompt.
-        wanted += engine.cached_tokens + max(0, engine.computed_tokens - engine.generated_tokens)
-    return found / wanted if wanted else None
+        cached += engine.cached_tokens
+        # Generated tokens are computed too, but belong to no prompt.
+        total += engine.cached_tokens + max(0, engine.computed_tokens - engine.generated_tokens)
+    return cached / total if total else None
 
 
 def batch_utilization(workers: Iterable[WorkerStats]) -> float | None:
-    """Sequences that ran together in a step, on average, as a share of those that could, in [0,
-    1]; None before the first step.
+    """The mean number of sequences in a step as a share of the maximum, in [0, 1]; None before the
+    first step.
     """
-    rows = room = 0
+    rows = capacity = 0
     for worker in workers:
         if worker.engine is not None and worker.info is not None:
             rows += worker.engine.rows
-            room += worker.engine.steps * worker.info.max_sessions
-    return rows / room if room else None
+            capacity += worker.engine.steps * worker.info.max_sessions
+    return rows / capacity if capacity else None

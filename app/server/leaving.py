@@ -1,4 +1,4 @@
-"""Work for a client that may leave: it ends when the client does, and nothing runs for nobody."""
+"""Work that is cancelled when its client disconnects."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, which is cancelled when the client disconnects.
 
     Args:
-        receive: the request's, its body read to the end.
+        receive: of the request, whose body has been read completely.
 
     Raises:
-        ClientGone: the client left first.
+        ClientGone: the client disconnected first.
     """
     working = asyncio.current_task()
     assert working is not None
@@ -39,9 +39,9 @@ async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     try:
         return await work
     except asyncio.CancelledError as error:
-        # Somebody else may cancel as well, and must not be kept from it.
+        # A cancellation from elsewhere must not be converted.
         if has_left and working.cancelling() == cancelled_before + 1:
-            raise ClientGone("The client left.") from error
+            raise ClientGone("The client disconnected.") from error
         raise
     finally:
         is_over = True
@@ -53,13 +53,13 @@ async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 async def all_of(
     do: Callable[[S], Coroutine[Any, Any, T]], items: Iterable[S], at_once: int
 ) -> list[T]:
-    """What `do` returns for each of `items`, of which `at_once` are under way; when one fails, the
-    others are cancelled.
+    """The results of `do` for each of `items`, `at_once` of them at the same time; if one fails,
+    the others are cancelled.
     """
-    turn = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(at_once)
 
     async def one(item: S) -> T:
-        async with turn:
+        async with slots:
             return await do(item)
 
     tasks = [asyncio.create_task(one(item)) for item in items]

@@ -17,11 +17,11 @@ MOST_CONNECTIONS: Final = 1024
 HEAD_S: Final = 20.0
 """Time from the first byte (or from connecting) to the end of the headers."""
 BODY_S: Final = 60.0
-"""Time from there to the end of the body."""
+"""Time from the end of the headers to the end of the body."""
 FREE_PIECES: Final = 10_000
 LEAST_PIECE_BYTES: Final = 8
-"""Average size of the pieces of a body with more than `FREE_PIECES`: each piece costs as much time
-as a page of text.
+"""Least mean size of the chunks of a body with more than `FREE_PIECES`: each chunk costs as much
+time as a kilobyte of content.
 """
 _SPARE_FILES: Final = 64
 """Open files that are reserved for everything but connections."""

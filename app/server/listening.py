@@ -26,7 +26,7 @@ _LONGEST_PATH_BYTES: Final = 100
 _ONLY_FOR_ME: Final = 0o177
 _OTHERS_WRITE: Final = 0o022
 _BRIDGES: Final = ("docker", "br-", "veth", "virbr", "cni", "flannel")
-"""First letters of the interfaces of containers and virtual machines."""
+"""Prefixes of the names of virtual interfaces (containers, virtual machines)."""
 
 
 class CannotListen(HearthError):

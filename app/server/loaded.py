@@ -1,4 +1,4 @@
-"""What is loaded now, as the host says."""
+"""The models that are loaded now, according to the host."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ async def host_stats(hosts: HostConnection) -> HostStats:
     """The host and its workers.
 
     Raises:
-        HostUnreachable: it does not answer, within a few seconds.
+        HostUnreachable: the host does not respond within a few seconds.
     """
     try:
         async with asyncio.timeout(_PATIENCE_S):
             return await (await hosts.host()).stats()
     except TimeoutError as error:
-        raise HostUnreachable(f"The host has not answered for {_PATIENCE_S:.0f} s.") from error
+        raise HostUnreachable(
+            f"The model host did not respond within {_PATIENCE_S:.0f} s.",
+            "Try again; see host.log if it stays unreachable.",
+        ) from error
 
 
 async def host_stats_if_any(hosts: HostConnection) -> HostStats | None:
-    """`host_stats`; None where it does not answer."""
+    """`host_stats`; None if the host does not respond."""
     try:
         return await host_stats(hosts)
     except HostUnreachable:
@@ -43,8 +46,8 @@ async def worker_of(stats: HostStats, model: FoundModel) -> WorkerStats | None:
 
 
 def workers_of(stats: HostStats, models: Sequence[FoundModel]) -> list[WorkerStats | None]:
-    """The same for each of `models`. Resolves paths, so call it in a thread: one file is one model,
-    whatever its name.
+    """The same for each of `models`. Models with several names are compared by their real path;
+    call it in a thread, as it reads the disk.
     """
     by_path = {os.path.realpath(worker.path): worker for worker in reversed(stats.workers)}
     return [by_path.get(os.path.realpath(model.path)) for model in models]

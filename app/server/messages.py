@@ -1,4 +1,4 @@
-"""The `messages` and `tools` of a chat in OpenAI's shape, as the contract's types. Their form was
+"""Converts `messages` and `tools` of OpenAI's chat API to the contract's types. Their form has been
 checked by the table (`app.server.tables.chat`).
 """
 
@@ -16,7 +16,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """The tools of a request and how they may be used; the names are the contract's."""
+    """The tools of a request and how they may be used; the fields are those of `Request`."""
 
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
@@ -24,11 +24,13 @@ class Toolbox:
 
 
 def read_messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
-    """The messages of a request; `system`, if not empty, goes first where they have no system
-    message of their own.
+    """The messages of a request.
+
+    Args:
+        system: the default system message, placed first if there is none; empty: no default.
 
     Raises:
-        ConflictingParameters: a message has two texts of reasoning.
+        ConflictingParameters: a message has two different texts of reasoning.
     """
     messages = tuple(_message(item, index) for index, item in enumerate(items))
     if system and all(message.role != "system" for message in messages):
@@ -37,11 +39,11 @@ def read_messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
 
 
 def continues_last(given: Json, messages: Sequence[Message]) -> bool:
-    """Does the answer go on from the end of the last message? By default where that is the
-    assistant's and has no calls.
+    """Whether the answer continues the last message; by default if that is the assistant's and has
+    no tool calls.
 
     Raises:
-        ConflictingParameters: it is to go on from another message, or to begin with a new one too.
+        ConflictingParameters: the last message cannot be continued, or a new one is requested too.
     """
     last = messages[-1]
     possible = last.role == "assistant" and not last.tool_calls
@@ -50,14 +52,16 @@ def continues_last(given: Json, messages: Sequence[Message]) -> bool:
     if wanted and begins:
         raise ConflictingParameters(
             "add_generation_prompt",
-            "continue_final_message and add_generation_prompt exclude each other.",
+            "continue_final_message and add_generation_prompt cannot be combined.",
             "Send one of them.",
         )
     if wanted and not possible:
         raise ConflictingParameters(
             "continue_final_message",
-            "continue_final_message needs a last message of the assistant without tool calls.",
-            "End with the beginning of an answer, or leave it out.",
+            "continue_final_message requires that the last message has the role assistant and no"
+            " tool calls.",
+            "Append an assistant message with the beginning of the answer, or leave out"
+            " continue_final_message.",
         )
     return wanted
 
@@ -69,8 +73,8 @@ def _message(item: Json, index: int) -> Message:
     if len(thoughts) > 1:
         raise ConflictingParameters(
             f"{place}.reasoning",
-            f"{place} has two texts of reasoning.",
-            "Send reasoning_content alone.",
+            f"{place} has reasoning_content and reasoning with different texts.",
+            "Send reasoning_content only.",
         )
     return Message.of_parts(
         role,
@@ -90,17 +94,17 @@ def _message(item: Json, index: int) -> Message:
 
 
 def texts_of(content: str | Sequence[Json] | None) -> list[str]:
-    """The texts of a content, which is a string or has parts."""
+    """The texts of `content`, which is a string or an array of parts."""
     if content is None or isinstance(content, str):
         return [content or ""]
     return [part.get("text") or part.get("refusal") or "" for part in content]
 
 
 def read_tools(given: Json) -> Toolbox:
-    """The tools of a body and their choice.
+    """The `tools` and `tool_choice` of a body.
 
     Raises:
-        ConflictingParameters: a choice without tools, or of a tool that is not among them.
+        ConflictingParameters: `tool_choice` requires a tool that is not in `tools`.
     """
     tools = tuple(_tool(item["function"]) for item in given.get("tools", ()))
     choice = given.get("tool_choice", "auto")

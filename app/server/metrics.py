@@ -1,4 +1,4 @@
-"""What one server measures of its own requests: how many, how long, how many tokens."""
+"""Measurements of a server's requests: counts, durations, tokens."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from hearth.app.server.rate import Rate
 from hearth.backends.contract import Event, Finished, Started, Token, ToolCallPart, Usage
 
 _MOST_SERIES: Final = 512
-"""Pairs of route and model that are counted apart; further models are counted under ""."""
-_SAYS: Final = (Token, ToolCallPart)
+"""Pairs of route and model with their own counts; further models are counted under ""."""
+_TOKEN_EVENTS: Final = (Token, ToolCallPart)
 
 
 @dataclass(slots=True)
 class Series:
-    """What is counted of the requests of one route for one model."""
+    """Counts of the requests of one route for one model."""
 
     route: str
     model: str
     statuses: Counter[str] = field(default_factory=Counter)
-    """How many ended so, by class: "2xx"."""
+    """Number of requests by class of status, such as "2xx"."""
     refused: int = 0
-    """There was no room (429)."""
+    """Requests refused because too many were waiting (429)."""
     cancelled: int = 0
-    """Whoever asked left (499)."""
+    """Requests whose client disconnected (499)."""
     failed: int = 0
-    """From 500 on."""
+    """Requests that ended with status 500 or above."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prompts': those that were found and not computed."""
+    """Prompt tokens that were read from the cache."""
     generated_tokens: int = 0
     latency: Histogram = field(default_factory=Histogram)
-    """From the request's arrival to its end, of those that went well."""
+    """From the request's arrival to its end, of successful requests."""
     ttft: Histogram = field(default_factory=Histogram)
     """From the request's arrival to its first token."""
     inter_token: Histogram = field(default_factory=Histogram)
-    """From one token of an answer to the next; tokens that come together share the time."""
+    """From one token of an answer to the next; tokens of one event share its time."""
 
     @property
     def requests(self) -> int:
-        """How many have ended."""
+        """Number of requests that have ended."""
         return self.statuses.total()
 
     def merge(self, other: Series) -> None:
-        """Count what `other` has counted."""
+        """Add the counts of `other`."""
         self.statuses += other.statuses
         self.refused += other.refused
         self.cancelled += other.cancelled
@@ -62,39 +62,39 @@ class Series:
 
 
 class Recorder:
-    """Measures one request. `Metrics.begin` makes it."""
+    """Measures one request; created by `Metrics.begin`."""
 
-    __slots__ = ("_began_s", "_last_s", "_metrics", "_said", "_series", "_used", "status")
+    __slots__ = ("_began_s", "_generated", "_last_s", "_metrics", "_series", "_used", "status")
 
     def __init__(self, metrics: Metrics, series: Series, began_s: float) -> None:
         self._metrics = metrics
         self._series = series
         self._began_s = began_s
         self._last_s: dict[tuple[int, int], float] = {}
-        """When each choice of each part said its last token."""
-        self._said: defaultdict[int, int] = defaultdict(int)
-        """Tokens that the events of each part have brought."""
+        """Time of the last token of each choice of each part."""
+        self._generated: defaultdict[int, int] = defaultdict(int)
+        """Generated tokens of each part so far."""
         self._used: dict[int, Usage] = {}
-        """What is counted already of each part."""
+        """Usage of each part that has been counted."""
         self.status = 0
-        """What it ended with; 0: it has not."""
+        """HTTP status that it ended with; 0: it has not ended."""
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """Its model, and how many tokens it has used by now."""
+        """Its model, and the tokens that it has used so far."""
         return {
             "model": self._series.model,
             "prompt_tokens": sum(usage.prompt_tokens for usage in self._used.values()),
-            "generated_tokens": sum(self._said.values()),
+            "generated_tokens": sum(self._generated.values()),
         }
 
     def event(self, event: Event, part: int = 0) -> None:
-        """Count what `event` brings; of a request of several prompts, each is a part."""
-        if isinstance(event, _SAYS):
+        """Count the tokens of `event`; each prompt of a request is a part."""
+        if isinstance(event, _TOKEN_EVENTS):
             if event.ids:
                 self._tokens(len(event.ids), part, event.index)
         elif isinstance(event, Started):
-            self.used(Usage(event.prompt_tokens, event.cached_tokens, self._said[part]), part)
+            self.used(Usage(event.prompt_tokens, event.cached_tokens, self._generated[part]), part)
         elif isinstance(event, Finished):
             self.used(event.usage, part)
 
@@ -107,24 +107,26 @@ class Recorder:
         elif not self._last_s:
             self._series.ttft.observe(now_s - self._began_s)
         self._last_s[choice] = now_s
-        self._said[part] += count
+        self._generated[part] += count
         self._series.generated_tokens += count
         self._metrics.generated.add(now_s, count)
 
     def used(self, usage: Usage, part: int = 0) -> None:
-        """A part has used `usage` by now. The last one, for calls that are no streams."""
+        """Record the total usage of a part so far. Requests without events call it once."""
         series, counted = self._series, self._used.get(part, Usage())
         series.prompt_tokens += usage.prompt_tokens - counted.prompt_tokens
         series.cached_tokens += usage.cached_tokens - counted.cached_tokens
-        unseen = usage.completion_tokens - self._said[part]  # Such as those of a cut call.
+        unseen = usage.completion_tokens - self._generated[part]  # e.g. those of a cut tool call
         if unseen > 0:
-            self._said[part] += unseen
+            self._generated[part] += unseen
             series.generated_tokens += unseen
             self._metrics.generated.add(self._metrics.clock(), unseen)
         self._used[part] = usage
 
     def end(self, status: int) -> None:
-        """Ended with this HTTP status; 499: whoever asked has left. Only the first call counts."""
+        """Record the end with this HTTP status; 499: the client disconnected. Only the first call
+        counts.
+        """
         if self.status:
             return
         self.status = status
@@ -135,15 +137,15 @@ class Recorder:
 
 
 class Metrics:
-    """One server's. Lives in one event loop.
+    """The measurements of one server; used in one event loop.
 
     Args:
-        clock: seconds that never go back.
+        clock: a monotonic clock in seconds.
 
     Attributes:
-        running: requests that have begun and not ended.
-        ended: requests that ended.
-        generated: tokens that were generated.
+        running: number of running requests.
+        ended: rate of requests that ended.
+        generated: rate of generated tokens.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -155,23 +157,21 @@ class Metrics:
         self._series: dict[tuple[str, str], Series] = {}
 
     def begin(self, route: str, model: str = "") -> Recorder:
-        """Measure a request from now on; the caller promises `Recorder.end`.
+        """Start measuring a request; the caller must call `Recorder.end`.
 
         Args:
-            route: as it is served, such as "/v1/chat/completions", never the text of a request.
-            model: the name that the catalog has for it, never the text of a request.
+            route: path of the endpoint, such as "/v1/chat/completions"; never text of a request.
+            model: the model's name in the catalog; never text of a request.
         """
         self.running += 1
         return Recorder(self, self._of(route, model), self.clock())
 
     def answered(self, route: str, status: int, model: str = "") -> None:
-        """Count a request that was answered and had nothing to be measured, or was refused before
-        it began.
-        """
+        """Count a request without tokens, or one that was refused before it began."""
         self.count(self._of(route, model), status)
 
     def count(self, series: Series, status: int) -> float:
-        """Count a request of `series` that ended with `status`; returns what the clock says."""
+        """Count a request of `series` that ended with `status`; returns the clock's time."""
         now_s = self.clock()
         self.ended.add(now_s, 1)
         series.statuses[f"{status // 100}xx"] += 1
@@ -182,25 +182,25 @@ class Metrics:
 
     @property
     def uptime_s(self) -> float:
-        """Since when all this is counted."""
+        """Seconds since counting began."""
         return self.clock() - self._started_s
 
     @property
     def requests_per_s(self) -> float:
-        """Requests that ended in the last minute."""
+        """Mean rate of requests that ended, in the last minute."""
         return self.ended.per_s(self.clock())
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens that were generated in the last minute, of all requests together."""
+        """Mean rate of generated tokens of all requests, in the last minute."""
         return self.generated.per_s(self.clock())
 
     def series(self) -> Iterable[Series]:
-        """Each pair of route and model that was asked for."""
+        """The counts of each pair of route and model."""
         return self._series.values()
 
     def total(self) -> Series:
-        """All together."""
+        """The sum of all series."""
         total = Series("", "")
         for series in self._series.values():
             total.merge(series)

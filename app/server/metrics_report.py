@@ -1,4 +1,4 @@
-"""`GET /metrics`: for Prometheus, and as JSON for those who accept that."""
+"""`GET /metrics`: for Prometheus, and as JSON for clients that accept it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PERCENTS: Final = (50, 95, 99)
 
 
 async def get_metrics(http: Request) -> Response:
-    """What the server has measured, and what the host says of the loaded models."""
+    """The server's measurements, and the host's statistics of the loaded models."""
     query(http)
     services = services_of(http)
     stats = await host_stats_if_any(services.hosts)
@@ -33,14 +33,14 @@ async def get_metrics(http: Request) -> Response:
 
 
 def _accepts_json(accept: str) -> bool:
-    """Does the header name JSON? Prometheus does not."""
+    """Whether the header names JSON, which Prometheus does not send."""
     kinds = (part.partition(";")[0].strip().lower() for part in accept.split(","))
     return "application/json" in kinds
 
 
 def families(metrics: Metrics, stats: HostStats | None) -> list[Family]:
-    """What Prometheus gets; `stats` None: the host does not answer."""
-    up = Family("hearth_host_up", "gauge", "1 if the host process answers, else 0.")
+    """All metrics for Prometheus; `stats` None: the host does not respond."""
+    up = Family("hearth_host_up", "gauge", "1 if the host process responds, else 0.")
     up.add(int(stats is not None))
     models = [*_of_models(stats)] if stats is not None else []
     return [up, *_of_server(metrics), *_of_series(metrics), *models]
@@ -49,19 +49,19 @@ def families(metrics: Metrics, stats: HostStats | None) -> list[Family]:
 def _of_server(metrics: Metrics) -> Iterator[Family]:
     total = metrics.total()
     for name, text, value in (
-        ("uptime_seconds", "Since when this server counts.", metrics.uptime_s),
-        ("requests_running", "Requests that have begun and not ended.", metrics.running),
+        ("uptime_seconds", "Time since the server started.", metrics.uptime_s),
+        ("requests_running", "Running requests.", metrics.running),
         (
             "requests_per_second",
-            f"Requests that ended, in the last {WINDOW_S} s.",
+            f"Mean rate of requests that ended in the last {WINDOW_S} s.",
             metrics.requests_per_s,
         ),
         (
             "generated_tokens_per_second",
-            f"Tokens of all requests together, in the last {WINDOW_S} s.",
+            f"Mean rate of generated tokens of all requests in the last {WINDOW_S} s.",
             metrics.tokens_per_s,
         ),
-        ("cache_hit_ratio", "Prompt tokens found over prompt tokens.", cache_hit_rate(total)),
+        ("cache_hit_ratio", "Cached prompt tokens over prompt tokens.", cache_hit_rate(total)),
     ):
         family = Family(f"hearth_{name}", "gauge", text)
         family.add(value)
@@ -69,8 +69,8 @@ def _of_server(metrics: Metrics) -> Iterator[Family]:
 
 
 def _of_series(metrics: Metrics) -> Iterator[Family]:
-    """What is counted by route and model."""
-    ended = Family("hearth_requests_total", "counter", "Requests that ended, by class of status.")
+    """The counts by route and model."""
+    ended = Family("hearth_requests_total", "counter", "Requests that ended, by status class.")
     for series in metrics.series():
         for status, count in sorted(series.statuses.items()):
             ended.add(count, route=series.route, model=series.model, status=status)
@@ -88,38 +88,34 @@ def _of_series(metrics: Metrics) -> Iterator[Family]:
 
 
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[Series], int]], ...]] = (
-    ("requests_refused", "Requests for which there was no room (429).", lambda s: s.refused),
-    ("requests_cancelled", "Requests whose client left (499).", lambda s: s.cancelled),
-    ("requests_failed", "Requests that ended with a status from 500 on.", lambda s: s.failed),
-    ("prompt_tokens", "Tokens of prompts.", lambda s: s.prompt_tokens),
-    (
-        "cached_tokens",
-        "Of the tokens of prompts, those that were found and not computed.",
-        lambda s: s.cached_tokens,
-    ),
-    ("generated_tokens", "Tokens that were generated.", lambda s: s.generated_tokens),
+    ("requests_refused", "Requests refused as too many were waiting (429).", lambda s: s.refused),
+    ("requests_cancelled", "Requests whose client disconnected (499).", lambda s: s.cancelled),
+    ("requests_failed", "Requests that ended with status 500 or above.", lambda s: s.failed),
+    ("prompt_tokens", "Prompt tokens.", lambda s: s.prompt_tokens),
+    ("cached_tokens", "Prompt tokens read from the cache.", lambda s: s.cached_tokens),
+    ("generated_tokens", "Generated tokens.", lambda s: s.generated_tokens),
 )
 _HISTOGRAMS: Final[tuple[tuple[str, str, Callable[[Series], Histogram]], ...]] = (
-    ("request_duration", "Arrival to end, of requests that went well.", lambda s: s.latency),
-    ("time_to_first_token", "Arrival to the first token.", lambda s: s.ttft),
-    ("inter_token", "One token of an answer to the next.", lambda s: s.inter_token),
+    ("request_duration", "Duration of successful requests.", lambda s: s.latency),
+    ("time_to_first_token", "Time from arrival to the first token.", lambda s: s.ttft),
+    ("inter_token", "Time from one token of an answer to the next.", lambda s: s.inter_token),
 )
 
 
 def _of_models(stats: HostStats) -> Iterator[Family]:
-    """What the host says of each loaded model."""
-    running = Family("hearth_model_running", "gauge", "Sequences that run.")
-    waiting = Family("hearth_model_waiting", "gauge", "Requests that wait for room.")
+    """The host's statistics of each loaded model."""
+    running = Family("hearth_model_running", "gauge", "Running sequences.")
+    waiting = Family("hearth_model_waiting", "gauge", "Waiting requests.")
     restarts = Family(
-        "hearth_worker_restarts_total", "counter", "Times that the model's process died."
+        "hearth_worker_restarts_total", "counter", "Restarts of the model's worker process."
     )
     used = Family(
         "hearth_batch_utilization_ratio",
         "gauge",
-        "Sequences that ran together in a step, on average, over those that could.",
+        "Mean number of sequences in a step over the maximum.",
     )
-    tokens = Family("hearth_kv_tokens", "gauge", "Tokens of key-value memory, by state.")
-    size = Family("hearth_kv_bytes", "gauge", "Bytes of key-value memory, by state.")
+    tokens = Family("hearth_kv_tokens", "gauge", "Tokens in the KV cache, by state.")
+    size = Family("hearth_kv_bytes", "gauge", "Bytes of the KV cache, by state.")
     for name, worker in named(stats.workers):
         running.add(worker.running, model=name)
         waiting.add(worker.waiting, model=name)
@@ -134,7 +130,7 @@ def _of_models(stats: HostStats) -> Iterator[Family]:
 
 
 def named(workers: Sequence[WorkerStats]) -> Iterator[tuple[str, WorkerStats]]:
-    """Each worker with a name that no other has: two files may have the same."""
+    """Each worker with a unique name, as two files may have the same name."""
     seen: dict[str, int] = {}
     for worker in workers:
         seen[worker.name] = number = seen.get(worker.name, 0) + 1
@@ -142,12 +138,12 @@ def named(workers: Sequence[WorkerStats]) -> Iterator[tuple[str, WorkerStats]]:
 
 
 def cache_hit_rate(series: Series) -> float | None:
-    """The share of prompt tokens that was found, in [0, 1]; None before the first prompt."""
+    """The share of prompt tokens that was cached, in [0, 1]; None before the first prompt."""
     return series.cached_tokens / series.prompt_tokens if series.prompt_tokens else None
 
 
 def as_json(metrics: Metrics, stats: HostStats | None) -> dict[str, Any]:
-    """The JSON form; null is what nothing was measured of. Durations are in seconds."""
+    """The metrics as JSON; null where nothing was measured. Durations are in seconds."""
     total = metrics.total()
     workers = stats.workers if stats is not None else ()
     models = [_model(name, worker) for name, worker in named(workers)]

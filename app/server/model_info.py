@@ -1,4 +1,4 @@
-"""`GET /v1/model/info`: what a model is, and how it is loaded, if it is."""
+"""`GET /v1/model/info`: the properties of a model, and how it is loaded."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hearth.backends.contract import ModelInfo
 
 
 async def get_model_info(http: Request) -> Response:
-    """The opened model, or the one that `?model=` names. Nothing is loaded for it.
+    """The default model, or the one that `?model=` names. It is not loaded.
 
     Raises:
-        ModelNotFound: no model is called so.
-        InvalidParameter: the URL has another parameter.
-        HostUnreachable: nobody knows what is loaded.
+        ModelNotFound: there is no model of that name.
+        InvalidParameter: a query parameter is given twice.
+        HostUnreachable: the host does not respond.
     """
     services = services_of(http)
-    asked = query(http, "model").get("model", services.catalog.default.name)
-    chosen = await services.catalog.find(asked)
+    name = query(http, "model").get("model", services.catalog.default.name)
+    chosen = await services.catalog.find(name)
     worker = await worker_of(await host_stats(services.hosts), chosen.found)
     if worker is not None and worker.info is not None:
         return JSONResponse(_of_loaded(chosen, worker.info))
@@ -58,7 +58,7 @@ def _of_loaded(chosen: Chosen, info: ModelInfo) -> dict[str, Any]:
 
 
 def _of_file(chosen: Chosen, facts: LocalModel) -> dict[str, Any]:
-    """What the file says; null is what is known of a loaded model only."""
+    """The properties from the file; null for those that are known only of a loaded model."""
     return {
         "model_name": chosen.found.name,
         "loaded": False,

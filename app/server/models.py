@@ -17,8 +17,8 @@ from hearth.backends.contract import HostStats, WorkerStats
 
 
 async def list_models(http: Request) -> Response:
-    """Every model that requests may name, with the fields of OpenAI's, Anthropic's and vLLM's
-    lists; what Hearth knows of it is under "hearth".
+    """Every model that requests can name, with the fields of OpenAI's, Anthropic's and vLLM's
+    lists; further properties are under "hearth".
     """
     models = await describe_models(services_of(http))
     ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]}
@@ -45,7 +45,7 @@ async def retrieve_model(http: Request) -> Response:
 
 
 def can_be_named(model: FoundModel) -> bool:
-    """A file's name that is no Unicode stands in no JSON text, so no request can name it."""
+    """Whether requests can name `model`: a file name that is not valid Unicode has no JSON form."""
     try:
         model.name.encode()
     except UnicodeEncodeError:
@@ -56,7 +56,7 @@ def can_be_named(model: FoundModel) -> bool:
 def _models(
     models: Sequence[FoundModel], facts: Sequence[LocalModel], stats: HostStats | None
 ) -> list[dict[str, Any]]:
-    """The objects of `models`; asks the disk about each."""
+    """The entries of `models`; reads the disk for each."""
     workers = workers_of(stats, models) if stats is not None else [None] * len(models)
     return [
         _model(model, _known(known, stats, worker))
@@ -67,7 +67,7 @@ def _models(
 def _model(model: FoundModel, known: dict[str, Any]) -> dict[str, Any]:
     try:
         created = int(model.path.stat().st_mtime)
-    except OSError:  # Removed since it was listed; asking for it will say so.
+    except OSError:  # Removed since it was listed; a request for it gets an error.
         created = 0
     context = known["context"] or known["trained_context"]
     return {
@@ -89,7 +89,7 @@ def _model(model: FoundModel, known: dict[str, Any]) -> dict[str, Any]:
 def _known(
     facts: LocalModel, stats: HostStats | None, worker: WorkerStats | None
 ) -> dict[str, Any]:
-    """What the file says and, where the model is loaded, what it can do; null: not known now."""
+    """Properties of the file and, if the model is loaded, of its backend; null: not known now."""
     info = worker.info if worker is not None else None
     return {
         "loaded": None if stats is None else info is not None,

@@ -1,4 +1,4 @@
-"""`/api/chat`, `/api/generate`, `/api/embed` and `/api/embeddings`, as Ollama has them."""
+"""`/api/chat`, `/api/generate`, `/api/embed` and `/api/embeddings` of Ollama's API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hearth.app.server import answers, sse
 from hearth.app.server.embeddings import shortened
 from hearth.app.server.errors import OLLAMA, error_body
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Choice, Happenings, Tally
+from hearth.app.server.generation import Choice, GenerationEvents, Tally
 from hearth.app.server.loaded import host_stats, worker_of
 from hearth.app.server.ollama_context import LimitedContext
 from hearth.app.server.ollama_request import NAMES, read_chat, read_generate
@@ -33,7 +33,7 @@ from hearth.backends.contract import (
 
 Json = dict[str, Any]
 Shape = Callable[[Choice], Json]
-"""Where the text of an answer is."""
+"""Puts an answer into the fields of one endpoint."""
 
 NDJSON: Final = "application/x-ndjson"
 LATEST: Final = ":latest"
@@ -72,10 +72,10 @@ def _message(choice: Choice) -> Json:
 
 
 def _response(choice: Choice) -> Json:
-    found: Json = {"response": choice.text}
+    fields: Json = {"response": choice.text}
     if choice.reasoning:
-        found["thinking"] = choice.reasoning
-    return found | _logprobs(choice)
+        fields["thinking"] = choice.reasoning
+    return fields | _logprobs(choice)
 
 
 def _logprobs(choice: Choice) -> Json:
@@ -104,10 +104,10 @@ async def _answer(
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Writes one answer, whole or in lines.
+    """Builds one answer, complete or as lines of a stream.
 
     Attributes:
-        began_s: when the request arrived, as `time.perf_counter` has it.
+        began_s: when the request arrived, by `time.perf_counter`.
     """
 
     exchange: Exchange
@@ -115,7 +115,7 @@ class _Answer:
     began_s: float
 
     def ended(self, choice: Choice, tally: Tally, load_s: float) -> Json:
-        """The answer with why it ended and what it took; durations are in nanoseconds."""
+        """The complete answer with the reason of its end, counts, and durations in nanoseconds."""
         timings = tally.timings[0]
         return {
             **_head(self.exchange),
@@ -131,9 +131,9 @@ class _Answer:
             **answers.notices(tally.notices),
         }
 
-    async def lines(self, events: Happenings, source: LimitedContext) -> sse.Parts:
-        """The answer as it is generated, a JSON object a line; calls come whole, in the last line
-        but one.
+    async def lines(self, events: GenerationEvents, source: LimitedContext) -> sse.Parts:
+        """The answer as it is generated, one JSON object per line; tool calls are complete, in the
+        last line but one.
         """
         tally, whole = Tally(), Choice()
         async with aclosing(events):
@@ -150,7 +150,7 @@ class _Answer:
         yield line(self.ended(Choice(reason=whole.reason), tally, source.load_s))
 
     async def of_prompt_alone(self, request: Request) -> Response:
-        """The answer where no token is asked for: one line, streamed or not."""
+        """The answer for `num_predict: 0`: one line, streamed or not."""
         backend = await self.exchange.backend()
         prompt = await self.exchange.attend(backend.render(request))
         notices = dict.fromkeys((*self.exchange.notices, *prompt.notices))
@@ -161,7 +161,7 @@ class _Answer:
         )
 
     def dialect(self) -> sse.Dialect:
-        """How failures and silences of the stream are written."""
+        """The format of errors and pings of the stream."""
         return dialect(_head(self.exchange) | self.shape(Choice()) | {"done": False})
 
     def _piece(self, choice: Choice) -> bytes:
@@ -169,7 +169,7 @@ class _Answer:
 
 
 def dialect(ping: Json) -> sse.Dialect:
-    """That of a stream of lines; `ping` is sent in silences."""
+    """The dialect of a stream of lines, with `ping` sent while the stream is silent."""
     return sse.Dialect(lambda error: line(error_body(error, OLLAMA)), line(ping), NDJSON)
 
 
@@ -187,7 +187,7 @@ def _ns(seconds: float) -> int:
 
 
 async def _load(exchange: Exchange, empty: Json) -> Response:
-    """Nothing is asked: the model is loaded, or unloaded where it is to be kept for no time."""
+    """Load the model, or unload it if `keep_alive` is 0: the request has no prompt."""
     reason = "load"
     if exchange.chosen.spec.settings.keep_alive_s == 0 and "keep_alive" in exchange.given:
         await exchange.attend(_unload(exchange))
@@ -198,17 +198,17 @@ async def _load(exchange: Exchange, empty: Json) -> Response:
 
 
 async def _unload(exchange: Exchange) -> None:
-    """Now if no request uses the model, else as soon as that is so."""
+    """Unload the model as soon as no request uses it."""
     hosts = exchange.services.hosts
     worker = await worker_of(await host_stats(hosts), exchange.chosen.found)
     if worker is not None and worker.running + worker.waiting:
-        await (await exchange.backend()).info()  # The host learns how long to keep it.
+        await (await exchange.backend()).info()  # Passes keep_alive on to the host.
     else:
         await (await hosts.host()).unload(exchange.chosen.spec.path)
 
 
 async def embed(http: HttpRequest) -> Response:
-    """One vector a text, in the order of `input`."""
+    """One vector for each text, in the order of `input`."""
     began_s = time.perf_counter()
     exchange = await Exchange.open(http, EMBED, {"texts": "input"}, suffix=LATEST)
     texts = exchange.given["input"]
@@ -217,8 +217,8 @@ async def embed(http: HttpRequest) -> Response:
         texts = [texts] if texts else []
     await exchange.attend((await exchange.backend()).info())
     load_s = time.perf_counter() - began_s
-    made = await _embeddings(exchange, texts, truncate=exchange.given.get("truncate", True))
-    vectors = [list(vector) for vector in made.vectors]
+    result = await _embeddings(exchange, texts, truncate=exchange.given.get("truncate", True))
+    vectors = [list(vector) for vector in result.vectors]
     if "dimensions" in exchange.given:
         vectors = [shortened(vector, exchange.given["dimensions"]) for vector in vectors]
     return exchange.answer(
@@ -227,25 +227,26 @@ async def embed(http: HttpRequest) -> Response:
             "embeddings": vectors,
             "total_duration": _ns(time.perf_counter() - began_s),
             "load_duration": _ns(load_s),
-            "prompt_eval_count": made.prompt_tokens,
+            "prompt_eval_count": result.prompt_tokens,
         }
     )
 
 
 async def embeddings(http: HttpRequest) -> Response:
-    """The vector of one text: the predecessor of `/api/embed`."""
+    """The vector of one text; superseded by `/api/embed`."""
     names = {"texts": "prompt", "texts[0]": "prompt"}
     exchange = await Exchange.open(http, EMBEDDINGS, names, suffix=LATEST)
     prompt = exchange.given.get("prompt", "")
-    made = await _embeddings(exchange, [prompt] if prompt else [], truncate=True)
-    return exchange.answer({"embedding": [number for vector in made.vectors for number in vector]})
+    result = await _embeddings(exchange, [prompt] if prompt else [], truncate=True)
+    vector = result.vectors[0] if result.vectors else ()
+    return exchange.answer({"embedding": list(vector)})
 
 
 async def _embeddings(exchange: Exchange, texts: Sequence[str], *, truncate: bool) -> Embeddings:
-    """The vectors of `texts`; where there are none, the model is loaded."""
+    """The vectors of `texts`; if there are none, the model is loaded."""
     backend = await exchange.backend()
     if not texts:
         await exchange.attend(backend.info())
         return Embeddings((), 0)
-    asked = backend.embed(texts, session=exchange.session, truncate=truncate)
-    return await exchange.attend(exchange.measured(asked))
+    embedding = backend.embed(texts, session=exchange.session, truncate=truncate)
+    return await exchange.attend(exchange.measured(embedding))

@@ -1,4 +1,4 @@
-"""`options.num_ctx`: the most tokens of prompt and answer, and the time that loading took."""
+"""`options.num_ctx`, the limit on the tokens of prompt and answer, and the time to load a model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hearth.backends.errors import prompt_too_long
 
 
 class LimitedContext:
-    """Generates as `backend` does, with at most `num_ctx` tokens of prompt and answer.
+    """Wraps `backend` with a limit of `num_ctx` tokens on prompt and answer together.
 
     Args:
-        num_ctx: None: as many as the context of the loaded model has.
+        num_ctx: None: the context of the loaded model.
 
     Attributes:
-        load_s: how long the model took to be ready; almost nothing where it was loaded.
+        load_s: seconds until the model was ready; close to 0 if it was loaded.
     """
 
     def __init__(self, backend: Backend, num_ctx: int | None) -> None:
@@ -45,8 +45,10 @@ class LimitedContext:
                 yield event
 
     async def _limited(self, request: Request, context: int) -> tuple[Request, tuple[str, ...]]:
-        """`request` for a model whose context is loaded with `context` tokens, 0 if that is not
-        known; and what the client should know.
+        """`request` with `max_tokens` limited by `num_ctx`, and notices.
+
+        Args:
+            context: of the loaded model, in tokens; 0: unknown, the model is remote.
         """
         num_ctx = self._num_ctx
         if num_ctx is None or num_ctx == context:
@@ -54,8 +56,8 @@ class LimitedContext:
         if context == 0:
             return request, ("options.num_ctx has no effect on a remote model.",)
         if num_ctx > context:
-            text = f"options.num_ctx {num_ctx} exceeds the context of the model: {context} is used."
-            return request, (text,)
+            notice = f"options.num_ctx {num_ctx} exceeds the model's context: {context} is used."
+            return request, (notice,)
         prompt_tokens = len((await self._backend.render(request)).ids)
         free = num_ctx - prompt_tokens
         if free < 1:

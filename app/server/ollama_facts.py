@@ -1,4 +1,4 @@
-"""What `/api/...` says of a model's files: digest, metadata, template, capabilities.
+"""Properties of a model's files for `/api/...`: digest, metadata, template, capabilities.
 
 Every function here reads the disk: call it in a thread.
 """
@@ -33,12 +33,12 @@ _TEMPLATE: Final = "tokenizer.chat_template"
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What the files of a model say.
+    """The properties of a model's files.
 
     Attributes:
-        metadata: of a GGUF; arrays are None unless they were asked for.
-        layers: 0 where it is not known.
-        problem: why the files could not be read; empty where they could.
+        metadata: of a GGUF; arrays are None unless requested.
+        layers: 0 if unknown.
+        problem: why the files could not be read; empty if they could.
     """
 
     template: str = ""
@@ -50,10 +50,10 @@ class FileFacts:
 
 
 def file_facts(model: FoundModel, settings: ModelSettings, *, arrays: bool = False) -> FileFacts:
-    """The facts of `model`, as `settings` would load it.
+    """The facts of `model`, with the template that `settings` select.
 
     Args:
-        arrays: give arrays of the metadata, such as the vocabulary, too.
+        arrays: include arrays of the metadata, such as the vocabulary.
     """
     if model.remote is not None:
         return FileFacts(capabilities=("completion", "tools"))
@@ -113,9 +113,9 @@ def _json(value: Value, *, arrays: bool) -> Any:
 def digest(model: FoundModel) -> str:
     """64 hexadecimal digits that identify the files of `model`.
 
-    The SHA-256 of the file where it is known without reading it: in the stores of the Hugging Face
-    Hub and Ollama, whose files are named by it, and of what `hearth quantize` made. Otherwise that
-    of path, size and time of the last change.
+    The SHA-256 of the file if it is known without reading it: in the caches of the Hugging Face Hub
+    and Ollama, whose files are named by it, and for files that `hearth quantize` wrote. Otherwise a
+    hash of path, size and modification time.
     """
     if model.remote is not None:
         return _hashed("remote", model.remote.url, model.remote.name)
@@ -133,7 +133,7 @@ def digest(model: FoundModel) -> str:
 
 
 def _quantized(path: Path, size_bytes: int) -> str:
-    """The digest that the manifest of a quantized file has; empty if there is none."""
+    """The digest in the manifest of a quantized file; empty if there is none."""
     try:
         result = json.loads(manifest_path(path).read_bytes())["result"]
         sha256 = str(result["sha256"])

@@ -1,6 +1,4 @@
-"""`/api/pull`, `/api/delete` and `/api/copy`, where the server allows them; and what is not
-offered.
-"""
+"""`/api/pull`, `/api/delete` and `/api/copy`, and errors for operations that are not offered."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ async def pull(http: HttpRequest) -> Response:
     """Download a model; its progress is streamed unless `stream` is false.
 
     Raises:
-        Forbidden: the model is not here, and the server does not manage models.
+        Forbidden: the model is not in the library, and clients may not manage models.
         HearthError: as `ModelManager.pull`.
     """
     services = services_of(http)
@@ -69,7 +67,7 @@ async def _complete(progress: AsyncGenerator[PullProgress, None]) -> None:
 
 
 async def _lines(progress: AsyncGenerator[PullProgress, None], last: Json) -> sse.Parts:
-    """A line for each progress, and the `last` one."""
+    """One line for each progress report, then `last`."""
     begun = False
     async with aclosing(progress):
         async for at in progress:
@@ -95,7 +93,7 @@ async def delete(http: HttpRequest) -> Response:
     """Delete a model of the library folder.
 
     Raises:
-        Forbidden: the server does not manage models.
+        Forbidden: clients may not manage models.
         HearthError: as `ModelManager.delete`.
     """
     services = services_of(http)
@@ -111,7 +109,7 @@ async def copy(http: HttpRequest) -> Response:
     """Copy a model into the library folder.
 
     Raises:
-        Forbidden: the server does not manage models.
+        Forbidden: clients may not manage models.
         HearthError: as `ModelManager.copy`.
     """
     services = services_of(http)
@@ -124,9 +122,9 @@ async def copy(http: HttpRequest) -> Response:
 def _manager(services: Services) -> ModelManager:
     if services.manager is None:
         raise Forbidden(
-            "This server does not let clients download, delete or copy models.",
-            "Use `hearth pull`, `hearth rm` or `hearth import` on its machine, or start it with"
-            " --manage (setting serve_manage).",
+            "Clients of this server may not download, delete or copy models.",
+            "Use `hearth pull`, `hearth rm` or `hearth import` on the server's machine, or start"
+            " the server with --manage (setting serve_manage).",
         )
     return services.manager
 
@@ -134,7 +132,7 @@ def _manager(services: Services) -> ModelManager:
 async def create(http: HttpRequest) -> Response:
     """Raises `NotOffered`."""
     raise NotOffered(
-        "Models are not created over HTTP.",
+        "Models cannot be created over HTTP.",
         "`hearth import FILE` adds a GGUF file or a folder of safetensors, `hearth quantize`"
         ' converts one, and [models."NAME"] in settings.toml sets a system prompt, template and'
         " sampling.",
@@ -144,13 +142,15 @@ async def create(http: HttpRequest) -> Response:
 async def push(http: HttpRequest) -> Response:
     """Raises `NotOffered`."""
     raise NotOffered(
-        "This server uploads no models.", "Upload the file itself, for example to the Hub."
+        "Models cannot be pushed from this server.",
+        "Upload the file with another program, for example to the Hugging Face Hub.",
     )
 
 
 async def blobs(http: HttpRequest) -> Response:
     """Raises `NotOffered`."""
     raise NotOffered(
-        "This server takes no files over HTTP.",
-        "`hearth import FILE` adds a GGUF file or a folder of safetensors.",
+        "Files cannot be uploaded over HTTP.",
+        "Run `hearth import FILE` on the server's machine to add a GGUF file or a folder of"
+        " safetensors.",
     )

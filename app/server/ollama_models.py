@@ -1,4 +1,4 @@
-"""`/api/tags`, `/api/show`, `/api/ps` and `/api/version`: the models, as Ollama describes them."""
+"""`/api/tags`, `/api/show`, `/api/ps` and `/api/version` of Ollama's API."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PARAMETERS: Final = {
         )
     },
 }
-"""Settings of sampling that Ollama has too, and their names there."""
+"""Ollama's names of sampling settings."""
 
 
 async def tags(http: HttpRequest) -> Response:
@@ -55,7 +55,7 @@ async def tags(http: HttpRequest) -> Response:
 
 
 async def show(http: HttpRequest) -> Response:
-    """One model. Nothing is loaded for it."""
+    """One model, which is not loaded for it."""
     services = services_of(http)
     given, reading = await read_body(http, SHOW)
     name = given.get("model", "").removesuffix(LATEST) or services.catalog.default.name
@@ -70,7 +70,7 @@ async def show(http: HttpRequest) -> Response:
 
 
 async def ps(http: HttpRequest) -> Response:
-    """The models that are loaded."""
+    """The loaded models."""
     services = services_of(http)
     stats = await host_stats(services.hosts)
     models = [model for model in await services.catalog.models() if can_be_named(model)]
@@ -85,7 +85,7 @@ async def ps(http: HttpRequest) -> Response:
 
 
 async def version(http: HttpRequest) -> Response:
-    """The version of Ollama that clients may take this server for, and Hearth's own."""
+    """The version of Ollama whose API is served, and Hearth's own."""
     return JSONResponse({"version": OLLAMA_VERSION, "hearth": hearth_version()})
 
 
@@ -116,7 +116,7 @@ def _details(facts: LocalModel) -> Json:
 
 
 def _size(parameters: int) -> str:
-    """Such as "7.1M"; empty where it is not known."""
+    """Such as "7.1M"; empty if unknown."""
     for unit, divisor in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if parameters >= divisor:
             return f"{parameters / divisor:.1f}{unit}"
@@ -149,7 +149,7 @@ def _shown(chosen: Chosen, facts: LocalModel, *, verbose: bool) -> Json:
 
 
 def _parameters(use: ModelUse, info: ModelInfo | None) -> Iterator[str]:
-    """Lines as in a Modelfile: the context if it is known, and the sampling that is set."""
+    """Lines as in a Modelfile: the context if known, and sampling parameters that are set."""
     context = use.load.context if info is None else info.context
     if context:
         yield f"{'num_ctx':<30} {context}"
@@ -164,7 +164,7 @@ def _parameters(use: ModelUse, info: ModelInfo | None) -> Iterator[str]:
 
 
 def _loaded(chosen: Chosen, facts: LocalModel, worker: WorkerStats, info: ModelInfo) -> Json:
-    """A loaded model; its size is that of weights, keys and values in memory."""
+    """A loaded model; its size is that of its weights and KV cache in memory."""
     size_bytes = info.size_bytes
     if worker.engine is not None:
         size_bytes += worker.engine.allocated_tokens * worker.engine.kv_bytes_per_token
@@ -182,7 +182,7 @@ def _loaded(chosen: Chosen, facts: LocalModel, worker: WorkerStats, info: ModelI
 
 
 def _gpu_share(chosen: Chosen, info: ModelInfo) -> float:
-    """Which part of the model is on a GPU, in [0, 1], by the number of layers."""
+    """The share of the model's layers that is on a GPU, in [0, 1]."""
     if not info.gpu_layers:
         return 0.0
     layers = file_facts(chosen.found, chosen.spec.settings).layers

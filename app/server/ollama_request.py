@@ -1,4 +1,4 @@
-"""From the bodies of `/api/chat` and `/api/generate` to a `contract.Request`."""
+"""Converts the bodies of `/api/chat` and `/api/generate` to a `contract.Request`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES: Final = {
 
 
 def read_chat(exchange: Exchange) -> Request:
-    """What `/api/chat` asks. Raises `InvalidParameter` by the contract's names."""
+    """The request of `/api/chat`. Raises `InvalidParameter` with the contract's names."""
     given = exchange.given
     messages = _messages(given["messages"], exchange.chosen.use.system)
     last = messages[-1]
@@ -46,7 +46,7 @@ def read_chat(exchange: Exchange) -> Request:
 
 
 def read_generate(exchange: Exchange) -> Request:
-    """What `/api/generate` asks. Raises `InvalidParameter` by the contract's names."""
+    """The request of `/api/generate`. Raises `InvalidParameter` with the contract's names."""
     given = exchange.given
     suffix = given.get("suffix") or None
     if given.get("raw", False) or suffix is not None:
@@ -54,22 +54,22 @@ def read_generate(exchange: Exchange) -> Request:
             if given.get(name):
                 raise ConflictingParameters(
                     name,
-                    f"{name} needs the chat template, and raw and suffix go without one.",
-                    f"Leave out {name}, or raw and suffix.",
+                    f"{name} requires the chat template, which raw and suffix do not use.",
+                    f"Leave out {name}, or leave out raw and suffix.",
                 )
-        asked = {"text": given.get("prompt", ""), "suffix": suffix}
+        prompt = {"text": given.get("prompt", ""), "suffix": suffix}
         shape = _constraint(given)
     else:
         system = given.get("system", exchange.chosen.use.system)
         first = (Message("system", system),) if system else ()
-        asked = {"messages": (*first, Message("user", given["prompt"]))}
+        prompt = {"messages": (*first, Message("user", given["prompt"]))}
         shape = _shape(given)
     return build(
         _numbers(given),
         exchange.chosen.use,
         exchange.session,
         _logprobs(given),
-        **asked,
+        **prompt,
         **shape,
     )
 
@@ -91,13 +91,13 @@ def _logprobs(given: Json) -> int | None:
         return int(given.get("top_logprobs", 0))
     if given.get("top_logprobs"):
         raise ConflictingParameters(
-            "top_logprobs", "top_logprobs without logprobs.", "Set logprobs to true too."
+            "top_logprobs", "top_logprobs requires logprobs.", "Set logprobs to true too."
         )
     return None
 
 
 def _shape(given: Json) -> dict[str, Any]:
-    """The constraint and the thinking."""
+    """The fields of `format` and `think`."""
     shape = _constraint(given)
     think = given.get("think")
     if isinstance(think, bool):
@@ -117,7 +117,7 @@ def _constraint(given: Json) -> dict[str, Any]:
 
 
 def _messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
-    """The conversation; calls without an id are tied to the answers of tools by their order."""
+    """The conversation; tool calls without an id are matched to tool results by their order."""
     messages: list[Message] = []
     open_calls: list[str] = []
     for index, item in enumerate(items):

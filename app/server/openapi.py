@@ -26,7 +26,7 @@ _ERRORS: Final = {
     "OllamaError": OLLAMA_ERROR,
 }
 _DESCRIPTION: Final = (
-    "Language models of this machine, with the APIs of OpenAI, Anthropic and Ollama. Also served"
+    "Local language models with the APIs of OpenAI, Anthropic and Ollama. These paths also work"
     f" without /v1: {', '.join(path.replace(':path}', '}') for path in UNPREFIXED)}."
 )
 STATUSES: Final = {
@@ -54,16 +54,17 @@ STATUSES: Final = {
 """Every status of an error response, and its meaning."""
 
 CODES: Final = {
-    "invalid_parameter": "a required field is missing, or a field has a value of a wrong type or "
-    "range; the body is not a JSON object",
+    "invalid_parameter": "a required field is missing, a value has a wrong type or is out of "
+    "range, or the body is not a JSON object",
     "malformed_request": "the request is not HTTP, or is ambiguous HTTP",
 }
 """Codes of status 400 that follow from the description."""
 BEYOND_SCHEMAS: Final = {
     "unsupported_parameter": "a field or value cannot be honoured by this server or model",
     "conflicting_parameters": "two fields contradict each other, though each is valid by itself",
-    "limit_exceeded": "valid in all its parts, but too large as a whole: bytes of a schema or of a "
-    "list of choices, nesting, values, calls of one turn, messages to keep",
+    "limit_exceeded": "each part is valid, but the whole is too large: bytes of a schema or of an "
+    "array of choices, nesting, number of values, tool calls of one turn, messages with "
+    "cache_control",
     "unknown_token": "a token id is not in the model's vocabulary",
     "context_length_exceeded": "the prompt does not fit into the context",
     "no_chat_template": "the model has no chat template",
@@ -205,7 +206,7 @@ def _item(endpoint: Endpoint) -> Json:
 
 
 def capabilities(endpoints: Iterable[Endpoint]) -> Json:
-    """How every field of each endpoint is treated, and why."""
+    """What every endpoint does with each of its fields, and why."""
     return {
         f"{endpoint.method} {endpoint.path.replace(':path}', '}')}": {
             "summary": endpoint.summary,
@@ -234,10 +235,10 @@ async def get_openapi(http: HttpRequest) -> Response:
     """The description of this server, with its current models."""
     endpoints = http.app.state.endpoints
     models = await services_of(http).catalog.models()
-    names = [found.name for found in models if can_be_named(found)]
+    names = [model.name for model in models if can_be_named(model)]
     return JSONResponse(document(endpoints, names, key=http.app.state.key))
 
 
 async def get_capabilities(http: HttpRequest) -> Response:
-    """How every field of each endpoint is treated."""
+    """What every endpoint does with each of its fields."""
     return JSONResponse(capabilities(http.app.state.endpoints))

@@ -1,4 +1,4 @@
-"""What goes out to one client: pieces that belong together leave in one write."""
+"""A transport that combines writes to one client."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 
 
 class Outgoing(asyncio.Transport):
-    """A client's transport that can hold back what is written.
-
-    A write costs the system a packet and the client a turn of its own, so head and body of an
-    answer should not be two.
+    """A client's transport that can hold back what is written, so that the head and the body of a
+    response are sent as one packet.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -24,7 +22,7 @@ class Outgoing(asyncio.Transport):
         self._holding = True
 
     def release(self) -> None:
-        """Write what was held back, in one piece, and hold nothing back any more."""
+        """Write what was held back in one piece, and stop holding back."""
         self._holding = False
         if self._held:
             data = b"".join(self._held)
@@ -33,14 +31,14 @@ class Outgoing(asyncio.Transport):
                 self._transport.write(data)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write `data`, now or with what follows."""
+        """Write `data`, at once or at the next `release`."""
         if self._holding:
             self._held.append(bytes(data))
         else:
             self._transport.write(data)
 
     def close(self) -> None:
-        """Close once everything has gone out."""
+        """Close after everything has been sent."""
         self.release()
         self._transport.close()
 
@@ -49,7 +47,7 @@ class Outgoing(asyncio.Transport):
         self._transport.abort()
 
     def is_closing(self) -> bool:
-        """It is closed or about to be."""
+        """Whether it is closed or closing."""
         return self._transport.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

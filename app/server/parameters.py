@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 
 from hearth.app.nearest import one_edit_apart
 from hearth.app.server.reading import Reading
-from hearth.app.server.schema import DROPPED, Json, Schema
+from hearth.app.server.schema import DROPPED, Json, Schema, shown
 from hearth.backends.errors import (
     ConflictingParameters,
     InvalidParameter,
@@ -40,12 +40,12 @@ class Parameter:
 
     Attributes:
         name: as clients write it.
-        schema: of an honoured field: its values. Of another one: the values that ask for nothing,
-            which are accepted without a notice; None: there are none but null.
+        schema: of an honoured field: its values. Of another field: neutral values, which are
+            accepted without a notice; None: only null is neutral.
         help: what it does, or why it has no effect or is refused; one line.
-        default: what holds where it is absent, in words; empty: nothing does.
-        required: it must be there. Otherwise null is the same as absent, as OpenAI has it.
-        details: of a refused field: more for programs, in the error.
+        default: description of the value that applies if it is absent; empty: none.
+        required: it must be present. Otherwise null is the same as absent, as in OpenAI's API.
+        details: machine-readable details of the error, for a refused field.
         aliases: further names of the field, which other servers use.
     """
 
@@ -60,22 +60,22 @@ class Parameter:
 
     def json(self) -> Json:
         """Its JSON schema with the description."""
-        found: Json = {}
+        schema: Json = {}
         if self.treatment == "refused":
-            found = {"type": "null"}
+            schema = {"type": "null"}
         if self.schema is not None and self.treatment != "without effect":
-            found = self.schema.json()
+            schema = self.schema.json()
             if not self.required:
-                found = {"anyOf": [found, {"type": "null"}]}
+                schema = {"anyOf": [schema, {"type": "null"}]}
         text = f"{self.help}."
         if self.treatment != "honoured":
             text = f"{self.treatment}: {text}"
         if self.default:
             text += f" Default: {self.default}."
-        return {**found, "description": text[0].upper() + text[1:]}
+        return {**schema, "description": text[0].upper() + text[1:]}
 
     def is_neutral(self, value: Any) -> bool:
-        """Does `value` ask for nothing? Of fields that are not honoured."""
+        """Whether `value` requests nothing; for fields that are not honoured."""
         if self.schema is None:
             return False
         try:
@@ -94,7 +94,7 @@ def honoured(
     required: bool = False,
     aliases: tuple[str, ...] = (),
 ) -> Parameter:
-    """A field that does what it says."""
+    """A field that has its documented effect."""
     return Parameter(name, schema, help_, default=default, required=required, aliases=aliases)
 
 
@@ -120,7 +120,7 @@ class Table(Schema):
     Attributes:
         title: its name in the documentation.
         check_spelling: an unknown name that is one edit away from that of an honoured field is an
-            error. Always so for the body itself.
+            error; always the case for the body itself.
     """
 
     title: str
@@ -190,7 +190,9 @@ class Table(Schema):
     def _keep(self, given: dict[str, Any], name: str, value: Any, place: str) -> None:
         if given.get(name, value) != value:
             raise ConflictingParameters(
-                place, f"{place} and another name of the same parameter differ.", "Send one."
+                place,
+                f"{place} and another name of the same parameter ({name}) have different values.",
+                "Send one of them.",
             )
         given[name] = value
 
@@ -202,12 +204,12 @@ class Table(Schema):
             if parameter.treatment == "honoured" and one_edit_apart(name, known):
                 raise InvalidParameter(
                     place,
-                    f'There is no parameter "{place}". Did you mean {known}?',
+                    f'Unknown parameter "{place}". Did you mean {known}?',
                     "Correct the name, or leave it out.",
                 )
 
     def json(self) -> Json:
-        found: Json = {
+        schema: Json = {
             "type": "object",
             "title": self.title,
             "properties": {
@@ -218,8 +220,8 @@ class Table(Schema):
         }
         required = [parameter.name for parameter in self.parameters if parameter.required]
         if required:
-            found["required"] = required
-        return found
+            schema["required"] = required
+        return schema
 
     @property
     def words(self) -> str:
@@ -231,11 +233,11 @@ class Tagged(Schema):
     """Objects of several kinds, told apart by one field, such as "type" or "role".
 
     Attributes:
-        key: that field, which every table has too.
+        key: that field, which every table also contains.
         kinds: the table for each of its values.
         refused: values that are known and cannot be honoured, and why.
-        default: the kind of an object without the field, or with null; empty: it must be there.
-        drops: an entry of a list that is of any other kind is left out, with a notice.
+        default: the kind of an object whose field is absent or null; empty: it is required.
+        drops: array items of any other kind are left out, with a notice.
     """
 
     key: str
@@ -253,10 +255,16 @@ class Tagged(Schema):
         place = f"{path}.{self.key}"
         if isinstance(kind, str) and kind in self.refused:
             raise UnsupportedParameter(
-                place, f'{place} "{kind}" is not supported: {self.refused[kind]}.'
+                place, f'{place} "{kind}" is not supported: {self.refused[kind]}.', "Leave it out."
             )
         if not isinstance(kind, str) or (kind not in self.kinds and not self.drops):
-            raise InvalidParameter(place, f"{place} must be one of {', '.join(self.kinds)}.")
+            kinds = f"must be one of {', '.join(self.kinds)}"
+            raise InvalidParameter(
+                place,
+                f"{place} is missing; it {kinds}."
+                if kind is None
+                else f"{place} {kinds}, not {shown(kind)}.",
+            )
         if kind not in self.kinds:
             reading.ignore(f"{path} ({kind})")
             return DROPPED

@@ -1,6 +1,4 @@
-"""The tokens of a prompt, and how likely the model finds them: vLLM's `prompt_logprobs` and
-`return_token_ids`.
-"""
+"""vLLM's `prompt_logprobs` and `return_token_ids`: token ids and log probabilities of a prompt."""
 
 from __future__ import annotations
 
@@ -17,23 +15,23 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """What is asked of a prompt; None: it was not asked for."""
+    """Token ids and log probabilities of a prompt; None: not requested."""
 
     ids: list[int] | None = None
     logprobs: list[Json | None] | None = None
 
     def fields(self) -> Json:
-        """The fields of an answer."""
-        found: Json = {}
+        """The fields of a response."""
+        fields: Json = {}
         if self.ids is not None:
-            found["prompt_token_ids"] = self.ids
+            fields["prompt_token_ids"] = self.ids
         if self.logprobs is not None:
-            found["prompt_logprobs"] = self.logprobs
-        return found
+            fields["prompt_logprobs"] = self.logprobs
+        return fields
 
 
 def check(given: Mapping[str, Any]) -> None:
-    """Raises `ConflictingParameters`: log probabilities of a prompt, and a stream."""
+    """Raises `ConflictingParameters` for `prompt_logprobs` with `stream`."""
     if "prompt_logprobs" in given and given.get("stream"):
         raise ConflictingParameters(
             "prompt_logprobs", "prompt_logprobs cannot be streamed.", "Leave stream out."
@@ -41,13 +39,13 @@ def check(given: Mapping[str, Any]) -> None:
 
 
 def wanted(given: Mapping[str, Any]) -> bool:
-    """Does `given` ask for the tokens of the prompt?"""
+    """Whether `given` requests properties of the prompt's tokens."""
     return "prompt_logprobs" in given or bool(given.get("return_token_ids"))
 
 
 async def read(backend: Backend, request: Request, given: Mapping[str, Any]) -> PromptTokens:
-    """What `given` asks of the prompt of `request`. Renders it, and for log probabilities computes
-    it.
+    """What `given` requests for the prompt of `request`, which is rendered, and computed if log
+    probabilities are requested.
     """
     if not wanted(given):
         return PromptTokens()
@@ -64,14 +62,14 @@ async def read(backend: Backend, request: Request, given: Mapping[str, Any]) -> 
 
 
 def _candidates(token: TokenLogprob, top: int) -> Json:
-    """By token id: the `top` likeliest, and the token of the prompt itself, whose rank is known
-    only where it is among the likeliest.
+    """By token id: the `top` likeliest tokens, and the token of the prompt, whose rank is known
+    only if it is among them.
     """
     ranked = {ident: rank for rank, (ident, _, _) in enumerate(token.top, 1)}
-    found = {str(token.id): _candidate(token.text, token.logprob, ranked.get(token.id))}
+    candidates = {str(token.id): _candidate(token.text, token.logprob, ranked.get(token.id))}
     for ident, text, logprob in token.top[:top]:
-        found[str(ident)] = _candidate(text, logprob, ranked[ident])
-    return found
+        candidates[str(ident)] = _candidate(text, logprob, ranked[ident])
+    return candidates
 
 
 def _candidate(text: str, logprob: float, rank: int | None) -> Json:

@@ -1,4 +1,4 @@
-"""One client's connection: uvicorn's, with limits on time, numbers and what is read ahead."""
+"""The connection of one client: uvicorn's, with limits on time, number and read-ahead."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from hearth.app.server.outgoing import Outgoing
 from hearth.backends.errors import HearthError
 
 SEND_BUFFER_BYTES: Final = 256 << 10
-"""What the system keeps for a client that does not read; by itself it would grow to megabytes, and
-a client that stopped reading would be noticed late.
+"""Size of a connection's send buffer. The system's own choice grows to megabytes, so that a client
+that has stopped reading would be noticed late.
 """
 _GONE_AFTER_MS: Final = 60_000
 _KEEPALIVE: Final = (
     ("TCP_KEEPIDLE", 30),
-    ("TCP_KEEPALIVE", 30),  # macOS's name of the same
+    ("TCP_KEEPALIVE", 30),  # macOS's name of TCP_KEEPIDLE
     ("TCP_KEEPINTVL", 10),
     ("TCP_KEEPCNT", 3),
     ("TCP_USER_TIMEOUT", _GONE_AFTER_MS),
 )
-"""A client that vanished without a word is noticed within a minute, whether or not we write."""
+"""A client that vanished without closing its connection is noticed within a minute."""
 _CLOSE: Final = (b"connection", b"close")
 
 Awaited = Literal["head", "body"]
 
 
 class Reader(h11.Connection):
-    """h11's, without bodies in crumbs."""
+    """h11's connection, which refuses bodies in very many small chunks."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, limits.MOST_HEAD_BYTES)
@@ -51,10 +51,10 @@ class Reader(h11.Connection):
         self._body_bytes = 0
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """As h11 has it.
+        """The next event; see `h11.Connection`.
 
         Raises:
-            RemoteProtocolError: as h11's, or the body comes in too many pieces.
+            RemoteProtocolError: as `h11.Connection`, or the body has too many chunks.
         """
         event = super().next_event()
         if isinstance(event, h11.Request):
@@ -64,18 +64,18 @@ class Reader(h11.Connection):
             self._body_bytes += len(event.data)
             wanted = (self._pieces - limits.FREE_PIECES) * limits.LEAST_PIECE_BYTES
             if self._body_bytes < wanted:
-                raise h11.RemoteProtocolError("the body comes in too many pieces")
+                raise h11.RemoteProtocolError("the body has too many small chunks")
         return event
 
 
 class Connection(H11Protocol):
-    """One client.
+    """The connection of one client.
 
-    - Head and body must arrive in time, whatever else is sent meanwhile.
-    - One request at a time: what follows a request before its answer is not read, and the
-      connection is closed after the answer. So no request hides in another.
-    - What cannot be read as HTTP is answered with an error such as any other.
-    - Head and body of an answer go out together, unless the body comes later.
+    - Head and body of a request must arrive in time.
+    - One request at a time: data after a request is not read before its response, and the
+      connection is closed after the response, which prevents request smuggling.
+    - A request that is not HTTP gets an error response like any other.
+    - Head and body of a response are sent together, unless the body is available later.
     """
 
     def __init__(
@@ -103,14 +103,16 @@ class Connection(H11Protocol):
         if len(self.connections) > most:
             self._refuse(
                 TooManyConnections(
-                    f"There are {most} connections already.", "Ask again soon.", retry_after_s=1
+                    f"The server has {most} connections, which is its limit.",
+                    "Try again soon, or close idle connections.",
+                    retry_after_s=1,
                 )
             )
             return
         self._watch()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application's answer to one request, in as few writes as it can be."""
+        """Run the application for one request, with as few writes as possible."""
         outgoing = self._outgoing
 
         async def joined(message: Message) -> None:
@@ -119,8 +121,8 @@ class Connection(H11Protocol):
                 await send(message)
             finally:
                 if message["type"] == "http.response.start":
-                    # A body that is there already is sent in this turn of the loop, and joins the
-                    # head; no client waits for the head of one that is not.
+                    # A body that is available now is sent in this iteration of the event loop,
+                    # together with the head; otherwise the head is sent alone.
                     self.loop.call_soon(outgoing.release)
                 else:
                     outgoing.release()
@@ -128,12 +130,12 @@ class Connection(H11Protocol):
         await self._application(scope, receive, joined)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+        """The client has disconnected."""
         self._await(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """The client has sent something."""
+        """The client has sent `data`."""
         if self._read_ahead or self.transport.is_closing():
             return
         super().data_received(data)
@@ -142,21 +144,24 @@ class Connection(H11Protocol):
         if answering and arrived and self.conn.trailing_data[0]:
             self._read_ahead = True
             self.cycle.keep_alive = False
-            self.flow.resume_reading()  # else it would not be noticed that the client leaves
+            self.flow.resume_reading()  # Otherwise a disconnect would not be noticed.
         self._watch()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP; called while h11's error is handled."""
+        """Respond to a request that is not HTTP; called while h11's error is handled."""
         error = sys.exception()
         too_large = isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431
         self._refuse(
             headers_too_large()
             if too_large
-            else MalformedRequest("This is not HTTP as it is read here.", "Check what is sent.")
+            else MalformedRequest(
+                f"The request is not valid HTTP: {str(error)[:200]}.",
+                "Send HTTP/1.1 requests as in RFC 9112, without TLS.",
+            )
         )
 
     def _watch(self) -> None:
-        """See to it that what the client has begun to send comes to its end."""
+        """Set the time limit for what the client has begun to send."""
         state = self.conn.their_state
         if state is h11.SEND_BODY:
             self._await("body")
@@ -178,14 +183,16 @@ class Connection(H11Protocol):
 
     def _too_late(self, awaited: Awaited) -> None:
         if awaited == "head" and not self.conn.trailing_data[0]:
-            self.transport.close()  # It never said anything.
+            self.transport.close()  # Nothing was sent.
             return
         self._refuse(
-            RequestTimeout(f"The {awaited} of the request did not arrive in time.", "Send it anew.")
+            RequestTimeout(
+                f"The {awaited} of the request did not arrive in time.", "Send the request again."
+            )
         )
 
     def _refuse(self, error: HearthError) -> None:
-        """Answer with `error` if nothing was answered yet, and close the connection."""
+        """Respond with `error` if no response was sent yet, and close the connection."""
         if self.transport.is_closing():
             return
         answering = self.cycle is not None and not self.cycle.response_complete
@@ -207,12 +214,12 @@ class Connection(H11Protocol):
 
 
 def _tune(client: socket.socket) -> None:
-    """Send at once what is written, and notice soon when the client is away or reads nothing."""
+    """Disable Nagle's algorithm, limit the send buffer and enable keep-alive probes."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     if client.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    # asyncio does so only for sockets that name their protocol, which accepted ones do not: the
-    # body of an answer would wait 40 ms for the client to acknowledge its head.
+    # asyncio sets TCP_NODELAY only for sockets with an explicit protocol, which accepted ones lack:
+    # the body of a response would wait 40 ms for the acknowledgement of its head.
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE:

@@ -8,15 +8,15 @@ from hearth.backends.errors import InvalidParameter
 
 
 def query(http: Request, *names: str) -> dict[str, str]:
-    """Those of the URL's query parameters that are in `names`; others have no effect.
+    """The query parameters in `names` that the URL has; others have no effect.
 
     Raises:
-        InvalidParameter: one of them is given twice.
+        InvalidParameter: one of `names` is given twice.
     """
-    found: dict[str, str] = {}
+    given: dict[str, str] = {}
     for name, value in http.query_params.multi_items():
-        if name in found:
-            raise InvalidParameter(name, f"{name} is given twice.", "Give it once.")
+        if name in given:
+            raise InvalidParameter(name, f"{name} is given twice in the URL.", "Send it once.")
         if name in names:
-            found[name] = value
-    return found
+            given[name] = value
+    return given

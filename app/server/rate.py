@@ -1,4 +1,4 @@
-"""How often something happens now."""
+"""The rate of events over the last minute."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ WINDOW_S: Final = 60
 
 
 class Rate:
-    """Events a second over the last minute, or since `started_s` where that is shorter.
+    """Events per second over the last minute, or since `started_s` if that is shorter.
 
     Args:
-        started_s: what the clock says now; every later time is of the same clock, in seconds.
+        started_s: the current time of a monotonic clock, which also gives every later time.
     """
 
     __slots__ = ("_seconds", "_started_s")
@@ -20,7 +20,7 @@ class Rate:
     def __init__(self, started_s: float) -> None:
         self._started_s = started_s
         self._seconds: deque[list[int]] = deque()
-        """[second, events in it], oldest first; those without events are left out."""
+        """[second, events in it], oldest first; seconds without events are left out."""
 
     def add(self, now_s: float, events: int) -> None:
         """Count `events`."""
@@ -32,13 +32,13 @@ class Rate:
         self._forget(second)
 
     def per_s(self, now_s: float) -> float:
-        """Events a second; of less than a second, as if it were one."""
+        """Events per second; a span below one second counts as one."""
         first = self._forget(int(now_s))
         span_s = now_s - max(self._started_s, float(first))
         return sum(events for _, events in self._seconds) / max(1.0, span_s)
 
     def _forget(self, second: int) -> int:
-        """Drop what was before the window that ends in `second`; returns its first second."""
+        """Drop events before the window that ends in `second`; returns its first second."""
         first = second - WINDOW_S + 1
         while self._seconds and self._seconds[0][0] < first:
             self._seconds.popleft()

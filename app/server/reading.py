@@ -1,4 +1,4 @@
-"""What reading a request body found besides the values: ignored fields, names sent by alias."""
+"""Side results of reading a request body: ignored fields, and aliases that were used."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Reading:
     """The state of reading one body.
 
     Attributes:
-        strict: refuse what would be ignored (`hearth serve --strict`).
-        ignored: places of ignored fields, without the indices of lists, in the order of the body;
-            at most one more than `MOST_NOTICES`.
-        sent_as: of top-level fields that were sent by an alias: the alias, by the table's name.
+        strict: refuse fields that would be ignored (`hearth serve --strict`).
+        ignored: paths of ignored fields, without array indices, in the order of the body; at most
+            `MOST_NOTICES` + 1.
+        sent_as: the alias by which a top-level field was sent, by the table's name.
     """
 
     strict: bool = False
@@ -42,8 +42,8 @@ class Reading:
         if self.strict:
             raise UnsupportedParameter(
                 place,
-                f"{place[:100]} has no effect here, and the server refuses such fields (--strict).",
-                "Leave it out.",
+                f"{place[:100]} has no effect, and this server refuses such fields (--strict).",
+                "Leave it out, or start the server without --strict (setting strict_requests).",
             )
         if len(self.ignored) <= MOST_NOTICES:
             self.ignored[_INDEX.sub("[]", place)[:LONGEST_NAME]] = None
@@ -54,22 +54,22 @@ class Reading:
         names = list(self.ignored)
         if len(names) > MOST_NOTICES:
             shown = names[: MOST_NOTICES - 1]
-            return (*map(_notice, shown), "Further parameters have no effect.")
+            return (*map(_notice, shown), "Other parameters have no effect either.")
         return tuple(map(_notice, names))
 
 
 class IgnoredFields:
-    """Logs each field that had no effect once, of at most `MOST_LOGGED` of them."""
+    """Logs each field that had no effect once, up to `MOST_LOGGED` fields."""
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
 
     def log(self, path: str, names: Iterable[str]) -> None:
-        """Fields called `names` of requests to `path` were ignored."""
+        """Log that the fields `names` of a request to `path` were ignored."""
         for name in names:
             if (path, name) not in self._logged and len(self._logged) < MOST_LOGGED:
                 self._logged.add((path, name))
-                log.info("%s: the field %a has no effect", path, name)
+                log.warning("%s: the field %a has no effect", path, name)
 
 
 def _notice(name: str) -> str:

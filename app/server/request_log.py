@@ -1,6 +1,4 @@
-"""The list of requests that the endpoint has answered: method, path, status, time and tokens, and
-nothing of what anybody asked or was answered.
-"""
+"""The log of requests: method, path, status, time and token counts, but no prompts or answers."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ from hearth.backends.logs import MAX_LOG_BYTES, open_log
 log = logging.getLogger(__name__)
 
 REQUESTS_LOG: Final = "requests.log"
-_UNTOLD: Final = ("/health", "/metrics")
-"""Asked for every few seconds by programs that watch; told only where they fail."""
+_ONLY_FAILURES: Final = ("/health", "/metrics")
+"""Polled by monitoring programs; only failed requests for them are logged."""
 _LONGEST_PATH: Final = 120
 
 
@@ -28,11 +26,11 @@ class Answered:
     """One line of the log.
 
     Attributes:
-        at: Unix time of its end.
+        at: Unix time of the end of the response.
         path: without the query.
-        status: of the answer; 499: whoever asked has left.
-        ms: from the request's head to the end of its answer.
-        model: the name that the catalog has for it; empty where none was asked.
+        status: HTTP status of the response; 499: the client disconnected.
+        ms: milliseconds from the request's head to the end of the response.
+        model: the model's name in the catalog; empty if the request is not for a model.
     """
 
     at: float
@@ -46,7 +44,7 @@ class Answered:
 
 
 class RequestLog:
-    """Appends to the file `path`, which is private and kept small; a context manager.
+    """Appends to the private file `path`, which is rotated; a context manager.
 
     Args:
         clock: Unix time.
@@ -65,17 +63,17 @@ class RequestLog:
         self._file.close()
 
     def note(self, method: str, path: str, status: int, ms: float, **facts: Any) -> None:
-        """Note a request that is over.
+        """Log a request that has ended.
 
         Args:
-            facts: `model`, `prompt_tokens`, `generated_tokens`, where there are any.
+            facts: `model`, `prompt_tokens` and `generated_tokens`, if there are any.
         """
-        if path in _UNTOLD and status < 400:
+        if path in _ONLY_FAILURES and status < 400:
             return
-        told = Answered(
+        entry = Answered(
             round(self._clock(), 3), method, path[:_LONGEST_PATH], status, round(ms, 1), **facts
         )
-        line = json.dumps(asdict(told)).encode() + b"\n"
+        line = json.dumps(asdict(entry)).encode() + b"\n"
         try:
             if self._size > MAX_LOG_BYTES:
                 self._file.close()
@@ -84,18 +82,16 @@ class RequestLog:
             self._file.write(line)
             self._file.flush()
         except OSError as error:
-            log.warning("a request could not be noted: %s", error.strerror or error)
+            log.warning("cannot write to the request log: %s", error.strerror or error)
         self._size += len(line)
 
 
 def last_requests(path: Path, most: int) -> list[Answered]:
-    """The last requests in the log at `path`, the newest first; lines that are none are left
-    out.
-    """
-    found: list[Answered] = []
+    """The last requests in the log at `path`, newest first; malformed lines are skipped."""
+    requests: list[Answered] = []
     for line in reversed(tail(path, most)):
         try:
-            found.append(Answered(**json.loads(line)))
+            requests.append(Answered(**json.loads(line)))
         except (ValueError, TypeError):
             continue
-    return found
+    return requests

@@ -1,4 +1,4 @@
-"""From the fields of a body to a `contract.Request`, for every kind of generation."""
+"""Converts the fields of a body to a `contract.Request`; shared by all generation endpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from starlette.requests import HTTPConnection
 
 from hearth.app.chosen import Chosen
 from hearth.app.server.body import client_of
-from hearth.app.server.generation import Happenings
+from hearth.app.server.generation import GenerationEvents
+from hearth.app.server.schema import shown
 from hearth.app.server.tables.chat import HIGHEST_EFFORT
 from hearth.app.settings import ModelUse
 from hearth.backends.contract import Constraint, Request, SamplingParams
@@ -33,31 +34,31 @@ _AS_GIVEN: Final = (
     *("max_tokens", "min_tokens", "ignore_eos", "n", "priority"),
     *("skip_special_tokens", "truncate_prompt_tokens", "add_generation_prompt"),
 )
-"""Fields of `Request` that bodies have under the same names."""
+"""Fields of `Request` that have the same names in bodies."""
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How the answer is to be sent."""
+    """How to send the answer."""
 
     stream: bool = False
     include_usage: bool = False
-    """One more chunk has the usage."""
+    """Send a final chunk with the usage."""
     running_usage: bool = False
-    """Every chunk has the usage so far."""
+    """Add the usage so far to every chunk."""
     progress: bool = False
-    """Chunks report how much of the prompt is computed."""
+    """Send chunks that report how much of the prompt is computed."""
 
 
 def build(
-    given: Mapping[str, Any], use: ModelUse, session: str, logprobs: int | None, **asked: Any
+    given: Mapping[str, Any], use: ModelUse, session: str, logprobs: int | None, **fields: Any
 ) -> Request:
-    """The request for what is `asked` (`messages`, `text` or `token_ids`, and further fields of
-    `Request`); what `given` leaves out comes from the model's settings.
+    """The request with `fields` (`messages`, `text` or `token_ids`, and others of `Request`) and
+    the values in `given`; those that `given` lacks are the model's settings.
 
     Raises:
-        InvalidParameter: a value is out of its range, by the contract's name.
+        InvalidParameter: a value is out of range; with the contract's name.
     """
     sampling = {name: value for name, value in given.items() if name in _SAMPLING}
     if sampling.get("seed", 0) < 0:
@@ -75,27 +76,27 @@ def build(
         include_stop=given.get("include_stop_str_in_output", False),
         session=session,
         reuse_prefix=given.get("cache_prompt", True),
-        **{**wanted, **asked},
+        **{**wanted, **fields},
     )
     validate(request, None)
     return request
 
 
 def session_of(given: Mapping[str, Any], connection: HTTPConnection) -> str:
-    """Whom the request is for: `user`, else `body.client_of`. Requests of one session take turns
-    with those of others, and take no more than half of what is limited.
+    """The identity behind a request: `user`, else `body.client_of`. Admission is fair between
+    sessions, and one session holds at most half of the slots while another waits.
     """
     return session_of_user(given["user"]) if "user" in given else client_of(connection)
 
 
 def session_of_user(user: str) -> str:
-    """The session of a client's `user`, which may be longer than names of sessions."""
+    """The session of a client's `user`; long values are hashed, as session names are limited."""
     return f"http user {user if len(user.encode()) <= 200 else sha256(user.encode()).hexdigest()}"
 
 
 def with_keep_alive(chosen: Chosen, given: Mapping[str, Any]) -> Chosen:
-    """`chosen`, unloaded when `keep_alive` says so, if it does. Raises `UnsupportedParameter` for
-    a model of another machine, which is not loaded here.
+    """`chosen` with the `keep_alive` of the body, if any. Raises `UnsupportedParameter` for a
+    remote model, which another server loads.
     """
     value = given.get("keep_alive")
     if value is None:
@@ -118,44 +119,49 @@ def _seconds(value: float | str) -> float:
 
 
 def stream_options(given: Mapping[str, Any]) -> StreamOptions:
-    """How the answer is to be sent. Raises `ConflictingParameters`: usage or progress without a
-    stream.
+    """How to send the answer.
+
+    Raises:
+        ConflictingParameters: usage or progress is requested without a stream.
     """
     stream = given.get("stream", False)
     options = given.get("stream_options", {})
-    found = StreamOptions(
+    asked = StreamOptions(
         stream,
         options.get("include_usage", False),
         options.get("continuous_usage_stats", False),
         given.get("return_progress", False),
     )
     for name, wanted in (
-        ("stream_options", found.include_usage or found.running_usage),
-        ("return_progress", found.progress),
+        ("stream_options", asked.include_usage or asked.running_usage),
+        ("return_progress", asked.progress),
     ):
         if wanted and not stream:
-            raise ConflictingParameters(name, f"{name} without stream.", "Set stream to true too.")
-    return found
+            raise ConflictingParameters(
+                name, f"{name} requires stream.", "Set stream to true, or leave it out."
+            )
+    return asked
 
 
 def known_effort(effort: str) -> str:
-    """How much to think, in the words that chat templates know."""
+    """The reasoning effort under the name that chat templates use."""
     return HIGHEST_EFFORT if effort == "max" else effort
 
 
 def constraint_of(given: Mapping[str, Any]) -> tuple[Constraint | None, str]:
-    """What the answer must look like (None: free text), and the field that says so.
+    """The constraint on the answer (None: free text), and the field that sets it.
 
     Raises:
-        ConflictingParameters: two fields say it, or one says nothing.
+        ConflictingParameters: several fields set a constraint, or one lacks its schema.
     """
-    found = dict(_constraints(given))
-    if len(set(found.values())) > 1:
-        names = " and ".join(found)
+    constraints = dict(_constraints(given))
+    if len(set(constraints.values())) > 1:
         raise ConflictingParameters(
-            list(found)[1], f"{names} both say what the answer must look like.", "Send one of them."
+            list(constraints)[1],
+            f"{' and '.join(constraints)} each constrain the answer.",
+            "Send only one of them.",
         )
-    for place, constraint in found.items():
+    for place, constraint in constraints.items():
         return constraint, place
     return None, "response_format"
 
@@ -204,8 +210,8 @@ def _schema_of(wanted: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if schema is None and wanted["type"] == "json_schema":
         raise ConflictingParameters(
             "response_format.json_schema",
-            "response_format of type json_schema without json_schema.",
-            'Send {"name": ..., "schema": ...}.',
+            "response_format of type json_schema has no json_schema.",
+            'Add "json_schema": {"name": ..., "schema": ...}.',
         )
     return schema
 
@@ -215,19 +221,26 @@ def _json(schema: Mapping[str, Any] | None) -> Constraint:
 
 
 def parsed_schema(text: str, place: str) -> Mapping[str, Any]:
-    """The JSON schema that `text` writes. Raises `InvalidParameter`: it is not a JSON object."""
+    """The JSON schema in `text`. Raises `InvalidParameter` if it is not a JSON object."""
     try:
-        found = json.loads(text)
+        schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidParameter(place, f"{place} is not JSON: {error}.") from error
-    if not isinstance(found, dict):
-        raise InvalidParameter(place, f"{place} must be a JSON schema, an object.")
-    return found
+        raise InvalidParameter(
+            place, f"{place} is not valid JSON: {error}.", "Send a JSON schema."
+        ) from error
+    if not isinstance(schema, dict):
+        raise InvalidParameter(
+            place, f"{place} must be a JSON schema, which is an object, not {shown(schema)}."
+        )
+    return schema
 
 
 def renamed(error: HearthError, names: Mapping[str, str]) -> HearthError:
-    """`error` with the client's name of the parameter: `names` translates our names, each for
-    itself and for everything in it; the longest that matches wins.
+    """`error` with the client's name of the parameter.
+
+    Args:
+        names: the client's names by the contract's; each also applies to paths below it, and the
+            longest match wins.
     """
     param = str(error.data.get("param", ""))
     matching = [name for name in names if re.match(rf"{re.escape(name)}(?![A-Za-z0-9_])", param)]
@@ -241,8 +254,8 @@ def renamed(error: HearthError, names: Mapping[str, str]) -> HearthError:
     return from_info(replace(info, data={**info.data, "param": theirs}))
 
 
-async def renaming(events: Happenings, names: Mapping[str, str]) -> Happenings:
-    """`events`; errors that they raise are `renamed`."""
+async def renaming(events: GenerationEvents, names: Mapping[str, str]) -> GenerationEvents:
+    """`events`, with errors `renamed`."""
     try:
         async with aclosing(events):
             async for event in events:

@@ -1,4 +1,4 @@
-"""The output of `/v1/responses`: items that are opened, continued and closed one after another."""
+"""Builds the output items of `/v1/responses` and the events that report them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Items:
     """The items of one response, and the events that report them.
 
     Args:
-        names: how the client calls its functions.
+        names: the client's names of its functions.
 
     Attributes:
         done: the items that are complete.
@@ -60,7 +60,7 @@ class Items:
             yield self._item("response.function_call_arguments.delta", delta=event.arguments)
 
     def close(self, status: str) -> Named:
-        """The item that is open, if any, is complete, or was cut."""
+        """Close the open item, if any, as completed or incomplete."""
         item = self._open
         if item is None:
             return

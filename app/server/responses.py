@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from hearth.app.server import answers, sse
 from hearth.app.server.errors import as_hearth_error, error_body
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Happenings
+from hearth.app.server.generation import GenerationEvents
 from hearth.app.server.response_items import Items
 from hearth.app.server.responses_request import NAMES, Names, read_request
 from hearth.app.server.tables.responses import CREATE_RESPONSE
@@ -54,7 +54,7 @@ async def create_response(http: HttpRequest) -> Response:
 
 
 def _frame(exchange: Exchange, request: Request, names: Names) -> Json:
-    """What a response repeats of its request."""
+    """The fields of a response that repeat its request."""
     given = exchange.given
     wanted = given.get("text", {}).get("format", {"type": "text"})
     return {
@@ -95,7 +95,9 @@ _INCOMPLETE: Final = {"reason": "max_output_tokens"}
 
 @dataclass(slots=True)
 class _Answer:
-    """One response while it is generated; whole ones and streams are made by the same steps."""
+    """One response while it is generated. Streams and complete responses are built by the same
+    steps.
+    """
 
     frame: Json
     items: Items
@@ -106,7 +108,7 @@ class _Answer:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def response(self) -> Json:
-        """The response as it stands."""
+        """The response so far."""
         done = self.status != "in_progress"
         return {
             **self.frame,
@@ -119,14 +121,14 @@ class _Answer:
             **answers.notices(self.notices),
         }
 
-    async def complete(self, events: Happenings) -> None:
-        """Take in all events."""
+    async def complete(self, events: GenerationEvents) -> None:
+        """Consume all events."""
         async with aclosing(events):
             async for _, event in events:
                 for _ in self._take(event):
                     pass
 
-    async def parts(self, events: Happenings) -> sse.Parts:
+    async def parts(self, events: GenerationEvents) -> sse.Parts:
         """The bytes of the stream."""
         async with aclosing(events):
             async for _, event in events:

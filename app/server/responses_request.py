@@ -1,4 +1,4 @@
-"""From the body of `/v1/responses` to a `contract.Request`."""
+"""Converts the body of `/v1/responses` to a `contract.Request`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The functions of a request by the names that the model knows: that of a function in a
-    namespace is its own where that is unambiguous, else it begins with the namespace.
+    """Maps the names of functions in namespaces to the names that the model sees: the function's
+    own name if it is unambiguous, else that with the namespace as prefix.
 
     Attributes:
-        given: (namespace, name) by the model's name, of the functions in namespaces.
+        given: (namespace, name) by the model's name, for functions in namespaces.
     """
 
     given: Mapping[str, tuple[str, str]]
@@ -54,11 +54,11 @@ class Names:
 
 
 def read_request(exchange: Exchange) -> tuple[Request, Names]:
-    """What is asked, and how the functions are called in the answer.
+    """The request that the body describes, and the names of its functions.
 
     Raises:
-        InvalidParameter: by the contract's name of a parameter.
-        ConflictingParameters: two fields that cannot stand together.
+        InvalidParameter: with the contract's name of the parameter.
+        ConflictingParameters: two fields cannot be combined.
     """
     given = exchange.given
     use = exchange.chosen.use
@@ -90,8 +90,8 @@ def _logprobs(given: Json) -> int | None:
     if given.get("top_logprobs"):
         raise ConflictingParameters(
             "top_logprobs",
-            "top_logprobs, and log probabilities are not asked for.",
-            'Put "message.output_text.logprobs" into include.',
+            'top_logprobs requires "message.output_text.logprobs" in include.',
+            "Add it to include, or leave out top_logprobs.",
         )
     return None
 
@@ -107,25 +107,25 @@ def _constraint(wanted: Json | None) -> Constraint | None:
 
 
 def _unpacked(tools: Sequence[Json]) -> tuple[list[Json], Names]:
-    """Every function, also those of namespaces, under the model's names."""
+    """Every function, including those of namespaces, under the names that the model sees."""
     of_namespaces = [
         (space["name"], tool)
         for space in tools
         if space["type"] == "namespace"
         for tool in space["tools"]
     ]
-    found = [tool for tool in tools if tool["type"] == "function"]
-    uses = Counter(tool["name"] for tool in (*found, *(tool for _, tool in of_namespaces)))
+    functions = [tool for tool in tools if tool["type"] == "function"]
+    uses = Counter(tool["name"] for tool in (*functions, *(tool for _, tool in of_namespaces)))
     given = {}
     for space, tool in of_namespaces:
         name = tool["name"] if uses[tool["name"]] == 1 else f"{space}__{tool['name']}"
         given[name] = (space, tool["name"])
-        found.append({**tool, "name": name})
-    return found, Names(given)
+        functions.append({**tool, "name": name})
+    return functions, Names(given)
 
 
 def _toolbox(given: Json, tools: Sequence[Json]) -> Toolbox:
-    """Functions are flat here and nested at `/v1/chat/completions`."""
+    """The tools and their choice, converted to the nested form of `/v1/chat/completions`."""
     fields: dict[str, Any] = {"tools": [_nested(tool) for tool in tools]}
     choice = given.get("tool_choice", "auto")
     if isinstance(choice, dict):
@@ -156,8 +156,8 @@ def _messages(given: Json, default_system: str, names: Names) -> tuple[Message, 
 
 
 def _turns(items: Sequence[Json], names: Names) -> list[Message]:
-    """One message a turn: thoughts, text and calls of the assistant that follow each other are one;
-    thoughts without text or calls after them are a turn of their own.
+    """One message per turn: consecutive reasoning, text and tool calls of the assistant are one;
+    reasoning that no text or call follows is a turn of its own.
     """
     messages: list[Message] = []
     thoughts = ""
@@ -187,8 +187,8 @@ def _turns(items: Sequence[Json], names: Names) -> list[Message]:
             open_turn = False
         else:
             role: Role = "system" if item["role"] == "developer" else item["role"]
-            said = texts_of(item["content"])
-            messages.append(Message.of_parts(role, said, reasoning=thoughts))
+            texts = texts_of(item["content"])
+            messages.append(Message.of_parts(role, texts, reasoning=thoughts))
             thoughts, open_turn = "", role == "assistant"
     if thoughts or not messages:
         messages.append(Message("assistant", reasoning=thoughts))

@@ -121,7 +121,7 @@ ENDPOINTS: Final = (
         "POST",
         "/api/embeddings",
         ollama.embeddings,
-        "Vector of one text, as older versions of Ollama have it",
+        "Ollama's older embeddings API, for one text",
         table=ollama_tables.EMBEDDINGS,
         answer=ollama_answers.EMBEDDINGS,
     ),
@@ -184,7 +184,7 @@ ENDPOINTS: Final = (
         Endpoint(method, path, handler, summary, answer=ollama_answers.NEVER)
         for method, path, handler, summary in (
             ("POST", "/api/create", ollama_manage.create, "Not offered: use hearth import"),
-            ("POST", "/api/push", ollama_manage.push, "Not offered: nothing is uploaded"),
+            ("POST", "/api/push", ollama_manage.push, "Not offered: models cannot be pushed"),
             ("POST", "/api/blobs/{digest}", ollama_manage.blobs, "Not offered: use hearth import"),
         )
     ),
@@ -253,7 +253,7 @@ ENDPOINTS: Final = (
         "GET",
         "/v1/capabilities",
         get_capabilities,
-        "How every field is treated",
+        "What every endpoint does with each field",
         answer=reports.CAPABILITIES,
     ),
     Endpoint(

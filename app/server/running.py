@@ -1,4 +1,4 @@
-"""Serving the application with uvicorn until a signal says to end."""
+"""Serves the application with uvicorn until a signal ends it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Final
 import uvicorn
 from starlette.applications import Starlette
 
-from hearth.app.server.life import Life
 from hearth.app.server.protocol import Connection
+from hearth.app.server.server_state import ServerState
 
 DRAIN_S: Final = 30
 """How long running requests may continue after the first signal; a second one stops them."""
@@ -31,17 +31,17 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 _SWITCH_S: Final = 0.001
-"""After so long the event loop takes the interpreter back from a thread that parses a large body:
-Python's default is 5 ms, and one small request needs it many times.
+"""Switch interval of the interpreter: the event loop competes with threads that parse large bodies,
+and would wait 5 ms, Python's default, several times for each small request.
 """
 
 
 class Server(uvicorn.Server):
-    """uvicorn with another shutdown: while running requests finish, it keeps listening, so that new
-    ones get an error response (from the application, which shares `life`).
+    """uvicorn with a different shutdown: it keeps listening while running requests finish, so that
+    new ones get an error response (from the application, which shares `state`).
     """
 
-    def __init__(self, application: Starlette, life: Life) -> None:
+    def __init__(self, application: Starlette, state: ServerState) -> None:
         super().__init__(
             uvicorn.Config(
                 application,
@@ -57,9 +57,9 @@ class Server(uvicorn.Server):
                 timeout_keep_alive=_KEEP_CONNECTION_S,
             )
         )
-        self._life = life
+        self._state = state
         self._ends_at: float | None = None
-        self._told = asyncio.Event()
+        self._woken = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -69,32 +69,32 @@ class Server(uvicorn.Server):
         yield
 
     def end(self, *, at_once: bool = False) -> None:
-        """Accept no more requests and stop when the running ones have ended, or after `DRAIN_S`;
-        at once on a second call.
+        """Accept no more requests, and stop when the running ones have ended, or after `DRAIN_S`.
+        A second call stops at once.
         """
-        at_once = at_once or self._life.draining
-        self._life.drain()
+        at_once = at_once or self._state.draining
+        self._state.drain()
         self._ends_at = time.monotonic() + (0 if at_once else DRAIN_S)
-        self._told.set()
+        self._woken.set()
 
     async def serve_on(
-        self, listeners: Sequence[socket.socket], beside: Coroutine[None, None, None]
+        self, listeners: Sequence[socket.socket], startup: Coroutine[None, None, None]
     ) -> None:
-        """Serve until `end`, and run `beside` meanwhile; whichever still runs then is cancelled.
+        """Serve until `end`, and run `startup` concurrently; it is cancelled at the end.
 
-        Raises what `beside` raises, which stops the server at once.
+        Raises what `startup` raises, which stops the server at once.
         """
         sys.setswitchinterval(_SWITCH_S)
-        gc.freeze()  # Imported modules stay, so garbage collection can skip them.
-        doing = asyncio.create_task(beside)
-        doing.add_done_callback(self._end_if_failed)
+        gc.freeze()  # Imported modules are never freed, so garbage collection can skip them.
+        starting = asyncio.create_task(startup)
+        starting.add_done_callback(self._end_if_failed)
         try:
             await self.serve(sockets=list(listeners))
         finally:
-            doing.cancel()
-            await asyncio.wait([doing])
-        if not doing.cancelled():
-            doing.result()
+            starting.cancel()
+            await asyncio.wait([starting])
+        if not starting.cancelled():
+            starting.result()
 
     def _end_if_failed(self, done: asyncio.Task[None]) -> None:
         if not done.cancelled() and done.exception() is not None:
@@ -105,9 +105,9 @@ class Server(uvicorn.Server):
         counter = 0
         while not await self.on_tick(counter):
             counter += 1
-            self._told.clear()
+            self._woken.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._told.wait(), _TICK_S)
+                await asyncio.wait_for(self._woken.wait(), _TICK_S)
 
     async def on_tick(self, counter: int) -> bool:
         """Whether it is time to shut down."""
@@ -115,11 +115,11 @@ class Server(uvicorn.Server):
             return True
         if self._ends_at is None:
             return False
-        return self._life.busy == 0 or time.monotonic() >= self._ends_at
+        return self._state.busy == 0 or time.monotonic() >= self._ends_at
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the listeners, cancel running requests, and close every connection when its data is
-        sent, or after `_FLUSH_S`.
+        """Close the listeners, cancel running requests, and close every connection when its data
+        has been sent, or after `_FLUSH_S`.
         """
         for server in self.servers:
             server.close()

@@ -1,6 +1,5 @@
-"""What a JSON value may be: checked on arrival, and written out for `/openapi.json`.
-
-Every schema does both from the same declaration, so that what is documented is what is accepted.
+"""Schemas of JSON values, which both validate requests and generate `/openapi.json`, so that the
+documentation is what is accepted.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from hearth.backends.text.cut_json import read_json
 
 Json = dict[str, Any]
 DROPPED: Final = object()
-"""Read for an entry of a list that is left out."""
+"""Result of reading an array item that is left out."""
 _SHOWN_CHARS: Final = 60
 _WORDS: Final = {
     bool: "true or false",
@@ -37,28 +36,26 @@ class Schema(ABC):
 
     @abstractmethod
     def read(self, value: Any, path: str, reading: Reading) -> Any:
-        """`value` as the rest of the endpoint wants it; ignored fields go into `reading`.
+        """`value`, validated and normalized; ignored fields are recorded in `reading`.
 
         Raises:
-            InvalidParameter: it has a wrong type or is out of range; `param` is `path`, or the
-                place in it.
+            InvalidParameter: it has a wrong type or is out of range; `param` is `path` or a path
+                below it.
             UnsupportedParameter: it is known, but cannot be honoured.
         """
 
     def fits(self, value: Any) -> bool:
-        """Is this the kind of value that is meant here, be it right or not? An object unless a
-        schema says otherwise.
-        """
+        """Whether `value` has the type of this schema, valid or not. An object by default."""
         return isinstance(value, dict)
 
     @abstractmethod
     def json(self) -> Json:
-        """The same as JSON schema (draft 2020-12, as OpenAPI 3.1 has it)."""
+        """The JSON schema (draft 2020-12, which OpenAPI 3.1 and later use)."""
 
     @property
     @abstractmethod
     def words(self) -> str:
-        """What is wanted, in words for people: "a number in [0, 2]"."""
+        """A description of the accepted values for people, such as "a number in [0, 2]"."""
 
     def wrong(self, value: Any, path: str) -> InvalidParameter:
         """The error for a `value` of another type or range."""
@@ -66,7 +63,7 @@ class Schema(ABC):
 
 
 def shown(value: Any) -> str:
-    """`value` in a message: short, and never whole texts."""
+    """`value` in a message: at most `_SHOWN_CHARS` characters, and only the type of containers."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float):
@@ -85,7 +82,7 @@ class Number(Schema):
     high: float
     whole: bool = False
     above_low: bool = False
-    """`low` itself is refused."""
+    """`low` itself is not in the range."""
 
     @staticmethod
     def of(field: Field) -> Number:
@@ -96,7 +93,7 @@ class Number(Schema):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(value, path)
         if self.whole and isinstance(value, float):
-            # 1.0 is a whole number in JSON schema; JavaScript writes no other kind.
+            # 1.0 is an integer in JSON schema; some languages write all numbers like this.
             if not math.isfinite(value) or value != int(value):
                 raise self.wrong(value, path)
             value = int(value)
@@ -106,8 +103,8 @@ class Number(Schema):
         return value
 
     def takes_all(self, values: list[Any]) -> bool:
-        """Are these whole numbers, all in the range? Quicker than one by one: a prompt may be
-        hundreds of thousands of token ids.
+        """Whether all `values` are integers in the range. Faster than reading each: a prompt may
+        have hundreds of thousands of token ids.
         """
         if self.above_low or set(map(type, values)) != {int}:
             return False
@@ -149,14 +146,14 @@ class Flag(Schema):
 
 @dataclass(frozen=True, slots=True)
 class Text(Schema):
-    """A text; lengths are in characters, as JSON schema counts them."""
+    """A string; lengths are in characters, as in JSON schema."""
 
     shortest: int = 0
     longest: int | None = None
     pattern: str = ""
-    """A regular expression that the whole text matches; ours, and linear."""
+    """A regular expression that matches the whole string; it must run in linear time."""
     form: str = ""
-    """What it is written in, for the documentation: JSON schema's "format"."""
+    """JSON schema's "format"; for the documentation only."""
 
     def read(self, value: Any, path: str, reading: Reading) -> Any:
         if not isinstance(value, str):
@@ -175,16 +172,16 @@ class Text(Schema):
         return isinstance(value, str)
 
     def json(self) -> Json:
-        found: Json = {"type": "string"}
+        schema: Json = {"type": "string"}
         if self.shortest:
-            found["minLength"] = self.shortest
+            schema["minLength"] = self.shortest
         if self.longest is not None:
-            found["maxLength"] = self.longest
+            schema["maxLength"] = self.longest
         if self.pattern:
-            found["pattern"] = self.pattern
+            schema["pattern"] = self.pattern
         if self.form:
-            found["format"] = self.form
-        return found
+            schema["format"] = self.form
+        return schema
 
     @property
     def words(self) -> str:
@@ -198,19 +195,25 @@ class Text(Schema):
 
 @dataclass(frozen=True, slots=True)
 class JsonText(Schema):
-    """A string with a JSON object: the arguments of a tool call; empty ones are `{}`. Of a call
-    that was cut, the end may be missing.
+    """A string with a JSON object, such as the arguments of a tool call. An empty string means
+    `{}`, and the end may be missing, as in a call that was cut off.
     """
 
     def read(self, value: Any, path: str, reading: Reading) -> Any:
         if not isinstance(value, str):
             raise self.wrong(value, path)
         try:
-            found = read_json(value) if value.strip() else {}
+            content = read_json(value) if value.strip() else {}
         except (ValueError, RecursionError) as error:
-            raise InvalidParameter(path, f"{path} is not JSON: {error}.", "Write {}.") from error
-        if not isinstance(found, dict):
-            raise InvalidParameter(path, f"{path} must be {self.words}.", "Write {}.")
+            raise InvalidParameter(
+                path, f"{path} is not valid JSON: {error}.", "Send a JSON object, such as {}."
+            ) from error
+        if not isinstance(content, dict):
+            raise InvalidParameter(
+                path,
+                f"{path} must be {self.words}, not {shown(content)}.",
+                "Send a JSON object, such as {}.",
+            )
         return value
 
     def fits(self, value: Any) -> bool:
@@ -221,15 +224,15 @@ class JsonText(Schema):
 
     @property
     def words(self) -> str:
-        return "a string with a JSON object, whose end may be missing"
+        return "a string that contains a JSON object, whose end may be missing"
 
 
 @dataclass(frozen=True, slots=True)
 class Sentinel(Schema):
-    """A number, or -1, which other servers take for "no limit" or "off".
+    """A number, or -1, which means "no limit" or "off" in other servers.
 
     Attributes:
-        meaning: what -1 is read as.
+        meaning: the value that -1 is read as.
     """
 
     of: Number
@@ -253,10 +256,10 @@ class Sentinel(Schema):
 
 @dataclass(frozen=True, slots=True)
 class OneOf(Schema):
-    """One of some texts or numbers.
+    """One of several strings or numbers.
 
     Attributes:
-        refused: values that are known elsewhere and cannot be honoured here, and why.
+        refused: values that other servers know and that cannot be honoured, and why.
     """
 
     values: tuple[Any, ...]
@@ -283,7 +286,7 @@ class OneOf(Schema):
 
 @dataclass(frozen=True, slots=True)
 class ListOf(Schema):
-    """A list."""
+    """An array."""
 
     of: Schema
     most: int
@@ -305,10 +308,10 @@ class ListOf(Schema):
         return isinstance(value, list) and (not value or self.of.fits(value[0]))
 
     def json(self) -> Json:
-        found: Json = {"type": "array", "items": self.of.json(), "maxItems": self.most}
+        schema: Json = {"type": "array", "items": self.of.json(), "maxItems": self.most}
         if self.least:
-            found["minItems"] = self.least
-        return found
+            schema["minItems"] = self.least
+        return schema
 
     @property
     def words(self) -> str:
@@ -317,10 +320,10 @@ class ListOf(Schema):
 
 @dataclass(frozen=True, slots=True)
 class MapOf(Schema):
-    """An object with names of the caller's own.
+    """An object with arbitrary names.
 
     Attributes:
-        names: a regular expression that every whole name matches.
+        names: a regular expression that every name matches as a whole.
     """
 
     of: Schema
@@ -344,14 +347,14 @@ class MapOf(Schema):
         }
 
     def json(self) -> Json:
-        found: Json = {
+        schema: Json = {
             "type": "object",
             "additionalProperties": self.of.json(),
             "maxProperties": self.most,
         }
         if self.names:
-            found["propertyNames"] = {"pattern": self.names}
-        return found
+            schema["propertyNames"] = {"pattern": self.names}
+        return schema
 
     @property
     def words(self) -> str:
@@ -360,7 +363,9 @@ class MapOf(Schema):
 
 @dataclass(frozen=True, slots=True)
 class AnyOf(Schema):
-    """One of several forms, told apart by the kind of the value, in lists by that of the first."""
+    """One of several forms, selected by the type of the value, for arrays by that of the first
+    item.
+    """
 
     forms: tuple[Schema, ...]
 
@@ -383,7 +388,7 @@ class AnyOf(Schema):
 
 @dataclass(frozen=True, slots=True)
 class AnyObject(Schema):
-    """A JSON object that is passed on as it is, e.g. a JSON schema."""
+    """A JSON object that is passed on unchanged, such as a JSON schema."""
 
     def read(self, value: Any, path: str, reading: Reading) -> Any:
         if not isinstance(value, dict):

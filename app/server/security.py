@@ -18,22 +18,22 @@ from hearth.app.server import cors
 from hearth.app.server.answers import notices_header
 from hearth.app.server.api_key import check_key, check_key_length
 from hearth.app.server.errors import OLLAMA, Forbidden, InvalidKey, error_response
-from hearth.app.server.life import Life
 from hearth.app.server.limits import Unreadable, check_head
 from hearth.app.server.metrics import Recorder
 from hearth.app.server.request_log import RequestLog
+from hearth.app.server.server_state import ServerState
 from hearth.app.server.services import Services
 from hearth.backends.errors import HearthError, InvalidParameter
 
 HEALTH: Final = "/health"
 HOME: Final = "/"
 OPEN_PATHS: Final = (HEALTH, HOME)
-"""Served without a key; `HOME` then says only that one is needed."""
+"""Served without a key; `HOME` then only states that a key is required."""
 _ALWAYS_OURS: Final = ("localhost", "host.docker.internal")
 _NAME: Final = r"[A-Za-z0-9._-]+"
 _AUTHORITY: Final = re.compile(rf"(\[[0-9a-fA-F:.]+\]|{_NAME})(?::([0-9]{{1,5}}))?")
 _FORM: Final = b"application/x-www-form-urlencoded"
-"""What `curl -d` declares whatever it sends."""
+"""The content type that `curl -d` declares by default."""
 _BROWSER_HEADERS: Final = (b"origin", b"referer", b"cookie")
 _BROWSER_PREFIXES: Final = (b"sec-fetch-", b"sec-ch-")
 
@@ -74,7 +74,7 @@ class Policy:
         hosts = [value.decode("latin-1") for value in headers.get(b"host", [])]
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
             raise Forbidden(
-                f"Host not allowed: {' and '.join(hosts)[:100] or '(none)'}.",
+                f"The Host {' and '.join(hosts)[:100] or '(missing)'} is not allowed.",
                 "Use a URL printed by hearth serve, or allow the name with --allow-host or the"
                 " setting serve_allow_hosts.",
             )
@@ -92,12 +92,12 @@ class Policy:
             for host in headers.get(b"host", [])
             for scheme in ("http", "https")
         ]
-        foreign = b"cross-site" in headers.get(b"sec-fetch-site", [])
-        for origin in headers.get(b"origin", []):
-            foreign = foreign or origin.decode("latin-1").lower() not in own
-        if foreign:
+        origins = [origin.decode("latin-1") for origin in headers.get(b"origin", [])]
+        foreign = [origin for origin in origins if origin.lower() not in own]
+        if foreign or b"cross-site" in headers.get(b"sec-fetch-site", []):
+            site = f" ({foreign[0][:100]})" if foreign else ""
             raise Forbidden(
-                "Requests from pages of other sites are not allowed.",
+                f"Requests from pages of other sites are not allowed{site}.",
                 "Allow a site with hearth serve --cors-origin.",
             )
 
@@ -133,9 +133,9 @@ def wrong_key(headers: Headers) -> InvalidKey:
 
 
 def is_undeclared_json(headers: Headers, *, keyed: bool) -> bool:
-    """Whether a body is read as JSON although its content type does not say so: it has none, or
-    that of `curl -d`, and no web page can have sent it. A page can send such a body to any site
-    without a CORS preflight, but not without the headers of a browser.
+    """Whether a body is read as JSON although its content type is missing or that of `curl -d`:
+    only if no web page can have sent it. A page can send such a body to any site without a CORS
+    preflight, but not without the headers of a browser.
 
     Args:
         keyed: the request has the right key; otherwise its Host was checked.
@@ -158,7 +158,7 @@ def policy_for(
     origins: Iterable[str] = (),
     allowed_hosts: Iterable[str] = (),
 ) -> Policy:
-    """The policy of a server that was told to listen on `host` and listens on `address`.
+    """The policy of a server that listens on `address`, to which `host` resolved.
 
     The accepted names are `host`, the machine's own (`gethostname` and its first label) and
     `allowed_hosts`; never names from DNS or DHCP, which others control.
@@ -227,12 +227,12 @@ class Guard:
         began_s = time.perf_counter()
         headers = _by_name(scope["headers"])
         services = cast(Services, scope["app"].state.services)
-        life = services.life
+        server_state = services.state
         closes = False
         status = 0
         with ExitStack() as running:
             try:
-                answer = self._admit(scope, headers, life, running)
+                answer = self._admit(scope, headers, server_state, running)
             except HearthError as error:
                 answer = error_response(error, scope["path"])
                 closes = isinstance(error, Unreadable)
@@ -242,7 +242,7 @@ class Guard:
                 nonlocal status
                 if message["type"] == "http.response.start":
                     status = message["status"]
-                    last = [(b"connection", b"close")] if closes or life.draining else []
+                    last = [(b"connection", b"close")] if closes or server_state.draining else []
                     notes = notices_header(scope.get("state", {}).get("notices", ()))
                     message = {**message, "headers": [*message["headers"], *notes, *more, *last]}
                 await send(message)
@@ -252,8 +252,10 @@ class Guard:
             finally:
                 _note(services.log, scope, status, time.perf_counter() - began_s)
 
-    def _admit(self, scope: Scope, headers: Headers, life: Life, running: ExitStack) -> ASGIApp:
-        """What answers: the application, or CORS. Raises what `Guard` refuses."""
+    def _admit(
+        self, scope: Scope, headers: Headers, server_state: ServerState, running: ExitStack
+    ) -> ASGIApp:
+        """The application or the response to a CORS preflight. Raises `HearthError` to refuse."""
         path, policy = scope["path"], self._policy
         check_head(scope, headers)
         keyed = policy.has_key(headers)
@@ -270,7 +272,7 @@ class Guard:
             headers, keyed=keyed
         )
         if path != HEALTH:
-            running.enter_context(life.request())
+            running.enter_context(server_state.request())
         return self._app
 
     def _page(self, headers: Headers) -> str:

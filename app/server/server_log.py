@@ -1,4 +1,4 @@
-"""The endpoint's log: what went wrong, and nothing of what anybody asked or was answered."""
+"""The server's log of warnings and errors, which contains no prompts or answers."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from hearth.backends.logs import open_log
 
 _CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\u2028\u2029\ud800-\udfff]")
 _KNOWN: Final = "ASGI callable returned without completing response."
-"""uvicorn's complaint about a stream that failed, which is cut off on purpose."""
+"""uvicorn's error about a failed stream, which is cut off on purpose."""
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
 class PrivateFormatter(logging.Formatter):
-    """One line a record, control characters escaped; of exceptions where they came from and their
-    type, not their text, in which there may be a part of a request.
+    """One line per record, with control characters escaped. Exceptions are written as traceback and
+    type without their text, which may contain a part of a request.
     """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as it stands in the log, whatever another formatter made of its exception."""
-        elsewhere, record.exc_text = record.exc_text, None
+        """The record's text, ignoring the exception text that another formatter has cached."""
+        cached, record.exc_text = record.exc_text, None
         try:
             return super().format(record)
         finally:
-            record.exc_text = elsewhere
+            record.exc_text = cached
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """The record's line."""
-        return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", super().formatMessage(record))
+        return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", super().formatMessage(record))
 
     def formatException(self, ei: object) -> str:  # noqa: N802 - logging's name
-        """Tracebacks of an exception and of those that it came from, the latest last."""
+        """Tracebacks of an exception and its causes, the most recent last."""
         error = ei[1] if isinstance(ei, tuple) else None
         parts: list[str] = []
         while isinstance(error, BaseException):
@@ -54,7 +54,7 @@ class PrivateFormatter(logging.Formatter):
         return "\n\n".join(reversed(parts))
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_unexpected(record: logging.LogRecord) -> bool:
     return record.msg != _KNOWN
 
 
@@ -65,7 +65,7 @@ def logging_to(path: Path) -> Iterator[None]:
         handler = logging.StreamHandler(text)
         handler.setLevel(logging.WARNING)
         handler.setFormatter(PrivateFormatter())
-        handler.addFilter(_is_news)
+        handler.addFilter(_is_unexpected)
         logging.getLogger().addHandler(handler)
         try:
             yield

@@ -1,6 +1,4 @@
-"""What every endpoint needs: the models by name, the host, the server's life, and how long silences
-may last.
-"""
+"""What every endpoint needs: the models by name, the host, the server's state, and timeouts."""
 
 from __future__ import annotations
 
@@ -13,33 +11,33 @@ from hearth.app.host_connection import HostConnection
 from hearth.app.library.manager import ModelManager
 from hearth.app.server.catalog import Catalog
 from hearth.app.server.facts import Facts
-from hearth.app.server.life import Life
 from hearth.app.server.metrics import Metrics
 from hearth.app.server.reading import IgnoredFields
 from hearth.app.server.request_log import RequestLog
+from hearth.app.server.server_state import ServerState
 from hearth.backends.fair_pool import FairPool
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """One server's. `application.build` keeps it, `services_of` finds it again."""
+    """The services of one server; `services_of` returns those of a connection's application."""
 
     catalog: Catalog
     hosts: HostConnection
     metrics: Metrics = field(default_factory=Metrics)
     facts: Facts = field(default_factory=Facts)
     patience_s: float = 5.0
-    """How long a stream waits for its first event before it promises success with its status."""
+    """How long a streaming response waits for its first event before it sends status 200."""
     ping_s: float = 10.0
-    """Silences of a stream that are longer are broken by comments."""
+    """A stream that is silent for longer sends a ping."""
     stall_s: float = 60.0
-    """How long a client may read nothing of its stream; then its request ends."""
-    life: Life = field(default_factory=Life)
-    """Whether new requests are taken."""
+    """How long a client may read nothing of its stream before its request is cancelled."""
+    state: ServerState = field(default_factory=ServerState)
+    """Whether new requests are accepted."""
     log: RequestLog | None = None
-    """Where each request is noted; None: nowhere."""
+    """The log of requests; None: requests are not logged."""
     strict: bool = False
-    """Fields without an effect are refused."""
+    """Refuse fields that have no effect."""
     manager: ModelManager | None = None
     """Downloads, deletes and copies models; None: clients may not."""
     ignored: IgnoredFields = field(default_factory=IgnoredFields)

@@ -1,8 +1,7 @@
-"""Server-sent events, framed here so that a stream that failed can never look finished.
+"""Server-sent events, framed so that clients cannot mistake a failed stream for a complete one.
 
-A stream ends with `data: [DONE]` and the last chunk of the body. One that fails sends an error
-event and is cut off without that chunk: OpenAI's clients take a body that ends well for a whole
-answer.
+A stream ends with `data: [DONE]` and the last chunk of the body. A failed stream ends with an error
+event and without that chunk, because OpenAI's clients take a complete body for a complete answer.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from hearth.backends.errors import HearthError
 
 DONE: Final = b"data: [DONE]\n\n"
 _MOST_HELD_BYTES: Final = 64 << 10
-"""What is held for a client that reads more slowly than the model writes."""
+"""Bytes that are buffered for a client that reads more slowly than the model generates."""
 _FAREWELL_S: Final = 0.5
-"""How long the last event of a server that ends is waited for: some clients do not read."""
+"""Time limit for sending the last event when the server stops: some clients do not read."""
 
 Parts = AsyncGenerator[bytes, None]
 
@@ -39,7 +38,7 @@ def event(value: dict[str, Any]) -> bytes:
 
 
 def one_line(value: Any) -> bytes:
-    """`value` as JSON; the characters that some clients end lines at are escaped."""
+    """`value` as JSON, with characters escaped that some clients take for line ends."""
     data = msgspec.json.encode(value)
     if b"\xe2\x80" in data or b"\xc2\x85" in data:
         for character in "\u2028\u2029\u0085":
@@ -48,10 +47,11 @@ def one_line(value: Any) -> bytes:
 
 
 class Repeated:
-    """An event that is sent many times and differs in one text: the rest is written once.
+    """A template for an event that is sent many times with different texts; the rest is encoded
+    once.
 
     Args:
-        value: the event, with `Repeated.HOLE` where the text goes, in one place or several.
+        value: the event, with `Repeated.HOLE` in each place for the text.
     """
 
     HOLE: Final = "\N{OBJECT REPLACEMENT CHARACTER} the text goes here"
@@ -70,17 +70,17 @@ def comment(text: str) -> bytes:
 
 
 def named(name: str, value: dict[str, Any]) -> bytes:
-    """An event with a name, as Anthropic's streams and those of `/v1/responses` have it."""
+    """A named event, as in Anthropic's streams and those of `/v1/responses`."""
     return f"event: {name}\n".encode() + event(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs between the families of streams.
+    """The differences between the streams of the APIs.
 
     Attributes:
-        failure: the last bytes of a stream that failed.
-        ping: what breaks a silence, and means nothing.
+        failure: the last bytes of a stream that failed with that error.
+        ping: sent while the stream is silent; clients ignore it.
     """
 
     failure: Callable[[HearthError], bytes]
@@ -96,12 +96,12 @@ async def respond(
 ) -> Response:
     """The response that streams `parts`.
 
-    What goes wrong before the first part is raised, and so gets a status of its own, if it does so
-    within the services' `patience_s`; from then on comments break silences.
+    An error before the first part and within the services' `patience_s` is raised, and so gets its
+    own HTTP status; after that time, pings are sent while the stream is silent.
 
     Raises:
-        ClientGone: the client left while it waited.
-        HearthError: what the first part raised.
+        ClientGone: the client disconnected.
+        HearthError: the error of the first part.
     """
     first = asyncio.create_task(_next(parts))
     try:
@@ -129,15 +129,15 @@ async def _end(first: asyncio.Task[bytes], parts: Parts) -> None:
 
 
 class EventStream(Response):
-    """Sends parts as they come, and comments while none come.
+    """Sends parts as they are generated, and pings while there are none.
 
     Args:
-        first: the task that waits for the first of them.
-        parts: the others; closed at the end, and as soon as the client leaves, or has read nothing
-            for the services' `stall_s`.
-        services: `ping_s` says how often it is looked whether the stream is silent; no silence is
-            twice as long.
-        dialect: how failures and pings are written.
+        first: the task that waits for the first part.
+        parts: the other parts; closed at the end, and as soon as the client disconnects or has
+            read nothing for the services' `stall_s`.
+        services: the stream is checked for silence every `ping_s`, so that a silence is shorter
+            than twice that time.
+        dialect: the format of errors and pings.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class EventStream(Response):
         self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the whole stream; it is only cancelled when the server ends."""
+        """Send the whole stream; it is cancelled only when the server stops."""
         try:
             try:
                 with contextlib.suppress(ClientGone):
@@ -174,7 +174,7 @@ class EventStream(Response):
         line = _Line(send, self._services.stall_s)
         begun = self._first.done() and self._first.exception() is None
         if begun:
-            await line.send(self._first.result())  # Now, so that it goes out with the head.
+            await line.send(self._first.result())  # At once, in one packet with the head.
         writing = asyncio.create_task(line.write())
         watching = asyncio.create_task(line.watch(self._services.ping_s, self._dialect.ping))
         producing = asyncio.create_task(self._produce(line, begun))
@@ -193,15 +193,15 @@ class EventStream(Response):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _produce(self, line: _Line, begun: bool) -> None:
-        """Put every part on the line, but for the first if that was sent when the stream was
-        `begun`, and close it; where the stream fails, the last one says so.
+        """Put every part on the line, except the first if the stream has `begun`, and close it; a
+        failed stream ends with an error.
         """
         try:
             if not begun:
                 await line.put(await self._first)
             async for part in self._parts:
                 await line.put(part)
-        except Exception as error:  # noqa: BLE001 - the client gets it as an event
+        except Exception as error:  # noqa: BLE001 - sent to the client as an event
             await line.put(self._dialect.failure(as_hearth_error(error)))
             line.close(whole=False)
         else:
@@ -209,7 +209,7 @@ class EventStream(Response):
 
 
 class _Line:
-    """The body as it is sent: parts that come while others are on their way go out together."""
+    """Sends the body; parts that are put while others are being sent go out together."""
 
     def __init__(self, send: Send, stall_s: float) -> None:
         self._send = send
@@ -223,7 +223,7 @@ class _Line:
         self._sending_since: float | None = None
 
     async def put(self, part: bytes) -> None:
-        """Let `part` be sent; waits where the client is far behind."""
+        """Queue `part` for sending; waits if the client reads too slowly."""
         self._waiting.append(part)
         self._held_bytes += len(part)
         self._came.set()
@@ -232,13 +232,13 @@ class _Line:
             await self._room.wait()
 
     def close(self, *, whole: bool) -> None:
-        """`write` returns when all is sent; only a body that is `whole` gets its end."""
+        """Let `write` return when everything is sent; only a `whole` body gets its last chunk."""
         self._closed = True
         self._whole = whole
         self._came.set()
 
     async def write(self) -> None:
-        """Send what is put, until `close`."""
+        """Send queued parts until `close`."""
         ended = False
         while not ended:
             await self._came.wait()
@@ -252,15 +252,15 @@ class _Line:
                 self._room.set()
 
     async def send(self, data: bytes, *, last: bool = False) -> None:
-        """Send `data` at once; with the `last`, the body is over."""
+        """Send `data` at once; `last` ends the body."""
         self._sending_since = time.monotonic()
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
         self._sending_since = None
         self._sends += 1
 
     async def watch(self, ping_s: float, ping: bytes) -> None:
-        """Put `ping` on the line where nothing was sent for so long. One timer looks for both: a
-        timer for every part would cost as much as sending it.
+        """Queue `ping` whenever nothing was sent for `ping_s`. One timer checks for silence and for
+        stalled clients: a timer for each part would cost as much as sending it.
 
         Raises:
             ClientGone: the client has read nothing for `stall_s` or up to twice as long.

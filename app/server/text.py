@@ -1,4 +1,4 @@
-"""`POST /tokenize`, `/detokenize` and `/apply-template`: texts, token ids and prompts."""
+"""`POST /tokenize`, `/detokenize` and `/apply-template`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ async def tokenize(http: HttpRequest) -> Response:
     backend = await exchange.backend()
     if ("content" in given) == ("messages" in given):
         raise ConflictingParameters(
-            "content", "Exactly one of content and messages is needed.", "Send one of them."
+            "content", "Exactly one of content and messages is required.", "Send one of them."
         )
     if "messages" in given:
         ids = list((await exchange.attend(_render(exchange))).ids)
     else:
         special, add = given.get("parse_special", True), given.get("add_special", False)
-        asked = backend.tokenize(given["content"], special=special, add_special=add)
-        ids = await exchange.attend(asked)
+        tokenizing = backend.tokenize(given["content"], special=special, add_special=add)
+        ids = await exchange.attend(tokenizing)
     answer: dict[str, Any] = {"tokens": ids, "count": len(ids)}
     if given.get("with_pieces") or given.get("return_token_strs"):
         pieces = await exchange.attend(_pieces(backend.detokenize, ids))
@@ -48,7 +48,7 @@ async def tokenize(http: HttpRequest) -> Response:
 
 
 async def _pieces(detokenize: Any, ids: list[int]) -> list[str]:
-    """The text of each token; asked for once each, a part of them at a time."""
+    """The text of each token; every distinct token is detokenized once, 16 at a time."""
     unique = sorted(set(ids))
     known: dict[int, str] = {}
     for start in range(0, len(unique), 16):
@@ -59,7 +59,7 @@ async def _pieces(detokenize: Any, ids: list[int]) -> list[str]:
 
 
 async def detokenize(http: HttpRequest) -> Response:
-    """The text of token ids, special tokens written out."""
+    """The text of token ids, including special tokens."""
     exchange = await Exchange.open(http, DETOKENIZE, {"token_ids": "tokens", "ids": "tokens"})
     tokens = exchange.given["tokens"]
     backend = await exchange.backend()
@@ -68,7 +68,7 @@ async def detokenize(http: HttpRequest) -> Response:
 
 
 async def apply_template(http: HttpRequest) -> Response:
-    """The prompt that the model would get for a conversation, and how many tokens it has."""
+    """The prompt that the model would get for a conversation, and its number of tokens."""
     exchange = await Exchange.open(http, APPLY_TEMPLATE, _NAMES)
     prompt = await exchange.attend(_render(exchange))
     notices = [*exchange.notices, *prompt.notices]

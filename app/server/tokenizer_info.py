@@ -1,4 +1,4 @@
-"""`GET /tokenizer_info`: special tokens and the chat template, as vLLM has it."""
+"""`GET /tokenizer_info` of vLLM's API: special tokens and the chat template."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GGUF_NAMES: Final = {"unk_token": "unknown", "pad_token": "padding"}
 
 
 async def get_tokenizer_info(http: Request) -> Response:
-    """Of the model that `?model=` names, else of the default one. Nothing is loaded for it.
+    """The tokenizer of the model that `?model=` names, else of the default one. It is not loaded.
 
     Raises:
         ModelNotFound: there is no model of that name.
@@ -34,13 +34,18 @@ async def get_tokenizer_info(http: Request) -> Response:
     """
     services = services_of(http)
     name = query(http, "model").get("model") or services.catalog.default.name
-    found = (await services.catalog.find(name)).found
-    if found.remote is not None:
+    model = (await services.catalog.find(name)).found
+    if model.remote is not None:
         raise UnsupportedParameter(
-            "model", f"{found.name} is a remote model, whose tokenizer is not known here."
+            "model",
+            f"{model.name} is a remote model, whose tokenizer is unknown.",
+            "Request it from the server that runs the model.",
         )
-    read = _of_folder if found.path.is_dir() else _of_gguf
-    return JSONResponse({"model": found.name, **await asyncio.to_thread(read, found.path)})
+    return JSONResponse({"model": model.name, **await asyncio.to_thread(_read, model.path)})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return _of_folder(path) if path.is_dir() else _of_gguf(path)
 
 
 def _of_folder(folder: Path) -> dict[str, Any]:
@@ -52,10 +57,10 @@ def _of_folder(folder: Path) -> dict[str, Any]:
 def _of_gguf(path: Path) -> dict[str, Any]:
     header = read_header(path)
     texts = header.value("tokenizer.ggml.tokens", ())
-    found: dict[str, Any] = {}
+    tokens: dict[str, Any] = {}
     for name in _TOKENS:
         stem = _GGUF_NAMES.get(name, name.removesuffix("_token"))
         ident = header.value(f"tokenizer.ggml.{stem}_token_id")
         known = isinstance(ident, int) and 0 <= ident < len(texts)
-        found[name] = texts[ident] if known else None
-    return {**found, "chat_template": header.chat_templates.get("default")}
+        tokens[name] = texts[ident] if known else None
+    return {**tokens, "chat_template": header.chat_templates.get("default")}

@@ -294,7 +294,7 @@ class LlamaRunner:
         return count
 
     def _repaired(self, code: int, rows: tuple[Row, ...]) -> HearthError | Interrupted:
-        """The error for a failed or interrupted decode, with what llama.cpp kept undone."""
+        """The error for a failed or interrupted decode, after llama.cpp's state is repaired."""
         said = self._model.library.log.said()
         if code == 1:
             return Busy(

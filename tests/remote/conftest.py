@@ -61,14 +61,14 @@ def endpoint(
                 Settings(file),
                 HostConnection(place_in(tmp_path), 1.0),
             )
-            url = running.enter_context(served(build(second, Policy()), second.life))
+            url = running.enter_context(served(build(second, Policy()), second.state))
             there = RemoteServer("tiny", url, model="tiny", server="hearth", timeout_s=60.0)
             typed = {name: Setting(value, "test") for name, value in (flags or {}).items()}
             settings = replace(Settings(file, remotes={"tiny": there}), flags=typed)
             hosts = ForEachLoop(place_in(tmp_path), 1.0, None, settings.remotes)
             first = services(FoundModel("tiny", Path(url), "remote", there), settings, hosts)
             first = replace(first, **(times or {}))
-            settled: Any = Settled(host, lambda: second.life.busy > 0)
+            settled: Any = Settled(host, lambda: second.state.busy > 0)
             return Endpoint(build(first, policy or Policy()), settled, first.catalog)
 
         yield make

@@ -55,7 +55,7 @@ async def live(app: Any, more: Sequence[socket.socket] = ()) -> AsyncIterator[Li
         ready.set()
 
     with listen("127.0.0.1", 0) as listener:
-        server = Server(app, app.state.services.life)
+        server = Server(app, app.state.services.state)
         port = listener.getsockname()[1]
         serving = asyncio.create_task(server.serve_on([listener, *more], beside()))
         await ready.wait()

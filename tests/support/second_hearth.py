@@ -88,11 +88,11 @@ class _OneCall:
 
 
 @contextmanager
-def served(application: Any, life: Any) -> Iterator[str]:
+def served(application: Any, state: Any) -> Iterator[str]:
     """`application` on a loopback port, in a thread, until the block ends; gives its /v1."""
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-    server = Server(application, life)
+    server = Server(application, state)
     loops: list[asyncio.AbstractEventLoop] = []
     started = threading.Event()
 
@@ -101,7 +101,7 @@ def served(application: Any, life: Any) -> Iterator[str]:
             loops.append(asyncio.get_running_loop())
             started.set()
 
-        await server.serve_on([listener], beside=tell())
+        await server.serve_on([listener], startup=tell())
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="second hearth")
     thread.start()

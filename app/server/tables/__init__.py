@@ -1,4 +1,4 @@
-"""The parameter table, one module an API family: which fields there are, what is done with them.
+"""Declarations of the requests and responses of all endpoints, one module for each API family.
 
-Only declarations stand here; what they mean is in `app.server.parameters` and `app.server.schema`.
+Their classes are in `app.server.parameters` and `app.server.schema`.
 """

@@ -1,4 +1,4 @@
-"""JSON schema of what each URL answers with status 200; an answer has no other fields."""
+"""JSON schemas of the 200 responses of each endpoint; a response has no other fields."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def one(*values: object) -> Json:
 
 
 def many(schema: Json) -> Json:
-    """A list of such values."""
+    """An array of such values."""
     return {"type": "array", "items": schema}
 
 
@@ -43,16 +43,16 @@ def exactly(required: Json, optional: Json | None = None) -> Json:
 
 
 NOTED: Final[Json] = {"notices": {"type": "array", "items": TEXT}}
-"""What any answer to a body may have too."""
+"""An optional field of every response to a request with a body."""
 
 
 def answer(required: Json, optional: Json | None = None) -> Json:
-    """An answer of these fields, and perhaps notices."""
+    """A response of these fields, and optional notices."""
     return exactly(required, {**(optional or {}), **NOTED})
 
 
 def table_of(schema: Json) -> Json:
-    """An object of such values under names of any kind."""
+    """An object of such values with arbitrary names."""
     return {"type": "object", "additionalProperties": schema}
 
 

@@ -1,4 +1,4 @@
-"""`POST /v1/messages` and `/v1/messages/count_tokens`, as Anthropic's clients send them."""
+"""`POST /v1/messages` and `/v1/messages/count_tokens` of Anthropic's API."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hearth.app.server.tables import common
 from hearth.app.server.tables.chat import EFFORTS, MOST_MESSAGES, MOST_TOOLS, NAME
 from hearth.backends.engine import validate
 
-_NO_MEDIA: Final = "models read text only"
-_NO_SERVER_TOOLS: Final = "this server runs no tools; offer tools of your own"
+_NO_MEDIA: Final = "only text is supported"
+_NO_SERVER_TOOLS: Final = "this server runs no tools; send tools that the client runs"
 _MOST_BLOCKS: Final = 4096
 
 _CACHE: Final = honoured(
@@ -26,16 +26,16 @@ _CACHE: Final = honoured(
     Table(
         "CacheControl",
         (
-            honoured("type", OneOf(("ephemeral",)), "what it is", required=True),
-            honoured("ttl", OneOf(("5m", "1h")), "since its last use", "5m"),
+            honoured("type", OneOf(("ephemeral",)), "the type", required=True),
+            honoured("ttl", OneOf(("5m", "1h")), "time since the last use", "5m"),
         ),
     ),
-    "keep the KV cache up to the end of this message, this long after its last use",
+    "keep the KV cache up to the end of this message for a time after its last use",
 )
 
 
 def _block(kind: str, *fields: Parameter) -> Table:
-    first = honoured("type", OneOf((kind,)), "what it is", required=True)
+    first = honoured("type", OneOf((kind,)), "the type", required=True)
     return Table(f"{kind} block", (first, *fields))
 
 
@@ -43,7 +43,7 @@ _TEXT: Final = _block(
     "text",
     honoured("text", Text(), "the text", required=True),
     _CACHE,
-    without_effect("citations", "answers cite nothing", ListOf(AnyObject(), 0)),
+    without_effect("citations", "answers have no citations", ListOf(AnyObject(), 0)),
 )
 _MEDIA: Final = dict.fromkeys(("image", "document", "search_result", "container_upload"), _NO_MEDIA)
 _SERVER_BLOCKS: Final = dict.fromkeys(
@@ -53,28 +53,28 @@ _SERVER_BLOCKS: Final = dict.fromkeys(
 _TEXTS: Final = AnyOf((Text(), ListOf(Tagged("type", {"text": _TEXT}, _MEDIA), _MOST_BLOCKS)))
 _TOOL_RESULT: Final = _block(
     "tool_result",
-    honoured("tool_use_id", Text(1, 256), "which call it answers", required=True),
-    honoured("content", _TEXTS, "what the tool answered"),
-    honoured("is_error", Flag(), "the tool failed; the model sees that", "false"),
+    honoured("tool_use_id", Text(1, 256), "the id of the tool call", required=True),
+    honoured("content", _TEXTS, "the result of the tool"),
+    honoured("is_error", Flag(), "the tool failed; adds Error: to the content", "false"),
     _CACHE,
 )
 _TOOL_USE: Final = _block(
     "tool_use",
-    honoured("id", Text(1, 256), "ties the tool's answer to it", required=True),
-    honoured("name", NAME, "what was called", required=True),
+    honoured("id", Text(1, 256), "referred to by the tool's result", required=True),
+    honoured("name", NAME, "the tool", required=True),
     honoured("input", AnyObject(), "its arguments", required=True),
     _CACHE,
     without_effect("caller", "the model is the only caller", AnyObject()),
 )
 _THINKING: Final = _block(
     "thinking",
-    honoured("thinking", Text(), "what was thought", required=True),
-    without_effect("signature", "thoughts are not signed here", Text()),
+    honoured("thinking", Text(), "the reasoning", required=True),
+    without_effect("signature", "reasoning is not signed", Text()),
 )
 
 
 _REDACTED: Final = _block(
-    "redacted_thinking", without_effect("data", "encrypted thoughts cannot be read here", Text())
+    "redacted_thinking", without_effect("data", "encrypted reasoning cannot be read", Text())
 )
 
 
@@ -87,7 +87,7 @@ def _message(role: str, content: Schema) -> Table:
     return Table(
         f"{role} message",
         (
-            honoured("role", OneOf((role,)), "whose message it is", required=True),
+            honoured("role", OneOf((role,)), "the role of the author", required=True),
             honoured("content", content, "a string, or an array of blocks", required=True),
         ),
     )
@@ -116,19 +116,19 @@ _TOOL: Final = Tagged(
         "custom": Table(
             "custom tool",
             (
-                honoured("type", OneOf(("custom",)), "what it is", "custom"),
-                honoured("name", NAME, "what the model calls it", required=True),
-                honoured("description", Text(), "what it is for"),
+                honoured("type", OneOf(("custom",)), "the type", "custom"),
+                honoured("name", NAME, "the name", required=True),
+                honoured("description", Text(), "what the tool does, for the model"),
                 honoured(
-                    "input_schema", AnyObject(), "JSON schema of its arguments", required=True
+                    "input_schema", AnyObject(), "JSON schema of the arguments", required=True
                 ),
-                honoured("strict", Flag(), "arguments always follow the schema", "false"),
+                honoured("strict", Flag(), "constrain the arguments to the schema", "false"),
                 _CACHE,
                 without_effect(
                     "eager_input_streaming", "arguments are streamed as they are generated", Flag()
                 ),
-                without_effect("input_examples", "not shown to models"),
-                without_effect("defer_loading", "tools are always shown", OneOf((False,))),
+                without_effect("input_examples", "not in the prompt"),
+                without_effect("defer_loading", "tools are always in the prompt", OneOf((False,))),
                 without_effect("allowed_callers", _NO_SERVER_TOOLS, ListOf(OneOf(("direct",)), 1)),
             ),
         )
@@ -137,12 +137,12 @@ _TOOL: Final = Tagged(
     "custom",
     drops=True,
 )
-"""Tools of other types run on a server, or have schemas that only Anthropic's models know."""
+"""Tools of other types run on Anthropic's servers, or have schemas that only its models know."""
 
 
 def _choice(kind: str, *fields: Parameter) -> Table:
-    parallel = honoured("disable_parallel_tool_use", Flag(), "one call at most", "false")
-    first = honoured("type", OneOf((kind,)), "what it is", required=True)
+    parallel = honoured("disable_parallel_tool_use", Flag(), "at most one tool call", "false")
+    first = honoured("type", OneOf((kind,)), "the type", required=True)
     return Table(f"choice {kind}", (first, *fields, *([parallel] * (kind != "none"))))
 
 
@@ -152,7 +152,7 @@ _TOOL_CHOICE: Final = Tagged(
         "auto": _choice("auto"),
         "any": _choice("any"),
         "none": _choice("none"),
-        "tool": _choice("tool", honoured("name", NAME, "which", required=True)),
+        "tool": _choice("tool", honoured("name", NAME, "the tool", required=True)),
     },
     {},
 )
@@ -162,11 +162,9 @@ def _thinking(kind: str) -> Table:
     return Table(
         f"thinking {kind}",
         (
-            honoured("type", OneOf((kind,)), "what it is", required=True),
-            without_effect("display", "thoughts are returned as they are", Text()),
-            without_effect(
-                "budget_tokens", "models end their thoughts themselves; max_tokens bounds all of it"
-            ),
+            honoured("type", OneOf((kind,)), "the type", required=True),
+            without_effect("display", "reasoning is returned in full", Text()),
+            without_effect("budget_tokens", "max_tokens limits reasoning and answer together"),
         ),
     )
 
@@ -180,40 +178,40 @@ _OUTPUT: Final = Table(
         honoured(
             "effort",
             OneOf((*EFFORTS, "max")),
-            "how much to think, where the template can express it; max is xhigh",
+            "how much to think, if the template supports it; max is xhigh",
         ),
         honoured(
             "format",
             Table(
                 "OutputFormat",
                 (
-                    honoured("type", OneOf(("json_schema",)), "what it is", required=True),
+                    honoured("type", OneOf(("json_schema",)), "the type", required=True),
                     honoured("schema", AnyObject(), "the schema", required=True),
                 ),
             ),
-            "what the answer must be",
+            "constrains the answer",
         ),
     ),
 )
 _SHARED: Final = (
     common.MODEL,
     honoured("messages", MESSAGES, "the conversation so far", required=True),
-    honoured("system", _TEXTS, "how to answer"),
-    honoured("tools", ListOf(_TOOL, MOST_TOOLS), "functions that the model may ask for"),
-    honoured("tool_choice", _TOOL_CHOICE, "whether it may, must, or which", "auto with tools"),
+    honoured("system", _TEXTS, "the system prompt", "the settings'"),
+    honoured("tools", ListOf(_TOOL, MOST_TOOLS), "tools that the model can call"),
+    honoured("tool_choice", _TOOL_CHOICE, "whether the model calls tools, and which", "auto"),
     honoured("thinking", _THINKING_CONFIG, "whether to think before the answer", "the model's"),
-    honoured("output_config", _OUTPUT, "how much to think, what the answer must be"),
+    honoured("output_config", _OUTPUT, "reasoning effort and format of the answer"),
     _CACHE,
-    without_effect("speed", "there is one speed", OneOf(("standard",))),
-    without_effect("user_profile_id", "users are not known here"),
-    without_effect("workspace_id", "users are not known here"),
+    without_effect("speed", "there is only one speed", OneOf(("standard",))),
+    without_effect("user_profile_id", "there are no user profiles"),
+    without_effect("workspace_id", "there are no workspaces"),
     without_effect("context_management", "the client trims the conversation"),
     without_effect("mcp_servers", _NO_SERVER_TOOLS, ListOf(AnyObject(), 0)),
     without_effect("container", _NO_SERVER_TOOLS),
     refused(
         "thread",
-        "nothing is stored here; send the whole conversation",
-        # The name by which Anthropic's tool runner knows that it must do without.
+        "nothing is stored; send the whole conversation",
+        # Anthropic's tool runner recognizes this code and continues without threads.
         details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
     ),
     without_effect("diagnostics", "see timings at /v1/chat/completions"),
@@ -228,24 +226,24 @@ CREATE_MESSAGE: Final = Table(
         honoured(
             "max_tokens",
             Number(1, 2**31 - 1, whole=True),
-            "at most this many tokens",
+            "the maximum of new tokens",
             required=True,
         ),
         common.STREAM,
         honoured(
             "stop_sequences",
             ListOf(Text(1, 256), validate.MOST_STOPS),
-            "the answer ends before the first of these",
+            "end the answer before the first of these strings",
         ),
         *common.sampling(),
         honoured(
             "metadata",
             Table("MessageMetadata", (honoured("user_id", Text(), common.USER.help),)),
-            "whom the request is for",
+            "properties of the request",
         ),
         common.KEEP_ALIVE,
-        without_effect("service_tier", "there is one tier", OneOf(("auto", "standard_only"))),
-        without_effect("inference_geo", "it is computed here"),
+        without_effect("service_tier", "there is only one tier", OneOf(("auto", "standard_only"))),
+        without_effect("inference_geo", "models run on this machine"),
     ),
 )
 """`POST /v1/messages`."""

@@ -30,21 +30,21 @@ MOST_PARTS: Final = 4096
 MOST_TOOLS: Final = 1024
 NAME: Final = Text(1, 128, "^[A-Za-z0-9_-]{1,128}$")
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
-"""What chat templates know; the most of them is `HIGHEST_EFFORT`, which clients also call max."""
+"""Values that chat templates know; clients also call `HIGHEST_EFFORT` max."""
 HIGHEST_EFFORT: Final = EFFORTS[-1]
 
-_NO_MEDIA: Final = "models read text only"
+_NO_MEDIA: Final = "only text is supported"
 _TEXT_PART: Final = Table(
     "TextPart",
     (
-        honoured("type", OneOf(("text",)), "what it is", required=True),
+        honoured("type", OneOf(("text",)), "the type", required=True),
         honoured("text", Text(), "the text", required=True),
     ),
 )
 _REFUSAL_PART: Final = Table(
     "RefusalPart",
     (
-        honoured("type", OneOf(("refusal",)), "what it is", required=True),
+        honoured("type", OneOf(("refusal",)), "the type", required=True),
         honoured("refusal", Text(), "why the assistant did not answer", required=True),
     ),
 )
@@ -64,8 +64,8 @@ TOOL_CALL: Final = Tagged(
         "function": Table(
             "FunctionCall",
             (
-                honoured("id", Text(longest=256), "ties the tool's answer to it"),
-                honoured("type", OneOf(("function",)), "what it is", "function"),
+                honoured("id", Text(longest=256), "referred to by the tool's result"),
+                honoured("type", OneOf(("function",)), "the type", "function"),
                 honoured(
                     "function",
                     Table(
@@ -75,23 +75,23 @@ TOOL_CALL: Final = Tagged(
                             honoured(
                                 "arguments",
                                 JsonText(),
-                                "a JSON object; of a call that was cut, its beginning",
+                                "a JSON object; for a call that was cut off, its beginning",
                                 required=True,
                             ),
                         ),
                     ),
-                    "what was called",
+                    "the function and its arguments",
                     required=True,
                 ),
                 without_effect("index", "calls are in order", Number(0, 1023, whole=True)),
             ),
         )
     },
-    {"custom": "tools are functions here"},
+    {"custom": "only functions are supported"},
     "function",
 )
-_NAME: Final = honoured("name", Text(longest=256), "who speaks, where the template can show it")
-_ROLE = "whose message it is"
+_NAME: Final = honoured("name", Text(longest=256), "name of the author, if the template uses it")
+_ROLE = "the role of the author"
 
 
 def _role(role: str, *fields: Parameter) -> Table:
@@ -104,19 +104,19 @@ MESSAGES: Final = ListOf(
         "role",
         {
             "system": _role(
-                "system", honoured("content", _content(), "how to answer", required=True)
+                "system", honoured("content", _content(), "the instructions", required=True)
             ),
             "developer": _role(
                 "developer", honoured("content", _content(), "the same as system", required=True)
             ),
-            "user": _role("user", honoured("content", _content(), "the question", required=True)),
+            "user": _role("user", honoured("content", _content(), "the text", required=True)),
             "assistant": _role(
                 "assistant",
                 honoured("content", _content(refusals=True), "the answer"),
                 honoured("refusal", Text(), "a refusal; counts as content"),
-                honoured("reasoning_content", Text(), "what it thought"),
+                honoured("reasoning_content", Text(), "the reasoning before the answer"),
                 honoured("reasoning", Text(), "the same as reasoning_content"),
-                honoured("tool_calls", ListOf(TOOL_CALL, MOST_TOOLS), "what it called"),
+                honoured("tool_calls", ListOf(TOOL_CALL, MOST_TOOLS), "the tool calls"),
                 refused("audio", _NO_MEDIA),
                 refused("function_call", "deprecated by OpenAI; use tool_calls"),
                 without_effect(
@@ -125,8 +125,8 @@ MESSAGES: Final = ListOf(
             ),
             "tool": _role(
                 "tool",
-                honoured("content", _content(), "what the tool answered", required=True),
-                honoured("tool_call_id", Text(1, 256), "which call it answers", required=True),
+                honoured("content", _content(), "the result of the tool", required=True),
+                honoured("tool_call_id", Text(1, 256), "the id of the tool call", required=True),
             ),
         },
         {"function": "deprecated by OpenAI; use the role tool"},
@@ -138,10 +138,10 @@ MESSAGES: Final = ListOf(
 FUNCTION: Final = Table(
     "Function",
     (
-        honoured("name", NAME, "what the model calls it", required=True),
-        honoured("description", Text(), "what it is for"),
-        honoured("parameters", AnyObject(), "JSON schema of its arguments"),
-        honoured("strict", Flag(), "arguments always follow the schema", "false"),
+        honoured("name", NAME, "the name", required=True),
+        honoured("description", Text(), "what the function does, for the model"),
+        honoured("parameters", AnyObject(), "JSON schema of the arguments"),
+        honoured("strict", Flag(), "constrain the arguments to the schema", "false"),
     ),
 )
 TOOLS: Final = ListOf(
@@ -151,7 +151,7 @@ TOOLS: Final = ListOf(
             "function": Table(
                 "Tool",
                 (
-                    honoured("type", OneOf(("function",)), "what it is", "function"),
+                    honoured("type", OneOf(("function",)), "the type", "function"),
                     honoured("function", FUNCTION, "the function", required=True),
                 ),
             )
@@ -162,33 +162,38 @@ TOOLS: Final = ListOf(
     ),
     MOST_TOOLS,
 )
-_NAMED: Final = Table("NamedFunction", (honoured("name", NAME, "which", required=True),))
+_NAMED: Final = Table("NamedFunction", (honoured("name", NAME, "its name", required=True),))
 _NAMED_TOOL: Final = Table(
     "NamedTool",
     (
-        honoured("type", OneOf(("function",)), "what it is", required=True),
+        honoured("type", OneOf(("function",)), "the type", required=True),
         honoured("function", _NAMED, "the function", required=True),
     ),
 )
 _ALLOWED: Final = Table(
     "AllowedTools",
     (
-        honoured("type", OneOf(("allowed_tools",)), "what it is", required=True),
+        honoured("type", OneOf(("allowed_tools",)), "the type", required=True),
         honoured(
             "allowed_tools",
             Table(
                 "AllowedToolList",
                 (
-                    honoured("mode", OneOf(("auto", "required")), "may or must", required=True),
+                    honoured(
+                        "mode",
+                        OneOf(("auto", "required")),
+                        "auto: the model may call one of them; required: it must",
+                        required=True,
+                    ),
                     honoured(
                         "tools",
                         ListOf(Tagged("type", {"function": _NAMED_TOOL}, {}), MOST_TOOLS, 1),
-                        "which of the tools",
+                        "the tools that can be called",
                         required=True,
                     ),
                 ),
             ),
-            "some of the tools",
+            "a subset of the tools",
             required=True,
         ),
     ),
@@ -199,14 +204,14 @@ TOOL_CHOICE: Final = AnyOf(
         Tagged(
             "type",
             {"function": _NAMED_TOOL, "allowed_tools": _ALLOWED},
-            {"custom": "tools are functions here"},
+            {"custom": "only functions are supported"},
         ),
     )
 )
 
 
 def _format(kind: str, *fields: Parameter) -> Table:
-    first = honoured("type", OneOf((kind,)), "what the answer must be", required=True)
+    first = honoured("type", OneOf((kind,)), "the kind of constraint", required=True)
     return Table(f"Format {kind}", (first, *fields), check_spelling=True)
 
 
@@ -214,7 +219,7 @@ _REGEX: Final = Text(1, 512, form="rust-regex")
 _CHOICES: Final = ListOf(Text(1, 1024), 256, 1)
 _GRAMMAR: Final = Text(1, 1 << 16)
 _SCHEMA: Final = AnyOf((AnyObject(), Text(1)))
-"""A JSON schema, or one as a JSON text."""
+"""A JSON schema, or one in a string."""
 RESPONSE_FORMAT: Final = Tagged(
     "type",
     {
@@ -237,18 +242,23 @@ RESPONSE_FORMAT: Final = Tagged(
                 ),
                 "the schema and its name",
             ),
-            honoured("schema", AnyObject(), "the schema, where json_schema is left out"),
+            honoured("schema", AnyObject(), "the schema, if json_schema is left out"),
         ),
         "regex": _format(
-            "regex", honoured("regex", _REGEX, "Rust's regular expressions", required=True)
+            "regex",
+            honoured("regex", _REGEX, "a regular expression in Rust's syntax", required=True),
         ),
-        "choice": _format("choice", honoured("choices", _CHOICES, "one of these", required=True)),
-        "grammar": _format("grammar", honoured("grammar", _GRAMMAR, "GBNF", required=True)),
+        "choice": _format(
+            "choice", honoured("choices", _CHOICES, "the possible answers", required=True)
+        ),
+        "grammar": _format(
+            "grammar", honoured("grammar", _GRAMMAR, "a grammar in GBNF", required=True)
+        ),
     },
     dict.fromkeys(("structural_tag", "python"), "use json_schema, regex, choice or grammar"),
 )
 CONSTRAINTS: Final = (
-    honoured("response_format", RESPONSE_FORMAT, "what the answer must look like", "text"),
+    honoured("response_format", RESPONSE_FORMAT, "constrains the answer", "text"),
     honoured(
         "structured_outputs",
         Table(
@@ -256,44 +266,44 @@ CONSTRAINTS: Final = (
             (
                 honoured("json", _SCHEMA, "JSON that follows this schema"),
                 honoured("json_object", Flag(), "any JSON object"),
-                honoured("regex", _REGEX, "Rust's regular expressions"),
-                honoured("choice", _CHOICES, "one of these"),
-                honoured("grammar", _GRAMMAR, "GBNF"),
+                honoured("regex", _REGEX, "a regular expression in Rust's syntax"),
+                honoured("choice", _CHOICES, "the possible answers"),
+                honoured("grammar", _GRAMMAR, "a grammar in GBNF"),
                 refused("structural_tag", "use json, regex, choice or grammar"),
             ),
         ),
-        "vLLM's response_format: one of its fields",
+        "constrains the answer, as in vLLM; set one of its fields",
     ),
-    honoured("guided_json", _SCHEMA, "vLLM's older structured_outputs.json"),
-    honoured("guided_regex", _REGEX, "vLLM's older structured_outputs.regex"),
-    honoured("guided_choice", _CHOICES, "vLLM's older structured_outputs.choice"),
-    honoured("guided_grammar", _GRAMMAR, "vLLM's older structured_outputs.grammar"),
-    honoured("grammar", _GRAMMAR, "llama.cpp's: GBNF that the answer must follow"),
-    honoured("json_schema", AnyObject(), "llama.cpp's: JSON that follows this schema"),
+    honoured("guided_json", _SCHEMA, "older name of structured_outputs.json"),
+    honoured("guided_regex", _REGEX, "older name of structured_outputs.regex"),
+    honoured("guided_choice", _CHOICES, "older name of structured_outputs.choice"),
+    honoured("guided_grammar", _GRAMMAR, "older name of structured_outputs.grammar"),
+    honoured("grammar", _GRAMMAR, "a grammar in GBNF, as in llama.cpp"),
+    honoured("json_schema", AnyObject(), "JSON that follows this schema, as in llama.cpp"),
 )
-"""The ways in which clients say what an answer must look like; a request has at most one."""
+"""The fields that constrain an answer; a request has at most one of them."""
 
 TEMPLATE_KWARGS: Final = Table(
     "TemplateValues",
     (
         honoured("enable_thinking", Flag(), "think before the answer"),
-        honoured("thinking", Flag(), "the same in DeepSeek's templates"),
-        honoured("preserve_thinking", Flag(), "show the model what it thought in earlier turns"),
+        honoured("thinking", Flag(), "name of enable_thinking in DeepSeek's templates"),
+        honoured("preserve_thinking", Flag(), "keep the reasoning of earlier turns in the prompt"),
         honoured("reasoning_effort", OneOf(EFFORTS), "how much to think"),
-        honoured("documents", ListOf(AnyObject(), 64), "texts for templates that ground answers"),
+        honoured("documents", ListOf(AnyObject(), 64), "documents for retrieval templates"),
     ),
 )
 ADD_GENERATION_PROMPT: Final = honoured(
     "add_generation_prompt",
     Flag(),
     "end the prompt with the beginning of the assistant's turn",
-    "true, unless continue_final_message is",
+    "true, unless continue_final_message is true",
 )
 CONTINUE: Final = honoured(
     "continue_final_message",
     Flag(),
-    "a last message of the assistant is the beginning of the answer",
-    "true",
+    "continue the last message, which must be the assistant's",
+    "true if the last message is the assistant's",
 )
 
 CHAT: Final = Table(
@@ -311,20 +321,27 @@ CHAT: Final = Table(
         *common.STOP_TOKENS,
         common.IGNORE_EOS,
         common.TRUNCATE,
-        honoured("logprobs", Flag(), "log probability of each token of the answer", "false"),
         honoured(
-            "top_logprobs", Number(0, 20, whole=True), "and this many alternatives; with logprobs"
+            "logprobs", Flag(), "return the log probability of each token of the answer", "false"
+        ),
+        honoured(
+            "top_logprobs",
+            Number(0, 20, whole=True),
+            "with logprobs: also return this many alternatives",
+            "0",
         ),
         common.PROMPT_LOGPROBS,
         common.RETURN_TOKEN_IDS,
         *CONSTRAINTS,
-        honoured("tools", TOOLS, "functions that the model may ask for"),
-        honoured("tool_choice", TOOL_CHOICE, "whether it may, must, or which", "auto with tools"),
-        honoured("parallel_tool_calls", Flag(), "more than one call in an answer", "true"),
+        honoured("tools", TOOLS, "functions that the model can call"),
+        honoured("tool_choice", TOOL_CHOICE, "whether the model calls tools, and which", "auto"),
+        honoured(
+            "parallel_tool_calls", Flag(), "allow more than one tool call in an answer", "true"
+        ),
         honoured(
             "reasoning_effort",
             OneOf((*EFFORTS, "max")),
-            "how much to think, where the template can express it; max is xhigh",
+            "how much to think, if the template supports it; max is xhigh",
         ),
         honoured("chat_template_kwargs", TEMPLATE_KWARGS, "variables of the chat template"),
         CONTINUE,
@@ -334,10 +351,10 @@ CHAT: Final = Table(
         common.KEEP_ALIVE,
         common.USER,
         *common.OPENAI_METADATA,
-        without_effect("moderation", "the text is sent nowhere"),
-        without_effect("prediction", "answers are the same with it"),
+        without_effect("moderation", "answers are not moderated"),
+        without_effect("prediction", "predicted outputs are not used"),
         without_effect("verbosity", "ask for it in the prompt"),
-        without_effect("web_search_options", "this server opens no connections for a request"),
+        without_effect("web_search_options", "there is no web search"),
         refused("modalities", _NO_MEDIA, ListOf(OneOf(("text",)), 1, 1)),
         refused("audio", _NO_MEDIA),
         refused("functions", "deprecated by OpenAI; use tools", ListOf(AnyObject(), 0)),

@@ -22,51 +22,56 @@ from hearth.backends.engine.fields import REQUEST_FIELDS, SAMPLING_FIELDS, Field
 MODEL: Final = honoured(
     "model",
     Text(longest=256),
-    "the name of a model of the library, or an alias; loaded when it is first requested",
+    "a model of the library, or an alias; loaded when it is first requested",
     "the model that the server was started with",
 )
-OF_MODEL: Final = honoured("model", Text(1, 256), "the name of a model", "every one, or the first")
-"""In a query."""
+OF_MODEL: Final = honoured(
+    "model",
+    Text(1, 256),
+    "the name of a model",
+    "the model that the server was started with; at /v1/cache every loaded model",
+)
+"""As a query parameter."""
 STREAM: Final = honoured("stream", Flag(), "send the answer while it is generated", "false")
 USER: Final = honoured(
     "user",
     Text(),
-    "whom the request is for: requests of one user take turns with those of others",
+    "identifies the user or client; capacity is shared fairly between users",
     "the API key, else the client's address and User-Agent",
 )
 KEEP_ALIVE: Final = honoured(
     "keep_alive",
     AnyOf((Number(-1e9, 1e9), Text(1, 20, r"^-?[0-9]{1,9}(\.[0-9]{1,6})?(ms|s|m|h)?$"))),
-    "unload the model after this long without a request: seconds, or a string such as 5m; 0: at "
-    "once; negative: never",
+    "unload the model after this time without a request: seconds, or a string such as 5m; 0: "
+    "immediately; negative: never",
     "the settings'",
 )
 STOP: Final = honoured(
     "stop",
     AnyOf((Text(longest=256), ListOf(Text(1, 256), validate.MOST_STOPS))),
-    "the answer ends before the first of these strings",
+    "end the answer before the first of these strings",
     "the settings'",
 )
 STOP_TOKENS: Final = (
     honoured(
         "stop_token_ids",
         ListOf(Number(0, 2**31 - 1, whole=True), 64),
-        "the answer ends at the first of these tokens",
+        "end the answer at the first of these tokens",
         "none",
     ),
     honoured(
         "include_stop_str_in_output",
         Flag(),
-        "the stop string or token that ended the answer is part of it",
+        "include the stop string or token that ended the answer",
         "false",
     ),
-    honoured("skip_special_tokens", Flag(), "false: special tokens are part of the answer", "true"),
+    honoured("skip_special_tokens", Flag(), "leave special tokens out of the answer", "true"),
 )
-"""vLLM's fields for where an answer ends."""
+"""vLLM's fields about the end of an answer."""
 LOGIT_BIAS: Final = honoured(
     "logit_bias",
     MapOf(Number(-100, 100), validate.MOST_BIASES, "^(0|[1-9][0-9]{0,9})$"),
-    "added to the logits of tokens, by token id; -100 bans a token",
+    "values to add to the logits, by token id; -100 bans a token",
     "none",
 )
 TRUNCATE: Final = honoured(
@@ -78,26 +83,27 @@ TRUNCATE: Final = honoured(
 RETURN_TOKEN_IDS: Final = honoured(
     "return_token_ids",
     Flag(),
-    "give token ids too: prompt_token_ids, and token_ids of each choice",
+    "also return token ids: prompt_token_ids, and token_ids of each choice",
     "false",
 )
 PROMPT_LOGPROBS: Final = honoured(
     "prompt_logprobs",
     Number(0, 20, whole=True),
-    "log probability of each token of the prompt, and of this many alternatives; not with stream",
+    "return the log probability of each prompt token and of this many alternatives; not with "
+    "stream",
 )
 _SEED: Final = honoured(
     "seed",
     Number(-(2**63), 2**64 - 1, whole=True),
-    "same seed, same text; negative ones are the same 64 bits without a sign",
-    "a fresh one",
+    "the same seed gives the same text; negative values are read as unsigned 64-bit integers",
+    "random",
 )
 _ALIASES: Final = {
     "repetition_penalty": ("repeat_penalty",),
     "repetition_window": ("repeat_last_n",),
     "max_tokens": ("n_predict",),
 }
-"""Names that llama.cpp and Ollama have for the same numbers."""
+"""llama.cpp's and Ollama's names of the same parameters."""
 
 
 def _number(field: Field) -> Schema:
@@ -108,7 +114,7 @@ def _number(field: Field) -> Schema:
 
 
 def sampling() -> tuple[Parameter, ...]:
-    """Every number of `SamplingParams`, in the ranges of all front ends; a top_k of -1 is off."""
+    """Every field of `SamplingParams`, with the ranges of all front ends; a top_k of -1 is off."""
     numbers = (
         honoured(
             field.name,
@@ -130,7 +136,7 @@ def sampling() -> tuple[Parameter, ...]:
 
 
 def limits(*names: str, **aliases: tuple[str, ...]) -> tuple[Parameter, ...]:
-    """Those of the numbers of `Request`, by name, with further `aliases` by name."""
+    """The numeric fields `names` of `Request`, with additional `aliases` by name."""
     defaults = {"n": "1", "min_tokens": "0", "priority": "0", "max_tokens": "the settings'"}
     return tuple(
         honoured(
@@ -146,38 +152,40 @@ def limits(*names: str, **aliases: tuple[str, ...]) -> tuple[Parameter, ...]:
 
 
 IGNORE_EOS: Final = honoured(
-    "ignore_eos", Flag(), "go on after the model's end of text, until max_tokens", "false"
+    "ignore_eos", Flag(), "continue after the end-of-text token, until max_tokens", "false"
 )
 CACHE_PROMPT: Final = honoured(
-    "cache_prompt", Flag(), "false: compute the whole prompt, also the part that is cached", "true"
+    "cache_prompt", Flag(), "reuse the cached part of the prompt instead of computing it", "true"
 )
 RETURN_PROGRESS: Final = honoured(
     "return_progress",
     Flag(),
-    "while the prompt is computed, stream chunks with prompt_progress: processed of total tokens",
-    "false: the same in comments",
+    "while the prompt is computed, send chunks with prompt_progress: processed and total tokens",
+    "false, which sends comments",
 )
 STREAM_OPTIONS: Final = honoured(
     "stream_options",
     Table(
         "StreamOptions",
         (
-            honoured("include_usage", Flag(), "one more chunk with the usage", "false"),
-            honoured("continuous_usage_stats", Flag(), "every chunk has the usage so far", "false"),
+            honoured("include_usage", Flag(), "send a final chunk with the usage", "false"),
+            honoured(
+                "continuous_usage_stats", Flag(), "add the usage so far to every chunk", "false"
+            ),
             without_effect(
                 "include_obfuscation", "the stream never leaves this machine", OneOf((False,))
             ),
         ),
         check_spelling=True,
     ),
-    "only with stream",
+    "options of the stream; only with stream",
 )
 OPENAI_METADATA: Final = (
     without_effect("store", "nothing is stored", OneOf((False,))),
     without_effect("metadata", "nothing is stored"),
-    without_effect("service_tier", "there is one tier", OneOf(("auto", "default"))),
+    without_effect("service_tier", "there is only one tier", OneOf(("auto", "default"))),
     without_effect("safety_identifier", "users are not reported to anyone"),
     without_effect("prompt_cache_key", "cached prefixes are found by their tokens"),
     without_effect("prompt_cache_retention", "see cache_control at /v1/messages"),
 )
-"""Fields of OpenAI's that change nothing on one machine."""
+"""Fields of OpenAI's API about its service."""

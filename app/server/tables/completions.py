@@ -19,13 +19,13 @@ COMPLETIONS: Final = Table(
     (
         common.MODEL,
         honoured("prompt", PROMPT, "text or token ids, or an array of either", required=True),
-        honoured("suffix", Text(), "what follows the text to be generated (infill)"),
+        honoured("suffix", Text(), "the text after the answer: the model fills in the middle"),
         common.STREAM,
         common.STREAM_OPTIONS,
         honoured(
             "max_tokens",
             Sentinel(Number(0, 2**31 - 1, whole=True)),
-            "at most this many new tokens; 0 computes the prompt alone, for its logprobs",
+            "the maximum of new tokens; 0 computes only the prompt, for its logprobs",
             "16, or the settings'",
             aliases=("n_predict",),
         ),
@@ -40,7 +40,7 @@ COMPLETIONS: Final = Table(
         honoured(
             "logprobs",
             Number(0, 20, whole=True),
-            "log probability of each token, and of this many alternatives",
+            "return the log probability of each token, and of this many alternatives",
         ),
         *common.sampling(),
         common.STOP,

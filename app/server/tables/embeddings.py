@@ -19,19 +19,19 @@ EMBEDDINGS: Final = Table(
     (
         common.MODEL,
         honoured("input", INPUT, "text or token ids, or an array of either", required=True),
-        honoured("encoding_format", OneOf(("float", "base64")), "how vectors are written", "float"),
+        honoured("encoding_format", OneOf(("float", "base64")), "format of the vectors", "float"),
         honoured(
             "dimensions",
             Number(1, 65_536, whole=True),
-            "keep this many first numbers of each vector, scaled to length 1 again; for models "
-            "that were trained for it",
+            "keep the first numbers of each vector, this many, and normalize it; for models that "
+            "were trained for it",
             "all",
         ),
         honoured(
             "pooling",
             OneOf(get_args(Pooling)),
-            "how the vectors of tokens become one",
-            "model: as it was trained, else mean",
+            "how the vectors of the tokens are combined",
+            "model: as the model was trained, or mean if that is unknown",
         ),
         common.KEEP_ALIVE,
         common.USER,
@@ -43,17 +43,15 @@ RERANK: Final = Table(
     "Rerank",
     (
         common.MODEL,
-        honoured("query", Text(1), "what is searched for", required=True),
+        honoured("query", Text(1), "the query", required=True),
         honoured(
             "documents",
             ListOf(AnyOf((Text(1), _DOCUMENT)), MOST_TEXTS, 1),
-            "texts that may answer it",
+            "the texts to rank",
             required=True,
         ),
-        honoured(
-            "top_n", Number(1, MOST_TEXTS, whole=True), "return the best ones, this many", "all"
-        ),
-        honoured("return_documents", Flag(), "return the texts too", "false"),
+        honoured("top_n", Number(1, MOST_TEXTS, whole=True), "return this many of the best", "all"),
+        honoured("return_documents", Flag(), "also return the texts", "false"),
         common.KEEP_ALIVE,
         common.USER,
     ),

@@ -1,4 +1,4 @@
-"""JSON schema of one event of each stream: of the JSON that is its data."""
+"""JSON schemas of the data of one event of each stream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PROGRESS: Final = exactly({"processed": COUNT, "total": COUNT})
 
 
 def _chunk(kind: str, choice: Json) -> Json:
-    """A chunk of OpenAI's, or the error that ends a stream which failed."""
+    """A chunk in OpenAI's format, or the error that ends a failed stream."""
     chunk = exactly(
         {
             "id": TEXT,

@@ -20,9 +20,9 @@ from hearth.app.server.tables import common
 from hearth.app.server.tables.chat import EFFORTS, MOST_MESSAGES, MOST_TOOLS, NAME, TOOLS
 from hearth.backends.engine import validate
 
-_NO_MEDIA: Final = "models read text only"
+_NO_MEDIA: Final = "only text is supported"
 _OF_LOADING: Final = "the settings decide how a model is loaded"
-_NEVER_CUT: Final = "prompts are never cut: one that is too long is refused"
+_NEVER_CUT: Final = "prompts are never truncated; one that is too long is an error"
 _COUNT: Final = Number(-2, 2**31 - 1, whole=True)
 _STREAM: Final = honoured("stream", Flag(), "send the answer while it is generated", "true")
 _IMAGES: Final = refused("images", _NO_MEDIA, ListOf(Text(), 0))
@@ -34,18 +34,18 @@ _MODEL: Final = replace(common.MODEL, aliases=("name",))
 SEED: Final = honoured(
     "seed",
     Sentinel(Number(-(2**63), 2**64 - 1, whole=True)),
-    "same seed, same text; -1: a fresh one",
+    "the same seed gives the same text; -1: random",
     "-1",
 )
 OPTIONS: Final = Table(
     "Options",
     (
-        honoured("num_predict", _COUNT, "at most this many new tokens; negative: no limit"),
+        honoured("num_predict", _COUNT, "the maximum of new tokens; negative: no limit"),
         honoured(
             "num_ctx",
             Number(1, 2**31 - 1, whole=True),
-            "most tokens of prompt and answer together; above the context of the loaded model, that"
-            " is used, and a notice says so",
+            "the maximum of tokens of prompt and answer; limited to the context of the loaded"
+            " model, with a notice",
             "the context of the loaded model",
         ),
         *(SEED if row.name == "seed" else row for row in common.sampling()),
@@ -74,13 +74,16 @@ _FORMAT: Final = honoured(
 _THINK: Final = honoured(
     "think",
     AnyOf((Flag(), OneOf((*EFFORTS, "max")))),
-    "think before the answer, or how much, where the chat template can express it",
+    "whether or how much to think before the answer, if the chat template supports it",
     "the model's",
 )
 _LOGPROBS: Final = (
-    honoured("logprobs", Flag(), "log probability of each token of the answer", "false"),
+    honoured("logprobs", Flag(), "return the log probability of each token of the answer", "false"),
     honoured(
-        "top_logprobs", Number(0, 20, whole=True), "and this many alternatives; with logprobs"
+        "top_logprobs",
+        Number(0, 20, whole=True),
+        "with logprobs: also return this many alternatives",
+        "0",
     ),
 )
 _CUT: Final = (
@@ -91,24 +94,24 @@ _CUT: Final = (
 _CALL: Final = Table(
     "OllamaCall",
     (
-        honoured("id", Text(longest=256), "ties the tool's answer to it"),
-        without_effect("type", "calls are of functions", OneOf(("function",))),
+        honoured("id", Text(longest=256), "referred to by the tool's result"),
+        without_effect("type", "only functions are supported", OneOf(("function",))),
         honoured(
             "function",
             Table(
                 "OllamaCalledFunction",
                 (
-                    honoured("name", NAME, "what was called", required=True),
+                    honoured("name", NAME, "the function", required=True),
                     honoured(
                         "arguments",
                         AnyOf((AnyObject(), Text())),
-                        "its arguments, or their JSON text",
+                        "the arguments, or their JSON in a string",
                         required=True,
                     ),
                     without_effect("index", "calls are in order", Number(0, 1023, whole=True)),
                 ),
             ),
-            "what was called",
+            "the function and its arguments",
             required=True,
         ),
     ),
@@ -119,8 +122,8 @@ def _role(role: str, *fields: Parameter) -> Table:
     return Table(
         f"Ollama {role} message",
         (
-            honoured("role", OneOf((role,)), "whose message it is", required=True),
-            honoured("content", Text(), "its text"),
+            honoured("role", OneOf((role,)), "the role of the author", required=True),
+            honoured("content", Text(), "the text"),
             _IMAGES,
             *fields,
         ),
@@ -141,28 +144,28 @@ CHAT: Final = Table(
                         "user": _role("user"),
                         "assistant": _role(
                             "assistant",
-                            honoured("thinking", Text(), "what it thought"),
-                            honoured("tool_calls", ListOf(_CALL, MOST_TOOLS), "what it called"),
+                            honoured("thinking", Text(), "the reasoning before the answer"),
+                            honoured("tool_calls", ListOf(_CALL, MOST_TOOLS), "the tool calls"),
                         ),
                         "tool": _role(
                             "tool",
                             honoured(
                                 "tool_name",
                                 Text(longest=128),
-                                "which tool answers",
+                                "the tool",
                                 aliases=("name",),
                             ),
-                            honoured("tool_call_id", Text(longest=256), "which call it answers"),
+                            honoured("tool_call_id", Text(longest=256), "the id of the tool call"),
                         ),
                     },
                     {},
                 ),
                 MOST_MESSAGES,
             ),
-            "the conversation so far; none: the model is loaded, or unloaded with keep_alive 0",
+            "the conversation so far; empty: load the model, or unload it with keep_alive 0",
         ),
         _STREAM,
-        honoured("tools", TOOLS, "functions that the model may ask for"),
+        honoured("tools", TOOLS, "functions that the model can call"),
         _FORMAT,
         _THINK,
         _OPTIONS,
@@ -176,11 +179,13 @@ GENERATE: Final = Table(
     "OllamaGenerate",
     (
         _MODEL,
-        honoured("prompt", Text(), "the question; none: the model is loaded, or unloaded"),
         honoured(
-            "suffix", Text(), "what comes after the answer: the model fills in the middle (infill)"
+            "prompt",
+            Text(),
+            "the user's message; empty: load the model, or unload it with keep_alive 0",
         ),
-        honoured("system", Text(), "how to answer", "the settings'"),
+        honoured("suffix", Text(), "the text after the answer: the model fills in the middle"),
+        honoured("system", Text(), "the system prompt", "the settings'"),
         honoured("raw", Flag(), "continue the prompt without a chat template", "false"),
         _STREAM,
         _FORMAT,
@@ -195,7 +200,7 @@ GENERATE: Final = Table(
     ),
 )
 _NO_OPTIONS: Final = honoured(
-    "options", Table("EmbedOptions", ()), "accepted; none of them changes a vector"
+    "options", Table("EmbedOptions", ()), "options, none of which affects embeddings"
 )
 EMBED: Final = Table(
     "OllamaEmbed",
@@ -204,16 +209,19 @@ EMBED: Final = Table(
         honoured(
             "input",
             AnyOf((Text(), ListOf(Text(1), validate.MOST_TEXTS))),
-            "a text, or an array of texts; empty: the model is loaded",
+            "a string or an array of strings; empty: load the model",
             required=True,
         ),
         honoured(
-            "dimensions", Number(1, 65_536, whole=True), "keep this many first numbers", "all"
+            "dimensions",
+            Number(1, 65_536, whole=True),
+            "keep the first numbers of each vector, this many",
+            "all",
         ),
         honoured(
             "truncate",
             Flag(),
-            "cut texts that exceed the context at their end; false: refuse them",
+            "truncate texts that exceed the context; false: refuse them",
             "true",
         ),
         common.KEEP_ALIVE,
@@ -224,7 +232,7 @@ EMBEDDINGS: Final = Table(
     "OllamaEmbeddings",
     (
         _MODEL,
-        honoured("prompt", Text(), "the text; none: the model is loaded"),
+        honoured("prompt", Text(), "the text; empty: load the model"),
         common.KEEP_ALIVE,
         _NO_OPTIONS,
     ),
@@ -233,7 +241,9 @@ SHOW: Final = Table(
     "OllamaShow",
     (
         _MODEL,
-        honoured("verbose", Flag(), "arrays of the metadata too, such as the vocabulary", "false"),
+        honoured(
+            "verbose", Flag(), "include arrays of the metadata, such as the vocabulary", "false"
+        ),
     ),
 )
 PULL: Final = Table(

@@ -1,4 +1,4 @@
-"""JSON schema of what `/api/...` answers with status 200, as Ollama has it."""
+"""JSON schemas of the 200 responses of `/api/...`, in Ollama's format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENDING: Final[Json] = dict.fromkeys(
 
 
 def _answer(**fields: Json) -> tuple[Json, Json]:
-    """The whole answer, and one line of a stream."""
+    """The complete answer, and one line of a stream."""
     head = {"model": TEXT, "created_at": TEXT, **fields}
     ended = {"done": one(True), "done_reason": one("stop", "length", "load", "unload")}
     more = {"thinking": TEXT, "logprobs": LOGPROBS["properties"]["content"]}
@@ -100,4 +100,4 @@ PULL_LINE: Final = {
     ]
 }
 NEVER: Final[Json] = {"not": {}}
-"""Of a URL that always answers with an error."""
+"""For URLs that always return an error."""

@@ -1,4 +1,4 @@
-"""JSON schema of what the server answers about itself and its models, with status 200."""
+"""JSON schemas of the 200 responses about the server and its models."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ _KV: Final = or_null(
     exactly(
         {
             f"{state}_{unit}": COUNT
-            for state in ("live", "kept", "pinned", "allocated", "pool")
+            for state in ("live", "kept", "pinned", "shelved", "allocated", "pool")
             for unit in ("tokens", "bytes")
         }
     )

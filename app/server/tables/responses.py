@@ -1,4 +1,4 @@
-"""`POST /v1/responses`, without state: the whole conversation comes with every request."""
+"""`POST /v1/responses`, stateless: every request contains the whole conversation."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from hearth.app.server.schema import (
 from hearth.app.server.tables import common
 from hearth.app.server.tables.chat import EFFORTS, MOST_MESSAGES, MOST_TOOLS, NAME
 
-_NO_MEDIA: Final = "models read text only"
-_NO_STATE: Final = "nothing is stored here; send the whole conversation"
-_NO_SERVER_TOOLS: Final = "this server runs no tools; offer functions"
+_NO_MEDIA: Final = "only text is supported"
+_NO_STATE: Final = "nothing is stored; send the whole conversation"
+_NO_SERVER_TOOLS: Final = "this server runs no tools; send functions"
 _MOST_PARTS: Final = 1024
 
 _ID: Final = without_effect("id", "nothing is stored", Text())
-_STATUS: Final = without_effect("status", "items are taken as they are", Text())
+_STATUS: Final = without_effect("status", "items are used unchanged", Text())
 
 
 def _kind(kind: str, *fields: Parameter, required: bool = True) -> Table:
-    first = honoured("type", OneOf((kind,)), "what it is", kind, required=required)
+    first = honoured("type", OneOf((kind,)), "the type", kind, required=required)
     return Table(kind, (first, *fields))
 
 
@@ -76,7 +76,7 @@ _ITEM: Final = Tagged(
             honoured(
                 "role",
                 OneOf(("user", "assistant", "system", "developer")),
-                "whose message it is",
+                "the role of the author",
                 required=True,
             ),
             honoured("content", _CONTENT, "a string, or an array of parts", required=True),
@@ -87,12 +87,12 @@ _ITEM: Final = Tagged(
         ),
         "function_call": _kind(
             "function_call",
-            honoured("call_id", Text(1, 256), "ties the output to it", required=True),
-            honoured("name", NAME, "what was called", required=True),
+            honoured("call_id", Text(1, 256), "referred to by the output", required=True),
+            honoured("name", NAME, "the function", required=True),
             honoured(
                 "arguments",
                 JsonText(),
-                "a JSON object; of a call that was cut, its beginning",
+                "a JSON object; for a call that was cut off, its beginning",
                 required=True,
             ),
             honoured("namespace", Text(longest=128), "the namespace of the function"),
@@ -102,8 +102,8 @@ _ITEM: Final = Tagged(
         ),
         "function_call_output": _kind(
             "function_call_output",
-            honoured("call_id", Text(1, 256), "which call it answers", required=True),
-            honoured("output", _CONTENT, "what the function answered", required=True),
+            honoured("call_id", Text(1, 256), "the id of the call", required=True),
+            honoured("output", _CONTENT, "the result of the function", required=True),
             _ID,
             _STATUS,
             without_effect("caller", "the model is the only caller", AnyObject()),
@@ -115,10 +115,10 @@ _ITEM: Final = Tagged(
                 ListOf(
                     Tagged("type", {"reasoning_text": _text("reasoning_text")}, {}), _MOST_PARTS
                 ),
-                "what was thought",
+                "the reasoning",
             ),
-            without_effect("summary", "the thoughts count", ListOf(AnyObject(), _MOST_PARTS)),
-            without_effect("encrypted_content", "thoughts are not encrypted here", Text()),
+            without_effect("summary", "content is used", ListOf(AnyObject(), _MOST_PARTS)),
+            without_effect("encrypted_content", "reasoning is not encrypted", Text()),
             _ID,
             _STATUS,
         ),
@@ -142,12 +142,12 @@ _ITEM: Final = Tagged(
 )
 _FUNCTION: Final = _kind(
     "function",
-    honoured("name", NAME, "what the model calls it", required=True),
-    honoured("description", Text(), "what it is for"),
-    honoured("parameters", AnyObject(), "JSON schema of its arguments"),
-    honoured("strict", Flag(), "arguments always follow the schema", "false"),
-    without_effect("defer_loading", "functions are always shown", OneOf((False,))),
-    without_effect("output_schema", "outputs are not checked"),
+    honoured("name", NAME, "the name", required=True),
+    honoured("description", Text(), "what the function does, for the model"),
+    honoured("parameters", AnyObject(), "JSON schema of the arguments"),
+    honoured("strict", Flag(), "constrain the arguments to the schema", "false"),
+    without_effect("defer_loading", "functions are always in the prompt", OneOf((False,))),
+    without_effect("output_schema", "outputs are not validated"),
     without_effect("allowed_callers", _NO_SERVER_TOOLS, ListOf(OneOf(("direct",)), 1)),
 )
 _TOOL: Final = Tagged(
@@ -156,21 +156,21 @@ _TOOL: Final = Tagged(
         "function": _FUNCTION,
         "namespace": _kind(
             "namespace",
-            honoured("name", NAME, "what calls give back as namespace", required=True),
+            honoured("name", NAME, "the namespace that calls return", required=True),
             honoured(
                 "tools",
                 ListOf(Tagged("type", {"function": _FUNCTION}, {}, drops=True), MOST_TOOLS),
-                "functions, which the model calls like any other",
+                "functions that the model can call",
                 required=True,
             ),
-            without_effect("description", "not shown to models", Text()),
+            without_effect("description", "not in the prompt", Text()),
         ),
     },
     {},
     drops=True,
 )
-"""Tools of other types run on a server, which has none."""
-_NAMED: Final = _kind("function", honoured("name", NAME, "which", required=True))
+"""Tools of other types run on OpenAI's servers."""
+_NAMED: Final = _kind("function", honoured("name", NAME, "its name", required=True))
 _TOOL_CHOICE: Final = AnyOf(
     (
         OneOf(("none", "auto", "required")),
@@ -180,11 +180,16 @@ _TOOL_CHOICE: Final = AnyOf(
                 "function": _NAMED,
                 "allowed_tools": _kind(
                     "allowed_tools",
-                    honoured("mode", OneOf(("auto", "required")), "may or must", required=True),
+                    honoured(
+                        "mode",
+                        OneOf(("auto", "required")),
+                        "auto: the model may call one of them; required: it must",
+                        required=True,
+                    ),
                     honoured(
                         "tools",
                         ListOf(Tagged("type", {"function": _NAMED}, {}), MOST_TOOLS, 1),
-                        "which of the tools",
+                        "the tools that can be called",
                         required=True,
                     ),
                 ),
@@ -201,8 +206,8 @@ _FORMAT: Final = Tagged(
         "json_schema": _kind(
             "json_schema",
             honoured("schema", AnyObject(), "the schema", required=True),
-            honoured("name", Text(), "a label, given back"),
-            without_effect("description", "not shown to models", Text()),
+            honoured("name", Text(), "a label, repeated in the response"),
+            without_effect("description", "not in the prompt", Text()),
             without_effect("strict", "schemas are always followed", Flag()),
         ),
     },
@@ -214,11 +219,11 @@ _REASONING: Final = Table(
         honoured(
             "effort",
             OneOf((*EFFORTS, "max")),
-            "how much to think, where the template can express it; max is xhigh",
+            "how much to think, if the template supports it; max is xhigh",
         ),
-        without_effect("summary", "thoughts are returned as they are", OneOf(("auto",))),
+        without_effect("summary", "reasoning is returned in full", OneOf(("auto",))),
         without_effect("generate_summary", "the same as summary", OneOf(("auto",))),
-        without_effect("context", "the template decides which thoughts are shown"),
+        without_effect("context", "the template decides which reasoning is in the prompt"),
     ),
 )
 
@@ -229,16 +234,16 @@ CREATE_RESPONSE: Final = Table(
         honoured(
             "input",
             AnyOf((Text(1), ListOf(_ITEM, MOST_MESSAGES, 1))),
-            "a question, or the conversation so far",
+            "the user's message, or the conversation so far",
             required=True,
         ),
-        honoured("instructions", Text(), "how to answer", "the settings' system prompt"),
+        honoured("instructions", Text(), "the system prompt", "the settings'"),
         common.STREAM,
-        without_effect("stream_options", "there is nothing to choose", AnyObject()),
+        without_effect("stream_options", "streams have no options", AnyObject()),
         honoured(
             "max_output_tokens",
             Sentinel(Number(1, 2**31 - 1, whole=True)),
-            "at most this many new tokens",
+            "the maximum of new tokens",
             "the settings'",
         ),
         *common.limits("min_tokens", "priority"),
@@ -247,31 +252,36 @@ CREATE_RESPONSE: Final = Table(
         honoured(
             "include",
             ListOf(Text(1, 256), 64),
-            "message.output_text.logprobs gives log probabilities; other values have no effect; "
-            "thoughts are always returned",
+            "message.output_text.logprobs returns log probabilities; other values have no effect; "
+            "reasoning is always returned",
         ),
         honoured(
-            "top_logprobs", Number(0, 20, whole=True), "with logprobs: this many alternatives"
+            "top_logprobs",
+            Number(0, 20, whole=True),
+            "with log probabilities: also return this many alternatives",
+            "0",
         ),
-        honoured("tools", ListOf(_TOOL, MOST_TOOLS), "functions that the model may ask for"),
-        honoured("tool_choice", _TOOL_CHOICE, "whether it may, must, or which", "auto with tools"),
-        honoured("parallel_tool_calls", Flag(), "more than one call in an answer", "true"),
+        honoured("tools", ListOf(_TOOL, MOST_TOOLS), "functions that the model can call"),
+        honoured("tool_choice", _TOOL_CHOICE, "whether the model calls tools, and which", "auto"),
+        honoured(
+            "parallel_tool_calls", Flag(), "allow more than one tool call in an answer", "true"
+        ),
         honoured("reasoning", _REASONING, "how much to think"),
         honoured(
             "text",
             Table(
                 "TextConfig",
                 (
-                    honoured("format", _FORMAT, "what the answer must be", "text"),
+                    honoured("format", _FORMAT, "constrains the answer", "text"),
                     without_effect("verbosity", "ask for it in the prompt"),
                 ),
             ),
-            "what the answer must be",
+            "options of the answer",
         ),
-        honoured("metadata", MapOf(Text(longest=512), 16), "given back with the answer"),
+        honoured("metadata", MapOf(Text(longest=512), 16), "repeated in the response"),
         without_effect(
             "truncation",
-            "a conversation that is too long is an error, and is never cut",
+            "conversations are never truncated; one that is too long is an error",
             OneOf(("disabled",)),
         ),
         common.KEEP_ALIVE,
@@ -279,7 +289,7 @@ CREATE_RESPONSE: Final = Table(
         *(one for one in common.OPENAI_METADATA if one.name != "metadata"),
         without_effect("client_metadata", "nothing is stored"),
         without_effect("max_tool_calls", _NO_SERVER_TOOLS),
-        without_effect("moderation", "the text is sent nowhere"),
+        without_effect("moderation", "answers are not moderated"),
         without_effect(
             "context_management", "the client trims the conversation", ListOf(AnyObject(), 0)
         ),

@@ -21,21 +21,23 @@ TOKENIZE: Final = Table(
     (
         common.MODEL,
         honoured("content", Text(), "the text", aliases=("prompt",)),
-        honoured("messages", MESSAGES, "a conversation, tokenized as its prompt; without content"),
+        honoured(
+            "messages", MESSAGES, "a conversation whose prompt is tokenized; instead of content"
+        ),
         honoured("tools", TOOLS, "functions of the conversation"),
         honoured("chat_template_kwargs", TEMPLATE_KWARGS, "variables of the chat template"),
         ADD_GENERATION_PROMPT,
         CONTINUE,
-        honoured("parse_special", Flag(), "special tokens in the text are recognized", "true"),
+        honoured("parse_special", Flag(), "recognize special tokens in the text", "true"),
         honoured(
             "add_special",
             Flag(),
-            "add the tokens that the model expects before and after a text",
+            "add the special tokens that the model expects before and after a text",
             "false",
             aliases=("add_special_tokens",),
         ),
-        honoured("with_pieces", Flag(), "give the text of each token too", "false"),
-        honoured("return_token_strs", Flag(), "give token_strs too, the text of each", "false"),
+        honoured("with_pieces", Flag(), "return each token as an object with its text", "false"),
+        honoured("return_token_strs", Flag(), "also return the texts in token_strs", "false"),
         common.KEEP_ALIVE,
     ),
 )
@@ -54,7 +56,7 @@ APPLY_TEMPLATE: Final = Table(
     (
         common.MODEL,
         honoured("messages", MESSAGES, "the conversation", required=True),
-        honoured("tools", TOOLS, "functions that the model may ask for"),
+        honoured("tools", TOOLS, "functions that the model can call"),
         honoured("chat_template_kwargs", TEMPLATE_KWARGS, "variables of the chat template"),
         ADD_GENERATION_PROMPT,
         CONTINUE,
@@ -65,8 +67,8 @@ APPLY_TEMPLATE: Final = Table(
 OPTIMIZATION: Final = honoured(
     "optimization",
     OneOf(("none", "basic", "full")),
-    "none: prompts one after another, each computed whole; basic: prompts of a batch together; "
-    "full: cached prefixes are not computed again either",
+    "none: compute prompts one after another and without cached prefixes; basic: compute the "
+    "prompts of a batch together; full: also use cached prefixes",
     "full",
 )
 

@@ -20,7 +20,7 @@ class Draining(Busy):
     http_status = 503
 
 
-class Life:
+class ServerState:
     """The state of one server, reported by `/health`; `Guard` counts running requests in it."""
 
     def __init__(self) -> None:

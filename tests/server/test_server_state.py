@@ -23,20 +23,20 @@ def asking(stream: bool = True, path: bytes = b"/v1/chat/completions") -> bytes:
     )
 
 
-def life_of(made):
-    return made.app.state.services.life
+def state_of(made):
+    return made.app.state.services.state
 
 
 def test_health_says_when_it_is_not_the_time(endpoint) -> None:
     made = endpoint()
     ready = made.get("/health")
     assert ready.status == 200 and ready.json["status"] == "ok" and ready.json["version"]
-    with life_of(made).loading():
+    with state_of(made).loading():
         loading = made.get("/health")
     assert (loading.status, loading.json["status"]) == (503, "loading")
     assert int(loading.headers["retry-after"]) > 0
     assert made.get("/health").status == 200
-    life_of(made).drain()
+    state_of(made).drain()
     draining = made.get("/health")
     assert (draining.status, draining.json["status"]) == (503, "draining")
     assert draining.headers["connection"] == "close"
@@ -52,14 +52,14 @@ def test_health_names_the_libraries_of_what_is_loaded(endpoint) -> None:
 
 def test_requests_are_answered_while_the_model_is_loaded(endpoint) -> None:
     made = endpoint()
-    with life_of(made).loading():
+    with state_of(made).loading():
         assert made.chat().status == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/nothing"])
 def test_while_it_drains_new_requests_are_told_to_come_again(endpoint, path) -> None:
     made = endpoint()
-    life_of(made).drain()
+    state_of(made).drain()
     reply = made.post(path, HELLO)
     assert reply.status == 503 and reply.headers["connection"] == "close"
     assert int(reply.headers["retry-after"]) > 0 and "x-should-retry" not in reply.headers
@@ -72,7 +72,7 @@ def test_while_it_drains_new_requests_are_told_to_come_again(endpoint, path) -> 
 
 def test_who_may_not_ask_learns_nothing_of_it(endpoint) -> None:
     made = endpoint()
-    life_of(made).drain()
+    state_of(made).drain()
     assert made.get("/v1/models", (("host", "evil.example"),)).status == 403
 
 
@@ -190,8 +190,8 @@ def test_what_fails_beside_it_ends_it(endpoint) -> None:
         raise OSError("no model")
 
     async def serve():
-        server = running.Server(endpoint().app, life_of(endpoint()))
-        await server.serve_on([], beside=fail())
+        server = running.Server(endpoint().app, state_of(endpoint()))
+        await server.serve_on([], startup=fail())
 
     with pytest.raises(OSError, match="no model"):
         asyncio.run(serve())
@@ -205,9 +205,9 @@ def test_requests_are_counted_to_their_end(endpoint) -> None:
             reader, writer = await server.connect()
             writer.write(asking())
             await reader.readuntil(b'"Hi"')
-            assert life_of(made).busy == 1
+            assert state_of(made).busy == 1
             writer.close()
-            await when(lambda: life_of(made).busy == 0)
+            await when(lambda: state_of(made).busy == 0)
 
     asyncio.run(leave())
     assert made.host.cancelled == 1
