@@ -79,10 +79,10 @@ def main() -> int:
         took = time.perf_counter() - began
         print(f"{index}: {took:.0f} s, {wrong} violations", file=sys.stderr, flush=True)
 
-    with served({"HEARTH_CONTEXT": "1024"}, {"second": SECOND}, ("--offline", "--manage")) as server:
-        outcome = asyncio.run(
-            bombard(server.port, args.seed, indices, args.connections, progress)
-        )
+    with served(
+        {"HEARTH_CONTEXT": "1024"}, {"second": SECOND}, ("--offline", "--manage")
+    ) as server:
+        outcome = asyncio.run(bombard(server.port, args.seed, indices, args.connections, progress))
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     print(f"{os.cpu_count()} cores, load {load:.1f}, {datetime.date.today()}")
     print(f"{len(indices)} requests, seed {args.seed}, {time.perf_counter() - began:.0f} s\n")

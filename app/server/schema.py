@@ -108,7 +108,7 @@ class Number(Schema):
         """
         if self.above_low or set(map(type, values)) != {int}:
             return False
-        return self.low <= min(values) and max(values) <= self.high
+        return bool(self.low <= min(values) and max(values) <= self.high)
 
     def fits(self, value: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)

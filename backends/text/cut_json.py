@@ -39,11 +39,12 @@ def read_json(
     Raises:
         ValueError: `text` is neither.
     """
-    options = {"parse_constant": parse_constant or _refuse, "parse_float": parse_float}
+    constant = parse_constant or _refuse
     try:
-        return json.loads(text, **options)
+        return json.loads(text, parse_constant=constant, parse_float=parse_float)
     except ValueError:
-        return json.loads(_completed(text), **options)
+        whole = _completed(text)
+        return json.loads(whole, parse_constant=constant, parse_float=parse_float)
 
 
 def _completed(text: str) -> str:

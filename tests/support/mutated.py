@@ -34,15 +34,47 @@ _LIMITS: Final = {
 """The field that limits the answer of each route that generates."""
 _ALIASES: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 _TEXTS: Final = (
-    *("", " ", "a", "What is a token?", "\x00", "\x1b[2J", "\ud800", "\u202eabc", "é" * 40, "👩‍👩‍👧"),
-    *("<|im_end|>", "</s>", "{{ 7*7 }}", "{% raw %}", "../../etc/passwd", "null", "\r\n\r\n", "\ufffe"),
+    *(
+        "",
+        " ",
+        "a",
+        "What is a token?",
+        "\x00",
+        "\x1b[2J",
+        "\ud800",
+        "\u202eabc",
+        "é" * 40,
+        "👩‍👩‍👧",
+    ),
+    *(
+        "<|im_end|>",
+        "</s>",
+        "{{ 7*7 }}",
+        "{% raw %}",
+        "../../etc/passwd",
+        "null",
+        "\r\n\r\n",
+        "\ufffe",
+    ),
 )
 _NUMBERS: Final = (
     *(0, -1, 1, 2, 16, 17, 255, 2**31 - 1, 2**31, -(2**31), 2**53, 2**63, 2**64, -(2**63), 10**40),
     *(0.0, -0.0, 0.5, 1.5, -0.5, 1e-300, 1e300, 3.0),
 )
 _REGEXES: Final = (
-    *("a+", "[0-9]{4}", "(yes|no)", "é.", "", "(", "[z-a]", "(a*)*b", r"\p{L}+", "(?=a)b", r"(a)\1"),
+    *(
+        "a+",
+        "[0-9]{4}",
+        "(yes|no)",
+        "é.",
+        "",
+        "(",
+        "[z-a]",
+        "(a*)*b",
+        r"\p{L}+",
+        "(?=a)b",
+        r"(a)\1",
+    ),
     *("[a-z]{1,5000}", "((a{1,100}){1,100}){1,100}", "^$", "(?i)yes", ".{16}", "\\", "(?P<n>x)"),
 )
 _GRAMMARS: Final = (
@@ -53,7 +85,7 @@ _GRAMMARS: Final = (
     "root ::= missing",
     "root ::=",
     "",
-    'root ::= [^\\x00-\\x7F]{1,8}',
+    "root ::= [^\\x00-\\x7F]{1,8}",
     'root ::= ("a" | "b"){2000}',
     'start: "a" start | "b"',
     'start: /[0-9]+/ | "(" start ")"',
@@ -100,7 +132,13 @@ def request(seed: int, index: int) -> Asked:
         method = rng.choice(("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"))
     if rng.random() < 0.04:
         content_type = rng.choice(
-            (None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "a" * 300)
+            (
+                None,
+                "text/plain",
+                "application/x-www-form-urlencoded",
+                "multipart/form-data",
+                "a" * 300,
+            )
         )
     return Asked(method, target, body, content_type, rng.random() < 0.05)
 
@@ -248,7 +286,10 @@ def _schema(rng: random.Random, levels: int = 3) -> Any:
                     {},
                     {"pattern": rng.choice(_REGEXES)},
                     {"format": rng.choice(("date-time", "uuid", "email", "nonsense"))},
-                    {"minLength": rng.choice((0, 5, 10**6, -1)), "maxLength": rng.choice((0, 9, 10**9))},
+                    {
+                        "minLength": rng.choice((0, 5, 10**6, -1)),
+                        "maxLength": rng.choice((0, 9, 10**9)),
+                    },
                 )
             ),
         }
@@ -290,8 +331,12 @@ _NAMED: Final[dict[str, Callable[[random.Random], Any]]] = {
     "model": _model,
     "name": lambda rng: rng.choice(("lookup", "get_weather", "a" * 128)),
     "source": _model,
-    "destination": lambda rng: rng.choice(("copy-1", "copy-2", "guide", "../x", "a/b", "", "a" * 400)),
-    "prompt": lambda rng: rng.choice(("Once upon a time", _text(rng), _ids(rng), ["a", "b"], [[1], [2]])),
+    "destination": lambda rng: rng.choice(
+        ("copy-1", "copy-2", "guide", "../x", "a/b", "", "a" * 400)
+    ),
+    "prompt": lambda rng: rng.choice(
+        ("Once upon a time", _text(rng), _ids(rng), ["a", "b"], [[1], [2]])
+    ),
     "suffix": lambda rng: rng.choice(("the end", "")),
     "input": lambda rng: rng.choice(("What is a token?", _text(rng), ["a", "b"], _ids(rng), [])),
     "content": lambda rng: rng.choice(("What is a token?", _text(rng), "")),
