@@ -127,13 +127,15 @@ def document(outcomes: Sequence[Outcome]) -> str:
 
 `make clients`: each client as its registry has it, in an environment of its own, against
 `hearth serve`, with only the settings by which its documentation names a server, and telemetry off.
-{passed} of {len(outcomes)} passed. Machine: {os.cpu_count()} cores, {platform.system()}, Python
-{platform.python_version()}.
+{passed} of {len(outcomes)} passed.
+
+Machine: {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}.
 
 The agents (Claude Code, Codex, opencode, aider) answer once from a model of random weights with a
 context of {LONG_CONTEXT:,} tokens, where the exit code counts, and once from a scripted one, whose
-tool call or edit they must carry out. The other clients use SmolLM2-135M-Instruct (Q4_1), and the
-scripted model for tool loops.
+tool call or edit they must carry out: it confirms only a result that contains what the tool had to
+find. The other clients use SmolLM2-135M-Instruct (Q4_1), and a scripted model for tool loops.
+"(refused)" is a method that the server does not have and says so.
 
 {table(outcomes)}
 """
