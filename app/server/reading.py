@@ -59,7 +59,9 @@ class Reading:
 
 
 class IgnoredFields:
-    """Logs each field that had no effect once, of at most `MOST_LOGGED` of them."""
+    """Logs each field that had no effect once, of at most `MOST_LOGGED` of them: as a warning,
+    which is the least that the server's log keeps.
+    """
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
@@ -69,7 +71,7 @@ class IgnoredFields:
         for name in names:
             if (path, name) not in self._logged and len(self._logged) < MOST_LOGGED:
                 self._logged.add((path, name))
-                log.info("%s: the field %a has no effect", path, name)
+                log.warning("%s: the field %a has no effect", path, name)
 
 
 def _notice(name: str) -> str:

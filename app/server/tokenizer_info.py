@@ -9,9 +9,10 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from hearth.app.library.local import FoundModel
 from hearth.app.server.query import query
 from hearth.app.server.services import services_of
-from hearth.backends.errors import UnsupportedParameter
+from hearth.backends.errors import ModelNotFound, UnsupportedParameter
 from hearth.quant.convert.folder_files import (
     TOKENIZER_CONFIG,
     chat_templates,
@@ -39,8 +40,16 @@ async def get_tokenizer_info(http: Request) -> Response:
         raise UnsupportedParameter(
             "model", f"{found.name} is a remote model, whose tokenizer is not known here."
         )
-    read = _of_folder if found.path.is_dir() else _of_gguf
-    return JSONResponse({"model": found.name, **await asyncio.to_thread(read, found.path)})
+    return JSONResponse({"model": found.name, **await asyncio.to_thread(_read, found)})
+
+
+def _read(model: FoundModel) -> dict[str, Any]:
+    try:
+        return _of_folder(model.path) if model.path.is_dir() else _of_gguf(model.path)
+    except FileNotFoundError:  # Deleted since the library was listed.
+        raise ModelNotFound(
+            f'There is no model "{model.name}" any more.', "GET /v1/models lists the names."
+        ) from None
 
 
 def _of_folder(folder: Path) -> dict[str, Any]:

@@ -73,9 +73,12 @@ async def bombard(
     seed: int,
     indices: range,
     connections: int = 4,
-    progress: Callable[[int, Outcome], None] | None = None,
+    progress: Callable[[Answered, Outcome], None] | None = None,
 ) -> Outcome:
     """Send the requests with these `indices`, and judge the answers.
+
+    Args:
+        progress: called after each answer.
 
     Raises:
         TimeoutError: no complete answer in `PATIENCE_S`.
@@ -90,8 +93,8 @@ async def bombard(
             answered = await client.ask(index, asked)
             outcome.left += answered.asked.leaves
             outcome.note(answered)
-            if progress is not None and index % 500 == 0:
-                progress(index, outcome)
+            if progress is not None:
+                progress(answered, outcome)
         client.close()
 
     async with asyncio.TaskGroup() as group:

@@ -17,8 +17,10 @@ from urllib.parse import quote
 from hearth.app.server.endpoint import PREFIX, UNPREFIXED, Endpoint
 from hearth.app.server.routes import ENDPOINTS
 
-MODELS: Final = ("guide", "second")
-"""What the server is expected to have: the bundled model, and one of its library folder."""
+MODELS: Final = ("guide", "second", "ranker")
+"""What the server is expected to have: the bundled model, and two of its library folder."""
+_COPIES: Final = ("copy-1", "copy-2")
+"""Names that are copied to and deleted all the time."""
 MOST_TOKENS: Final = 16
 JSON_TYPE: Final = "application/json"
 _LIMITS: Final = {
@@ -33,16 +35,54 @@ _LIMITS: Final = {
 }
 """The field that limits the answer of each route that generates."""
 _ALIASES: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
+_ROUTES: Final = tuple(
+    endpoint
+    for endpoint in ENDPOINTS
+    for _ in range(1 if endpoint.table is None else 8 if endpoint.path in _LIMITS else 3)
+)
+"""Every route, those that generate most often."""
 _TEXTS: Final = (
-    *("", " ", "a", "What is a token?", "\x00", "\x1b[2J", "\ud800", "\u202eabc", "é" * 40, "👩‍👩‍👧"),
-    *("<|im_end|>", "</s>", "{{ 7*7 }}", "{% raw %}", "../../etc/passwd", "null", "\r\n\r\n", "\ufffe"),
+    *(
+        "",
+        " ",
+        "a",
+        "What is a token?",
+        "\x00",
+        "\x1b[2J",
+        "\ud800",
+        "\u202eabc",
+        "é" * 40,
+        "👩‍👩‍👧",
+    ),
+    *(
+        "<|im_end|>",
+        "</s>",
+        "{{ 7*7 }}",
+        "{% raw %}",
+        "../../etc/passwd",
+        "null",
+        "\r\n\r\n",
+        "\ufffe",
+    ),
 )
 _NUMBERS: Final = (
     *(0, -1, 1, 2, 16, 17, 255, 2**31 - 1, 2**31, -(2**31), 2**53, 2**63, 2**64, -(2**63), 10**40),
     *(0.0, -0.0, 0.5, 1.5, -0.5, 1e-300, 1e300, 3.0),
 )
 _REGEXES: Final = (
-    *("a+", "[0-9]{4}", "(yes|no)", "é.", "", "(", "[z-a]", "(a*)*b", r"\p{L}+", "(?=a)b", r"(a)\1"),
+    *(
+        "a+",
+        "[0-9]{4}",
+        "(yes|no)",
+        "é.",
+        "",
+        "(",
+        "[z-a]",
+        "(a*)*b",
+        r"\p{L}+",
+        "(?=a)b",
+        r"(a)\1",
+    ),
     *("[a-z]{1,5000}", "((a{1,100}){1,100}){1,100}", "^$", "(?i)yes", ".{16}", "\\", "(?P<n>x)"),
 )
 _GRAMMARS: Final = (
@@ -53,7 +93,7 @@ _GRAMMARS: Final = (
     "root ::= missing",
     "root ::=",
     "",
-    'root ::= [^\\x00-\\x7F]{1,8}',
+    "root ::= [^\\x00-\\x7F]{1,8}",
     'root ::= ("a" | "b"){2000}',
     'start: "a" start | "b"',
     'start: /[0-9]+/ | "(" start ")"',
@@ -92,7 +132,7 @@ class Asked:
 def request(seed: int, index: int) -> Asked:
     """The request with number `index`; the routes take turns."""
     rng = random.Random(f"{seed}:{index}")
-    endpoint = ENDPOINTS[index % len(ENDPOINTS)]
+    endpoint = _ROUTES[index % len(_ROUTES)]
     method, target = endpoint.method, _target(rng, endpoint)
     content_type: str | None = JSON_TYPE
     body = _body(rng, endpoint)
@@ -100,7 +140,13 @@ def request(seed: int, index: int) -> Asked:
         method = rng.choice(("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"))
     if rng.random() < 0.04:
         content_type = rng.choice(
-            (None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "a" * 300)
+            (
+                None,
+                "text/plain",
+                "application/x-www-form-urlencoded",
+                "multipart/form-data",
+                "a" * 300,
+            )
         )
     return Asked(method, target, body, content_type, rng.random() < 0.05)
 
@@ -127,9 +173,19 @@ def _body(rng: random.Random, endpoint: Endpoint) -> bytes:
     if endpoint.table is None:
         return b"{}" if endpoint.method == "POST" else b""
     described = endpoint.table.json()
-    body = _object(rng, described, 0.08)
-    body = _conversation(rng, endpoint.path, body)
-    for _ in range(rng.choice((0, 1, 1, 2, 3))):
+    body = _object(rng, described, rng.choice((0.0, 0.02, 0.05, 0.1)))
+    if endpoint.path == "/api/delete":
+        body["model"] = rng.choice((*_COPIES * 2, "guide", "absent", "../x", _text(rng)))
+    if "documents" in body:
+        body["model"] = "ranker"
+    if endpoint.path in ("/v1/generate", "/api/generate", "/api/embeddings"):
+        body["prompt"] = rng.choice(("Once upon a time", "What is a token?", _text(rng)))
+    if endpoint.path == "/tokenize":
+        kept = rng.choice(("content", "prompt", "messages"))
+        described = {**described, "required": [kept]}
+        body = {kept: _object(rng, described, 0.0)[kept], "model": _model(rng)}
+    body = _conversation(rng, body)
+    for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
         body = _mutate(rng, body)
     if isinstance(body, dict):
         _cap(body, endpoint.path)
@@ -198,7 +254,8 @@ def _scalar(rng: random.Random) -> Any:
 
 
 def _ids(rng: random.Random) -> list[int]:
-    return [rng.randrange(rng.choice((256, 4096, 10**6))) for _ in range(rng.randrange(1, 40))]
+    most = rng.choice((256, 256, 4096, 10**6))
+    return [rng.randrange(most) for _ in range(rng.randrange(1, 40))]
 
 
 def _schema(rng: random.Random, levels: int = 3) -> Any:
@@ -248,7 +305,10 @@ def _schema(rng: random.Random, levels: int = 3) -> Any:
                     {},
                     {"pattern": rng.choice(_REGEXES)},
                     {"format": rng.choice(("date-time", "uuid", "email", "nonsense"))},
-                    {"minLength": rng.choice((0, 5, 10**6, -1)), "maxLength": rng.choice((0, 9, 10**9))},
+                    {
+                        "minLength": rng.choice((0, 5, 10**6, -1)),
+                        "maxLength": rng.choice((0, 9, 10**9)),
+                    },
                 )
             ),
         }
@@ -283,15 +343,17 @@ def _structured(rng: random.Random) -> Any:
 
 
 def _model(rng: random.Random) -> Any:
-    return rng.choice((*MODELS * 10, "absent", "", "../x", "GUIDE", _text(rng)))
+    return rng.choice((*MODELS * 10, *_COPIES, "absent", "", "../x", "GUIDE", _text(rng)))
 
 
 _NAMED: Final[dict[str, Callable[[random.Random], Any]]] = {
     "model": _model,
     "name": lambda rng: rng.choice(("lookup", "get_weather", "a" * 128)),
     "source": _model,
-    "destination": lambda rng: rng.choice(("copy-1", "copy-2", "guide", "../x", "a/b", "", "a" * 400)),
-    "prompt": lambda rng: rng.choice(("Once upon a time", _text(rng), _ids(rng), ["a", "b"], [[1], [2]])),
+    "destination": lambda rng: rng.choice((*_COPIES * 2, "guide", "../x", "a/b", "", "a" * 400)),
+    "prompt": lambda rng: rng.choice(
+        ("Once upon a time", _text(rng), _ids(rng), ["a", "b"], [[1], [2]])
+    ),
     "suffix": lambda rng: rng.choice(("the end", "")),
     "input": lambda rng: rng.choice(("What is a token?", _text(rng), ["a", "b"], _ids(rng), [])),
     "content": lambda rng: rng.choice(("What is a token?", _text(rng), "")),
@@ -317,7 +379,7 @@ _NAMED: Final[dict[str, Callable[[random.Random], Any]]] = {
 """Fields whose interesting values their types do not tell."""
 
 
-def _conversation(rng: random.Random, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def _conversation(rng: random.Random, body: dict[str, Any]) -> dict[str, Any]:
     """Half of the conversations get an ordinary question, a few a prompt beyond the context."""
     if "messages" in body and rng.random() < 0.5:
         body["messages"] = [{"role": "user", "content": "What is a token?"}]
@@ -351,8 +413,10 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 def _mutate(rng: random.Random, body: Any) -> Any:
     body = copy.deepcopy(body)
     places = _places(body) if isinstance(body, dict | list) else []
-    if not places or rng.random() < 0.01:
+    if rng.random() < 0.01:
         return _scalar(rng)
+    if not places:
+        return {"unknown": body}
     # The top level is where most fields are, and half of the damage.
     top = [place for place in places if place[0] is body]
     container, key = rng.choice(top if rng.random() < 0.5 else places)
@@ -373,7 +437,7 @@ def _mutate(rng: random.Random, body: Any) -> Any:
     elif choice == 6 and isinstance(old, list) and old:
         rng.shuffle(old)
         container[key] = old * rng.choice((2, 3, 50))
-    elif choice == 7:
+    elif choice == 7 and rng.random() < 0.3:
         container[key] = [old]
     elif choice == 8 and rng.random() < 0.3:
         container[key] = _deep(rng.choice((10, 31, 33, 200)), rng.random() < 0.5)
