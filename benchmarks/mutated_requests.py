@@ -49,9 +49,10 @@ def show(outcome: Any) -> None:
     print("slowest headers:")
     for one in outcome.slowest:
         print(f"  {one.headers_s:6.2f} s  {one.index} {one.asked.method} {one.asked.target[:60]}")
+    print(f"headers later than 10 s: {len(outcome.late)}")
     print(f"violations: {len(outcome.violations)}")
-    for one in outcome.violations[:50]:
-        print(f"  {one.index} {one.asked.method} {one.asked.target[:80]}: {one.wrong}")
+    for one in outcome.violations[:50] + outcome.late[:50]:
+        print(f"  {one.index} {one.asked.method} {one.asked.target[:80]}: {one.wrong or 'late'}")
         print(f"    {one.asked.body[:1500]!r}\n    {one.beginning!r}")
 
 
@@ -68,7 +69,7 @@ def main() -> int:
     import gguf
 
     from hostile_client import bombard
-    from mutated import request
+    from mutated import MANAGED, SETTINGS, request
     from served import served
     from tiny_rerankers import tiny_bert
 
@@ -79,8 +80,9 @@ def main() -> int:
     began = time.perf_counter()
 
     def progress(answered: Any, outcome: Any) -> None:
-        if answered.wrong:
-            print(f"{answered.index}: {answered.wrong}", file=sys.stderr, flush=True)
+        if answered.wrong or answered.is_late:
+            line = f"{answered.index}: {answered.headers_s:.1f} s {answered.wrong}"
+            print(line, file=sys.stderr, flush=True)
         elif answered.index % 500 == 0:
             took = time.perf_counter() - began
             print(f"{answered.index}: {took:.0f} s", file=sys.stderr, flush=True)
@@ -89,7 +91,7 @@ def main() -> int:
         ranker = Path(folder) / "ranker.gguf"
         tiny_bert(ranker, 512, head=1, pooling=gguf.PoolingType.RANK)
         models = {"second": SECOND, "ranker": ranker}
-        with served({"HEARTH_CONTEXT": "1024"}, models, ("--offline", "--manage")) as server:
+        with served(SETTINGS, models, MANAGED) as server:
             outcome = asyncio.run(
                 bombard(server.port, args.seed, indices, args.connections, progress)
             )
@@ -97,7 +99,7 @@ def main() -> int:
     print(f"{os.cpu_count()} cores, load {load:.1f}, {datetime.date.today()}")
     print(f"{len(indices)} requests, seed {args.seed}, {time.perf_counter() - began:.0f} s\n")
     show(outcome)
-    return 1 if outcome.violations else 0
+    return 1 if outcome.violations or outcome.late else 0
 
 
 if __name__ == "__main__":

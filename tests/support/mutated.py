@@ -21,6 +21,9 @@ MODELS: Final = ("guide", "second", "ranker")
 """What the server is expected to have: the bundled model, and two of its library folder."""
 _COPIES: Final = ("copy-1", "copy-2")
 """Names that are copied to and deleted all the time."""
+SETTINGS: Final = {"HEARTH_CONTEXT": "1024"}
+MANAGED: Final = ("--offline", "--manage")
+"""How that server is started: clients may copy and delete models, and nothing is downloaded."""
 MOST_TOKENS: Final = 16
 JSON_TYPE: Final = "application/json"
 _LIMITS: Final = {
