@@ -195,12 +195,26 @@ class Preparer:
         """The tokens of one text; only `most` of them, if that is given."""
         if not isinstance(text, str):
             return list(text[:most])
+        if most is not None:
+            text = self._beginning(text, most)
         ids = self._tokenizer.encode(text, special=False, add_bos=True, add_eos=True)
         if most is None or len(ids) <= most:
             return ids
         without_end = self._tokenizer.encode(text, special=False, add_bos=True)
         end = ids[len(without_end) :]
         return [*without_end[: most - len(end)], *end]
+
+    def _beginning(self, text: str, most: int) -> str:
+        """As much of the beginning of `text` as certainly has the first `most` tokens: at least
+        twice as many, since where it is cut the tokens may be others. Tokenizing all of a text that
+        is cut anyway may take seconds.
+        """
+        size = most * _TEXT_BYTES
+        while size < len(text):
+            if len(self._tokenizer.encode(text[:size], special=False, add_bos=False)) >= 2 * most:
+                return text[:size]
+            size *= 2
+        return text
 
     def ranking(self, ident: int, call: Rank, emit: RankAnswer) -> Ranking:
         """The work that answers `call`.

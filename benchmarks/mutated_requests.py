@@ -2,7 +2,7 @@
 
     python benchmarks/mutated_requests.py [--count 20000] [--seed 1] [--connections 4] [--index N]
 
-`hearth serve` runs in a home of its own with the bundled model and a second one in the library
+`hearth serve` runs in a home of its own with the bundled model, and two others in the library
 folder; clients may manage models, and the server is offline. Requests are valid by the tables of
 the routes, then damaged: types, ranges, names, nesting, encodings, JSON, methods, content types,
 constraints; a part of the clients leave in the middle of the answer. Answers have at most 16
@@ -21,6 +21,7 @@ import asyncio
 import datetime
 import os
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -48,9 +49,10 @@ def show(outcome: Any) -> None:
     print("slowest headers:")
     for one in outcome.slowest:
         print(f"  {one.headers_s:6.2f} s  {one.index} {one.asked.method} {one.asked.target[:60]}")
+    print(f"headers later than 10 s: {len(outcome.late)}")
     print(f"violations: {len(outcome.violations)}")
-    for one in outcome.violations[:50]:
-        print(f"  {one.index} {one.asked.method} {one.asked.target[:80]}: {one.wrong}")
+    for one in outcome.violations[:50] + outcome.late[:50]:
+        print(f"  {one.index} {one.asked.method} {one.asked.target[:80]}: {one.wrong or 'late'}")
         print(f"    {one.asked.body[:1500]!r}\n    {one.beginning!r}")
 
 
@@ -64,9 +66,12 @@ def main() -> int:
     parser.add_argument("--index", type=int, help="send this request only, and print it")
     args = parser.parse_args()
     sys.path.insert(0, str(SUPPORT))
+    import gguf
+
     from hostile_client import bombard
-    from mutated import request
+    from mutated import MANAGED, SETTINGS, request
     from served import served
+    from tiny_rerankers import tiny_bert
 
     indices = range(args.first, args.first + args.count)
     if args.index is not None:
@@ -74,20 +79,27 @@ def main() -> int:
         print(request(args.seed, args.index))
     began = time.perf_counter()
 
-    def progress(index: int, outcome: Any) -> None:
-        wrong = len(outcome.violations)
-        took = time.perf_counter() - began
-        print(f"{index}: {took:.0f} s, {wrong} violations", file=sys.stderr, flush=True)
+    def progress(answered: Any, outcome: Any) -> None:
+        if answered.wrong or answered.is_late:
+            line = f"{answered.index}: {answered.headers_s:.1f} s {answered.wrong}"
+            print(line, file=sys.stderr, flush=True)
+        elif answered.index % 500 == 0:
+            took = time.perf_counter() - began
+            print(f"{answered.index}: {took:.0f} s", file=sys.stderr, flush=True)
 
-    with served(
-        {"HEARTH_CONTEXT": "1024"}, {"second": SECOND}, ("--offline", "--manage")
-    ) as server:
-        outcome = asyncio.run(bombard(server.port, args.seed, indices, args.connections, progress))
+    with tempfile.TemporaryDirectory() as folder:
+        ranker = Path(folder) / "ranker.gguf"
+        tiny_bert(ranker, 512, head=1, pooling=gguf.PoolingType.RANK)
+        models = {"second": SECOND, "ranker": ranker}
+        with served(SETTINGS, models, MANAGED) as server:
+            outcome = asyncio.run(
+                bombard(server.port, args.seed, indices, args.connections, progress)
+            )
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     print(f"{os.cpu_count()} cores, load {load:.1f}, {datetime.date.today()}")
     print(f"{len(indices)} requests, seed {args.seed}, {time.perf_counter() - began:.0f} s\n")
     show(outcome)
-    return 1 if outcome.violations else 0
+    return 1 if outcome.violations or outcome.late else 0
 
 
 if __name__ == "__main__":

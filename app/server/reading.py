@@ -59,7 +59,9 @@ class Reading:
 
 
 class IgnoredFields:
-    """Logs each field that had no effect once, up to `MOST_LOGGED` fields."""
+    """Logs each field that had no effect once, of at most `MOST_LOGGED` of them: as a warning,
+    which is the least that the server's log keeps.
+    """
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()

@@ -9,9 +9,10 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from hearth.app.library.local import FoundModel
 from hearth.app.server.query import query
 from hearth.app.server.services import services_of
-from hearth.backends.errors import UnsupportedParameter
+from hearth.backends.errors import ModelNotFound, UnsupportedParameter
 from hearth.quant.convert.folder_files import (
     TOKENIZER_CONFIG,
     chat_templates,
@@ -41,11 +42,16 @@ async def get_tokenizer_info(http: Request) -> Response:
             f"{model.name} is a remote model, whose tokenizer is unknown.",
             "Request it from the server that runs the model.",
         )
-    return JSONResponse({"model": model.name, **await asyncio.to_thread(_read, model.path)})
+    return JSONResponse({"model": model.name, **await asyncio.to_thread(_read, model)})
 
 
-def _read(path: Path) -> dict[str, Any]:
-    return _of_folder(path) if path.is_dir() else _of_gguf(path)
+def _read(model: FoundModel) -> dict[str, Any]:
+    try:
+        return _of_folder(model.path) if model.path.is_dir() else _of_gguf(model.path)
+    except FileNotFoundError:  # Deleted since the library was listed.
+        raise ModelNotFound(
+            f'There is no model "{model.name}" any more.', "GET /v1/models lists the names."
+        ) from None
 
 
 def _of_folder(folder: Path) -> dict[str, Any]:

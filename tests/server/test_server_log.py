@@ -41,7 +41,6 @@ REQUESTS = {
     "system prompt": chat(messages=[{"role": "system", "content": CANARY}, *HELLO["messages"]]),
     "role": chat(messages=[{"role": CANARY, "content": "x"}]),
     "name of a model": chat(model=CANARY),
-    "name of a field": chat(**{CANARY: 1}),
     "value of a field": chat(temperature=CANARY),
     "stop": chat(stop=[CANARY]),
     "user": chat(user=CANARY),
@@ -123,3 +122,11 @@ def test_a_stream_that_failed_on_purpose_is_no_news(endpoint, log) -> None:
 
     assert b"worker_died" in asyncio.run(ask())
     assert log() == ""
+
+
+def test_a_field_without_effect_is_logged_once(endpoint, log) -> None:
+    made = endpoint(*[[{"finish": "stop"}]] * 3)
+    for _ in range(3):
+        assert made.chat(unknown_field=CANARY).status == 200
+    assert log().count("the field 'unknown_field' has no effect") == 1
+    assert CANARY not in log()

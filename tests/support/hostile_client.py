@@ -34,6 +34,11 @@ class Answered:
     wrong: str
     beginning: str
 
+    @property
+    def is_late(self) -> bool:
+        """Did its headers take more than `HEADERS_S`?"""
+        return self.headers_s > HEADERS_S
+
 
 @dataclass
 class Outcome:
@@ -43,6 +48,7 @@ class Outcome:
     """By route family and status."""
     slowest: list[Answered] = field(default_factory=list)
     violations: list[Answered] = field(default_factory=list)
+    late: list[Answered] = field(default_factory=list)
     left: int = 0
     """Streams that the client closed before their end."""
 
@@ -53,6 +59,8 @@ class Outcome:
             self._cut()
         if answered.wrong:
             self.violations.append(answered)
+        if answered.is_late:
+            self.late.append(answered)
 
     def _cut(self) -> None:
         self.slowest = sorted(self.slowest, key=lambda one: -one.headers_s)[:10]
@@ -73,9 +81,12 @@ async def bombard(
     seed: int,
     indices: range,
     connections: int = 4,
-    progress: Callable[[int, Outcome], None] | None = None,
+    progress: Callable[[Answered, Outcome], None] | None = None,
 ) -> Outcome:
     """Send the requests with these `indices`, and judge the answers.
+
+    Args:
+        progress: called after each answer.
 
     Raises:
         TimeoutError: no complete answer in `PATIENCE_S`.
@@ -90,8 +101,8 @@ async def bombard(
             answered = await client.ask(index, asked)
             outcome.left += answered.asked.leaves
             outcome.note(answered)
-            if progress is not None and index % 500 == 0:
-                progress(index, outcome)
+            if progress is not None:
+                progress(answered, outcome)
         client.close()
 
     async with asyncio.TaskGroup() as group:
@@ -141,8 +152,6 @@ class _Client:
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             wrong = f"the connection ended: {error}"
             self.close()
-        if headers_s > HEADERS_S:
-            wrong = wrong or f"headers after {headers_s:.1f} s"
         beginning = content[:500].decode(errors="replace")
         return Answered(index, asked, status, headers_s, wrong, beginning)
 

@@ -17,8 +17,13 @@ from urllib.parse import quote
 from hearth.app.server.endpoint import PREFIX, UNPREFIXED, Endpoint
 from hearth.app.server.routes import ENDPOINTS
 
-MODELS: Final = ("guide", "second")
-"""What the server is expected to have: the bundled model, and one of its library folder."""
+MODELS: Final = ("guide", "second", "ranker")
+"""What the server is expected to have: the bundled model, and two of its library folder."""
+_COPIES: Final = ("copy-1", "copy-2")
+"""Names that are copied to and deleted all the time."""
+SETTINGS: Final = {"HEARTH_CONTEXT": "1024"}
+MANAGED: Final = ("--offline", "--manage")
+"""How that server is started: clients may copy and delete models, and nothing is downloaded."""
 MOST_TOKENS: Final = 16
 JSON_TYPE: Final = "application/json"
 _LIMITS: Final = {
@@ -33,6 +38,12 @@ _LIMITS: Final = {
 }
 """The field that limits the answer of each route that generates."""
 _ALIASES: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
+_ROUTES: Final = tuple(
+    endpoint
+    for endpoint in ENDPOINTS
+    for _ in range(1 if endpoint.table is None else 8 if endpoint.path in _LIMITS else 3)
+)
+"""Every route, those that generate most often."""
 _TEXTS: Final = (
     *(
         "",
@@ -124,7 +135,7 @@ class Asked:
 def request(seed: int, index: int) -> Asked:
     """The request with number `index`; the routes take turns."""
     rng = random.Random(f"{seed}:{index}")
-    endpoint = ENDPOINTS[index % len(ENDPOINTS)]
+    endpoint = _ROUTES[index % len(_ROUTES)]
     method, target = endpoint.method, _target(rng, endpoint)
     content_type: str | None = JSON_TYPE
     body = _body(rng, endpoint)
@@ -165,9 +176,19 @@ def _body(rng: random.Random, endpoint: Endpoint) -> bytes:
     if endpoint.table is None:
         return b"{}" if endpoint.method == "POST" else b""
     described = endpoint.table.json()
-    body = _object(rng, described, 0.08)
-    body = _conversation(rng, endpoint.path, body)
-    for _ in range(rng.choice((0, 1, 1, 2, 3))):
+    body = _object(rng, described, rng.choice((0.0, 0.02, 0.05, 0.1)))
+    if endpoint.path == "/api/delete":
+        body["model"] = rng.choice((*_COPIES * 2, "guide", "absent", "../x", _text(rng)))
+    if "documents" in body:
+        body["model"] = "ranker"
+    if endpoint.path in ("/v1/generate", "/api/generate", "/api/embeddings"):
+        body["prompt"] = rng.choice(("Once upon a time", "What is a token?", _text(rng)))
+    if endpoint.path == "/tokenize":
+        kept = rng.choice(("content", "prompt", "messages"))
+        described = {**described, "required": [kept]}
+        body = {kept: _object(rng, described, 0.0)[kept], "model": _model(rng)}
+    body = _conversation(rng, body)
+    for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
         body = _mutate(rng, body)
     if isinstance(body, dict):
         _cap(body, endpoint.path)
@@ -236,7 +257,8 @@ def _scalar(rng: random.Random) -> Any:
 
 
 def _ids(rng: random.Random) -> list[int]:
-    return [rng.randrange(rng.choice((256, 4096, 10**6))) for _ in range(rng.randrange(1, 40))]
+    most = rng.choice((256, 256, 4096, 10**6))
+    return [rng.randrange(most) for _ in range(rng.randrange(1, 40))]
 
 
 def _schema(rng: random.Random, levels: int = 3) -> Any:
@@ -324,16 +346,14 @@ def _structured(rng: random.Random) -> Any:
 
 
 def _model(rng: random.Random) -> Any:
-    return rng.choice((*MODELS * 10, "absent", "", "../x", "GUIDE", _text(rng)))
+    return rng.choice((*MODELS * 10, *_COPIES, "absent", "", "../x", "GUIDE", _text(rng)))
 
 
 _NAMED: Final[dict[str, Callable[[random.Random], Any]]] = {
     "model": _model,
     "name": lambda rng: rng.choice(("lookup", "get_weather", "a" * 128)),
     "source": _model,
-    "destination": lambda rng: rng.choice(
-        ("copy-1", "copy-2", "guide", "../x", "a/b", "", "a" * 400)
-    ),
+    "destination": lambda rng: rng.choice((*_COPIES * 2, "guide", "../x", "a/b", "", "a" * 400)),
     "prompt": lambda rng: rng.choice(
         ("Once upon a time", _text(rng), _ids(rng), ["a", "b"], [[1], [2]])
     ),
@@ -362,7 +382,7 @@ _NAMED: Final[dict[str, Callable[[random.Random], Any]]] = {
 """Fields whose interesting values their types do not tell."""
 
 
-def _conversation(rng: random.Random, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def _conversation(rng: random.Random, body: dict[str, Any]) -> dict[str, Any]:
     """Half of the conversations get an ordinary question, a few a prompt beyond the context."""
     if "messages" in body and rng.random() < 0.5:
         body["messages"] = [{"role": "user", "content": "What is a token?"}]
@@ -396,8 +416,10 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 def _mutate(rng: random.Random, body: Any) -> Any:
     body = copy.deepcopy(body)
     places = _places(body) if isinstance(body, dict | list) else []
-    if not places or rng.random() < 0.01:
+    if rng.random() < 0.01:
         return _scalar(rng)
+    if not places:
+        return {"unknown": body}
     # The top level is where most fields are, and half of the damage.
     top = [place for place in places if place[0] is body]
     container, key = rng.choice(top if rng.random() < 0.5 else places)
@@ -418,7 +440,7 @@ def _mutate(rng: random.Random, body: Any) -> Any:
     elif choice == 6 and isinstance(old, list) and old:
         rng.shuffle(old)
         container[key] = old * rng.choice((2, 3, 50))
-    elif choice == 7:
+    elif choice == 7 and rng.random() < 0.3:
         container[key] = [old]
     elif choice == 8 and rng.random() < 0.3:
         container[key] = _deep(rng.choice((10, 31, 33, 200)), rng.random() < 0.5)
