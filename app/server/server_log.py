@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from hearth.backends.logs import open_log
@@ -16,8 +15,6 @@ from hearth.backends.logs import open_log
 _CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\u2028\u2029\ud800-\udfff]")
 _KNOWN: Final = "ASGI callable returned without completing response."
 """uvicorn's error about a failed stream, which is cut off on purpose."""
-
-ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
 class PrivateFormatter(logging.Formatter):
