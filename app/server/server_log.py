@@ -1,4 +1,6 @@
-"""The server's log of warnings and errors, which contains no prompts or answers."""
+"""The server's log of warnings and errors. It contains no prompts, answers or values of fields; the
+names of fields that have no effect are logged.
+"""
 
 from __future__ import annotations
 
