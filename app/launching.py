@@ -1,6 +1,6 @@
-"""The coding agents that `hearth launch` starts: how each is told to use a Hearth server.
+"""The coding agents that `hearth launch` starts, and how each is configured to use a Hearth server.
 
-The variables and options are those of each client's own documentation. They last for one process:
+The variables and options are those of each client's own documentation. They apply to one process:
 no configuration file of the client is written.
 """
 

@@ -28,20 +28,20 @@ async def list_models(http: Request) -> Response:
 
 async def describe_models(services: Services) -> list[dict[str, Any]]:
     """The entries of `GET /v1/models`."""
-    found = [model for model in await services.catalog.models() if can_be_named(model)]
-    facts = await services.facts.of_all(found)
+    models = [model for model in await services.catalog.models() if can_be_named(model)]
+    facts = await services.facts.of_all(models)
     stats = await host_stats_if_any(services.hosts)
-    return await asyncio.to_thread(_models, found, facts, stats)
+    return await asyncio.to_thread(_models, models, facts, stats)
 
 
 async def retrieve_model(http: Request) -> Response:
     """One model. Raises `ModelNotFound`."""
     services = services_of(http)
-    found = (await services.catalog.find(http.path_params["name"])).found
-    facts = await services.facts.of(found)
+    model = (await services.catalog.find(http.path_params["name"])).found
+    facts = await services.facts.of(model)
     stats = await host_stats_if_any(services.hosts)
-    [model] = await asyncio.to_thread(_models, [found], [facts], stats)
-    return JSONResponse(model)
+    [entry] = await asyncio.to_thread(_models, [model], [facts], stats)
+    return JSONResponse(entry)
 
 
 def can_be_named(model: FoundModel) -> bool:

@@ -14,7 +14,7 @@ from hearth.app.server import answers, sse
 from hearth.app.server.errors import Forbidden, NotOffered
 from hearth.app.server.exchange import read_body
 from hearth.app.server.leaving import until_gone
-from hearth.app.server.loaded import host_stats_if_any
+from hearth.app.server.loaded import host_stats
 from hearth.app.server.ollama import LATEST, dialect, line
 from hearth.app.server.services import Services, services_of
 from hearth.app.server.tables.ollama import COPY, DELETE, PULL
@@ -94,13 +94,13 @@ async def delete(http: HttpRequest) -> Response:
 
     Raises:
         Forbidden: clients may not manage models.
+        HostUnreachable: it is unknown whether the model is loaded.
         HearthError: as `ModelManager.delete`.
     """
     services = services_of(http)
     given, reading = await read_body(http, DELETE)
     manager = _manager(services)
-    stats = await host_stats_if_any(services.hosts)
-    loaded = [worker.path for worker in stats.workers] if stats is not None else []
+    loaded = [worker.path for worker in (await host_stats(services.hosts)).workers]
     await manager.delete(given["model"].removesuffix(LATEST), loaded)
     return JSONResponse(_SUCCESS | answers.notices(reading.notices))
 

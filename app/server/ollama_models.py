@@ -49,9 +49,9 @@ _PARAMETERS: Final = {
 async def tags(http: HttpRequest) -> Response:
     """Every model."""
     services = services_of(http)
-    found = [model for model in await services.catalog.models() if can_be_named(model)]
-    facts = await services.facts.of_all(found)
-    return JSONResponse({"models": await asyncio.to_thread(_models, found, facts)})
+    models = [model for model in await services.catalog.models() if can_be_named(model)]
+    facts = await services.facts.of_all(models)
+    return JSONResponse({"models": await asyncio.to_thread(_models, models, facts)})
 
 
 async def show(http: HttpRequest) -> Response:

@@ -2,7 +2,7 @@
 
 A field is in one of three classes:
 
-- *honoured*: it does what it says; its type and range are checked;
+- *honoured*: it has its documented effect; its type and range are checked;
 - *refused*: ignoring it would give the client something other than it asked for, so the answer is a
   400 that names it;
 - *without effect*: hints, telemetry and tuning of other servers. Any value is accepted, and the
@@ -230,7 +230,7 @@ class Table(Schema):
 
 @dataclass(frozen=True, slots=True)
 class Tagged(Schema):
-    """Objects of several kinds, told apart by one field, such as "type" or "role".
+    """Objects of several kinds, distinguished by one field, such as "type" or "role".
 
     Attributes:
         key: that field, which every table also contains.

@@ -156,7 +156,7 @@ class Connection(H11Protocol):
             if too_large
             else MalformedRequest(
                 f"The request is not valid HTTP: {str(error)[:200]}.",
-                "Send HTTP/1.1 requests as in RFC 9112, without TLS.",
+                "Send plain HTTP, without TLS, as in RFC 9112.",
             )
         )
 

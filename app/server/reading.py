@@ -54,7 +54,7 @@ class Reading:
         names = list(self.ignored)
         if len(names) > MOST_NOTICES:
             shown = names[: MOST_NOTICES - 1]
-            return (*map(_notice, shown), "Other parameters have no effect either.")
+            return (*map(_notice, shown), "Further parameters have no effect.")
         return tuple(map(_notice, names))
 
 

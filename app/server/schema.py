@@ -7,13 +7,12 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from hearth.app.server.reading import Reading
 from hearth.backends.engine.fields import Field
-from hearth.backends.errors import InvalidParameter, UnsupportedParameter
+from hearth.backends.errors import InvalidParameter
 from hearth.backends.text.cut_json import read_json
 
 Json = dict[str, Any]
@@ -256,21 +255,14 @@ class Sentinel(Schema):
 
 @dataclass(frozen=True, slots=True)
 class OneOf(Schema):
-    """One of several strings or numbers.
-
-    Attributes:
-        refused: values that other servers know and that cannot be honoured, and why.
-    """
+    """One of several strings or numbers."""
 
     values: tuple[Any, ...]
-    refused: Mapping[Any, str] | None = None
 
     def read(self, value: Any, path: str, reading: Reading) -> Any:
         for known in self.values:
             if type(known) is type(value) and known == value:
                 return value
-        if isinstance(value, str) and value in (self.refused or {}):
-            raise UnsupportedParameter(path, f'{path} "{value}": {(self.refused or {})[value]}')
         raise self.wrong(value, path)
 
     def fits(self, value: Any) -> bool:

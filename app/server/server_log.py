@@ -1,4 +1,6 @@
-"""The server's log of warnings and errors, which contains no prompts or answers."""
+"""The server's log of warnings and errors. It contains no prompts, answers or values of fields; the
+names of fields that have no effect are logged.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from hearth.backends.logs import open_log
@@ -16,8 +17,6 @@ from hearth.backends.logs import open_log
 _CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\u2028\u2029\ud800-\udfff]")
 _KNOWN: Final = "ASGI callable returned without completing response."
 """uvicorn's error about a failed stream, which is cut off on purpose."""
-
-ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
 class PrivateFormatter(logging.Formatter):

@@ -12,6 +12,7 @@ import pytest
 import asgi
 from hearth.app.server.body import DEEPEST, MOST_BYTES
 from hearth.app.server.errors import error_response
+from hearth.app.server.server_log import logging_to
 from hearth.app.server.tables.chat import CHAT as CHAT_TABLE
 from hearth.backends import errors
 
@@ -170,6 +171,14 @@ def test_what_has_no_effect_is_reported(endpoint) -> None:
     header = dict(reply.headers)["hearth-notices"]
     assert unquote(header).split("; ") == reply.json["notices"]
     assert not made.asked["tools"]
+
+
+def test_what_has_no_effect_is_logged_once(endpoint, tmp_path) -> None:
+    made = endpoint(STARTED, STARTED)
+    with logging_to(tmp_path / "server.log"):
+        assert made.chat(web_search_options={}).status == 200
+        assert made.chat(web_search_options={}).status == 200
+    assert (tmp_path / "server.log").read_text().count("'web_search_options'") == 1
 
 
 def test_notices_are_bounded(endpoint) -> None:

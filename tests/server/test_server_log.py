@@ -1,4 +1,4 @@
-"""`server.log`: what went wrong, and not a word of what was asked."""
+"""`server.log`: what went wrong, and nothing of what was asked but names of ignored fields."""
 
 from __future__ import annotations
 
