@@ -294,7 +294,7 @@ def test_vectors_that_no_answer_could_carry_are_refused_before_they_are_computed
     made = wide.embedding(4, Embed(("a",) * 1_800, "mean"), print)
     vectors = ((0.015625,) * 4096,) * len(made._texts)
     assert encode(Frame(4, Embeddings(vectors, 1_800)))
-    with pytest.raises(LimitExceeded, match="2,048 items.* 1,8"):
+    with pytest.raises(LimitExceeded, match=r"2,048 items.* 1,8"):
         wide.embedding(4, Embed(("a",) * 2_048, "mean"), print)
 
 
