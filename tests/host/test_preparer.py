@@ -273,6 +273,14 @@ def test_texts_that_are_too_long_lose_their_end_on_request(preparer):
     assert made.next_texts(100) == [[98, *[30] * 18, 97], [98, 7, 8, 97], list(range(20))]
 
 
+def test_of_a_text_that_loses_its_end_only_the_beginning_is_tokenized(preparer, tokenizer):
+    call = Embed(("x" * 1_000_000, "~" * 900 + "ab"), "mean", truncate=True)
+    [long, late] = preparer.embedding(4, call, print).next_texts(100)
+    assert long == [98, *[30] * 18, 97]
+    assert late == [98, 7, 8, 97], "tokens that come late are found"
+    assert max(map(len, tokenizer.encoded)) < 2_000
+
+
 def test_scores_that_no_answer_could_carry_are_refused_before_they_are_computed():
     long = with_info(context=200_000, pool_tokens=200_000)
     ids = (1,) * 150_000
