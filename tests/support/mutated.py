@@ -1,6 +1,6 @@
 """Requests to every route of the server: valid by its tables, then damaged at random.
 
-`request(seed, index)` is the same each time, so that those two numbers name one.
+`request(seed, index)` is the same as long as the tables are: those two numbers name it.
 """
 
 from __future__ import annotations
