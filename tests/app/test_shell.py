@@ -36,6 +36,7 @@ def test_messages_quote_names(name: str) -> None:
 
     class Info:
         has_chat_template = False
+        architecture = "llama"
 
     Info.name = name  # type: ignore[attr-defined]
     with pytest.raises(NoChatTemplate) as caught:
