@@ -88,7 +88,7 @@ def test_raw_completes_without_a_template(environ):
         (("run", "nobody", "hi"), 3, "nobody"),
         (("run", "guide", "hi", "--top-p", "7"), 2, "top-p"),
         (("run", "guide", "hi", "--ctx", "99999999"), None, "context"),
-        (("run", "guide", "x " * 3000), 1, "2,048"),
+        (("run", "guide", "x " * 3000), 1, "2048"),
         (("frobnicate",), 2, "frobnicate"),
         (("pull", "nobody"), 3, "catalogue"),
         (("--offline", "pull", "nobody/nothing"), 5, "offline"),
