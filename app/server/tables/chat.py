@@ -218,7 +218,7 @@ def _format(kind: str, *fields: Parameter) -> Table:
 _REGEX: Final = Text(1, 512, form="rust-regex")
 _CHOICES: Final = ListOf(Text(1, 1024), 256, 1)
 _GRAMMAR: Final = Text(1, 1 << 16)
-_SCHEMA: Final = AnyOf((AnyObject(), Text(1)))
+_SCHEMA: Final = AnyOf((AnyObject(), JsonText()))
 """A JSON schema, or one in a string."""
 RESPONSE_FORMAT: Final = Tagged(
     "type",
