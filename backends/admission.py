@@ -26,7 +26,7 @@ from hearth.backends.wire import (
 MOST_HELD_BYTES: Final = 2 * MAX_FRAME_BYTES
 """Bodies of all admitted calls together."""
 PRESENT_S: Final = 10.0
-"""An identity that has made a call within so many seconds has its half kept free."""
+"""Half stays free for an identity this long after its last call, in seconds."""
 _MOST_IDENTITIES: Final = 1024
 """More are not remembered; those that hold something always are."""
 

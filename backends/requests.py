@@ -92,7 +92,7 @@ class Request:
     add_generation_prompt: bool = True
     """False: `messages` are rendered without the beginning of an answer."""
     truncate_prompt_tokens: int | None = None
-    """Keep only the last so many tokens of the prompt. -1: as many as fit, with `max_tokens` for
+    """Keep only the last tokens of the prompt, this many. -1: as many as fit, with `max_tokens` for
     the answer, or half of the context where that is less. None: a prompt that does not fit is
     refused.
     """

@@ -400,7 +400,7 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=1024)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--threads", type=int, help="of each server; one per processor")
-    parser.add_argument("--show", action="store_true", help="print each answer as it comes")
+    parser.add_argument("--show", action="store_true", help="print each answer when it arrives")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     print(

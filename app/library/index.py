@@ -56,7 +56,7 @@ class LibraryIndex:
 
     Args:
         first: models that may not be in the library; they win where names are equal.
-        rest: seconds without a scan after one that took so many seconds.
+        rest: seconds without a scan, from the seconds that the last one took.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LibraryIndex:
                 self._has_changed.set()
             if self._next is None:
                 self._next = Future()
-                self._next.set_running_or_notify_cancel()  # Nobody cancels it for the others.
+                self._next.set_running_or_notify_cancel()  # One caller cannot cancel it for the others.
                 if not self._is_scanning:
                     self._is_scanning = True
                     # A daemon: a disk that does not answer must not keep the process.
@@ -154,7 +154,7 @@ class LibraryIndex:
                 async with asyncio.timeout(patience_s):
                     return await scan
             except TimeoutError:
-                pass  # The scan goes on, for whoever asks next.
+                pass  # The scan goes on, for the next caller.
             finally:
                 scan.cancel()
         if self._last is None:
