@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 _Job = Callable[[], None]
+_LONGEST_REST_S: Final = 2.0
 
 
 class FairPool:
@@ -23,13 +25,19 @@ class FairPool:
         name: of the threads.
         nice: how much lower their priority is than that of the others, where the system has
             priorities of threads (Linux).
+        rest: after a job that took t seconds, the next one of its identity waits `rest` * t
+            seconds, at most `_LONGEST_REST_S`: so one identity has at most 1 / (1 + rest) of a
+            processor for each of its threads.
     """
 
-    def __init__(self, threads: int, name: str, nice: int = 0) -> None:
+    def __init__(self, threads: int, name: str, nice: int = 0, rest: float = 0.0) -> None:
         self._most_threads = threads
         self._most_of_one = max(1, threads // 2)
         self._name = name
         self._nice = nice
+        self._rest = rest
+        self._rests_until: dict[str, float] = {}
+        """By identity, in seconds of the monotonic clock."""
         self._changed = threading.Condition()
         self._waiting: dict[str, deque[_Job]] = {}
         """By identity; the next identity to have a turn comes first."""
@@ -78,26 +86,42 @@ class FairPool:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
         while (found := self._next()) is not None:
             identity, job = found
+            began_s = time.monotonic()
             job()
             del found, job  # What it held is free before the next one comes.
             with self._changed:
+                self._let_rest(identity, time.monotonic() - began_s)
                 self._running[identity] -= 1
                 if not self._running[identity]:
                     del self._running[identity]
                 self._changed.notify()
 
+    def _let_rest(self, identity: str, took_s: float) -> None:
+        if not self._rest:
+            return
+        now_s = time.monotonic()
+        self._rests_until = {
+            other: until_s for other, until_s in self._rests_until.items() if until_s > now_s
+        }
+        self._rests_until[identity] = now_s + min(self._rest * took_s, _LONGEST_REST_S)
+
     def _next(self) -> tuple[str, _Job] | None:
         """The next job that may run; None at the end."""
         with self._changed:
             while True:
+                now_s = time.monotonic()
+                soonest_s: float | None = None
                 for identity in self._waiting:
                     if self._running[identity] < self._most_of_one:
-                        return identity, self._take(identity)
+                        rests_s = self._rests_until.get(identity, now_s) - now_s
+                        if rests_s <= 0:
+                            return identity, self._take(identity)
+                        soonest_s = rests_s if soonest_s is None else min(soonest_s, rests_s)
                 if self._closed and not self._waiting:
                     self._changed.notify_all()
                     return None
                 self._idle += 1
-                self._changed.wait()
+                self._changed.wait(soonest_s)
                 self._idle -= 1
 
     def _take(self, identity: str) -> _Job:

@@ -88,7 +88,7 @@ class LibraryIndex:
                 self._has_changed.set()
             if self._next is None:
                 self._next = Future()
-                self._next.set_running_or_notify_cancel()  # One caller cannot cancel it for the others.
+                self._next.set_running_or_notify_cancel()  # No caller cancels it for the others.
                 if not self._is_scanning:
                     self._is_scanning = True
                     # A daemon: a disk that does not answer must not keep the process.

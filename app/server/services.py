@@ -41,8 +41,8 @@ class Services:
     manager: ModelManager | None = None
     """Downloads, deletes and copies models; None: clients may not."""
     ignored: IgnoredFields = field(default_factory=IgnoredFields)
-    bodies: FairPool = field(default_factory=lambda: FairPool(2, "body"))
-    """Parses large bodies."""
+    bodies: FairPool = field(default_factory=lambda: FairPool(2, "body", rest=9.0))
+    """Parses large bodies, which holds the interpreter's lock: a client has a tenth of a core."""
 
 
 def services_of(connection: HTTPConnection) -> Services:

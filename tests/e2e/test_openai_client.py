@@ -185,7 +185,10 @@ def test_errors_are_the_clients_own(served) -> None:
     assert hot.value.param == "temperature"
     with pytest.raises(openai.BadRequestError) as long:
         create(model="guide", messages=[{"role": "user", "content": "x " * 3000}])
-    assert long.value.code == "context_length_exceeded" and "maximum context length is 2048 tokens" in long.value.message
+    assert (
+        long.value.code == "context_length_exceeded"
+        and "maximum context length is 2048 tokens" in long.value.message
+    )
     with pytest.raises(openai.BadRequestError) as stranger:
         client.completions.create(model="guide", prompt=[10**6])
     assert stranger.value.param == "prompt"

@@ -53,3 +53,19 @@ def test_a_job_that_is_cancelled_before_its_turn_does_not_run():
     free.set()
     pool.shutdown()
     assert not ran
+
+
+def test_an_identity_rests_after_a_long_job_and_others_do_not():
+    pool, order, begun = FairPool(1, "test", rest=50), [], threading.Event()
+
+    def long():
+        begun.set()
+        threading.Event().wait(0.02)
+
+    first = pool.submit("busy", long)
+    assert begun.wait(10)
+    jobs = [pool.submit(name, lambda name=name: order.append(name)) for name in ("busy", "other")]
+    for job in (first, *jobs):
+        job.result(10)
+    assert order == ["other", "busy"]
+    pool.shutdown()
