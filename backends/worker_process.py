@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 _STOP_GRACE_S = 3.0
 _STATS_TIMEOUT_S = 0.5
-"""Whoever asks for statistics does not wait longer for a worker that hangs."""
+"""The longest wait for the statistics of a worker that hangs."""
 _STARTED = Started.__name__
 _STEPS = frozenset(
     kind.__name__ for kind in (Progress, Token, ToolCallPart, Scores, Embeddings, Ranks)

@@ -92,7 +92,7 @@ class Engine:
 
     def cancel(self, ident: int) -> None:
         """End the work with this id before the next step; unknown ids are already over. The step
-        that runs ends early where it is for nobody else.
+        that runs ends early if no other request is in it.
         """
         with self._lock:
             self._cancelling[ident] += 1

@@ -166,7 +166,7 @@ def test_half_stays_free_for_one_that_asks_again_and_again():
 @given(st.data())
 @settings(deadline=None, max_examples=150)
 def test_whatever_comes_one_identity_has_half_and_none_is_shut_out(data):
-    """Limits hold, an identity beside others gets no more than half, one that holds less than its
+    """Limits hold, an identity gets at most half while others ask, one that holds less than its
     share is admitted, and everything is free again when all tickets are released.
     """
     sessions, waiting = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 8))

@@ -1,5 +1,5 @@
 """A value that a request gives to the template changes something, or is so anyway, or has a notice;
-only documents that nobody would read are refused.
+only documents that the template would not show are refused.
 """
 
 import pytest
