@@ -10,6 +10,7 @@ from hearth.app.server.schema import (
     AnyObject,
     AnyOf,
     Flag,
+    JsonText,
     ListOf,
     Number,
     OneOf,
@@ -104,7 +105,7 @@ _CALL: Final = Table(
                     honoured("name", NAME, "the function", required=True),
                     honoured(
                         "arguments",
-                        AnyOf((AnyObject(), Text())),
+                        AnyOf((AnyObject(), JsonText())),
                         "the arguments, or their JSON in a string",
                         required=True,
                     ),
