@@ -219,7 +219,7 @@ def test_the_first_paint_imports_nothing_that_it_does_not_need() -> None:
     late = (
         "hearth.app.presets",
         "hearth.app.tui.screens.dialogs",
-        "hearth.app.tui.turn",
+        "hearth.app.session.turn",
         "hearth.app.tui.widgets.message",
         "hearth.backends.client",
         "hearth.backends.contract",

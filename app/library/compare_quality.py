@@ -24,7 +24,7 @@ from hearth.backends.contract import (
 from hearth.backends.errors import HearthError, from_info
 
 if TYPE_CHECKING:
-    from hearth.app.host_link import Host
+    from hearth.app.host_connection import Host
 
 WINDOW_TOKENS: Final = 512
 MOST_TOKENS: Final = 8192

@@ -19,11 +19,11 @@ from textual.widget import MountError
 from textual.worker import WorkerCancelled, WorkerFailed
 
 from hearth.app.library.errors import QueueHeld
+from hearth.app.session.sessions import Sessions
 from hearth.app.terminal import safe_text
 from hearth.app.tui.commands import ChatCommands
 from hearth.app.tui.looks import apply_looks
 from hearth.app.tui.services import Services
-from hearth.app.tui.session import Sessions
 from hearth.app.tui.widgets.top_bar import SCREENS, TopBar
 from hearth.backends.errors import HearthError
 

@@ -17,8 +17,8 @@ from hearth.backends.errors import HearthError, InvalidParameter
 
 if TYPE_CHECKING:
     from hearth.app.presets import Preset
+    from hearth.app.session.sessions import ChatSession
     from hearth.app.tui.screens.chat import ChatScreen
-    from hearth.app.tui.session import ChatSession
 
 
 class ChatActions:
@@ -110,8 +110,8 @@ class ChatActions:
         await self._set(thinking={"on": True, "off": False}.get(argument))
 
     async def _set_value(self, argument: str) -> None:
+        from hearth.app.session.services import layer_of
         from hearth.app.settings_keys import ALL
-        from hearth.app.tui.services import layer_of
 
         name, _, text = argument.partition(" ")
         key = ALL.get(name)

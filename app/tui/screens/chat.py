@@ -13,13 +13,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
 from hearth.app.chats.tree import Thread
+from hearth.app.session.events import Changed, Ended, Moved, Noticed, Piece, SessionEvent
+from hearth.app.session.sessions import ChatSession
 from hearth.app.tui.attachments import expand, not_found
 from hearth.app.tui.chat_actions import ChatActions
 from hearth.app.tui.commands import Command
-from hearth.app.tui.happenings import Calls, Changed, Ended, Happening, Moved, Noticed, Piece
 from hearth.app.tui.links import host_of
 from hearth.app.tui.screens.base import HearthScreen
-from hearth.app.tui.session import ChatSession
 from hearth.app.tui.widgets.context_meter import ContextMeter
 from hearth.app.tui.widgets.prompt_box import PromptBox
 from hearth.app.tui.widgets.thread_list import ThreadList
@@ -168,13 +168,9 @@ class ChatScreen(HearthScreen):
 
     # ---- what happens in it
 
-    def _hear(self, happening: Happening) -> None:
+    def _hear(self, happening: SessionEvent) -> None:
         if isinstance(happening, Piece):
             self._show_live()
-        elif isinstance(happening, Calls):
-            answer = self._answer()
-            if answer is not None:
-                answer.status(f"calling {happening.calls[-1].name}")
         elif isinstance(happening, Moved):
             self._show_state(happening)
         elif isinstance(happening, Noticed):
