@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from hearth.app.host_connection import Host, HostConnection
+from hearth.app.host_connection import HostConnection
 from hearth.backends.contract import (
     Backend,
     Embeddings,
@@ -35,6 +35,7 @@ from hearth.backends.errors import InternalError, to_info
 from hearth.backends.local_socket import HostPlace
 
 if TYPE_CHECKING:
+    from hearth.backends.client import HostClient
     from hearth.backends.remote.server import RemoteServer
 
 T = TypeVar("T")
@@ -105,7 +106,7 @@ class HostLink:
         """Unload the model with this path or name; returns how many were loaded."""
         return self.call(lambda host: host.unload(model))
 
-    def call(self, question: Callable[[Host], Coroutine[Any, Any, T]]) -> T:
+    def call(self, question: Callable[[HostClient], Coroutine[Any, Any, T]]) -> T:
         """The host's answer to `question`. Raises what that raises; Ctrl+C cancels it."""
 
         async def ask() -> T:

@@ -242,9 +242,7 @@ def summarise(calls: Sequence[Call], concurrency: int) -> Served:
         errors=dict(errors),
         generated_tokens=tokens,
         tok_per_s=tokens / wall_s if wall_s > 0 else 0.0,
-        counted_by="server"
-        if good and all(call.counted for call in good)
-        else "pieces",
+        counted_by="server" if good and all(call.counted for call in good) else "pieces",
         prompt_tokens=statistics.median(u.prompt_tokens for u in counted) if counted else None,
         cached_tokens=sum(usage.cached_tokens for usage in counted) if counted else None,
         ttft_p50_s=percentile(ttfts, 50),

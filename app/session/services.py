@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.chosen import Chosen, with_settings
@@ -16,27 +16,8 @@ from hearth.app.settings import Layer, Setting, Settings
 from hearth.app.settings_keys import ALL
 
 if TYPE_CHECKING:
-    from hearth.backends.contract import Backend, HostStats, ModelInfo, ModelSpec
-
-
-class Runs(Protocol):
-    """Runs models: `app.host_connection.HostConnection`, or a scripted one."""
-
-    async def backend(self, spec: ModelSpec) -> Backend:
-        """The model of `spec`, loaded when first used."""
-        ...
-
-    async def stats(self) -> HostStats | None:
-        """What the host and its workers do; None where there is no host."""
-        ...
-
-    async def unload(self, model: str) -> int:
-        """Unload the model with this name or path; returns how many were loaded."""
-        ...
-
-    async def end_request(self, pid: int, request: int) -> bool:
-        """End a call of the worker with this process id; False if it is over."""
-        ...
+    from hearth.app.host_connection import HostConnection
+    from hearth.backends.contract import Backend, ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +43,7 @@ class ChatServices:
     settings: Settings
     library: Library
     chats: ChatStore
-    host: Runs
+    host: HostConnection
     shown_notices: set[tuple[str, str]] = field(default_factory=set, kw_only=True)
     index: LibraryIndex = field(init=False)
 

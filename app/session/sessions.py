@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from hearth.app.chats.errors import ChatsDiskFull, ChatsLocked, ChatsUnwritable
 from hearth.app.chats.tree import ChatMessage, EndState, Thread
 from hearth.app.session.events import (
     Changed,
@@ -30,16 +29,12 @@ if TYPE_CHECKING:
     from hearth.app.session.turn import Turn
     from hearth.backends.contract import ModelInfo
 
-_FIRST_RETRY_S: Final = 0.5
-_LAST_RETRY_S: Final = 15.0
-
 
 class ChatSession:
     """A chat that is open. Its answers go on without subscribers.
 
     Every change is in the store before it has an effect. Methods that change something raise `Busy`
-    while an answer is generated, except `stop`, and the store's error while the end of the last
-    answer cannot be saved.
+    while an answer is generated, except `stop`.
 
     Attributes:
         thread: title, model, system prompt, settings.
@@ -62,10 +57,6 @@ class ChatSession:
         self._listeners: list[Listener] = []
         self._turn: Turn | None = None
         self._task: asyncio.Task[None] | None = None
-        self._unsaved: ChatMessage | None = None
-        """An answer whose end the store does not have yet."""
-        self._saving = asyncio.Lock()
-        self._retrying: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, services: ChatServices, thread: str) -> ChatSession:
@@ -115,7 +106,7 @@ class ChatSession:
 
     async def send(self, text: str) -> None:
         """Add `text` and let the model answer."""
-        await self._settle()
+        self._check_idle()
         parent = self.messages[-1].id if self.messages else None
         await to_thread(self._services.chats.add, self.thread.id, parent, "user", text)
         await self.refresh()
@@ -123,14 +114,14 @@ class ChatSession:
 
     async def regenerate(self, message: str) -> None:
         """Let the model answer again: as an alternative to this answer, or to this question."""
-        await self._settle()
+        self._check_idle()
         at = self._index(message)
         is_answer = self.messages[at].role == "assistant"
         await self._answer(self.messages[:at] if is_answer else self.messages[: at + 1])
 
     async def resume(self, message: str) -> None:
         """Let the model continue this answer, the last of the branch."""
-        await self._settle()
+        self._check_idle()
         at = self._index(message)
         if self.messages[at].role != "assistant" or at + 1 < len(self.messages):
             raise InvalidParameter(
@@ -144,7 +135,7 @@ class ChatSession:
         """Add an alternative to this message; a question is answered again. The old branch
         stays.
         """
-        await self._settle()
+        self._check_idle()
         role = self.messages[self._index(message)].role
         await to_thread(self._services.chats.edit, self.thread.id, message, content)
         await self.refresh()
@@ -166,10 +157,6 @@ class ChatSession:
         """End the answer that is being generated; its text so far stays."""
         self.stop()
         await self.wait()
-        if self._retrying is not None:
-            self._retrying.cancel()
-            with suppress(HearthError):
-                await self._save()
 
     # ---- the tree
 
@@ -182,14 +169,14 @@ class ChatSession:
 
     async def select(self, message: str) -> None:
         """Show the branch through this message."""
-        await self._settle()
+        self._check_idle()
         self._turn = None
         await to_thread(self._services.chats.select, self.thread.id, message)
         await self.refresh()
 
     async def delete_branch(self, message: str) -> None:
         """Delete this message and what followed it."""
-        await self._settle()
+        self._check_idle()
         await to_thread(self._services.chats.delete_branch, self.thread.id, message)
         await self.refresh()
 
@@ -208,12 +195,9 @@ class ChatSession:
 
     async def refresh(self) -> None:
         """Read thread and messages again."""
-        chats, unsaved = self._services.chats, self._unsaved
+        chats = self._services.chats
         self.thread = await to_thread(chats.thread, self.thread.id)
-        messages = await to_thread(chats.path, self.thread.id)
-        if unsaved is not None:
-            messages = [unsaved if one.id == unsaved.id else one for one in messages]
-        self.messages = messages
+        self.messages = await to_thread(chats.path, self.thread.id)
         self.emit(Changed())
 
     # ---- within
@@ -239,11 +223,6 @@ class ChatSession:
     def _check_idle(self) -> None:
         if self.is_busy:
             raise Busy("This chat is already generating an answer.", "Stop it, or wait.")
-
-    async def _settle(self) -> None:
-        """Raises `Busy`, or the store's error if the end of the last answer cannot be saved."""
-        self._check_idle()
-        await self._save()
 
     def _index(self, message: str) -> int:
         for index, shown in enumerate(self.messages):
@@ -273,27 +252,7 @@ class ChatSession:
         try:
             await turn.run()
         finally:
-            self._unsaved = turn.ended
-            try:
-                await self._save()
-            except HearthError as error:
-                notice = f"The answer is not saved yet; Hearth keeps trying. {error.message}"
-                self.emit(Noticed(notice, "error"))
-                self._retrying = asyncio.create_task(self._save_later())
-            self.live, ended = None, turn.ended
-            self.messages = [ended if one.id == ended.id else one for one in self.messages]
-            self.unread = not self._listeners
-            self.emit(Ended(turn.ended.id, turn.failure))
-            self.emit(Moved("idle"))
-            with suppress(HearthError):  # It is read again before the next change.
-                await self.refresh()
-
-    async def _save(self) -> None:
-        """Save the end of the last answer, unless that is done. Raises what the store raises."""
-        async with self._saving:
-            ended = self._unsaved
-            if ended is None:
-                return
+            ended = turn.ended
             try:
                 await to_thread(
                     partial(
@@ -308,23 +267,15 @@ class ChatSession:
                         numbers=ended.numbers,
                     )
                 )
-            except (ChatsDiskFull, ChatsLocked, ChatsUnwritable):
-                raise
-            except HearthError:  # Such as a chat that was deleted: no later attempt will succeed.
-                self._unsaved = None
-                raise
-            self._unsaved = None
-
-    async def _save_later(self) -> None:
-        wait_s = _FIRST_RETRY_S
-        while self._unsaved is not None:
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LAST_RETRY_S)
-            with suppress(HearthError):
-                await self._save()
-        self.emit(Noticed("The answer is saved now."))
-        with suppress(HearthError):
-            await self.refresh()
+            except HearthError as error:
+                self.emit(Noticed(f"The answer is not saved: {error.message}", "error"))
+            self.live = None
+            self.messages = [ended if one.id == ended.id else one for one in self.messages]
+            self.unread = not self._listeners
+            self.emit(Ended(turn.ended.id, turn.failure))
+            self.emit(Moved("idle"))
+            with suppress(HearthError):  # It is read again before the next change.
+                await self.refresh()
 
 
 @dataclass(slots=True)

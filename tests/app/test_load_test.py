@@ -8,7 +8,6 @@ import pytest
 
 from fake_openai import serving
 from hearth.app.answer import Answer
-from hearth.backends.contract import Finished, Token, Usage
 from hearth.app.load_test import (
     Call,
     Load,
@@ -23,6 +22,7 @@ from hearth.app.load_test import (
     prompts,
     summarise,
 )
+from hearth.backends.contract import Finished, Token, Usage
 
 LOAD = Load(requests=4, prompt_words=10, gen_tokens=8)
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Coroutine
-from contextlib import closing
 from typing import Any
 
 import pytest
 
-from hearth.app.chats.errors import ChatsLocked
+from hearth.app.chats.errors import ChatsDiskFull
 from hearth.app.session.events import Ended, Moved, Noticed, Piece, SessionEvent
 from hearth.app.session.sessions import ChatSession, Sessions
 from hearth.app.tui.services import Services
 from hearth.backends.contract import Request
-from hearth.backends.errors import Busy, HearthError, PromptTooLong, SettingsError, WorkerDied
+from hearth.backends.errors import Busy, PromptTooLong, SettingsError, WorkerDied
 from scripted import Script, ScriptedHost
 
 
@@ -257,55 +255,19 @@ def test_a_question_without_an_answer_is_not_sent_again(
     run(go())
 
 
-def test_an_end_that_cannot_be_saved_is_saved_later(services: Services, host: ScriptedHost) -> None:
-    """Another process holds the lock of the file."""
-
-    async def go() -> None:
-        gate = asyncio.Semaphore(0)
-        host.scripts["guide"] = Script("kept", gate=gate)
-        session = await Sessions(services).create()
-        heard: list[SessionEvent] = []
-        session.subscribe(heard.append)
-        await session.send("x")
-        services.chats._database._connection.execute("PRAGMA busy_timeout = 1")
-        with closing(sqlite3.connect(services.paths.chats_file)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            gate.release()
-            await session.wait()
-            assert texts(session)[-1] == ("assistant", "kept")
-            assert not session.is_busy and session.messages[-1].state == "complete"
-            assert any(isinstance(h, Noticed) and "not saved" in h.text for h in heard)
-            with pytest.raises(ChatsLocked):
-                await session.send("the lock is still held")
-            other.rollback()
-        gate.release()
-        await asked(session, "and now?")
-        kept = services.chats.path(session.thread.id)
-        assert [(m.content, m.state) for m in kept[1::2]] == [("kept", "complete")] * 2
-        await session.close()
-
-    run(go())
-
-
-def test_an_end_that_was_not_saved_is_saved_without_another_question(
+def test_an_end_that_cannot_be_saved_ends_the_turn(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def go() -> None:
+        def full(*_: object, **__: object) -> None:
+            raise ChatsDiskFull("The disk is full.", "Free some space.")
+
         session = await Sessions(services).create()
-        saved = asyncio.Event()
-        session.subscribe(
-            lambda h: saved.set() if isinstance(h, Noticed) and "is saved" in h.text else None
-        )
-        services.chats._database._connection.execute("PRAGMA query_only = ON")
-        monkeypatch.setattr("hearth.app.session.sessions._FIRST_RETRY_S", 0.01)
-        with pytest.raises(HearthError):
-            await session.send("nothing can be written")
-        services.chats._database._connection.execute("PRAGMA query_only = OFF")
-        await session.send("x")
-        services.chats._database._connection.execute("PRAGMA query_only = ON")
-        await session.wait()
-        services.chats._database._connection.execute("PRAGMA query_only = OFF")
-        await asyncio.wait_for(saved.wait(), 10)
-        assert services.chats.path(session.thread.id)[-1].state == "complete"
+        heard: list[SessionEvent] = []
+        session.subscribe(heard.append)
+        monkeypatch.setattr(type(services.chats), "end_answer", full)
+        await asked(session, "x")
+        assert not session.is_busy and session.state == "idle"
+        assert any(isinstance(h, Noticed) and "The disk is full." in h.text for h in heard)
 
     run(go())

@@ -511,8 +511,8 @@ class ChatScreen(HearthScreen):
             await self._change(system=answer)
 
     async def _set_value(self, argument: str) -> None:
-        from hearth.app.settings_keys import ALL
         from hearth.app.session.services import layer_of
+        from hearth.app.settings_keys import ALL
 
         name, _, text = argument.partition(" ")
         key = ALL.get(name)
