@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from hearth.app.cli import words
+from hearth.app import format as words
 from hearth.app.library.adopt import Adoption, Way, adopt, plan_adoption
 from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.cache_layout import hub_cache

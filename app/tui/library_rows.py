@@ -9,7 +9,7 @@ from typing import Final
 
 from textual.content import Content
 
-from hearth.app.cli import words
+from hearth.app import format as words
 from hearth.app.library.catalogue import Entry
 from hearth.app.library.downloads import DownloadItem
 from hearth.app.library.fit import Fit, Speed
