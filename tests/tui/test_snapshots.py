@@ -23,7 +23,6 @@ from hearth.app.library.local import Library
 from hearth.app.paths import find_paths
 from hearth.app.presets import Preset, Presets
 from hearth.app.settings import load_settings
-from hearth.app.tui import library_rows
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens import doctor, endpoint, engine, library, quantize, settings
 from hearth.app.tui.screens.compare import CompareScreen
@@ -306,7 +305,7 @@ def script(patch: pytest.MonkeyPatch, host: BusyHost) -> None:
     )
     patch.setattr(doctor, "examine", lambda *_: filled.FINDINGS)
     patch.setattr(Library, "list", lambda _: filled.models())
-    patch.setattr(library_rows, "last_used", filled.last_used)
+    patch.setattr(library, "_last_used", filled.last_used)
     patch.setattr(library, "load_catalogue", lambda: filled.CATALOGUE)
     patch.setattr(library, "room_for", lambda *_: None)
     patch.setattr(library, "fit_of_entry", lambda entry, *_: filled.fit_of(entry.size_bytes))

@@ -12,11 +12,10 @@ from textual.content import Content
 from textual.widgets import Footer, OptionList, Static
 
 from hearth.app.cli import words
-from hearth.app.library.fit import Fit
+from hearth.app.library.fit import Fit, Speed
 from hearth.app.library.hub_files import Choice
 from hearth.app.library.menu import Menu
 from hearth.app.terminal import safe_text
-from hearth.app.tui.library_rows import fit_cell, fit_line, speed_words
 from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.widgets.cells import cell
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
@@ -33,6 +32,12 @@ _MOST_REFUSED: Final = 3
 _SHARE: Final = 0.92
 """Of the height above the keys, that the dialog has at most."""
 _LEAST_LINES: Final = 4
+_FIT_STYLES: Final = {
+    "fits": "$text-success",
+    "tight": "$text-warning",
+    "slow": "$text-warning",
+    "cannot": "$text-error",
+}
 
 
 class PickFile(Dialog[Choice | None]):
@@ -178,3 +183,30 @@ class PickFile(Dialog[Choice | None]):
 
 def _is_here(choice: Choice, fit: Fit) -> bool:
     return not fit.download_bytes and choice.size_bytes > 0
+
+
+def fit_cell(fit: Fit | None) -> Content:
+    """The state of a fit in a word."""
+    if fit is None:
+        return Content("")
+    if fit.fits_on_disk is False:
+        return Content.styled("no disk", "$text-error")
+    return Content.styled(fit.state, _FIT_STYLES[fit.state])
+
+
+def speed_words(speed: Speed | None) -> str:
+    """Tokens a second that memory allows; empty where that was not measured."""
+    if speed is None:
+        return ""
+    limit = "up to " if speed.is_limit else ""
+    return f"{limit}{speed.tok_per_s:,.{1 if speed.tok_per_s < 10 else 0}f}"
+
+
+def fit_line(fit: Fit) -> str:
+    """A fit in a line, with where its speed comes from."""
+    context = f"{fit.context:,} tokens of context"
+    line = f"{fit.words} with {context}. {fit.reason}"
+    if fit.speed is None:
+        return line
+    rate = speed_words(fit.speed)
+    return f"{line} {rate[:1].upper()}{rate[1:]} tok/s ({fit.speed.source})."
