@@ -477,6 +477,8 @@ class ChatScreen(HearthScreen):
                 await self.refresh_list()
             case "stats":
                 self.toggle_class("-no-numbers")
+            case "suspend":
+                self.hearth.action_suspend()
             case "quit":
                 await self.hearth.action_leave()
             case screen:

@@ -74,7 +74,7 @@ _WORTH: Final = (
     Column("Size", 14, right=True),
     Column("Quant", 7, least=110),
     Column("Fit", 7),
-    Column("tok/s", 12, right=True, least=124),
+    Column("est. tok/s", 12, right=True, least=124),
     Column("Context", 9, right=True, least=96),
     Column("Licence", _LICENCE, least=78),
     Column("Repository", 38, least=170),
