@@ -111,7 +111,6 @@ def _kept(answer: dict[str, Any], cache_dir: Path, machine: Machine) -> Bandwidt
     )
     before = _stored(cache_dir, machine)
     if found.is_busy and before is not None:
-        if not before.is_busy or before.bytes_per_s > found.bytes_per_s:
-            return before
+        found = max((found, before), key=lambda one: (not one.is_busy, one.bytes_per_s))
     write_json(cache_dir / _FILE, asdict(found))
     return found

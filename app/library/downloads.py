@@ -250,7 +250,7 @@ class Downloads:
         """Download what is queued, until cancelled; then what runs is stopped and stays in the
         queue. While another process keeps the queue, wait until it ends.
         """
-        while not self._try_to_keep():
+        while not self._try_to_keep():  # noqa: ASYNC110 - another process frees the lock
             await asyncio.sleep(_TAKE_OVER_S)
         try:
             while True:

@@ -289,7 +289,7 @@ def test_another_process_takes_the_queue_over(
         first.now += 10
         first.jobs[0].tell(500)
         async with asyncio.timeout(10):
-            while [item.done_bytes for item in second.queue.items()] != [500]:
+            while [item.done_bytes for item in second.queue.items()] != [500]:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         assert second.states == ["running"] and not second.jobs
         one.cancel()
@@ -297,7 +297,7 @@ def test_another_process_takes_the_queue_over(
         assert not second.jobs  # The first one still has the lock.
         first.queue.close()
         async with asyncio.timeout(10):
-            while not second.jobs:
+            while not second.jobs:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         second.jobs[0].end()
         await second.settle()
@@ -313,8 +313,9 @@ def test_what_a_killed_process_downloaded_is_continued(tmp_path: Path) -> None:
     async def work(desk: Desk) -> None:
         await desk.queue.add(a_download(1), "x")
         await desk.settle()
-        document = (tmp_path / "downloads.json").read_text()
-        assert '"running"' in document
+        async with asyncio.timeout(10):
+            while '"running"' not in (document := desk.file.read_text()):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
         (tmp_path / "killed").mkdir()
         (tmp_path / "killed" / "downloads.json").write_text(document)
 

@@ -90,7 +90,7 @@ def test_tabs_leave_room_for_what_is_running(width: int, wanted: int) -> None:
 def test_an_activity_is_shown_in_any_width() -> None:
     one = Activity("Qwen3-4B-Instruct:Q4_K_M", 0.421, "↓")
     assert one.within(40) == "↓ Qwen3-4B-Instruct:Q4_K_M 42%"
-    assert one.within(16) == "↓ Qwen3-4B… 42%"
+    assert one.within(16) == "↓ Qwen3-4B-… 42%"
     assert one.within(5) == "↓ 42%"
     assert Activity("measuring guide").within(40) == "▸ measuring guide"
     assert len(Activity("\x1b[31m" * 9, 1.0).within(20)) <= 20

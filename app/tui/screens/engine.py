@@ -130,9 +130,7 @@ class EngineScreen(HearthScreen):
         models = self.query_one("#models", ColumnList)
         models.show(list(rows.model_rows(stats)), empty=empty["models"])
         requests = self.query_one("#requests", ColumnList)
-        requests.show(
-            list(rows.request_rows(stats, self._title_of)), empty=empty["requests"]
-        )
+        requests.show(list(rows.request_rows(stats, self._title_of)), empty=empty["requests"])
         summary = rows.summary(stats)
         requests.title(f"Requests · {summary}" if summary else "Requests")
         self._show_memory()

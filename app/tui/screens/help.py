@@ -53,12 +53,8 @@ class HelpScreen(Dialog[None]):
         with Vertical():
             yield Static(f"Keys · {name}", id="help-title", markup=False)
             yield SafeInput(placeholder="Type to filter", id="help-search", compact=True)
-            yield ColumnList(
-                *_COLUMNS, empty="No matching keys.", header=False, id="help-keys"
-            )
-            yield Static(
-                "Change keys in the settings, by their ids.", id="help-foot", markup=False
-            )
+            yield ColumnList(*_COLUMNS, empty="No matching keys.", header=False, id="help-keys")
+            yield Static("Change keys in the settings, by their ids.", id="help-foot", markup=False)
 
     def on_mount(self) -> None:
         """Show all of them."""

@@ -106,7 +106,7 @@ class TopBar(Horizontal):
         self._show()
 
     def _show(self) -> None:
-        before, self._shown = self._shown, self._texts(self.size.width)
+        before, self._shown = self._shown, self._texts(self.app.size.width)
         for widget, old, new in zip(self.query(Static), before, self._shown, strict=True):
             if old != new:
                 widget.update(new)
@@ -117,7 +117,7 @@ class TopBar(Horizontal):
         wanted = min(len(whole), _MOST_CELLS)
         brand, labels = tabs(self._keys, self._current, width, wanted)
         room = width - len(brand) - sum(map(len, labels))
-        if len(whole) > room:
+        if len(whole) > room and self._activities:
             count = len(self._activities)
             more = f" +{count - 1}" if count > 1 and room > 12 else ""
             whole = self._activities[0].within(room - len(more)) + more
