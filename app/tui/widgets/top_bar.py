@@ -106,10 +106,13 @@ class TopBar(Horizontal):
         self._show()
 
     def _show(self) -> None:
-        before, self._shown = self._shown, self._texts(self.app.size.width)
-        for widget, old, new in zip(self.query(Static), before, self._shown, strict=True):
+        texts, widgets = self._texts(self.app.size.width), list(self.query(Static))
+        if len(widgets) < len(texts):
+            return  # They are being mounted; their size then is new.
+        for widget, old, new in zip(widgets, self._shown, texts, strict=True):
             if old != new:
                 widget.update(new)
+        self._shown = texts
 
     def _texts(self, width: int) -> tuple[str, ...]:
         """The program's name, the label of each screen, and what is running."""
