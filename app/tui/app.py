@@ -124,6 +124,8 @@ class HearthApp(App[int]):
             self._download(), group="downloads", exit_on_error=False
         )
         self.set_interval(_LOOK_S, self.show_activity)
+        # Textual 8.2 does not draw again what a shell has covered meanwhile.
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self.tell_key_clashes()
 
     async def on_event(self, event: events.Event) -> None:
