@@ -31,6 +31,7 @@ from hearth.app.tui.widgets.top_bar import SCREENS, Activity, TopBar
 from hearth.backends.errors import HearthError, SettingsError
 
 if TYPE_CHECKING:
+    from hearth.app.library.downloads import DownloadItem
     from hearth.app.presets import Presets
 
 _CLASSES: Final = {
@@ -105,6 +106,8 @@ class HearthApp(App[int]):
         """The model that another screen wants to be quantized."""
         self.activities: dict[str, Activity] = {}
         """Long jobs other than downloads, by names of their own; the top bar shows them."""
+        self._running: set[str] = set()
+        """Ids of the downloads that ran when they were last looked at."""
         self.error_lines: set[Widget] = set()
         """Those that show an error, on all screens."""
         self.failure: BaseException | None = None
@@ -154,16 +157,31 @@ class HearthApp(App[int]):
 
     def _downloads(self) -> list[Activity]:
         with suppress(HearthError):  # The library shows why the queue cannot be read.
+            items = self.services.downloads.items()
+            before, self._running = self._running, {one.id for one in items if _is_running(one)}
+            for item in items:
+                if item.id in before - self._running:
+                    self._report_end(item)
             return [
                 Activity(
                     item.name.rpartition("/")[2],
                     item.done_bytes / item.total_bytes if item.total_bytes else None,
                     "↓",
                 )
-                for item in self.services.downloads.items()
-                if item.state == "running"
+                for item in items
+                if _is_running(item)
             ]
         return []
+
+    def _report_end(self, item: DownloadItem) -> None:
+        """Show a notice of a download that was completed or failed, unless its list is shown."""
+        if getattr(self.screen_stack[0], "NAME", "") == "library":
+            return
+        if item.state == "done":
+            self.notify(safe_text(f"{item.name} is downloaded."), markup=False)
+        elif item.error is not None:
+            text = f"{item.name}: {item.error.message} {item.error.hint}".strip()
+            self.notify(safe_text(text), severity="error", markup=False)
 
     def on_ready(self) -> None:
         """Collect garbage from the first paint on, not before."""
@@ -310,6 +328,10 @@ class HearthApp(App[int]):
         if holding.value != name:
             text = f"Saved, but {holding.origin} overrides it: {holding.value}."
             self.notify(safe_text(text), severity="warning", markup=False)
+
+
+def _is_running(item: DownloadItem) -> bool:
+    return item.state == "running"
 
 
 class KeptThemes(ThemeProvider):

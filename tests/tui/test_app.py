@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from textual.widgets import Button, TextArea
 
 from async_tests import in_loop
-from hearth.app.library.downloads import DownloadItem, Downloads
+from hearth.app.library.downloads import DownloadItem, Downloads, DownloadState
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens.dialogs import EditText, Question
 from hearth.app.tui.screens.help import HelpScreen
@@ -16,8 +17,9 @@ from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.fields import SafeInput
 from hearth.app.tui.widgets.sparkline_row import bars
 from hearth.app.tui.widgets.top_bar import SCREENS, Activity, tabs
-from hearth.backends.errors import HearthError
+from hearth.backends.errors import ErrorInfo, HearthError
 from pilots import ask, chat_of, opened, say, until, until_shown
+from polling import notices
 from screen_app import app_on
 from screens import text_of
 from scripted import Script, ScriptedHost
@@ -111,6 +113,25 @@ async def test_downloads_and_jobs_are_in_the_bar_of_every_screen(
         await pilot.resize_terminal(140, 24)
         await until(pilot, lambda: "model:Q4 25%" in text_of(app).splitlines()[0])
         assert "measuring guide 50%" in text_of(app).splitlines()[0]
+
+
+@pytest.mark.parametrize("state", ["done", "failed", "paused"])
+@in_loop
+async def test_the_end_of_a_download_is_reported_where_its_list_is_not_shown(
+    services: Services, monkeypatch: pytest.MonkeyPatch, state: DownloadState
+) -> None:
+    item = DownloadItem("1", "org/[m]", "running", "", "m.gguf", 25, 100, None, None, None)
+    monkeypatch.setattr(Downloads, "items", lambda _: (item,))
+    async with opened(services) as (app, pilot):
+        app.show_activity()
+        error = None if state == "done" else ErrorInfo("x", "The disk is full.", "Free space.")
+        item = replace(item, state=state, error=error)
+        app.show_activity()
+        await until_shown(pilot, "org/[m]")
+        assert ("The disk is full." in notices(app)) is (state != "done")
+        app.clear_notifications()
+        app.show_activity()
+        assert not notices(app)
 
 
 @in_loop
