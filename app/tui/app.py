@@ -106,7 +106,7 @@ class HearthApp(App[int]):
         """The model that another screen wants to be quantized."""
         self.activities: dict[str, Activity] = {}
         """Long jobs other than downloads, by names of their own; the top bar shows them."""
-        self._running: set[str] = set()
+        self._downloading_ids: set[str] = set()
         """Ids of the downloads that ran when they were last looked at."""
         self.error_lines: set[Widget] = set()
         """Those that show an error, on all screens."""
@@ -158,9 +158,12 @@ class HearthApp(App[int]):
     def _downloads(self) -> list[Activity]:
         with suppress(HearthError):  # The library shows why the queue cannot be read.
             items = self.services.downloads.items()
-            before, self._running = self._running, {one.id for one in items if _is_running(one)}
+            before, self._downloading_ids = (
+                self._downloading_ids,
+                {one.id for one in items if _is_running(one)},
+            )
             for item in items:
-                if item.id in before - self._running:
+                if item.id in before - self._downloading_ids:
                     self._report_end(item)
             return [
                 Activity(
