@@ -30,7 +30,15 @@ def m002_words(connection: sqlite3.Connection) -> None:
     index_everything(connection)
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (m001_threads_and_messages, m002_words)
+def m003_drafts(connection: sqlite3.Connection) -> None:
+    """What is written in the prompt of each chat and not sent; of the new chat under ''."""
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS draft "
+        "(thread TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID"
+    )
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (m001_threads_and_messages, m002_words, m003_drafts)
 LATEST: Final = len(MIGRATIONS)
 
 

@@ -135,6 +135,20 @@ class ChatStore:
             threads.remove(connection, thread_id, shape)
         self._database.scrub()
 
+    def draft(self, thread_id: str = "") -> str:
+        """The text in the prompt of this chat that is not sent yet; '': the new chat."""
+        with self._database.read() as connection:
+            query = "SELECT text FROM draft WHERE thread = ?"
+            row = connection.execute(query, (thread_id,)).fetchone()
+            return row[0] if row else ""
+
+    def keep_draft(self, thread_id: str, text: str) -> None:
+        """Keep the text that is not sent yet; an empty one is removed."""
+        with self._database.write() as connection:
+            if thread_id:
+                threads.get(connection, thread_id)
+            threads.keep_draft(connection, thread_id, text)
+
     # ---- messages
 
     def path(self, thread_id: str, leaf: str | None = None) -> list[ChatMessage]:

@@ -101,6 +101,7 @@ def remove(connection: sqlite3.Connection, thread: str, shape: Outline) -> None:
     ).fetchone()
     index_title(connection, number, "")
     messages.leave(connection, thread, shape.messages)
+    keep_draft(connection, thread, "")
 
 
 def restore(connection: sqlite3.Connection, thread: Thread, tree: Sequence[ChatMessage]) -> Thread:
@@ -133,6 +134,13 @@ def restore(connection: sqlite3.Connection, thread: Thread, tree: Sequence[ChatM
     }
     change(connection, new.id, fields)
     return get(connection, new.id)
+
+
+def keep_draft(connection: sqlite3.Connection, thread: str, text: str) -> None:
+    """Keep the text that is not sent yet; an empty one is removed. `thread` '': the new chat."""
+    connection.execute("DELETE FROM draft WHERE thread = ?", (thread,))
+    if text:
+        connection.execute("INSERT INTO draft(thread, text) VALUES (?, ?)", (thread, clean(text)))
 
 
 def _hold(connection: sqlite3.Connection, thread: str, held: Sequence[str], leaf: str) -> None:
