@@ -21,12 +21,12 @@ from textual.theme import ThemeProvider
 from textual.widget import MountError, Widget
 from textual.worker import WorkerCancelled, WorkerFailed
 
+from hearth.app.session.sessions import Sessions
 from hearth.app.settings_file import write_setting
 from hearth.app.settings_keys import ALL
 from hearth.app.terminal import safe_text
 from hearth.app.tui.looks import apply_looks
 from hearth.app.tui.services import Services
-from hearth.app.tui.session import Sessions
 from hearth.app.tui.widgets.top_bar import SCREENS, Activity, TopBar
 from hearth.backends.errors import HearthError, SettingsError
 

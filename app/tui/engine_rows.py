@@ -7,8 +7,7 @@ from typing import Final
 
 from textual.content import Content
 
-from hearth.app.cli.ps import state_of, unload_in_s
-from hearth.app.cli.words import duration, size
+from hearth.app.format import duration, size, state_of, unload_in_s
 from hearth.app.terminal import safe_text
 from hearth.app.tui.widgets.column_list import Cell, Column, Row
 from hearth.backends.contract import HostStats, RequestStats, WorkerStats

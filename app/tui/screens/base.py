@@ -19,9 +19,9 @@ from hearth.app.tui.widgets.top_bar import TopBar
 from hearth.backends.errors import HearthError
 
 if TYPE_CHECKING:
+    from hearth.app.session.sessions import Sessions
     from hearth.app.tui.app import HearthApp
     from hearth.app.tui.services import Services
-    from hearth.app.tui.session import Sessions
 
 
 Result = TypeVar("Result")

@@ -15,7 +15,7 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Input, Static, TabbedContent, TabPane, Tabs
 
-from hearth.app.cli import words
+from hearth.app import format as words
 from hearth.app.library.adopt import Adoption, Way, adopt, plan_adoption
 from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.cache_layout import hub_cache

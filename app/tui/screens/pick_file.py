@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Footer, OptionList, Static
 
-from hearth.app.cli import words
+from hearth.app import format as words
 from hearth.app.library.fit import Fit, Speed
 from hearth.app.library.hub_files import Choice
 from hearth.app.library.menu import Menu

@@ -9,7 +9,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from hearth.app.cli.words import size
+from hearth.app.format import size
 from hearth.backends.contract import EngineStats
 
 _PARTS: Final = (("used", "█", "$primary"), ("cached", "█", "$secondary"), ("free", "░", "dim"))
