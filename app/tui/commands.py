@@ -140,6 +140,7 @@ COMMANDS: Final = {
         SlashCommand("engine", "", "show what runs"),
         SlashCommand("endpoint", "", "show the endpoint for other programs"),
         SlashCommand("doctor", "", "check this machine"),
+        SlashCommand("suspend", "", "suspend the app; fg in the shell continues it"),
         SlashCommand("quit", "", "leave", aliases=("exit", "bye", "q")),
     )
 }

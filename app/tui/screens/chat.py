@@ -18,13 +18,13 @@ from hearth.app.chats.export import to_json, to_markdown
 from hearth.app.chats.imports import import_json
 from hearth.app.chats.tree import Thread
 from hearth.app.nearest import did_you_mean
+from hearth.app.session.events import Changed, Ended, Moved, Noticed, Piece, SessionEvent
+from hearth.app.session.sessions import ChatSession
 from hearth.app.sizes import format_size
 from hearth.app.tui import attachments
 from hearth.app.tui.commands import CHAT_SETTINGS, Command, is_command, parse
-from hearth.app.tui.happenings import Calls, Changed, Ended, Happening, Moved, Noticed, Piece
 from hearth.app.tui.links import host_of
 from hearth.app.tui.screens.base import HearthScreen
-from hearth.app.tui.session import ChatSession
 from hearth.app.tui.typed_path import typed_path
 from hearth.app.tui.widgets.prompt_box import ChatCommands, PromptBox
 from hearth.app.tui.widgets.status_line import StatusLine, settings_in_words
@@ -275,13 +275,9 @@ class ChatScreen(HearthScreen):
 
     # ---- what happens in it
 
-    def _hear(self, happening: Happening) -> None:
+    def _hear(self, happening: SessionEvent) -> None:
         if isinstance(happening, Piece):
             self._show_live()
-        elif isinstance(happening, Calls):
-            answer = self._answer()
-            if answer is not None:
-                answer.status(f"calling {happening.calls[-1].name}")
         elif isinstance(happening, Moved):
             self._show_state(happening)
         elif isinstance(happening, Noticed):
@@ -625,6 +621,8 @@ class ChatScreen(HearthScreen):
                 self.toggle_class("-no-numbers")
                 hidden = "hidden" if self.has_class("-no-numbers") else "shown"
                 self.tell(f"Numbers below answers are {hidden}.")
+            case "suspend":
+                self.hearth.action_suspend()
             case "quit":
                 await self.hearth.action_leave()
             case screen:
