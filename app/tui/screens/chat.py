@@ -365,14 +365,17 @@ class ChatScreen(HearthScreen):
             self.query_one(Welcome).show(self.model, "", is_guide=self.model == _GUIDE)
             self.call_after_refresh(self._find_facts, self.model)
         info = session.info if session is not None else None
+        name, quantization, context = Path(self.model).name, "", 0
         if info is not None:
-            quantization, context = info.quantization, info.context
-        else:
-            quantization = facts.model.file_type if facts is not None else ""
-            context = facts.context if facts is not None else 0
+            name, quantization, context = info.name, info.quantization, info.context
+        elif facts is not None:
+            name, quantization = facts.model.name, facts.model.file_type
+            context = facts.context
+        if quantization and quantization.lower() not in name.lower():
+            name = f"{name} {quantization}"
         used = session.context_tokens if session is not None else 0
         self.query_one(StatusLine).show(
-            " ".join(filter(None, (self.model, quantization))),
+            name,
             in_words(session.progress) if session is not None else "",
             settings_in_words(setup["system"], setup["settings"]),
             self._overflow(used, context),
@@ -656,12 +659,12 @@ class ChatScreen(HearthScreen):
 
     async def _ask_guide(self, question: str) -> None:
         """Ask guide about Hearth, in a chat of its own."""
-        back = ""
-        if self.model != _GUIDE or self.session is None:
-            back = " alt+down goes back to the other chat." if self.session is not None else ""
+        before = self.session
+        if before is None or before.model != _GUIDE:
             await self.open((await self.sessions.create(model=_GUIDE)).thread.id)
+            back = " alt+down goes back to the other chat." if before is not None else ""
+            self.tell(f"guide answers in a chat of its own.{back}")
         await self.current.send(question or "What can Hearth do?")
-        self.tell(f"guide answers in a chat of its own.{back}")
         await self.refresh_list()
 
     async def _choose_model(self, name: str) -> None:

@@ -15,7 +15,7 @@ from hearth.app.terminal import safe_text
 
 _ABOUT: Final = (
     "Hearth runs language models on your computer; your chats stay on it.\n"
-    "It downloads models (F3), quantizes them (F4) and serves them to programs (F6)."
+    "It downloads models (F3), quantizes them (F4) and serves them (F6)."
 )
 _PROMPTS: Final = (
     "What is the capital of France?",
