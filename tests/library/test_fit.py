@@ -149,6 +149,18 @@ def test_a_speed_comes_with_its_source_or_not_at_all(header):
     assert 0 < found.full_tok_per_s < found.tok_per_s
 
 
+def test_an_encoder_has_no_speed_of_generation(header):
+    room = replace(ROOM, bandwidth=SPEED)
+    names = {"general.architecture": "bert", "bert.context_length": 512}
+    keys = {key.replace("llama.", "bert."): value for key, value in header.metadata.items()}
+    encoder = replace(header, metadata={**keys, **names})
+    assert encoder.is_encoder and fit_of_header(encoder, SETTINGS, room).speed is None
+    entries = {entry.purpose: entry for entry in load_catalogue().entries}
+    for purpose, entry in entries.items():
+        speed = fit_of_download(facts_of(5 * GB, entry), SETTINGS, room).speed
+        assert (speed is None) == (purpose in ("embedding", "reranker")), purpose
+
+
 def test_experts_that_a_token_does_not_use_are_not_read():
     room = replace(ROOM, bandwidth=SPEED)
     dense = fit_of_download(FACTS, SETTINGS, room).speed
