@@ -8,10 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
-
-from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from hearth.app.nearest import nearest
 from hearth.backends.errors import InvalidParameter
@@ -36,7 +33,7 @@ class Command:
     """What the chat is to do.
 
     Attributes:
-        name: of the action; that of the slash command, but for `SlashCommand.action`.
+        name: of the slash command.
         argument: as it was written, without the space around it.
     """
 
@@ -51,8 +48,6 @@ class SlashCommand:
     Attributes:
         argument: in help; in brackets if it can be left out.
         words: those that the argument may be, where only some are possible.
-        action: its action, where that has another name.
-        fixed: the argument of that action; the user gives none.
         ends_with_off: "off" in place of the argument makes answers free again.
         aliases: further names.
     """
@@ -61,8 +56,6 @@ class SlashCommand:
     argument: str
     help: str
     words: tuple[str, ...] = ()
-    action: str = ""
-    fixed: str = ""
     ends_with_off: bool = False
     aliases: tuple[str, ...] = ()
 
@@ -94,11 +87,7 @@ class SlashCommand:
             )
         if self.ends_with_off and argument == "off":
             return Command("json", "off")
-        return Command(self.action or self.name, self.fixed or argument)
-
-
-def _screen(name: str, help_: str) -> SlashCommand:
-    return SlashCommand(name, "", help_, action="go", fixed=name)
+        return Command(self.name, argument)
 
 
 _SWITCH: Final = ("on", "off")
@@ -115,7 +104,7 @@ COMMANDS: Final = {
             "let the model think before it answers, or not; auto: its own habit",
             (*_SWITCH, "auto"),
         ),
-        SlashCommand("set", "NAME VALUE", "set how tokens are drawn", action="set-value"),
+        SlashCommand("set", "NAME VALUE", "change a setting of this chat"),
         SlashCommand("settings", "", "show and change all settings of this chat"),
         SlashCommand("preset", "[NAME]", "begin to use a preset"),
         SlashCommand("save-preset", "[NAME]", "keep model, prompt and settings as a preset"),
@@ -139,11 +128,12 @@ COMMANDS: Final = {
         SlashCommand("export", "[markdown|json] [PATH]", "write this chat to a file"),
         SlashCommand("import", "PATH", "read a chat that was exported as JSON"),
         SlashCommand("stats", "", "show or hide the numbers below answers"),
-        _screen("library", "find, download and delete models"),
-        _screen("quantize", "make a model smaller"),
-        _screen("engine", "show what runs"),
-        _screen("endpoint", "show the endpoint for other programs"),
-        _screen("doctor", "check this machine"),
+        SlashCommand("library", "", "find, download and delete models"),
+        SlashCommand("quantize", "", "make a model smaller"),
+        SlashCommand("engine", "", "show what runs"),
+        SlashCommand("endpoint", "", "show the endpoint for other programs"),
+        SlashCommand("doctor", "", "check this machine"),
+        SlashCommand("suspend", "", "suspend the app; fg in the shell continues it"),
         SlashCommand("quit", "", "leave", aliases=("exit", "bye", "q")),
     )
 }
@@ -184,42 +174,3 @@ def beginning(written: str) -> Iterator[SlashCommand]:
     """The commands whose names begin with `written`, which has no slash."""
     wanted = written.lower()
     return (command for command in COMMANDS.values() if command.name.startswith(wanted))
-
-
-class ChatCommands(Provider):
-    """Every slash command in the command palette, over the screen that has a prompt box."""
-
-    async def discover(self) -> Hits:
-        """All of them."""
-        for command in COMMANDS.values():
-            yield DiscoveryHit(
-                _title(command), partial(self._choose, command), help=_sentence(command)
-            )
-
-    async def search(self, query: str) -> Hits:
-        """Those that `query` fits by name or by what they do."""
-        matcher = self.matcher(query)
-        for command in COMMANDS.values():
-            title = _title(command)
-            score = matcher.match(f"{title} {command.help}")
-            if score > 0:
-                yield Hit(
-                    score,
-                    matcher.highlight(title),
-                    partial(self._choose, command),
-                    text=title,
-                    help=_sentence(command),
-                )
-
-    def _choose(self, command: SlashCommand) -> None:
-        from hearth.app.tui.widgets.prompt_box import PromptBox
-
-        self.screen.query_one(PromptBox).begin(command)
-
-
-def _title(command: SlashCommand) -> str:
-    return f"Chat: /{command.name}"
-
-
-def _sentence(command: SlashCommand) -> str:
-    return command.help[0].upper() + command.help[1:]

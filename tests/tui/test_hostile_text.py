@@ -217,7 +217,7 @@ async def test_errors_of_hosts_and_workers(services: Services, host: ScriptedHos
 @in_loop
 async def test_slash_commands_and_attachments(services: Services, tmp_path: Path) -> None:
     async with opened(services, LARGE) as (app, pilot):
-        chat_of(pilot).actions.folder = tmp_path
+        chat_of(pilot).folder = tmp_path
         commands = ("model", "preset", "import", "schema", "set", "nonsense", "export", "search")
         for text in ALL[::60]:
             line = text.replace("\n", " ")
@@ -239,7 +239,7 @@ async def test_the_prompt_box(services: Services, tmp_path: Path) -> None:
         (tmp_path / f"a{at}{name}").touch()
     async with opened(services, LARGE) as (app, pilot):
         chat = chat_of(pilot)
-        chat.actions.folder = tmp_path
+        chat.folder = tmp_path
         for text in chunks(ALL, FEW):
             chat.prompt.load(text)
             chat.prompt.set_hint(text)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Self, cast
+from typing import ClassVar, Final, Self, cast
 
 from textual import events, on, work
 from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import OptionList, Static, TextArea
@@ -28,10 +31,6 @@ from hearth.app.tui.widgets.completions import (
 from hearth.app.tui.widgets.fields import SafeTextArea
 from hearth.backends.errors import HearthError
 
-if TYPE_CHECKING:
-    from hearth.app.tui.app import HearthApp
-
-_HISTORY_FILE: Final = "prompt-history"
 _LONGEST_NAME: Final = 1_024
 """Characters before the cursor in which a name to complete is looked for."""
 
@@ -146,7 +145,7 @@ class PromptBox(Vertical):
     """Grows with its text up to ten lines; knows what was said before; completes names.
 
     Args:
-        history_file: where prompts are kept; by default the app's own place.
+        history_file: where prompts are kept.
         folder: where relative paths begin; by default the working directory.
     """
 
@@ -201,13 +200,13 @@ class PromptBox(Vertical):
 
     def __init__(
         self,
+        history_file: Path,
         *,
-        history_file: Path | None = None,
         folder: Path | None = None,
         id: str | None = None,  # noqa: A002 - as all widgets call it
     ) -> None:
         super().__init__(id=id)
-        self._history_file = history_file
+        self.history = PromptHistory(history_file)
         self._folder = folder or Path.cwd()
         self._hint = ""
         self._is_busy = False
@@ -221,13 +220,6 @@ class PromptBox(Vertical):
             highlight_cursor_line=False,
         )
         yield Static("", classes="hint", markup=False)
-
-    def on_mount(self) -> None:
-        """Read what was said before."""
-        file = self._history_file
-        if file is None:
-            file = cast("HearthApp", self.app).services.paths.state / _HISTORY_FILE
-        self.history = PromptHistory(file)
 
     # ---- what others ask of it
 
@@ -396,3 +388,32 @@ class PromptBox(Vertical):
         line = self.query_one(".hint", Static)
         line.update(safe_text(hint).replace("\n", " "))
         line.set_class(is_wrong, "-wrong")
+
+
+class ChatCommands(Provider):
+    """Every slash command in the command palette of a screen with a prompt."""
+
+    async def discover(self) -> Hits:
+        for command in commands.COMMANDS.values():
+            yield DiscoveryHit(_title(command), self._begin(command), help=_sentence(command))
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for command in commands.COMMANDS.values():
+            title = _title(command)
+            score = matcher.match(f"{title} {command.help}")
+            if score > 0:
+                shown = matcher.highlight(title)
+                begin = self._begin(command)
+                yield Hit(score, shown, begin, text=title, help=_sentence(command))
+
+    def _begin(self, command: commands.SlashCommand) -> Callable[[], None]:
+        return partial(self.screen.query_one(PromptBox).begin, command)
+
+
+def _title(command: commands.SlashCommand) -> str:
+    return f"Chat: /{command.name}"
+
+
+def _sentence(command: commands.SlashCommand) -> str:
+    return command.help[0].upper() + command.help[1:]
