@@ -100,8 +100,11 @@ def _check_heads(file: GgufFile, params: HyperParameters) -> None:
     _check_head(file, arch, *heads)
     if f"{arch}.attention.sliding_window" in file.metadata:
         names = ("attention.key_length", "attention.value_length", "rope.dimension_count")
-        windowed = zip(names, heads, strict=True)
-        _check_head(file, arch, *(file.integer(f"{arch}.{n}_swa", d) for n, d in windowed), "_swa")
+        key, value, rope = (
+            file.integer(f"{arch}.{name}_swa", default)
+            for name, default in zip(names, heads, strict=True)
+        )
+        _check_head(file, arch, key, value, rope, "_swa")
 
 
 def _check_head(
