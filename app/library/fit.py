@@ -27,6 +27,8 @@ State = Literal["fits", "tight", "slow", "cannot"]
 
 USUAL_CONTEXT: Final = 8192
 """Tokens, where nobody says how many; or what the model was trained for, if that is less."""
+_LEAST_READ_BYTES: Final = 64_000_000
+"""Of weights read for a token, from which on memory bandwidth limits the speed."""
 _MUCH: Final = 0.75
 """A model that needs more than so much of the free memory leaves little."""
 
@@ -48,8 +50,9 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What memory bandwidth allows: each token reads all weights, and the keys and values of those
-    before it. No answer is faster; how near it comes is what `hearth bench` measures.
+    """An estimate from memory bandwidth: each token reads all weights, and the keys and values of
+    those before it. No answer is faster; `hearth bench` measures how near it comes. There is none
+    for weights that caches hold, whose speed depends on other costs.
     """
 
     tok_per_s: float
@@ -244,7 +247,7 @@ def fit_of(
     """
     state, reason = _verdict(use, room, plan.context, largest_context)
     speed = None
-    if room.bandwidth is not None:
+    if room.bandwidth is not None and read_bytes >= _LEAST_READ_BYTES:
         rate = room.bandwidth.bytes_per_s
         full = read_bytes + plan.context * plan.kv_bytes_per_token + window_bytes
         speed = Speed(

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from hearth.app.nearest import nearest
+from hearth.app.settings_keys import SAMPLING
 from hearth.backends.errors import InvalidParameter
 
 _WRITTEN: Final = re.compile(r"/([A-Za-z?][\w-]*|\?)(?:\s+(.*))?", re.DOTALL)
+_ASKED: Final = re.compile(r"\?(?:\s*(\w.*))?", re.DOTALL)
 
 
 class UnknownCommand(InvalidParameter):
@@ -72,12 +74,14 @@ class SlashCommand:
     def command(self, argument: str = "") -> Command:
         """What is to be done. Raises `ArgumentMissing` if the argument is none that it takes."""
         if not argument and self.needs_argument:
-            raise ArgumentMissing(self.name, f"/{self.name} needs more.", f"Write {self.usage}.")
+            raise ArgumentMissing(
+                self.name, f"/{self.name} needs an argument.", f"Write {self.usage}."
+            )
         if argument and not self.argument:
             raise ArgumentMissing(
                 self.name,
-                f"/{self.name} takes nothing after it.",
-                f"Write {self.usage}, or a space before the / to say it to the model.",
+                f"/{self.name} takes no argument.",
+                f"Write {self.usage}, or a space before the / to send it to the model.",
             )
         if argument and self.words and argument not in self.words:
             raise ArgumentMissing(
@@ -90,11 +94,14 @@ class SlashCommand:
         return Command(self.name, argument)
 
 
+CHAT_SETTINGS: Final = {key.name: key for key in SAMPLING if key.name != "logprobs"}
+"""What /set changes, by name."""
 _SWITCH: Final = ("on", "off")
 COMMANDS: Final = {
     command.name: command
     for command in (
         SlashCommand("help", "", "show the keys and commands", aliases=("h", "?")),
+        SlashCommand("guide", "[QUESTION]", "ask guide about Hearth; ? QUESTION does it too"),
         SlashCommand("new", "", "start a new chat", aliases=("clear",)),
         SlashCommand("model", "[NAME]", "change the model of this chat"),
         SlashCommand("system", "[TEXT]", "set or edit the system prompt"),
@@ -106,7 +113,7 @@ COMMANDS: Final = {
         ),
         SlashCommand("set", "NAME VALUE", "change a setting of this chat"),
         SlashCommand("settings", "", "show and change all settings of this chat"),
-        SlashCommand("preset", "[NAME]", "begin to use a preset"),
+        SlashCommand("preset", "[NAME]", "use a preset"),
         SlashCommand("save-preset", "[NAME]", "keep model, prompt and settings as a preset"),
         SlashCommand("json", "[on|off]", "answers are JSON, or free again", _SWITCH),
         SlashCommand("schema", "FILE|off", "answers follow a JSON schema", ends_with_off=True),
@@ -122,8 +129,8 @@ COMMANDS: Final = {
         SlashCommand("prompt", "", "show exactly what the model gets"),
         SlashCommand("rename", "[TITLE]", "give this chat a title"),
         SlashCommand("pin", "", "keep this chat at the top of the list, or not"),
-        SlashCommand("archive", "", "put this chat away, or bring it back"),
-        SlashCommand("clone", "", "make another chat with the same past"),
+        SlashCommand("archive", "", "archive this chat, or restore it"),
+        SlashCommand("clone", "", "copy this chat"),
         SlashCommand("delete", "", "delete this chat for good"),
         SlashCommand("export", "[markdown|json] [PATH]", "write this chat to a file"),
         SlashCommand("import", "PATH", "read a chat that was exported as JSON"),
@@ -133,6 +140,7 @@ COMMANDS: Final = {
         SlashCommand("engine", "", "show what runs"),
         SlashCommand("endpoint", "", "show the endpoint for other programs"),
         SlashCommand("doctor", "", "check this machine"),
+        SlashCommand("suspend", "", "suspend the app; fg in the shell continues it"),
         SlashCommand("quit", "", "leave", aliases=("exit", "bye", "q")),
     )
 }
@@ -140,17 +148,19 @@ COMMANDS: Final = {
 
 
 def is_command(text: str) -> bool:
-    """`text` is meant as a slash command: no path, and no space stands before it."""
-    return _WRITTEN.fullmatch(text.rstrip()) is not None
+    """`text` is a slash command, or ? and perhaps a question; not a path, nor after a space."""
+    return any(form.fullmatch(text.rstrip()) for form in (_WRITTEN, _ASKED))
 
 
 def parse(text: str) -> Command:
-    """What `text`, such as "/model guide", is to do.
+    """The command that `text` means, such as "/model guide" or "? how do I quantize".
 
     Raises:
         UnknownCommand: there is no such command; the nearest is named.
         ArgumentMissing: its argument is missing, or is none that it takes.
     """
+    if asked := _ASKED.fullmatch(text.rstrip()):
+        return Command("guide", asked[1] or "")
     found = _WRITTEN.fullmatch(text.rstrip())
     name = found[1].lower() if found is not None else text.strip()[:40].removeprefix("/")
     command = find(name) if found is not None else None

@@ -19,7 +19,7 @@ from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import Shown
 from hearth.app.tui.widgets.tool_call import ShownCall
 from hearth.backends.errors import HearthError, WorkerDied
-from pilots import ask, chat_of, opened, say, until, until_shown
+from pilots import ask, chat_of, opened, say, transcript_of, until, until_shown
 from scripted import Script, ScriptedHost
 
 TALL = (140, 120)
@@ -36,7 +36,7 @@ FEW = 40
 @in_loop
 async def test_messages(services: Services, role: str) -> None:
     async with opened(services, LARGE) as (_, pilot):
-        transcript = chat_of(pilot).transcript
+        transcript = transcript_of(pilot)
         texts = list(chunks(ALL, 60))
         await transcript.show(
             [
@@ -50,7 +50,7 @@ async def test_messages(services: Services, role: str) -> None:
 @in_loop
 async def test_markup_in_messages_is_shown_as_it_is(services: Services) -> None:
     async with opened(services, TALL) as (app, pilot):
-        transcript = chat_of(pilot).transcript
+        transcript = transcript_of(pilot)
         await transcript.show([Shown("m", "user", "\n\n".join(MARKUP))])
         await pilot.pause()
         check(app, *(text for text in MARKUP if len(text) < 80))
@@ -61,7 +61,7 @@ async def test_thoughts_and_calls(services: Services) -> None:
     calls = tuple(ShownCall(name, text) for name, text in zip(ALL[::2], ALL[1::2], strict=False))
     arguments = json.dumps({text: text for text in ALL}, ensure_ascii=False)
     async with opened(services, LARGE) as (_, pilot):
-        transcript = chat_of(pilot).transcript
+        transcript = transcript_of(pilot)
         transcript.show_thinking = True
         await transcript.show(
             [

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from textual import work
 from textual.app import ComposeResult
@@ -16,25 +17,35 @@ from textual.containers import Horizontal, Vertical
 from hearth.app.chats.export import to_json, to_markdown
 from hearth.app.chats.imports import import_json
 from hearth.app.chats.tree import Thread
+from hearth.app.nearest import did_you_mean
 from hearth.app.session.events import Changed, Ended, Moved, Noticed, Piece, SessionEvent
 from hearth.app.session.sessions import ChatSession
 from hearth.app.sizes import format_size
 from hearth.app.tui import attachments
-from hearth.app.tui.commands import Command
+from hearth.app.tui.commands import CHAT_SETTINGS, Command, is_command, parse
 from hearth.app.tui.links import host_of
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.typed_path import typed_path
-from hearth.app.tui.widgets.context_meter import ContextMeter
 from hearth.app.tui.widgets.prompt_box import ChatCommands, PromptBox
+from hearth.app.tui.widgets.status_line import StatusLine, settings_in_words
 from hearth.app.tui.widgets.thread_list import ThreadList
 from hearth.app.tui.widgets.transcript import Transcript
+from hearth.app.tui.widgets.welcome import Welcome
 from hearth.backends.errors import HearthError, InvalidParameter
 
 if TYPE_CHECKING:
     from hearth.app.presets import Preset
+    from hearth.app.tui.model_facts import ModelFacts
     from hearth.app.tui.widgets.answer import AnswerView
     from hearth.app.tui.widgets.message import MessageView, Shown
     from hearth.app.tui.widgets.slab import LinkAsked
+
+_GUIDE: Final = "guide"
+"""The bundled model, which answers questions about Hearth."""
+_BYTES_PER_TOKEN: Final = 4
+"""Of English text, about."""
+_LIST_FROM_WIDTH: Final = 100
+"""Cells of a terminal with room for the list of chats."""
 
 
 class ChatScreen(HearthScreen):
@@ -51,9 +62,7 @@ class ChatScreen(HearthScreen):
     DEFAULT_CSS = """
     ChatScreen #chat { height: 1fr; }
     ChatScreen #chat > Vertical { width: 1fr; }
-    ChatScreen.-narrow ThreadList { display: none; }
-    ChatScreen ThreadList.-hidden { display: none; }
-    ChatScreen.-narrow ThreadList.-wanted { display: block; }
+    ChatScreen ThreadList { display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+n", "new", "new chat", id="chat.new"),
@@ -80,7 +89,15 @@ class ChatScreen(HearthScreen):
         self._shown: list[Shown] = []
         self._threads: list[Thread] = []
         self._syncing = asyncio.Lock()
-        self._draft_tokens = 0
+        self._draft, self._draft_tokens = "", 0
+        self._kept: dict[str, str] = {}
+        """Drafts as the store has them, by the ids of their chats."""
+        self._keeping = asyncio.Lock()
+        self._wants_list: bool | None = None
+        """Whether the user wants the list of chats; None: where there are any, and room."""
+        self._facts: ModelFacts | None = None
+        self._facts_of = ""
+        """The model that they are of, or that is being asked about."""
         self._fed = ("", 0, 0)
         """Id of the answer under way, and how much of its text and its thoughts the view has."""
 
@@ -88,8 +105,9 @@ class ChatScreen(HearthScreen):
         with Horizontal(id="chat"):
             yield ThreadList(id="threads")
             with Vertical():
+                yield Welcome()
                 yield Transcript(id="transcript")
-                yield ContextMeter(id="meter")
+                yield StatusLine(id="status")
                 yield PromptBox(self.services.paths.state / "prompt-history", id="prompt")
 
     @property
@@ -101,47 +119,71 @@ class ChatScreen(HearthScreen):
         return self.query_one(PromptBox)
 
     async def on_mount(self) -> None:
-        """Open the chat that the app was started with, or an empty one; the list of chats is read
-        once there is something to be seen.
+        """Open the chat that the app was started with, or a new one; the list of chats is read
+        after the first paint.
         """
         if self.hearth.first_thread:
             await self.told(self.open(self.hearth.first_thread))
         else:
-            self.show_meter()
+            self._show_parts()
+            self.show_status()
+            if draft := await self._read_draft():
+                self.prompt.restore(draft)
         self.call_after_refresh(self.reload_list)
         self.set_interval(1.0, self.show_list)
 
+    def on_resize(self) -> None:
+        """There may be room for the list of chats now, or none."""
+        if self.is_mounted:
+            self._show_parts()
+
     async def on_screen_resume(self) -> None:
-        """Another screen may want a chat to be shown."""
+        """Open the chat that another screen asks for."""
         wanted, self.hearth.wanted_thread = self.hearth.wanted_thread, ""
         if wanted:
             await self.told(self.open(wanted))
             await self.refresh_list()
             self.prompt.focus()
 
+    async def on_unmount(self) -> None:
+        """Keep what is written and not sent."""
+        with suppress(HearthError):
+            await self._keep_draft(self._draft)
+
     # ---- which chat
 
     async def open(self, thread: str) -> None:
-        """Show the chat with this id."""
+        """Show the chat with this id, and what is written in it and not sent."""
         session = await self.sessions.open(thread)
+        if self.session is not session:
+            await self.told(self._keep_draft(self.prompt.text))
+            draft = await self._read_draft(thread)
+            self.session = session
+            self.prompt.load(draft)
+        await self._watch(session)
+
+    async def _watch(self, session: ChatSession) -> None:
         self._leave_session()
         self.session = session
         self._leave_session = session.subscribe(self._hear)
         self._fed = ("", 0, 0)
         async with self._syncing:
-            await self.transcript.show(self._read_shown(session))
+            shown = self._read_shown(session)
+            self._show_parts()
+            await self.transcript.show(shown)
         self._show_live()
         self.prompt.set_busy(session.is_busy)
-        self.show_meter()
+        self.show_status()
         self.show_list()
 
     async def need_session(self) -> ChatSession:
-        """The chat that is shown, made now if there is none yet."""
+        """The chat that is shown; created where it is a new one, with what is being written."""
         if self.session is None:
             made = await self.sessions.create(**self._first)
-            await self.open(made.thread.id)
-        assert self.session is not None
-        return self.session
+            await self._keep_draft("")
+            await self._watch(made)
+            self._first |= {"system": "", "settings": {}}
+        return self.current
 
     @property
     def current(self) -> ChatSession:
@@ -157,18 +199,44 @@ class ChatScreen(HearthScreen):
             return self.session.model
         return str(self._first["model"]) or self.services.settings.text("model")
 
+    @property
+    def _setup(self) -> dict[str, Any]:
+        """Model, system prompt and settings of the chat that is shown, or of the new one."""
+        if self.session is None:
+            return self._first
+        thread = self.session.thread
+        return {"model": thread.model, "system": thread.system, "settings": thread.settings}
+
     async def leave(self) -> None:
-        """Show no chat; the next message begins a new one."""
-        self._leave_session()
-        self._leave_session = lambda: None
-        self.session = None
+        """Show a new chat."""
+        if self.session is not None:
+            await self.told(self._keep_draft(self.prompt.text))
+            draft = await self._read_draft()
+            self._leave_session()
+            self._leave_session = lambda: None
+            self.session = None
+            self.prompt.load(draft)
         self._shown = []
         async with self._syncing:
             await self.transcript.show([])
+        self._show_parts()
         self.prompt.set_busy(False)
         self.prompt.focus()
-        self.show_meter()
+        self.show_status()
         await self.refresh_list()
+
+    async def _read_draft(self, thread: str = "") -> str:
+        """What was written in this chat and not sent; '': in the new chat."""
+        self._kept[thread] = await asyncio.to_thread(self.services.chats.draft, thread)
+        return self._kept[thread]
+
+    async def _keep_draft(self, text: str) -> None:
+        """Keep `text`, which is written in the chat that is shown and not sent."""
+        thread = self.session.thread.id if self.session is not None else ""
+        async with self._keeping:
+            if self._kept.get(thread, "") != text:
+                await asyncio.to_thread(self.services.chats.keep_draft, thread, text)
+                self._kept[thread] = text
 
     async def refresh_list(self) -> None:
         """Read the list of chats again."""
@@ -176,6 +244,7 @@ class ChatScreen(HearthScreen):
             self._threads = await asyncio.to_thread(self.services.chats.threads)
         except HearthError as error:
             self.tell_error(error)
+        self._show_parts()
         self.show_list()
 
     @work(group="list")
@@ -184,7 +253,7 @@ class ChatScreen(HearthScreen):
         await self.refresh_list()
 
     def show_list(self) -> None:
-        """Show the list of chats, with what they do now."""
+        """Show the list of chats, with the state of each."""
         current = self.session.thread.id if self.session is not None else ""
 
         def state_of(thread: str) -> tuple[str, bool]:
@@ -192,6 +261,17 @@ class ChatScreen(HearthScreen):
             return ("idle", False) if session is None else (session.state, session.unread)
 
         self.query_one(ThreadList).show(self._threads, current, state_of)
+
+    def _show_parts(self) -> None:
+        """Show the messages, or the first screen where there are none, and the list of chats where
+        there are any and the terminal is wide, or as the user wants it.
+        """
+        self.query_one(Welcome).display = not self._shown
+        self.transcript.display = bool(self._shown)
+        has_room = self.app.size.width >= _LIST_FROM_WIDTH and bool(self._threads)
+        self.query_one(ThreadList).display = (
+            has_room if self._wants_list is None else self._wants_list
+        )
 
     # ---- what happens in it
 
@@ -201,7 +281,7 @@ class ChatScreen(HearthScreen):
         elif isinstance(happening, Moved):
             self._show_state(happening)
         elif isinstance(happening, Noticed):
-            self.tell(happening.text, severity=happening.severity)
+            super().tell(happening.text, severity=happening.severity)
         elif isinstance(happening, Changed | Ended):
             self._sync()
 
@@ -245,7 +325,7 @@ class ChatScreen(HearthScreen):
         answer = self._answer()
         if answer is not None:
             answer.status("" if moved.state == "generating" else in_words(moved))
-        self.show_meter()
+        self.show_status()
         if moved.state == "idle":
             self.reload_list()
 
@@ -257,6 +337,7 @@ class ChatScreen(HearthScreen):
             if session is None:
                 return
             before, now = self._shown, self._read_shown(session)
+            self._show_parts()
             same = 0
             while same < min(len(before), len(now)) and before[same].id == now[same].id:
                 is_live = now[same].state == "streaming"
@@ -275,67 +356,125 @@ class ChatScreen(HearthScreen):
         self._show_live()
         self._show_state(session.progress)
 
-    def show_meter(self) -> None:
-        """Show model, state and context of the chat."""
-        session = self.session
-        context = session.info.context if session is not None and session.info else 0
+    def show_status(self) -> None:
+        """Show the model, its state, what is set, and how full the context is."""
+        session, setup = self.session, self._setup
+        facts = self._facts if self._facts_of == self.model else None
+        if self._facts_of != self.model:
+            self._facts, self._facts_of = None, self.model
+            self.query_one(Welcome).show(self.model, "", is_guide=self.model == _GUIDE)
+            self.call_after_refresh(self._find_facts, self.model)
+        info = session.info if session is not None else None
+        if info is not None:
+            quantization, context = info.quantization, info.context
+        else:
+            quantization = facts.model.file_type if facts is not None else ""
+            context = facts.context if facts is not None else 0
         used = session.context_tokens if session is not None else 0
-        self.query_one(ContextMeter).show(
-            self.model,
+        self.query_one(StatusLine).show(
+            " ".join(filter(None, (self.model, quantization))),
             in_words(session.progress) if session is not None else "",
+            settings_in_words(setup["system"], setup["settings"]),
+            self._overflow(used, context),
             used=used,
-            context=context,
             draft=self._draft_tokens,
-            left_out=session.left_out if session is not None else 0,
-            would_leave_out=self._would_leave_out(used, context),
+            context=context,
         )
 
-    def _would_leave_out(self, used: int, context: int) -> int:
-        """How many of the oldest messages would have to go for the draft, at their average size."""
-        session = self.session
-        over = used + self._draft_tokens - context
-        if session is None or not context or over <= 0 or not session.messages:
-            return 0
-        each = max(1, used // max(1, len(session.messages) - session.left_out))
-        return min(len(session.messages) - session.left_out, -(-over // each))
+    def _overflow(self, used: int, context: int) -> str:
+        """What the context has no room for, by the messages' average size; empty: it has room."""
+        session, draft = self.session, self._draft_tokens
+        if context and draft > context:
+            return "this message does not fit"
+        left_out = session.left_out if session is not None else 0
+        over = used + draft - context
+        if session is not None and context and over > 0 and session.messages:
+            left = len(session.messages) - left_out
+            count = min(left, -(-over * left // max(1, used)))
+            return f"{count} oldest messages will be left out"
+        return f"{left_out} oldest messages left out" if left_out else ""
+
+    @work(group="facts", exclusive=True)
+    async def _find_facts(self, model: str) -> None:
+        """Find out what is known of the model called `model` before it is loaded."""
+        from hearth.app.tui.model_facts import facts_of
+
+        line, larger = model, ""
+        try:
+            facts = await facts_of(self.services, model)
+        except HearthError as error:
+            line = f"{error.message} {error.hint}"
+        else:
+            line, larger = facts.line, facts.larger
+            self._facts = facts
+            self.show_status()
+        self.query_one(Welcome).show(line, larger, is_guide=model == _GUIDE)
 
     # ---- what the user does
 
-    async def on_prompt_box_submitted(self, event: PromptBox.Submitted) -> None:
-        """Say what was written."""
+    def tell(self, text: str, *, severity: str = "information") -> None:
+        """Show a notice below the prompt until the next key."""
+        self.prompt.note(text, is_wrong=severity == "error")
+
+    def on_key(self) -> None:
+        """A key that the prompt does not see."""
+        self.prompt.note("")
+
+    def write(self, text: str) -> None:
+        """Write `text` into the prompt, where the user goes on."""
+        self.prompt.focus()
+        self.prompt.area.insert(text)
+
+    def on_welcome_typed(self, event: Welcome.Typed) -> None:
+        self.write(event.text)
+
+    def on_welcome_chosen(self, event: Welcome.Chosen) -> None:
+        self.prompt.focus()
+        if is_command(event.text):
+            self.command(parse(event.text))
+        else:
+            self.say(event.text)
+
+    def on_prompt_box_submitted(self, event: PromptBox.Submitted) -> None:
         self._draft_tokens = 0
         self.say(event.text)
 
     @work(group="say")
     async def say(self, text: str) -> None:
-        """Say `text`, with the files that it names."""
+        """Send `text`, with the files that it names."""
 
-        async def do() -> None:
+        async def send() -> None:
             expanded = await asyncio.to_thread(attachments.expand, text, self.folder)
             session = await self.need_session()
             await session.send(expanded.text)
             if expanded.unmatched:
-                self.tell(attachments.not_found(expanded.unmatched), severity="warning")
+                self.tell(attachments.not_found(expanded.unmatched))
 
-        if not await self.told(do()):
+        if not await self.told(send()):
             self.prompt.restore(text)
         await self.refresh_list()
 
+    def on_prompt_box_drafted(self, event: PromptBox.Drafted) -> None:
+        self._draft = event.text
+        self._count_draft()
+
     @work(group="draft", exclusive=True)
-    async def on_prompt_box_drafted(self, event: PromptBox.Drafted) -> None:
-        """Count what is being written, once the writer pauses."""
+    async def _count_draft(self) -> None:
+        """Keep and count what is being written, once the writer pauses."""
         await asyncio.sleep(0.3)
-        self._draft_tokens, hint = await self._count(event.text)
+        await self.told(self._keep_draft(self.prompt.text))
+        self._draft_tokens, hint = await self._count(self.prompt.text)
         self.prompt.set_hint(hint)
-        self.show_meter()
+        self.show_status()
 
     def on_prompt_box_command(self, event: PromptBox.Command) -> None:
-        self.command(event.command)
+        self.command(event.command, event.text)
 
     @work(group="command")
-    async def command(self, command: Command) -> None:
-        """Run a slash command."""
-        await self.told(self._run(command))
+    async def command(self, command: Command, written: str = "") -> None:
+        """Run a slash command; one that fails is `written` in the prompt again."""
+        if not await self.told(self._run(command)) and written:
+            self.prompt.restore(written)
 
     def on_prompt_box_stop(self) -> None:
         self.action_stop()
@@ -358,7 +497,7 @@ class ChatScreen(HearthScreen):
         except HearthError as error:
             self.tell_error(error)
             return
-        question = Confirm(f"Open {host} in the browser?", event.url, yes="Open it", no="No")
+        question = Confirm(f"Open {host} in the browser?", event.url, yes="Open", no="Cancel")
         if await self.app.push_screen_wait(question):
             self.app.open_url(event.url)
 
@@ -386,10 +525,8 @@ class ChatScreen(HearthScreen):
     def action_toggle_list(self) -> None:
         """Show or hide the list of chats."""
         threads = self.query_one(ThreadList)
-        if self.has_class("-narrow"):
-            threads.toggle_class("-wanted")
-        else:
-            threads.toggle_class("-hidden")
+        self._wants_list = not threads.display
+        self._show_parts()
         if threads.display:
             threads.focus()
         else:
@@ -429,8 +566,10 @@ class ChatScreen(HearthScreen):
                 await self._choose_model(argument)
             case "system":
                 await self._set_system(argument)
+            case "guide":
+                await self._ask_guide(argument)
             case "think":
-                await self._set(thinking={"on": True, "off": False}.get(argument))
+                await self._set_thinking(argument)
             case "set":
                 await self._set_value(argument)
             case "settings":
@@ -440,16 +579,20 @@ class ChatScreen(HearthScreen):
             case "save-preset":
                 await self._save_preset(argument)
             case "json":
-                await self._constrain("" if argument == "off" else "json")
+                if argument == "off":
+                    await self._constrain("Answers are free text.")
+                else:
+                    await self._constrain("Answers are JSON.", "json")
             case "schema":
                 source, _ = await self._read_json(argument)
-                await self._constrain("json_schema", source)
+                said = f"Answers follow the JSON schema {argument}."
+                await self._constrain(said, "json_schema", source)
             case "regex":
-                await self._constrain("regex", argument)
+                await self._constrain(f"Answers match {argument}", "regex", argument)
             case "choice":
                 texts = [text.strip() for text in argument.split("|") if text.strip()]
                 source = json.dumps(texts, ensure_ascii=False)
-                await self._constrain("choice" if texts else "", source)
+                await self._constrain(f"Answers are one of {source}.", "choice", source)
             case "retry":
                 await self._do_with_message(self._last(), "regenerate")
             case "continue" | "copy" as action:
@@ -473,25 +616,53 @@ class ChatScreen(HearthScreen):
                 await self.refresh_list()
             case "stats":
                 self.toggle_class("-no-numbers")
+                hidden = "hidden" if self.has_class("-no-numbers") else "shown"
+                self.tell(f"Numbers below answers are {hidden}.")
+            case "suspend":
+                self.hearth.action_suspend()
             case "quit":
                 await self.hearth.action_leave()
             case screen:
                 self.hearth.action_go(screen)
 
-    async def _change(self, **fields: Any) -> None:
-        """Change the chat that is shown, or the one to come."""
-        if self.session is not None:
-            await self.session.change(**fields)
-        else:
+    async def _change(self, said: str, **fields: Any) -> None:
+        """Change the chat that is shown, or the new one, and confirm it."""
+        if self.session is None:
             self._first |= fields
-        self.show_meter()
+        else:
+            await self.session.change(**fields)
+            if "model" in fields:
+                self.session.info = None
+        self.show_status()
+        self.tell(said)
 
-    async def _set(self, **values: Any) -> None:
-        await self._change(settings={**self._as_preset().settings, **values})
+    async def _set(self, said: str, **values: Any) -> None:
+        await self._change(said, settings={**self._setup["settings"], **values})
 
-    async def _constrain(self, kind: str, source: str = "") -> None:
+    async def _constrain(self, said: str, kind: str = "", source: str = "") -> None:
         """Let answers follow a constraint; without a kind they are free."""
-        await self._set(constraint={"kind": kind, "source": source} if kind else None)
+        await self._set(said, constraint={"kind": kind, "source": source} if kind else None)
+
+    async def _set_thinking(self, argument: str) -> None:
+        said = {
+            "on": "The model thinks before it answers.",
+            "off": "The model answers without thinking.",
+            "auto": "The model decides whether to think.",
+        }[argument]
+        info = self.session.info if self.session is not None else None
+        if argument != "auto" and info is not None and "thinking" not in info.capabilities:
+            said = f"{info.name} cannot be told to think or not: this has no effect on it."
+        await self._set(said, thinking={"on": True, "off": False}.get(argument))
+
+    async def _ask_guide(self, question: str) -> None:
+        """Ask guide about Hearth, in a chat of its own."""
+        back = ""
+        if self.model != _GUIDE or self.session is None:
+            back = " alt+down goes back to the other chat." if self.session is not None else ""
+            await self.open((await self.sessions.create(model=_GUIDE)).thread.id)
+        await self.current.send(question or "What can Hearth do?")
+        self.tell(f"guide answers in a chat of its own.{back}")
+        await self.refresh_list()
 
     async def _choose_model(self, name: str) -> None:
         from hearth.app.tui.screens.dialogs import PickOne
@@ -503,34 +674,38 @@ class ChatScreen(HearthScreen):
         if name:
             resolved = await index.resolve(name)
             chosen = str(resolved.path) if resolved.origin == "path" else resolved.name
-            await self._change(model=chosen)
+            await self._change(f"{resolved.name} answers from now on.", model=chosen)
 
     async def _set_system(self, text: str) -> None:
-        answer = text or await self._ask_text("System prompt", self._as_preset().system)
+        answer = text or await self._ask_text("System prompt", self._setup["system"])
         if answer is not None:
-            await self._change(system=answer)
+            said = f"System prompt: {answer}" if answer else "There is no system prompt now."
+            await self._change(said, system=answer)
 
     async def _set_value(self, argument: str) -> None:
-        from hearth.app.session.services import layer_of
-        from hearth.app.settings_keys import ALL
-
         name, _, text = argument.partition(" ")
-        key = ALL.get(name)
+        key = CHAT_SETTINGS.get(name)
+        if key is None:
+            raise InvalidParameter(
+                "set",
+                f'A chat has no setting "{name}".{did_you_mean(name, CHAT_SETTINGS)}',
+                "ctrl+g shows all of them.",
+            )
         try:
-            value = text if key is None else key.parse(text)
+            value = key.parse(text.strip())
         except ValueError as error:
             raise InvalidParameter(name, f"{name}: {error}.", "Give another value.") from error
-        layer_of({name: value})
         kept = list(value) if isinstance(value, tuple) else value
-        await self._set(set={**self._as_preset().settings.get("set", {}), name: kept})
+        values = {**self._setup["settings"].get("set", {}), name: kept}
+        await self._set(f"{name} is {text.strip()} in this chat.", set=values)
 
     async def _edit_settings(self) -> None:
         from hearth.app.tui.screens.sampling import SamplingScreen
 
-        now = self._as_preset().settings
+        now = dict(self._setup["settings"])
         answer = await self._ask(SamplingScreen(now, self.services.settings, self.model))
         if answer is not None:
-            await self._change(settings=answer)
+            await self._change("The settings of this chat are changed.", settings=answer)
 
     async def _use_preset(self, name: str) -> None:
         from hearth.app.tui.screens.presets import PresetsScreen
@@ -540,24 +715,20 @@ class ChatScreen(HearthScreen):
         chosen = presets.get(name) if name else await self._ask(screen)
         if chosen is not None:
             settings = {**chosen.settings, "preset": chosen.name}
-            await self._change(model=chosen.model, system=chosen.system, settings=settings)
+            said = f"This chat uses the preset {chosen.name}."
+            await self._change(said, model=chosen.model, system=chosen.system, settings=settings)
 
     async def _save_preset(self, name: str) -> None:
         name = name or await self._ask_line("Name of the preset")
         if name:
             save = self.hearth.presets.save
             kept = await asyncio.to_thread(save, self._as_preset(name))
-            self.tell(f"Kept as {kept.name}.")
+            self.tell(f"Saved as the preset {kept.name}.")
 
-    def _as_preset(self, name: str = "") -> Preset:
-        """Model, system prompt and settings of the chat that is shown, or of the one to come."""
+    def _as_preset(self, name: str) -> Preset:
         from hearth.app.presets import Preset
 
-        if self.session is not None:
-            thread = self.session.thread
-            return Preset(name, thread.system, thread.model, dict(thread.settings))
-        first = self._first
-        return Preset(name, first["system"], first["model"], dict(first["settings"]))
+        return Preset(name, **self._setup)
 
     async def _search(self, query: str) -> None:
         from hearth.app.tui.screens.search import SearchScreen
@@ -633,7 +804,7 @@ class ChatScreen(HearthScreen):
                 await self.refresh_list()
             case "delete_branch":
                 question = "Delete this message and everything after it?"
-                if await self._confirmed(question, "Other branches stay."):
+                if await self._delete_confirmed(question, "Other branches stay."):
                     await session.delete_branch(message)
 
     async def _do_with_thread(self, thread: str, action: str, argument: str = "") -> None:
@@ -649,15 +820,17 @@ class ChatScreen(HearthScreen):
                     await session.change(title=title)
             case "pin":
                 await session.change(pinned=not session.thread.pinned)
+                self.tell("Pinned." if session.thread.pinned else "Not pinned any more.")
             case "archive":
                 await session.change(archived=not session.thread.archived)
+                self.tell("Archived." if session.thread.archived else "Restored.")
             case "clone":
                 await self.open((await session.clone()).id)
             case "export":
                 await self._export(thread, argument)
             case "delete":
                 title = session.thread.title or "this chat"
-                if await self._confirmed(f"Delete “{title}”?", "It cannot be recovered."):
+                if await self._delete_confirmed(f"Delete “{title}”?", "It cannot be recovered."):
                     if session is self.session:
                         await self.leave()
                     await self.sessions.delete(thread)
@@ -691,19 +864,23 @@ class ChatScreen(HearthScreen):
         self.tell(f"Written to {path} ({format_size(size)}).")
 
     async def _count(self, text: str) -> tuple[int, str]:
-        """Tokens of a draft, and these in words; 0 while no model is loaded for it."""
-        session = self.session
-        if session is None or session.info is None or not text.strip():
+        """Tokens of a draft, and these in words; about, while its model is not loaded."""
+        if not text.strip() or is_command(text):
             return 0, ""
+        session = self.session
         try:
             expanded = await asyncio.to_thread(attachments.expand, text, self.folder)
-            chosen = await self.services.choose(session.thread.model, {})
-            backend = await self.services.host.backend(chosen.spec)
-            tokens = await attachments.count(backend, expanded.text)
+            if session is not None and session.info is not None:
+                changes = session.thread.settings.get("set", {})
+                chosen = await self.services.choose(session.thread.model, changes)
+                backend = await self.services.host.backend(chosen.spec)
+                tokens, about = await attachments.count(backend, expanded.text), ""
+            else:
+                tokens, about = -(-len(expanded.text.encode()) // _BYTES_PER_TOKEN), "about "
         except HearthError as error:
             return 0, error.message
         files = attachments.in_words(expanded.files)
-        counted = f"{tokens:,} token" + ("" if tokens == 1 else "s")
+        counted = f"{about}{tokens:,} token" + ("" if tokens == 1 else "s")
         return tokens, counted + (f", {files}" if files else "")
 
     # Dialogs are imported when one is shown, which is not before the first paint.
@@ -711,10 +888,11 @@ class ChatScreen(HearthScreen):
     async def _ask(self, screen: Any) -> Any:
         return await self.app.push_screen_wait(screen)
 
-    async def _confirmed(self, question: str, detail: str) -> bool:
+    async def _delete_confirmed(self, question: str, detail: str) -> bool:
         from hearth.app.tui.screens.dialogs import Confirm
 
-        return bool(await self._ask(Confirm(question, detail)))
+        dialog = Confirm(question, detail, yes="Delete", destructive=True)
+        return bool(await self._ask(dialog))
 
     async def _ask_line(self, title: str, value: str = "") -> str:
         from hearth.app.tui.screens.dialogs import AskLine

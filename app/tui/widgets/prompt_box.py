@@ -31,6 +31,7 @@ from hearth.app.tui.widgets.completions import (
 from hearth.app.tui.widgets.fields import SafeTextArea
 from hearth.backends.errors import HearthError
 
+_BUSY: Final = "An answer is in progress: esc stops it."
 _LONGEST_NAME: Final = 1_024
 """Characters before the cursor in which a name to complete is looked for."""
 
@@ -69,6 +70,7 @@ class PromptArea(SafeTextArea):
         # Keys that are bound here are obeyed in the order in which they were typed. Textual looks
         # for bindings with priority before a key gets into this queue, and for others after it has
         # passed the queues of all parents: in a busy app either would change places with letters.
+        self.box.note("")
         found = None if event.is_printable else self.screen.active_bindings.get(event.key)
         if (
             found is not None
@@ -81,6 +83,7 @@ class PromptArea(SafeTextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         # Lines end as this text area ends them, however the terminal or the source wrote them.
         text = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        self.box.note("")
         event.stop()
         event.prevent_default()
         await super()._on_paste(events.Paste(text))
@@ -169,7 +172,8 @@ class PromptBox(Vertical):
         text-overflow: ellipsis;
     }
     PromptBox > .hint:ansi { text-style: dim; }
-    PromptBox > .hint.-wrong { color: $text-error; }
+    PromptBox > .hint.-note { height: auto; max-height: 4; color: $text; text-wrap: wrap; }
+    PromptBox > .hint.-note.-wrong { color: $text-error; }
     """
 
     class Submitted(Message):
@@ -180,10 +184,11 @@ class PromptBox(Vertical):
             self.text = text
 
     class Command(Message):
-        """The user wants `command` done; `name` and `argument` are its parts."""
+        """The user wants `command` done, which was written as `text`; empty: chosen in a list."""
 
-        def __init__(self, command: commands.Command) -> None:
+        def __init__(self, command: commands.Command, text: str = "") -> None:
             super().__init__()
+            self.text = text
             self.command = command
             self.name = command.name
             self.argument = command.argument
@@ -208,7 +213,7 @@ class PromptBox(Vertical):
         super().__init__(id=id)
         self.history = PromptHistory(history_file)
         self._folder = folder or Path.cwd()
-        self._hint = ""
+        self._hint = self._note = ""
         self._is_busy = False
         self._closed_for: str | None = None
         """The text for which the list is not wanted."""
@@ -216,7 +221,7 @@ class PromptBox(Vertical):
     def compose(self) -> ComposeResult:
         yield Completions()
         yield PromptArea(
-            placeholder="Write a message, or / for commands",
+            placeholder="Message, or / command, ? question about Hearth, @file",
             highlight_cursor_line=False,
         )
         yield Static("", classes="hint", markup=False)
@@ -242,16 +247,24 @@ class PromptBox(Vertical):
         return self
 
     def set_busy(self, busy: bool) -> None:
-        """An answer is under way: escape stops it, and nothing else can be said meanwhile."""
+        """An answer is in progress: escape stops it, and messages have to wait."""
         self._is_busy = busy
         self.set_class(busy, "-busy")
-        if not busy:
-            self.set_hint(self._hint)
+        if self._note == _BUSY:
+            self.note("")
 
     def set_hint(self, hint: str) -> None:
-        """Show one line below the text."""
+        """Show one line below the text, except where a note is."""
         self._hint = hint
-        self._show(hint)
+        if not self._note:
+            self._show_below(hint)
+
+    def note(self, text: str, *, is_wrong: bool = False) -> None:
+        """Show `text` in place of the hint, until the next key."""
+        if text or self._note:
+            self._note = text
+            self._show_below(text or self._hint)
+            self.query_one(".hint").set_class(bool(text), "-note").set_class(is_wrong, "-wrong")
 
     def restore(self, text: str) -> None:
         """Put back what could not be said; before what was written meanwhile."""
@@ -281,12 +294,12 @@ class PromptBox(Vertical):
             return
         if commands.is_command(text):
             try:
-                message: Message = self.Command(commands.parse(text))
+                message: Message = self.Command(commands.parse(text), text)
             except HearthError as error:
-                self._show(str(error), is_wrong=True)
+                self.note(str(error), is_wrong=True)
                 return
         elif self._is_busy:
-            self._show("An answer is under way: esc stops it.", is_wrong=True)
+            self.note(_BUSY, is_wrong=True)
             return
         else:
             message = self.Submitted(text)
@@ -334,7 +347,7 @@ class PromptBox(Vertical):
         try:
             text = await edited(self.app, self.text)
         except HearthError as error:
-            self._show(str(error), is_wrong=True)
+            self.note(str(error), is_wrong=True)
             return
         self.load(text)
 
@@ -344,7 +357,6 @@ class PromptBox(Vertical):
     def _changed(self, event: TextArea.Changed) -> None:
         event.stop()
         text = self.text
-        self._show(self._hint)
         self.post_message(self.Drafted(text))
         if text == self._closed_for:
             return
@@ -367,7 +379,7 @@ class PromptBox(Vertical):
 
     @property
     def _line(self) -> str:
-        """What stands before the cursor in its line."""
+        """The text before the cursor in its line."""
         row, column = self.area.cursor_location
         return self.area.document.get_line(row)[:column]
 
@@ -382,12 +394,10 @@ class PromptBox(Vertical):
         try:
             await asyncio.to_thread(self.history.keep, text)
         except OSError as error:
-            self._show(f"The prompt is not kept: {error.strerror or error}.", is_wrong=True)
+            self.note(f"The prompt is not kept: {error.strerror or error}.", is_wrong=True)
 
-    def _show(self, hint: str, *, is_wrong: bool = False) -> None:
-        line = self.query_one(".hint", Static)
-        line.update(safe_text(hint).replace("\n", " "))
-        line.set_class(is_wrong, "-wrong")
+    def _show_below(self, text: str) -> None:
+        self.query_one(".hint", Static).update(safe_text(text).replace("\n", " "))
 
 
 class ChatCommands(Provider):
