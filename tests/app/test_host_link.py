@@ -13,13 +13,11 @@ from hearth.app.cli.asking import ask
 from hearth.app.host_link import HostLink
 from hearth.backends import client
 from hearth.backends.contract import (
-    Embeddings,
     Event,
     Failed,
     Finished,
     ModelSpec,
     Request,
-    Scores,
     Token,
 )
 from hearth.backends.errors import HostUnreachable, UnsupportedModel
@@ -101,9 +99,7 @@ def test_a_signal_that_wakes_nobody_ends_the_wait_all_the_same(
     """`interrupt_main` does what a Ctrl+C does that comes just before the main thread waits."""
     signal_after_a = threading.Timer(0.1, _thread.interrupt_main)
     with HostLink(place, 1.0) as link:
-        answer = ask(
-            link, SPEC, Request(text="hi"), lambda text: signal_after_a.start(), print
-        )
+        answer = ask(link, SPEC, Request(text="hi"), lambda text: signal_after_a.start(), print)
     assert (answer.content, answer.reason) == ("a", "cancelled")
 
 
