@@ -58,8 +58,8 @@ def run(
         raise click.UsageError("--raw has no system prompt: write it into the text.")
     text = read_prompt(prompt)
     if not text:
-        somebody_types = is_terminal(sys.stdin) and state.output.narrates_to_terminal
-        if raw or as_json or prompt or not somebody_types:
+        is_interactive = is_terminal(sys.stdin) and state.output.narrates_to_terminal
+        if raw or as_json or prompt or not is_interactive:
             raise click.UsageError(
                 "There is no prompt. Type it after the model's name, or pipe it in."
             )
