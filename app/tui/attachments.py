@@ -32,6 +32,7 @@ _AFTER_A_NAME: Final = ".,;:!?)]}'’”"
 _MOST_PUNCTUATION: Final = 4
 _PATH_BEGINS: Final = ("/", "./", "../", "~/")
 _LANGUAGE: Final = re.compile(r"\.([A-Za-z][A-Za-z0-9+-]{0,9})")
+_BLOCK: Final = re.compile(r"\n\n([^\n]+):\n(`{3,})[^`\n]*\n(.*?)\2(?=\n\n|\Z)", re.DOTALL)
 
 
 class AttachmentRefused(HearthError):
@@ -96,6 +97,19 @@ def expand(text: str, folder: Path) -> Expanded:
     blocks = [_block(file) for file in files.values()]
     whole = "\n\n".join([text.rstrip("\n"), *blocks]) if blocks else text
     return Expanded(whole, tuple(files.values()), tuple(dict.fromkeys(unmatched)))
+
+
+def split(content: str) -> tuple[str, tuple[Attached, ...]]:
+    """What was written in the message `content`, and the files that `expand` put after it."""
+    for first in _BLOCK.finditer(content):
+        written, at = content[: first.start()], first.start()
+        files: list[Attached] = []
+        while (block := _BLOCK.match(content, at)) and Path(block[1]).name in written:
+            files.append(Attached(Path(block[1]), len(block[3].encode()), None, block[3]))
+            at = block.end()
+        if files and at == len(content):
+            return written, tuple(files)
+    return content, ()
 
 
 async def count(backend: Backend, text: str) -> int:
