@@ -487,7 +487,7 @@ def test_quit_and_reopen(services: Services, host: ScriptedHost) -> None:
             await until_shown(pilot, "one")
             await pilot.press("ctrl+q")
             await until_shown(pilot, "Stop and quit")
-            await pilot.click("#stop")
+            await pilot.click("#answer-2")
             await until(pilot, lambda: not app.sessions.busy)
         (thread,) = services.chats.threads()
         async with opened(services, thread=thread.id) as (_, pilot):

@@ -148,6 +148,7 @@ class ChatScreen(HearthScreen):
 
     async def on_unmount(self) -> None:
         """Keep what is written and not sent."""
+        self._leave_session()
         with suppress(HearthError):
             await self._keep_draft(self._draft)
 
