@@ -79,7 +79,7 @@ class Fit:
         kv_type: of keys and values.
         room: what there is.
         download_bytes: that it would take of the disk; 0 if it is there.
-        speed: None where bandwidth was not measured.
+        speed: None where bandwidth was not measured, and of encoders, which generate nothing.
     """
 
     state: State
@@ -188,7 +188,7 @@ def fit_of_header(
     weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
     plan, largest = _planned(header, settings, weight_bytes, room)
     use = memory_of(header, plan, cpu_flags=room.cpu_flags, available_bytes=room.free_bytes)
-    read_bytes = read_bytes_per_token(header)
+    read_bytes = 0 if header.is_encoder else read_bytes_per_token(header)
     return fit_of(use, room, plan, largest, read_bytes, download_bytes)
 
 
@@ -240,7 +240,7 @@ def fit_of(
         room: what there is.
         plan: for the context that was asked for.
         largest_context: tokens for which a plan could be made with what is free.
-        read_bytes: of weights, for each token.
+        read_bytes: of weights, for each token; 0: it generates none.
         download_bytes: that it would take of the disk.
         window_bytes: of keys and values that a token sees beside those of `plan`, because layers
             have a window.

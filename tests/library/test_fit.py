@@ -10,6 +10,7 @@ import pytest
 from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.app.library import bandwidth as bandwidths
+from hearth.app.library import fit as fits
 from hearth.app.library.bandwidth import (
     Bandwidth,
     known_bandwidth,
@@ -147,6 +148,20 @@ def test_a_speed_comes_with_its_source_or_not_at_all(header):
     assert found is not None and found.is_limit
     assert "20.0 GB/s" in found.source and "2026-11-21" in found.source
     assert 0 < found.full_tok_per_s < found.tok_per_s
+
+
+def test_an_encoder_has_no_speed_of_generation(header, monkeypatch):
+    monkeypatch.setattr(fits, "_LEAST_READ_BYTES", 1)
+    room = replace(ROOM, bandwidth=SPEED)
+    names = {"general.architecture": "bert", "bert.context_length": 512}
+    keys = {key.replace("llama.", "bert."): value for key, value in header.metadata.items()}
+    encoder = replace(header, metadata={**keys, **names})
+    assert encoder.is_encoder and fit_of_header(header, SETTINGS, room).speed is not None
+    assert fit_of_header(encoder, SETTINGS, room).speed is None
+    entries = {entry.purpose: entry for entry in load_catalogue().entries}
+    for purpose, entry in entries.items():
+        speed = fit_of_download(facts_of(5 * GB, entry), SETTINGS, room).speed
+        assert (speed is None) == (purpose in ("embedding", "reranker")), purpose
 
 
 def test_weights_that_caches_hold_get_no_estimate():

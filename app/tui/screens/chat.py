@@ -808,7 +808,7 @@ class ChatScreen(HearthScreen):
                 await self.refresh_list()
             case "delete_branch":
                 question = "Delete this message and everything after it?"
-                if await self._confirmed(question, "Other branches stay."):
+                if await self._delete_confirmed(question, "Other branches stay."):
                     await session.delete_branch(message)
 
     async def _do_with_thread(self, thread: str, action: str, argument: str = "") -> None:
@@ -834,7 +834,7 @@ class ChatScreen(HearthScreen):
                 await self._export(thread, argument)
             case "delete":
                 title = session.thread.title or "this chat"
-                if await self._confirmed(f"Delete “{title}”?", "It cannot be recovered."):
+                if await self._delete_confirmed(f"Delete “{title}”?", "It cannot be recovered."):
                     if session is self.session:
                         await self.leave()
                     await self.sessions.delete(thread)
@@ -892,10 +892,11 @@ class ChatScreen(HearthScreen):
     async def _ask(self, screen: Any) -> Any:
         return await self.app.push_screen_wait(screen)
 
-    async def _confirmed(self, question: str, detail: str) -> bool:
+    async def _delete_confirmed(self, question: str, detail: str) -> bool:
         from hearth.app.tui.screens.dialogs import Confirm
 
-        return bool(await self._ask(Confirm(question, detail)))
+        dialog = Confirm(question, detail, yes="Delete", destructive=True)
+        return bool(await self._ask(dialog))
 
     async def _ask_line(self, title: str, value: str = "") -> str:
         from hearth.app.tui.screens.dialogs import AskLine

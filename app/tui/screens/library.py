@@ -140,7 +140,6 @@ class LibraryScreen(HearthScreen):
         self._here: dict[str, LocalModel] = {}
         self._worth: dict[str, Entry] = {}
         self._found: dict[str, HubModel] = {}
-        self._found: dict[str, HubModel] = {}
         self._items: dict[str, DownloadItem] = {}
         self._fits: dict[str, Fit] = {}
         """By the name of a catalogue's entry, and by the path of a model that is here."""
