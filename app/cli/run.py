@@ -49,7 +49,7 @@ def run(
 
     The PROMPT is what is piped in, then what is typed; with neither, the chat opens.
 
-    MODEL is guide, a name that `hearth list` shows, or a path to a GGUF file or to a
+    MODEL is a name that `hearth list` shows, or a path to a GGUF file or to a
     folder of safetensors.
     """
     state: State = ctx.obj
