@@ -6,11 +6,16 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from hearth.app.cli.streams import is_terminal, use_utf8
 from hearth.app.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from hearth.app.cli.state import State
+    from hearth.backends.errors import HearthError
 
 PROGRAM = "hearth"
 
@@ -107,7 +112,7 @@ def cli(ctx: click.Context, offline: bool) -> int:
     """
     from hearth.app.cli.state import State
 
-    ctx.obj = state = State(offline=offline)
+    ctx.obj = state = State(offline=offline, offer=_offer_to_pull)
     if ctx.invoked_subcommand is not None:
         return ExitCode.OK
     if sys.stdin is not None and not is_terminal(sys.stdin):
@@ -121,6 +126,17 @@ def cli(ctx: click.Context, offline: bool) -> int:
     from hearth.app.cli.chat import open_chat
 
     return open_chat(state, "", {})
+
+
+def _offer_to_pull(state: State, name: str, error: HearthError) -> bool:
+    """Offer to download what `name` means, if a person is at the terminal."""
+    from hearth.app.cli.confirm import somebody_is_there
+    from hearth.app.cli.pull import offer_to_pull
+
+    if not somebody_is_there(state):
+        return False
+    state.output.note(error.message)
+    return offer_to_pull(state, name)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

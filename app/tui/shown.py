@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hearth.app.chats.tree import ChatMessage, Numbers
-from hearth.app.tui.session import ChatSession
+from hearth.app.session.sessions import ChatSession
 from hearth.app.tui.widgets.message import Shown
 from hearth.app.tui.widgets.tool_call import ShownCall
 from hearth.backends.contract import ToolCall

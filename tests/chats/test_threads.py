@@ -113,3 +113,16 @@ def test_everything_is_there_after_opening_again(path: Path) -> None:
         before = store.threads(), store.path(thread.id)
     with ChatStore(path) as store:
         assert (store.threads(), store.path(thread.id)) == before
+
+
+def test_drafts_are_kept_with_each_chat_and_deleted_with_it(store: ChatStore, path: Path) -> None:
+    thread = store.create()
+    for name, text in (("", "new"), (thread.id, "first\nline"), (thread.id, "second")):
+        store.keep_draft(name, text)
+    with ChatStore(path) as other:
+        assert (other.draft(), other.draft(thread.id)) == ("new", "second")
+    store.keep_draft("", "")
+    store.delete(thread.id)
+    assert (store.draft(), store.draft(thread.id)) == ("", "")
+    with pytest.raises(ChatNotFound):
+        store.keep_draft(thread.id, "too late")

@@ -23,7 +23,6 @@ from hearth.app.library.local import Library
 from hearth.app.paths import find_paths
 from hearth.app.presets import Preset, Presets
 from hearth.app.settings import load_settings
-from hearth.app.tui import library_rows
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens import doctor, endpoint, engine, library, quantize, settings
 from hearth.app.tui.screens.compare import CompareScreen
@@ -167,7 +166,7 @@ class Walk:
         await watch_a_minute(screen, self.host)
         await self.keep("engine", "decoding", "worker.log", "hearth.backends")
         await self.pilot.press("ctrl+o")
-        await self.keep("jump", "A letter jumps there")
+        await self.keep("jump", "Press a letter")
         await self.pilot.press("escape")
 
     async def endpoint(self) -> None:
@@ -190,7 +189,7 @@ class Walk:
 
     async def doctor(self) -> None:
         await self.go("doctor")
-        await self.keep("doctor", "runs with 3 models", "thing broken")
+        await self.keep("doctor", "runs with 3 models", "1 problem")
 
     async def library(self) -> None:
         screen: Any = await self.go("library")
@@ -306,7 +305,7 @@ def script(patch: pytest.MonkeyPatch, host: BusyHost) -> None:
     )
     patch.setattr(doctor, "examine", lambda *_: filled.FINDINGS)
     patch.setattr(Library, "list", lambda _: filled.models())
-    patch.setattr(library_rows, "last_used", filled.last_used)
+    patch.setattr(library, "_last_used", filled.last_used)
     patch.setattr(library, "load_catalogue", lambda: filled.CATALOGUE)
     patch.setattr(library, "room_for", lambda *_: None)
     patch.setattr(library, "fit_of_entry", lambda entry, *_: filled.fit_of(entry.size_bytes))

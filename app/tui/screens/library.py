@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar, Final
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import ClassVar, Final, cast
 
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Input, Static, TabbedContent, TabPane, Tabs
 
+from hearth.app import format as words
+from hearth.app.library.adopt import Adoption, Way, adopt, plan_adoption
+from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.catalogue import Entry, load_catalogue
+from hearth.app.library.download import Download
 from hearth.app.library.downloads import DownloadItem
 from hearth.app.library.errors import RepositoryNotFound
 from hearth.app.library.fit import Fit
 from hearth.app.library.hub import HubModel
-from hearth.app.library.hub_files import Reference, parse_reference
+from hearth.app.library.hub_files import Choice, Reference, parse_reference
 from hearth.app.library.local import LocalModel
-from hearth.app.library.menu import fit_of_entry, fit_of_file, room_for
+from hearth.app.library.menu import Menu, fit_of_entry, fit_of_file, make_menu, room_for
+from hearth.app.library.removal import plan_removal, remove
 from hearth.app.terminal import safe_text
-from hearth.app.tui import library_rows as rows
-from hearth.app.tui.library_actions import LibraryActions
 from hearth.app.tui.screens.base import HearthScreen
-from hearth.app.tui.screens.dialogs import Confirm
-from hearth.app.tui.widgets.column_list import ColumnList
+from hearth.app.tui.screens.dialogs import AskLine, Confirm, PickOne
+from hearth.app.tui.screens.pick_file import PickFile, fit_cell, fit_line, speed_words
+from hearth.app.tui.typed_path import typed_path
+from hearth.app.tui.widgets.cells import bar, cell
+from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
 from hearth.app.tui.widgets.fields import SafeInput
 from hearth.backends.errors import HearthError
 
 _TICK_S: Final = 0.5
+_BAR: Final = 14
+_LICENCE: Final = 14
+_WAYS: Final[dict[str, Way]] = {"Copy it": "copy", "Move it": "move", "Link to it": "link"}
+_TOLD_OF: Final = {"waiting": "Waits for its turn.", "done": "It is under Here."}
+_STATE_STYLES: Final = {"failed": "$text-error", "paused": "$text-warning", "done": "$text-success"}
 _TAB_OF: Final = {
     "chat": ("here",),
     "remove": ("here",),
@@ -42,6 +57,45 @@ _TAB_OF: Final = {
     "move": ("downloads",),
 }
 """Where each action has something to act on."""
+
+_HERE: Final = (
+    Column("Name"),
+    Column("Type", 7),
+    Column("Size", 8, right=True),
+    Column("Weights", 7, right=True, least=66),
+    Column("Context", 9, right=True, least=88),
+    Column("Last used", 10, least=76),
+    Column("From", 11, least=104),
+    Column("Repository", 38, least=150),
+)
+_WORTH: Final = (
+    Column("Name"),
+    Column("Weights", 7, right=True, least=66),
+    Column("Size", 14, right=True),
+    Column("Quant", 7, least=110),
+    Column("Fit", 7),
+    Column("est. tok/s", 12, right=True, least=124),
+    Column("Context", 9, right=True, least=96),
+    Column("Licence", _LICENCE, least=78),
+    Column("Repository", 38, least=170),
+)
+_HUB: Final = (
+    Column("Repository"),
+    Column("Weights", 7, right=True, least=66),
+    Column("Downloads", 11, right=True),
+    Column("Likes", 7, right=True, least=90),
+    Column("Licence", _LICENCE, least=54),
+    Column("Access", 6, least=74),
+    Column("Changed", 10, least=104),
+)
+_DOWNLOADS: Final = (
+    Column("Name"),
+    Column("State", 11),
+    Column("", _BAR, least=84),
+    Column("Done", 19, right=True),
+    Column("Rate", 11, right=True, least=74),
+    Column("Left", 11, right=True, least=100),
+)
 
 
 class LibraryScreen(HearthScreen):
@@ -89,26 +143,28 @@ class LibraryScreen(HearthScreen):
         self._items: dict[str, DownloadItem] = {}
         self._fits: dict[str, Fit] = {}
         """By the name of a catalogue's entry, and by the path of a model that is here."""
-        self._actions = LibraryActions(self)
+        self._bandwidth: Bandwidth | None = None
+        """What was measured for this screen, which is not kept where other programs were busy."""
+        self._has_timed_memory = False
         self._tab = "here"
         self._timer: Timer | None = None
 
     def body(self) -> ComposeResult:
         with TabbedContent(id="tabs"):
             with TabPane("1 Here", id="here"):
-                yield ColumnList(*rows.HERE, empty="No model is here.", id="here-list")
+                yield ColumnList(*_HERE, empty="No model is here.", id="here-list")
             with TabPane("2 Worth having", id="worth"):
-                yield ColumnList(*rows.WORTH, id="worth-list")
+                yield ColumnList(*_WORTH, id="worth-list")
             with TabPane("3 Hub", id="hub"):
                 yield SafeInput(
                     placeholder="Words of a name, or organisation/name, or …/name:Q4_K_M",
                     id="query",
                 )
                 empty = "Press / and write what to look for. Only this asks the network."
-                yield ColumnList(*rows.HUB, empty=empty, id="hub-list")
+                yield ColumnList(*_HUB, empty=empty, id="hub-list")
             with TabPane("4 Downloads", id="downloads"):
                 empty = "Nothing is being downloaded. Tabs 2 and 3 have what can be."
-                yield ColumnList(*rows.DOWNLOADS, empty=empty, id="downloads-list")
+                yield ColumnList(*_DOWNLOADS, empty=empty, id="downloads-list")
         yield Static("", id="about", markup=False)
 
     def on_mount(self) -> None:
@@ -149,7 +205,7 @@ class LibraryScreen(HearthScreen):
         """Read the models of this machine, and the catalogue, anew."""
         try:
             here = await asyncio.to_thread(self.services.library.list)
-            used, loaded = await self._last_chats(), await self._actions.loaded()
+            used, loaded = await self._last_chats(), await self._loaded()
             await asyncio.to_thread(self._read_catalogue)
         except HearthError as error:
             self.tell_error(error)
@@ -157,30 +213,41 @@ class LibraryScreen(HearthScreen):
         self._here = {model.name: model for model in here}
         self._list("here").show(
             [
-                rows.here_row(
+                _here_row(
                     model,
                     is_loaded=str(model.path) in loaded,
-                    used_at=rows.last_used(used, model),
+                    used_at=_last_used(used, model),
                 )
                 for model in here
             ]
         )
         self._list("worth").show(
-            [rows.worth_row(entry, self._fits.get(name)) for name, entry in self._worth.items()]
+            [_worth_row(entry, self._fits.get(name)) for name, entry in self._worth.items()]
         )
         self._describe()
         self._time_memory()
 
     @work(group="memory")
     async def _time_memory(self) -> None:
-        """Let speeds be told, where memory was never timed."""
-        try:
-            is_new = await self._actions.time_memory()
-        except HearthError as error:
-            self.tell_error(error)
+        """Measure how fast memory is read, if nobody has: speeds are known then. Not while a model
+        answers: both would be slow.
+        """
+        services = self.services
+        if services.measure_bandwidth is None or self._has_timed_memory:
             return
-        if is_new:
-            self.action_refresh()
+        try:
+            room = await asyncio.to_thread(room_for, hub_cache(), services.paths.cache)
+            stats = await services.host.stats()
+            is_busy = stats is not None and any(worker.running for worker in stats.workers)
+            if room.bandwidth is not None or is_busy:
+                return
+            self._has_timed_memory = True
+            self._bandwidth = await services.measure_bandwidth()
+        except (HearthError, OSError) as error:
+            why = f"{error.message} {error.hint}" if isinstance(error, HearthError) else str(error)
+            self.tell(f"How fast memory is read could not be measured: {why}", severity="error")
+            return
+        self.action_refresh()
 
     async def _last_chats(self) -> dict[str, float]:
         """When each model was last chatted with, by its name in lower case."""
@@ -197,7 +264,7 @@ class LibraryScreen(HearthScreen):
     def _read_catalogue(self) -> None:
         """The catalogue, and how each model of it suits this machine."""
         settings = self.services.settings
-        room = room_for(hub_cache(), self.services.paths.cache, self._actions.bandwidth)
+        room = room_for(hub_cache(), self.services.paths.cache, self._bandwidth)
         self._worth = {entry.name: entry for entry in load_catalogue().entries}
         for name, entry in self._worth.items():
             self._fits[name] = fit_of_entry(entry, settings, room)
@@ -205,7 +272,7 @@ class LibraryScreen(HearthScreen):
     @work(group="fit", exclusive=True)
     async def _find_fit(self, model: LocalModel) -> None:
         """How a model that is here suits this machine."""
-        room = room_for(hub_cache(), self.services.paths.cache, self._actions.bandwidth)
+        room = room_for(hub_cache(), self.services.paths.cache, self._bandwidth)
         settings = self.services.settings
         try:
             fit = await asyncio.to_thread(fit_of_file, model.path, model.name, settings, room)
@@ -235,7 +302,7 @@ class LibraryScreen(HearthScreen):
                 self.refresh_models()
 
     def _show_items(self) -> None:
-        self._list("downloads").show([rows.download_row(item) for item in self._items.values()])
+        self._list("downloads").show([_download_row(item) for item in self._items.values()])
         if self._tab == "downloads":
             self._describe()
 
@@ -258,15 +325,15 @@ class LibraryScreen(HearthScreen):
         elif self._tab == "here" and key in self._here:
             model = self._here[key]
             fit = self._fits.get(str(model.path))
-            text = rows.about_here(model, fit, self.size.width - 2)
+            text = _about_here(model, fit, self.size.width - 2)
             if fit is None and not model.error and not model.url:
                 self._find_fit(model)
         elif self._tab == "worth" and key in self._worth:
-            text = rows.about_entry(self._worth[key], self._fits.get(key))
+            text = _about_entry(self._worth[key], self._fits.get(key))
         elif self._tab == "hub" and key in self._found:
-            text = rows.about_hub(self._found[key], self.services.hub.endpoint)
+            text = _about_hub(self._found[key], self.services.hub.endpoint)
         elif self._tab == "downloads" and key in self._items:
-            text = rows.about_download(self._items[key])
+            text = _about_download(self._items[key])
         self.say(text)
 
     def say(self, text: str) -> None:
@@ -305,11 +372,21 @@ class LibraryScreen(HearthScreen):
 
     # ---- models that are here
 
+    async def _loaded(self) -> set[str]:
+        """The paths of the models that are loaded."""
+        stats = await self.services.host.stats()
+        return {worker.path for worker in stats.workers} if stats is not None else set()
+
     @work(group="chat", exclusive=True)
     async def action_chat(self) -> None:
         """Begin a chat with the model."""
         if (model := self._here.get(self._chosen or "")) is not None:
-            await self.told(self._actions.chat(model))
+            await self.told(self._chat(model))
+
+    async def _chat(self, model: LocalModel) -> None:
+        session = await self.sessions.create(model=model.name)
+        self.hearth.wanted_thread = session.thread.id
+        self.hearth.action_go("chat")
 
     def action_quantize(self) -> None:
         """Quantize the model."""
@@ -321,21 +398,74 @@ class LibraryScreen(HearthScreen):
     async def action_unload(self) -> None:
         """Take the model out of memory."""
         if (model := self._here.get(self._chosen or "")) is not None:
-            await self.told(self._actions.unload(model))
+            await self.told(self._unload(model))
             self.refresh_models()
+
+    async def _unload(self, model: LocalModel) -> None:
+        count = await self.services.host.unload(str(model.path))
+        self.tell(f"{model.name} {'is unloaded' if count else 'was not loaded'}.")
 
     @work(group="here.act", exclusive=True)
     async def action_remove(self) -> None:
         """Delete the model, after saying what that frees."""
         if (model := self._here.get(self._chosen or "")) is not None:
-            await self.told(self._actions.remove(model))
+            await self.told(self._remove(model))
             self.refresh_models()
+
+    async def _remove(self, model: LocalModel) -> None:
+        library = self.services.library
+        found = await asyncio.to_thread(library.resolve, model.name)
+        removal = await asyncio.to_thread(plan_removal, found, library)
+        is_loaded = str(found.path) in await self._loaded()
+        details = [*map(str, removal.paths), *removal.keeps]
+        if is_loaded:
+            details.append("It is loaded now and is unloaded first, which ends what it says.")
+        freed = words.size(removal.frees_bytes)
+        question = f"Delete {model.name}? It frees {freed}."
+        if not await self.app.push_screen_wait(
+            Confirm(question, "\n".join(details), yes="Delete it", no="Keep it")
+        ):
+            return
+        if is_loaded:
+            await self.services.host.unload(str(found.path))
+        await asyncio.to_thread(remove, removal)
+        await self.services.index.changed()
+        self.tell(f"{model.name} is deleted; {freed} are free again.")
 
     @work(group="here.act", exclusive=True)
     async def action_import(self) -> None:
         """Take a model file into the library."""
-        await self.told(self._actions.import_file())
+        await self.told(self._import())
         self.refresh_models()
+
+    async def _import(self) -> None:
+        library = self.services.library
+        typed = await self.app.push_screen_wait(
+            AskLine("Import a model", placeholder="a GGUF file, or a folder with a model")
+        )
+        if not typed:
+            return
+        path = typed_path(typed)
+        plan = await asyncio.to_thread(plan_adoption, path, library, "link")
+        details = {
+            "Copy it": f"{words.size(plan.size_bytes)} more on the disk",
+            "Move it": "nothing stays where it was",
+            "Link to it": "it stays where it is, and must",
+        }
+        way = await self.app.push_screen_wait(
+            PickOne(f"Import {plan.name}", list(_WAYS), details=details)
+        )
+        if way is None:
+            return
+        plan = await asyncio.to_thread(plan_adoption, path, library, _WAYS[way])
+        await asyncio.to_thread(adopt, plan, lambda done: self._copied(plan, done))
+        await self.services.index.changed()
+        self.tell(f"{plan.name} is in the library.")
+
+    def _copied(self, plan: Adoption, done: int) -> None:
+        """So much was copied; called by the thread that does it."""
+        text = f"Importing {plan.name}: {words.size(done)} of {words.size(plan.size_bytes)}"
+        self.app.call_from_thread(self.say, text)
 
     # ---- models that could be here
 
@@ -370,7 +500,7 @@ class LibraryScreen(HearthScreen):
             found = await asyncio.to_thread(lambda: hub.search(query, tag="gguf"))
             self._found = {model.repo_id: model for model in found}
         finally:
-            self._list("hub").show([rows.hub_row(model) for model in self._found.values()])
+            self._list("hub").show([_hub_row(model) for model in self._found.values()])
             self.say("")
         if self._found:
             self._list("hub").list.focus()
@@ -389,11 +519,39 @@ class LibraryScreen(HearthScreen):
             await self.told(self._pull(parse_reference(key)))
 
     async def _pull(self, reference: Reference, entry: Entry | None = None) -> None:
-        if await self._actions.pull(reference, entry):
-            self._show_downloads()
-            self.action_tab("downloads")
-        else:
+        """Let the user choose a file of the repository, and download it.
+
+        Args:
+            entry: of the catalogue, if it was named by that.
+        """
+        self.say(f"Asking the Hub for {reference.repo_id} …")
+        try:
+            menu = await asyncio.to_thread(self._menu, reference, entry)
+        finally:
+            self.say("")
+        endpoint = self.services.hub.endpoint
+        choice = await self.app.push_screen_wait(PickFile(menu, endpoint, reference.choice))
+        if choice is None or not await self._is_sure(menu, choice):
             self._describe()
+            return
+        found = menu.repository
+        download = Download(found.repo_id, found.revision, found.commit, choice.files)
+        await self.services.downloads.add(download, f"{found.repo_id}:{choice.name}")
+        self._show_downloads()
+        self.action_tab("downloads")
+
+    def _menu(self, reference: Reference, entry: Entry | None) -> Menu:
+        repository = self.services.hub.repository(reference.repo_id, reference.revision)
+        room = room_for(hub_cache(), self.services.paths.cache, self._bandwidth)
+        return make_menu(repository, self.services.settings, room, hub_cache(), entry)
+
+    async def _is_sure(self, menu: Menu, choice: Choice) -> bool:
+        """What does not fit is downloaded only when the user confirms it."""
+        fit = menu.fits[choice.name]
+        if fit.is_usable:
+            return True
+        question = f"{choice.name} does not fit this machine. Download it anyway?"
+        return cast("bool", await self.app.push_screen_wait(Confirm(question, fit.words)))
 
     # ---- downloads
 
@@ -423,3 +581,144 @@ class LibraryScreen(HearthScreen):
             place = list(self._items).index(item.id) + by
             await self.told(self.services.downloads.move(item.id, place))
             self._show_downloads()
+
+
+def _here_row(model: LocalModel, *, is_loaded: bool, used_at: float) -> Row:
+    """A model of this machine.
+
+    Args:
+        used_at: seconds since 1970 of the last chat with it; 0: none is known.
+    """
+    used = Content.styled("loaded", "$text-success") if is_loaded else cell(_date(used_at))
+    kind = "remote" if model.url else model.file_type
+    return Row(
+        model.name,
+        (
+            cell(model.name, "$text-error" if model.error else ""),
+            cell("damaged" if model.error else kind, "$text-error" if model.error else ""),
+            words.size(model.size_bytes) if model.size_bytes else "",
+            words.count(model.parameters) if model.parameters else "",
+            f"{model.context:,}" if model.context else "",
+            used,
+            cell(model.origin, "$text-muted"),
+            cell(model.repo, "$text-muted"),
+        ),
+    )
+
+
+def _worth_row(entry: Entry, fit: Fit | None) -> Row:
+    """A model of the catalogue; its size is about."""
+    return Row(
+        entry.name,
+        (
+            cell(entry.title),
+            words.count(entry.parameters),
+            f"about {words.size(entry.size_bytes)}",
+            cell(entry.recommended),
+            fit_cell(fit),
+            speed_words(fit.speed) if fit is not None else "",
+            f"{entry.context:,}" if entry.context else "",
+            cell(entry.licence),
+            cell(entry.repo, "$text-muted"),
+        ),
+    )
+
+
+def _hub_row(model: HubModel) -> Row:
+    """A repository that a search found."""
+    return Row(
+        model.repo_id,
+        (
+            cell(model.repo_id),
+            words.count(model.parameters) if model.parameters else "",
+            f"{model.downloads:,}",
+            f"{model.likes:,}",
+            cell(model.licence or "not stated"),
+            Content.styled("gated", "$text-warning") if model.gated else "open",
+            model.changed_at.date().isoformat() if model.changed_at else "",
+        ),
+    )
+
+
+def _download_row(item: DownloadItem) -> Row:
+    """A download."""
+    share = item.done_bytes / item.total_bytes if item.total_bytes else 0.0
+    state = item.activity or item.state
+    return Row(
+        item.id,
+        (
+            cell(item.name),
+            cell(state, _STATE_STYLES.get(item.state, "")),
+            bar(share, _BAR),
+            f"{words.size(item.done_bytes)} of {words.size(item.total_bytes)}",
+            f"{words.size(item.bytes_per_s)}/s" if item.bytes_per_s else "",
+            words.duration(item.eta_s) if item.eta_s is not None else "",
+        ),
+    )
+
+
+def _about_here(model: LocalModel, fit: Fit | None, width: int) -> str:
+    """What is said of a chosen model of this machine.
+
+    Args:
+        width: of a line, in cells, which its path gets at most.
+    """
+    if model.error:
+        return f"{model.error}\n{_where(model, width)}"
+    if model.url:
+        return f"A model of another machine, at {model.url}"
+    return "\n".join(filter(None, (_where(model, width), fit_line(fit) if fit is not None else "")))
+
+
+def _about_entry(entry: Entry, fit: Fit | None) -> str:
+    """What is said of a chosen model of the catalogue."""
+    fitting = f"\nAbout: {fit_line(fit)}" if fit is not None else ""
+    return f"{entry.summary} {entry.repo} · {entry.licence}{fitting}"
+
+
+def _about_hub(model: HubModel, endpoint: str) -> str:
+    """What is said of a chosen repository."""
+    licence = model.licence or "licence not stated"
+    if not model.gated:
+        return f"{model.repo_id} · {licence}"
+    return (
+        f"{model.repo_id} · {licence} · gated: accept its terms at {endpoint}/{model.repo_id} and "
+        "set HF_TOKEN first."
+    )
+
+
+def _about_download(item: DownloadItem) -> str:
+    """What is said of a chosen download; its name too, which the list may have to cut."""
+    if item.error is not None:
+        told = f"{item.error.message} {item.error.hint}".strip()
+    else:
+        told = item.file or _TOLD_OF.get(item.state, "")
+    return f"{item.name}\n{told}".strip()
+
+
+def _last_used(threads: Mapping[str, float], model: LocalModel) -> float:
+    """When somebody last chatted with `model`; 0 if nobody is known to have."""
+    return max(threads.get(model.name.lower(), 0.0), threads.get(str(model.path).lower(), 0.0))
+
+
+def _where(model: LocalModel, width: int) -> str:
+    home = str(Path.home())
+    path = str(model.path)
+    shown = _elided(f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path, width)
+    return f"{shown} · {model.repo}" if model.repo else shown
+
+
+def _elided(path: str, width: int) -> str:
+    """`path`, without folders in its middle where it is longer than `width`: its beginning and its
+    end tell more than the digits that caches call their folders.
+    """
+    folders = path.split("/")
+    kept = len(folders)
+    while len(path) > width and kept > 3:
+        kept -= 1
+        path = "/".join((*folders[: kept - 1], "…", folders[-1]))
+    return path
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).date().isoformat() if seconds else ""

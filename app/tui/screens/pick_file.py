@@ -1,4 +1,4 @@
-"""Which file of a repository to take: grouped by size, one recommended, and whether it fits."""
+"""The files of a repository, grouped by size, one recommended, and whether each fits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Footer, OptionList, Static
 
-from hearth.app.cli import words
-from hearth.app.library.fit import Fit
+from hearth.app import format as words
+from hearth.app.library.fit import Fit, Speed
 from hearth.app.library.hub_files import Choice
 from hearth.app.library.menu import Menu
 from hearth.app.terminal import safe_text
-from hearth.app.tui.library_rows import fit_cell, fit_line, speed_words
 from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.widgets.cells import cell
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
@@ -26,17 +25,23 @@ _COLUMNS: Final = (
     Column("Size", 9, right=True),
     Column("Fit", 7),
     Column("Needs", 14, right=True, least=74),
-    Column("tok/s", 12, right=True, least=90),
+    Column("est. tok/s", 12, right=True, least=90),
     Column("", 11),
 )
 _MOST_REFUSED: Final = 3
 _SHARE: Final = 0.92
 """Of the height above the keys, that the dialog has at most."""
 _LEAST_LINES: Final = 4
+_FIT_STYLES: Final = {
+    "fits": "$text-success",
+    "tight": "$text-warning",
+    "slow": "$text-warning",
+    "cannot": "$text-error",
+}
 
 
 class PickFile(Dialog[Choice | None]):
-    """The choices of a repository; None: none of them is taken.
+    """The choices of a repository; None: the user cancels.
 
     Args:
         menu: what it offers.
@@ -64,7 +69,7 @@ class PickFile(Dialog[Choice | None]):
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "close", id="pick-file.close"),
-        Binding("p", "take", "pull", id="pick-file.take"),
+        Binding("p", "take", "download", id="pick-file.take"),
     ]
 
     def __init__(self, menu: Menu, endpoint: str, wanted: str = "") -> None:
@@ -89,7 +94,7 @@ class PickFile(Dialog[Choice | None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Begin with the one that most people should take."""
+        """Begin with the recommended one."""
         found = self.query_one(ColumnList)
         found.show(self._rows())
         found.list.focus()
@@ -97,7 +102,7 @@ class PickFile(Dialog[Choice | None]):
         self.call_after_refresh(found.select, self._wanted)
 
     def on_resize(self) -> None:
-        """Let the list have what the lines around it leave."""
+        """Give the list the height that the lines around it leave."""
         self.call_after_refresh(self._fit_list)
 
     def _fit_list(self) -> None:
@@ -139,7 +144,7 @@ class PickFile(Dialog[Choice | None]):
         if choice.name == self._menu.recommended:
             note = Content.styled("Recommended", "bold $text-success")
         elif _is_here(choice, fit):
-            note = Content.styled("here", "$text-muted")
+            note = Content.styled("installed", "$text-muted")
         about = "about " if fit.use.uncertain else ""
         return Row(
             choice.name,
@@ -161,7 +166,7 @@ class PickFile(Dialog[Choice | None]):
         choice, fit = self._menu.choice(name), self._menu.fits[name]
         line = fit_line(fit)
         if _is_here(choice, fit):
-            line = f"All of it is here already. {line}"
+            line = f"Installed. {line}"
         if choice.kind == "safetensors":
             line = f"For the native backend, which comes with a later version. {line}"
         self.query_one("#about", Static).update(safe_text(line))
@@ -170,7 +175,7 @@ class PickFile(Dialog[Choice | None]):
         self.action_take()
 
     def action_take(self) -> None:
-        """Take the chosen one."""
+        """Download the chosen one."""
         name = self.query_one(ColumnList).selected
         if name is not None:
             self.dismiss(self._menu.choice(name))
@@ -178,3 +183,30 @@ class PickFile(Dialog[Choice | None]):
 
 def _is_here(choice: Choice, fit: Fit) -> bool:
     return not fit.download_bytes and choice.size_bytes > 0
+
+
+def fit_cell(fit: Fit | None) -> Content:
+    """The state of a fit in a word."""
+    if fit is None:
+        return Content("")
+    if fit.fits_on_disk is False:
+        return Content.styled("no disk", "$text-error")
+    return Content.styled(fit.state, _FIT_STYLES[fit.state])
+
+
+def speed_words(speed: Speed | None) -> str:
+    """The estimate from memory bandwidth, in tokens a second; empty where there is none."""
+    if speed is None:
+        return ""
+    limit = "up to " if speed.is_limit else "about "
+    return f"{limit}{speed.tok_per_s:,.{1 if speed.tok_per_s < 10 else 0}f}"
+
+
+def fit_line(fit: Fit) -> str:
+    """A fit in a line, with what its speed is estimated from."""
+    context = f"{fit.context:,} tokens of context"
+    line = f"{fit.words} with {context}. {fit.reason}"
+    if fit.speed is None:
+        return line
+    rate = speed_words(fit.speed)
+    return f"{line} Estimated decode speed: {rate} tok/s, from {fit.speed.source}."

@@ -17,8 +17,8 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import OptionList, ProgressBar, Select, Static
 
+from hearth.app import format as words
 from hearth.app.chosen import with_settings
-from hearth.app.cli import words
 from hearth.app.jobs.child import Stopped
 from hearth.app.jobs.job import Job
 from hearth.app.library import quantize_job

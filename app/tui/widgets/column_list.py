@@ -132,8 +132,11 @@ class ColumnList(Vertical):
         """Put another title above."""
         self.query_one(".column-list--title", Static).update(text)
 
-    def show(self, rows: Sequence[Row]) -> None:
+    def show(self, rows: Sequence[Row], *, empty: str = "") -> None:
         """Show these lines; their text has come through `safe_text`.
+
+        Args:
+            empty: what is shown from now on where there are no lines; "": as before.
 
         Raises:
             ValueError: two of them have the same key; what is shown stays as it is.
@@ -145,6 +148,9 @@ class ColumnList(Vertical):
         if not self.is_mounted:
             return
         self.set_class(not rows, "-empty")
+        if empty and empty != self._empty:
+            self._empty = empty
+            self.query_one(".column-list--empty", Static).update(empty)
         if [row.key for row in before] == [row.key for row in rows]:
             for index, (old, new) in enumerate(zip(before, rows, strict=True)):
                 if old != new:
