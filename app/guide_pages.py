@@ -40,6 +40,11 @@ def page_for(question: str) -> str:
     return best[0] if score(best) / total >= _ENOUGH else ""
 
 
+def is_loaded() -> bool:
+    """Whether `page_for` answers at once."""
+    return _topics.cache_info().currsize > 0
+
+
 def page_location(page: str) -> str:
     """Where `page` can be read: its path if it is on this machine, else its name."""
     path = Path(hearth.app.__path__[0]).resolve().parent / page

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -445,6 +445,18 @@ MODEL_ONLY = (
 )
 
 ALL = {key.name: key for key in (*GENERAL, *LOADING, *SAMPLING)}
+
+# The sampling that its authors recommend, and their system prompt with a second sentence: without
+# it, many answers to English questions are in French.
+MODEL_DEFAULTS: Mapping[str, Mapping[str, Value]] = {
+    "smollm2": {
+        "system": "You are a helpful AI assistant named SmolLM, trained by Hugging Face. "
+        "Answer in English.",
+        "temperature": 0.2,
+        "top_p": 0.9,
+    }
+}
+"""Defaults of one model, by its name."""
 
 
 def default_of(key: Key) -> Value:

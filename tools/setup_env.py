@@ -312,7 +312,7 @@ def main(arguments: list[str]) -> int:
     else happens.
     """
     if os.name == "nt":
-        say("On Windows install with pip: see README.md, section Windows.")
+        say("On Windows install with pip: see docs/install.md, section Windows.")
         return 1
     try:
         if "--model-only" in arguments:

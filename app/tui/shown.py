@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from hearth.app import guide_pages
 from hearth.app.chats.tree import ChatMessage, Numbers
 from hearth.app.session.sessions import ChatSession
 from hearth.app.tui.widgets.message import Shown
@@ -17,6 +18,8 @@ _REASONS = {"length": "The answer was cut: it reached the limit of tokens."}
 def shown_of(session: ChatSession) -> list[Shown]:
     """The branch that `session` shows, with the answer under way as far as it is there."""
     found = [shown(message) for message in session.messages]
+    if guide_pages.is_loaded():
+        found = list(_with_pages(found))
     live = session.live
     if live is not None:
         found = [
@@ -33,6 +36,20 @@ def shown_of(session: ChatSession) -> list[Shown]:
             for one in found
         ]
     return found
+
+
+def _with_pages(messages: Iterable[Shown]) -> Iterator[Shown]:
+    """`messages`, and below the numbers of an answer of guide the page that it comes from."""
+    question = ""
+    for one in messages:
+        if one.role == "user":
+            question = one.content
+        page = guide_pages.page_for(question) if one.model == "guide" and one.numbers else ""
+        yield (
+            replace(one, numbers=f"{one.numbers}\n{guide_pages.page_location(page)}")
+            if page
+            else one
+        )
 
 
 def shown(message: ChatMessage) -> Shown:

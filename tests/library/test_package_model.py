@@ -355,3 +355,12 @@ def test_it_is_the_default_where_it_is_installed(home: Path) -> None:
     path.touch()
     assert load_settings(file, {}).text("model") == "smollm2"
     assert load_settings(file, {"HEARTH_MODEL": "mine"}).text("model") == "mine"
+
+
+def test_its_defaults_give_way_to_the_users_own(home: Path) -> None:
+    file = home / "settings.toml"
+    assert load_settings(file, {}).for_model("SmolLM2").sampling.temperature == 0.2
+    assert "English" in load_settings(file, {}).for_model("smollm2").system
+    file.write_text("[sampling]\ntemperature = 1.0")
+    assert load_settings(file, {}).for_model("smollm2").sampling.temperature == 1.0
+    assert load_settings(file, {}).for_model("guide").system == ""
