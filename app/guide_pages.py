@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,7 @@ _UNKNOWN: Final = 3.0
 """The weight of a word that no topic has."""
 
 
+@lru_cache(maxsize=256)
 def page_for(question: str) -> str:
     """The page for `question`, such as "docs/library.md"; empty where no page fits. The first call
     reads some 300 kB: not for an event loop.
