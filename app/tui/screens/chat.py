@@ -17,6 +17,7 @@ from textual.containers import Horizontal, Vertical
 from hearth.app.chats.export import to_json, to_markdown
 from hearth.app.chats.imports import import_json
 from hearth.app.chats.tree import Thread
+from hearth.app.guide_pages import page_for
 from hearth.app.nearest import did_you_mean
 from hearth.app.session.events import Changed, Ended, Moved, Noticed, Piece, SessionEvent
 from hearth.app.session.sessions import ChatSession
@@ -167,6 +168,8 @@ class ChatScreen(HearthScreen):
         await self._watch(session)
 
     async def _watch(self, session: ChatSession) -> None:
+        if session.model == _GUIDE:  # Which pages its answers come from.
+            await asyncio.to_thread(page_for, "")
         self._leave_session()
         self.session = session
         self._leave_session = session.subscribe(self._hear)
