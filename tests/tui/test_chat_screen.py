@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 from textual.widgets import Input
 
 from hearth.app.tui.screens.dialogs import EditText
@@ -62,10 +63,65 @@ def test_escape_goes_from_the_messages_back_to_writing(services: Services) -> No
         async with opened(services) as (app, pilot):
             await ask(pilot, "does it work?")
             await until_shown(pilot, "It works.")
-            await pilot.press("ctrl+t", "up")
+            await pilot.press("ctrl+t")
             assert isinstance(app.focused, MessageView)
             await pilot.press("escape")
             assert chat_of(pilot).prompt.has_focus_within
+
+    run(go())
+
+
+def test_a_message_keeps_its_keys_and_gives_all_others_to_the_prompt(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (app, pilot):
+            await ask(pilot, "does it work?")
+            prompt = chat_of(pilot).prompt
+            await pilot.click(MessageView)
+            assert prompt.has_focus_within
+            await pilot.press("ctrl+t")
+            keys = "e edit r retry c continue y copy b branch d delete ←→ versions"
+            await until_shown(pilot, keys)
+            await pilot.press("y")
+            assert app.clipboard == "It works."
+            await pilot.press(*"/help ed")
+            assert prompt.has_focus_within and prompt.text == "/help ed"
+            await until(pilot, lambda: "e edit" not in text_of(app))
+            await pilot.press("ctrl+t")
+            app.post_message(events.Paste("r\nd"))
+            await until(pilot, lambda: prompt.text == "/help edr\nd")
+            assert prompt.has_focus_within
+
+    run(go())
+
+
+def test_keys_on_messages_go_on_where_the_message_was(
+    services: Services, host: ScriptedHost
+) -> None:
+    async def go() -> None:
+        async with opened(services) as (app, pilot):
+            await ask(pilot, "first")
+            chat = chat_of(pilot)
+            session = chat.session
+            assert session is not None
+            host.scripts["guide"] = Script("Another.", gate=(gate := asyncio.Semaphore(0)))
+            await pilot.press("ctrl+t", "r")
+            await until_shown(pilot, "esc stop")
+            assert "e edit" not in text_of(app)
+            for _ in range(3):
+                gate.release()
+            await until(pilot, lambda: not session.is_busy)
+            await until_shown(pilot, "‹2/2›")
+            await until_shown(pilot, "e edit")
+            assert "esc stop" not in text_of(app)
+            await pilot.press("left")
+            await until_shown(pilot, "‹1/2›")
+            await pilot.press("right")
+            await until_shown(pilot, "‹2/2›")
+            await pilot.press("d")
+            await until(pilot, lambda: len(app.screen_stack) > 1)
+            await pilot.press("y")
+            await until_shown(pilot, "It works.")
+            await until(pilot, lambda: isinstance(app.focused, MessageView))
 
     run(go())
 
@@ -121,6 +177,24 @@ def test_regenerate_continue_clone_and_delete_a_branch(
             await until_shown(pilot, "It works.")
             await say(pilot, "/clone")
             await until(pilot, lambda: len(services.chats.threads()) == 2)
+
+    run(go())
+
+
+def test_attached_files_are_folded_and_json_is_code(
+    services: Services, host: ScriptedHost, tmp_path: Path
+) -> None:
+    async def go() -> None:
+        (tmp_path / "notes.md").write_text("hidden words\n" * 100)
+        host.scripts["guide"] = Script('{"a": "`b`"}')
+        async with opened(services) as (app, pilot):
+            await say(pilot, "/json on")
+            await ask(pilot, f"read @{tmp_path}/notes.md now")
+            await until_shown(pilot, "notes.md · 1.3 kB")
+            await until_shown(pilot, '{"a": "`b`"}')
+            assert "json · 1" in text_of(app) and "hidden words" not in text_of(app)
+            await pilot.press("ctrl+t", "up", "enter")
+            await until_shown(pilot, "hidden words")
 
     run(go())
 

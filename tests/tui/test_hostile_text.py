@@ -17,8 +17,8 @@ from hearth.app.tui.screens.dialogs import AskLine, Confirm, EditText, PickOne
 from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import Shown
-from hearth.app.tui.widgets.tool_call import ShownCall
 from hearth.backends.errors import HearthError, WorkerDied
+from hearth.backends.messages import ToolCall
 from pilots import ask, chat_of, opened, say, transcript_of, until, until_shown
 from scripted import Script, ScriptedHost
 
@@ -58,15 +58,15 @@ async def test_markup_in_messages_is_shown_as_it_is(services: Services) -> None:
 
 @in_loop
 async def test_thoughts_and_calls(services: Services) -> None:
-    calls = tuple(ShownCall(name, text) for name, text in zip(ALL[::2], ALL[1::2], strict=False))
+    calls = tuple(ToolCall("", name, text) for name, text in zip(ALL[::2], ALL[1::2], strict=False))
     arguments = json.dumps({text: text for text in ALL}, ensure_ascii=False)
     async with opened(services, LARGE) as (_, pilot):
         transcript = transcript_of(pilot)
         transcript.show_thinking = True
         await transcript.show(
             [
-                Shown("m", "assistant", "", "\n".join(ALL), calls[:FEW]),
-                Shown("n", "assistant", "", "", (*calls[FEW:], ShownCall("x", arguments))),
+                Shown("m", "assistant", "", "\n".join(ALL), calls=calls[:FEW]),
+                Shown("n", "assistant", "", "", calls=(*calls[FEW:], ToolCall("", "x", arguments))),
             ]
         )
         await messages(pilot, transcript)

@@ -65,7 +65,7 @@ def session(folder: Path, texts: Sequence[str], name: str) -> bytes:
             opened.say(f"/rename {number} {title}"[:90].rstrip())
             opened.until(lambda at=number: "Write a message" in opened.text)
         opened.type("\x06")  # ctrl+f
-        opened.until_shown("Words to look for")
+        opened.until_shown("Search all chats")
         opened.type("before")
         opened.until_shown(" found")
         opened.type("\x1b")

@@ -11,7 +11,7 @@ from hearth.app.tui.screens.dialogs import AskLine, Confirm, EditText, PickOne
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import Shown
 from hearth.app.tui.widgets.thread_list import ThreadList
-from hearth.app.tui.widgets.tool_call import ShownCall
+from hearth.backends.messages import ToolCall
 from pilots import chat_of, opened, transcript_of, until
 
 _MARKUP = "[]/\\=@$#`*_~|<>(){}\"'!&;:-+.0123456789 \n\t"
@@ -56,7 +56,7 @@ async def test_messages(services: Services) -> None:
                     ("user", "assistant", "system", "tool")[number % 4],
                     "\n\n".join(next(texts) for _ in range(50)),
                     "\n".join(next(texts) for _ in range(5)),
-                    (ShownCall(next(texts), next(texts)),),
+                    calls=(ToolCall("", next(texts), next(texts)),),
                     note=next(texts),
                     numbers=next(texts),
                     model=next(texts),

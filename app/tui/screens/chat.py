@@ -65,13 +65,14 @@ class ChatScreen(HearthScreen):
     ChatScreen ThreadList { display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stop", "stop", id="chat.stop"),
+        Binding("escape", "write", "write", id="chat.write", show=False),
         Binding("ctrl+n", "new", "new chat", id="chat.new"),
         Binding("ctrl+f", "search", "search", id="chat.search"),
         Binding("ctrl+b", "toggle_list", "chats", id="chat.list"),
         Binding("ctrl+g", "sampling", "settings of the chat", id="chat.settings", show=False),
         Binding("alt+down", "other(1)", "next chat", id="chat.next", show=False),
         Binding("alt+up", "other(-1)", "previous chat", id="chat.previous", show=False),
-        Binding("escape", "stop", "stop", id="chat.stop", show=False),
         Binding("ctrl+t", "select", "messages", id="chat.messages", show=False),
     ]
 
@@ -260,7 +261,8 @@ class ChatScreen(HearthScreen):
             session = self.sessions.open_ones.get(thread)
             return ("idle", False) if session is None else (session.state, session.unread)
 
-        self.query_one(ThreadList).show(self._threads, current, state_of)
+        model = self.services.settings.text("model")
+        self.query_one(ThreadList).show(self._threads, current, state_of, model)
 
     def _show_parts(self) -> None:
         """Show the messages, or the first screen where there are none, and the list of chats where
@@ -336,6 +338,7 @@ class ChatScreen(HearthScreen):
             session = self.session
             if session is None:
                 return
+            place = self.transcript.selected_place
             before, now = self._shown, self._read_shown(session)
             self._show_parts()
             same = 0
@@ -353,6 +356,8 @@ class ChatScreen(HearthScreen):
                     await self.transcript.show([])
             for one in now[same:]:
                 await self.transcript.append(one)
+            if place not in (None, self.transcript.selected_place):
+                self.transcript.select_place(place)
         self._show_live()
         self._show_state(session.progress)
 
@@ -423,14 +428,6 @@ class ChatScreen(HearthScreen):
         """A key that the prompt does not see."""
         self.prompt.note("")
 
-    def write(self, text: str) -> None:
-        """Write `text` into the prompt, where the user goes on."""
-        self.prompt.focus()
-        self.prompt.area.insert(text)
-
-    def on_welcome_typed(self, event: Welcome.Typed) -> None:
-        self.write(event.text)
-
     def on_welcome_chosen(self, event: Welcome.Chosen) -> None:
         self.prompt.focus()
         if is_command(event.text):
@@ -478,9 +475,6 @@ class ChatScreen(HearthScreen):
         """Run a slash command; one that fails is `written` in the prompt again."""
         if not await self.told(self._run(command)) and written:
             self.prompt.restore(written)
-
-    def on_prompt_box_stop(self) -> None:
-        self.action_stop()
 
     def on_message_view_action(self, event: MessageView.Action) -> None:
         self.act(event.id, event.action)
@@ -545,16 +539,22 @@ class ChatScreen(HearthScreen):
         at = ids.index(current) + by if current in ids else 0
         await self.told(self.open(ids[at % len(ids)]))
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only an answer in progress can be stopped."""
+        return action != "stop" or (self.session is not None and self.session.is_busy)
+
     def action_stop(self) -> None:
-        """End the answer under way, of which stays what came; without one, go back to writing."""
-        if self.session is not None and self.session.is_busy:
+        """Stop the answer in progress; its text so far is kept."""
+        if self.session is not None:
             self.session.stop()
-        else:
-            self.prompt.focus()
+
+    def action_write(self) -> None:
+        """Go back to the prompt."""
+        self.prompt.focus()
 
     def action_select(self) -> None:
-        """Go from message to message."""
-        self.transcript.focus()
+        """Go to the last message, and from there to those before."""
+        self.transcript.action_select(-1)
 
     # ---- commands
 

@@ -52,7 +52,7 @@ class CompareColumn(Vertical):
     def compose(self) -> ComposeResult:
         options = [(Content(safe_text(name)), name) for name in self._names]
         yield Select(options, value=self._first, allow_blank=False, compact=True)
-        yield Transcript()
+        yield Transcript(has_keys=False)
         yield Static("", classes="numbers", markup=False)
 
     def on_mount(self) -> None:

@@ -53,7 +53,7 @@ class PromptArea(SafeTextArea):
         Binding("ctrl+down", "newer", "newer prompt", id="prompt.newer", show=False),
         Binding("ctrl+e", "open_editor", "editor", id="prompt.editor", show=False),
         Binding("ctrl+x", "cut", "cut", id="prompt.cut", show=False),
-        Binding("escape", "escape", "stop", id="prompt.stop", show=False),
+        Binding("escape", "close_list", "close the list", id="prompt.stop", show=False),
     ]
 
     @property
@@ -138,10 +138,13 @@ class PromptArea(SafeTextArea):
         """Edit the text in the user's own editor."""
         self.box.open_editor()
 
-    def action_escape(self) -> None:
-        """Close the list, or stop the answer under way."""
-        if not self.box.leave():
-            raise SkipAction
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Escape closes the list; without one it has the meaning that the screen gives it."""
+        return action != "close_list" or self.box.completions.is_open
+
+    def action_close_list(self) -> None:
+        """Close the list."""
+        self.box.close_list()
 
 
 class PromptBox(Vertical):
@@ -200,9 +203,6 @@ class PromptBox(Vertical):
             super().__init__()
             self.text = text
 
-    class Stop(Message):
-        """The user wants the answer under way to end."""
-
     def __init__(
         self,
         history_file: Path,
@@ -249,6 +249,7 @@ class PromptBox(Vertical):
     def set_busy(self, busy: bool) -> None:
         """An answer is in progress: escape stops it, and messages have to wait."""
         self._is_busy = busy
+        self.refresh_bindings()
         self.set_class(busy, "-busy")
         if self._note == _BUSY:
             self.note("")
@@ -330,16 +331,10 @@ class PromptBox(Vertical):
         self.area.move_cursor((row, marked.begin + len(marked.text)))
         return True
 
-    def leave(self) -> bool:
-        """Close the list, else stop the answer under way; False if there is neither."""
-        if self.completions.is_open:
-            self._closed_for = self.text
-            self.completions.show([])
-        elif self._is_busy:
-            self.post_message(self.Stop())
-        else:
-            return False
-        return True
+    def close_list(self) -> None:
+        """Close the list; it opens again with another text."""
+        self._closed_for = self.text
+        self.completions.show([])
 
     @work(exclusive=True, group="editor")
     async def open_editor(self) -> None:

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.widgets import OptionList, Static
 
 from hearth.app.terminal import safe_text
+from hearth.app.tui.widgets.slab import goes_to_prompt
 
 _ABOUT: Final = (
     "Hearth runs language models on your computer; your chats stay on it.\n"
@@ -27,6 +28,14 @@ _GUIDE_PROMPTS: Final = (
     "How do I get a larger model?",
     "How do I use a model from other programs?",
 )
+
+
+class Prompts(OptionList):
+    """Prompts to send; other text is written below."""
+
+    def _forward_event(self, event: events.Event) -> None:
+        if not goes_to_prompt(self, event):
+            super()._forward_event(event)
 
 
 class Welcome(VerticalScroll, can_focus=False):
@@ -49,18 +58,11 @@ class Welcome(VerticalScroll, can_focus=False):
             super().__init__()
             self.text = text
 
-    class Typed(Message):
-        """The user writes `text` while a prompt of the list has the focus."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-
     def compose(self) -> ComposeResult:
         yield Static(_ABOUT, markup=False)
         yield Static("", classes="model", markup=False)
         yield Static("Tab goes to these prompts, Enter sends one:", classes="hint", markup=False)
-        yield OptionList(*_PROMPTS, markup=False)
+        yield Prompts(*_PROMPTS, markup=False)
 
     def show(self, model: str, larger: str, *, is_guide: bool) -> None:
         """Show the model that answers.
@@ -83,9 +85,3 @@ class Welcome(VerticalScroll, can_focus=False):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.post_message(self.Chosen(str(event.option.prompt)))
-
-    def on_key(self, event: events.Key) -> None:
-        """What is typed on a prompt of the list is for the prompt below."""
-        if event.is_printable and event.character:
-            event.stop()
-            self.post_message(self.Typed(event.character))
