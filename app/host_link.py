@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from hearth.app.host_connection import HostConnection
 from hearth.backends.contract import (
-    Backend,
-    Embeddings,
     Event,
     Failed,
     Finished,
@@ -26,10 +24,7 @@ from hearth.backends.contract import (
     HostStats,
     ModelInfo,
     ModelSpec,
-    Pooling,
-    Prompt,
     Request,
-    Scores,
 )
 from hearth.backends.errors import InternalError, to_info
 from hearth.backends.local_socket import HostPlace
@@ -94,9 +89,13 @@ class HostLink:
     ) -> None:
         self._close()
 
-    def model(self, spec: ModelSpec) -> LinkedModel:
-        """The model of `spec`, loaded when it is first used."""
-        return LinkedModel(self, spec)
+    def info(self, spec: ModelSpec) -> ModelInfo:
+        """Load the model of `spec` if need be, and describe it. Raises as `call`."""
+
+        async def ask() -> ModelInfo:
+            return await (await self.connection.backend(spec)).info()
+
+        return self.run(ask)
 
     def stats(self) -> HostStats:
         """The host and its workers."""
@@ -111,14 +110,6 @@ class HostLink:
 
         async def ask() -> T:
             return await question(await self.connection.host(start=self._start))
-
-        return self.run(ask)
-
-    def ask(self, spec: ModelSpec, question: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
-        """The answer of the model of `spec` to `question`; as `call`."""
-
-        async def ask() -> T:
-            return await question(await self.connection.backend(spec))
 
         return self.run(ask)
 
@@ -163,34 +154,6 @@ class HostLink:
             loop.call_soon_threadsafe(leaving.set)
             self._thread.join()
         self._thread = self._inside = None
-
-
-class LinkedModel:
-    """One model over a `HostLink`."""
-
-    def __init__(self, link: HostLink, spec: ModelSpec) -> None:
-        self._link = link
-        self.spec = spec
-
-    def info(self) -> ModelInfo:
-        """Load the model if need be and say what it is."""
-        return self._link.ask(self.spec, lambda model: model.info())
-
-    def render(self, request: Request) -> Prompt:
-        """What the model would get for `request`; nothing is generated."""
-        return self._link.ask(self.spec, lambda model: model.render(request))
-
-    def score(self, ids: Sequence[int]) -> Scores:
-        """Log probability of each of `ids` (two or more) after those before it."""
-        return self._link.ask(self.spec, lambda model: model.score(ids))
-
-    def embed(self, texts: Sequence[str], *, pooling: Pooling = "model") -> Embeddings:
-        """One vector a text; see `Backend.embed`."""
-        return self._link.ask(self.spec, lambda model: model.embed(texts, pooling=pooling))
-
-    def stream(self, request: Request) -> EventStream:
-        """The events of `request`."""
-        return self._link.stream(self.spec, request)
 
 
 class EventStream:

@@ -113,7 +113,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What `concurrency` clients got. Times in seconds; None where nobody got any text."""
+    """What `concurrency` clients got. Times in seconds; None where no text came."""
 
     concurrency: int
     requests: int

@@ -11,14 +11,15 @@ from types import FrameType
 from hearth.app.answer import Answer
 from hearth.app.cli.state import State
 from hearth.app.cli.words import headline
-from hearth.app.host_link import LinkedModel
+from hearth.app.host_link import HostLink
 from hearth.app.shell import argument
-from hearth.backends.contract import ModelInfo, Request, Token
+from hearth.backends.contract import ModelInfo, ModelSpec, Request, Token
 from hearth.backends.errors import NoChatTemplate
 
 
 def ask(
-    model: LinkedModel,
+    link: HostLink,
+    spec: ModelSpec,
     request: Request,
     show: Callable[[str], None],
     think: Callable[[str], None],
@@ -30,7 +31,7 @@ def ask(
         think: gets each piece of the reasoning.
     """
     answer = Answer(request.n)
-    with model.stream(request) as events, on_interrupt(events.interrupt):
+    with link.stream(spec, request) as events, on_interrupt(events.interrupt):
         for event in events:
             answer.add(event)
             if isinstance(event, Token):

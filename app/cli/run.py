@@ -58,8 +58,8 @@ def run(
         raise click.UsageError("--raw has no system prompt: write it into the text.")
     text = read_prompt(prompt)
     if not text:
-        somebody_types = is_terminal(sys.stdin) and state.output.narrates_to_terminal
-        if raw or as_json or prompt or not somebody_types:
+        is_interactive = is_terminal(sys.stdin) and state.output.narrates_to_terminal
+        if raw or as_json or prompt or not is_interactive:
             raise click.UsageError(
                 "There is no prompt. Type it after the model's name, or pipe it in."
             )
@@ -83,9 +83,8 @@ def run_once(
     chosen = state.choose(model, flags)
     request = build_request(chosen, text, raw=raw)
     with state.link() as link:
-        linked = link.model(chosen.spec)
         with state.output.note_if_slow(f"loading {chosen.found.name} …"):
-            info = linked.info()
+            info = link.info(chosen.spec)
         if not raw:
             require_template(info)
         if not as_json:
@@ -101,7 +100,7 @@ def run_once(
             if not as_json:
                 thoughts.write(piece)
 
-        answer = ask(linked, request, show, think)
+        answer = ask(link, chosen.spec, request, show, think)
     if as_json:
         if stats:
             state.output.note(statistics(answer, request.sampling.seed))

@@ -208,7 +208,7 @@ class _Chunks:
         yield sse.DONE
 
     def _rest(self) -> dict[str, Any]:
-        """The fields of every chunk besides its choice."""
+        """The fields of every chunk except its choice."""
         if self._options.running_usage:
             return {"usage": answers.openai_usage(self._answer.usage)}
         return {"usage": None} if self._options.include_usage else {}

@@ -9,7 +9,7 @@ from textual.app import App, ComposeResult
 from textual.command import CommandPalette
 
 from async_tests import in_loop
-from hearth.app.cli import slash
+from hearth.app.cli import repl
 from hearth.app.tui.commands import (
     COMMANDS,
     ArgumentMissing,
@@ -70,9 +70,9 @@ def test_an_argument_that_does_not_fit_is_refused(text: str) -> None:
     assert COMMANDS[caught.value.param].usage in caught.value.hint
 
 
-def test_the_line_mode_has_no_command_of_its_own() -> None:
-    assert set(slash._COMMANDS) <= set(COMMANDS)
-    for alias, name in slash._ALIASES.items():
+def test_the_line_mode_has_one_command_of_its_own() -> None:
+    assert set(repl._COMMANDS) - set(COMMANDS) == {"chats"}, "the app lists them at the left"
+    for alias, name in repl._ALIASES.items():
         assert parse(f"/{alias}").name == name
 
 
