@@ -173,7 +173,7 @@ class AppTerminal:
 
     def until_ready(self) -> None:
         """Wait for the prompt box."""
-        self.until_shown("Write a message")
+        self.until_shown("Message, or /")
 
     def leave(self) -> int:
         """Quit, as a person does; returns the exit code, and prints what a failure said."""
