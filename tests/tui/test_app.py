@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from textual.widgets import Button, TextArea
@@ -107,7 +108,10 @@ async def test_downloads_and_jobs_are_in_the_bar_of_every_screen(
     )
     monkeypatch.setattr(Downloads, "items", lambda _: (item,))
     async with opened(services, (80, 24)) as (app, pilot):
-        app.activities["job"] = Activity("measuring guide", 0.5)
+        job = SimpleNamespace(
+            is_active=True, state="measuring", detail="measuring guide", share=0.5
+        )
+        app.__dict__["quantizing"] = SimpleNamespace(items=[job])
         for name in SCREENS:
             app.action_go(name)
             await until(pilot, lambda: "↓ 25%" in text_of(app).splitlines()[0])
