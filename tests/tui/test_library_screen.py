@@ -259,8 +259,8 @@ def test_import_a_copy(services: Services, tmp_path: Path) -> None:
             await until(pilot, lambda: isinstance(app.screen, AskLine))
             app.screen.query_one(Input).value = str(tmp_path / "nothing.gguf")
             await pilot.press("enter")
-            await until_shown(pilot, "nothing.gguf")
-            assert not isinstance(app.screen, AskLine) or app.screen.query_one(Input).value
+            await until(pilot, lambda: str(app.screen.query_one(".wrong", Static).content))
+            assert app.screen.query_one(Input).value == str(tmp_path / "nothing.gguf")
 
     run(go())
 

@@ -423,7 +423,7 @@ class LibraryScreen(HearthScreen):
         freed = words.size(removal.frees_bytes)
         question = f"Delete {model.name}? It frees {freed}."
         if not await self.app.push_screen_wait(
-            Confirm(question, "\n".join(details), yes="Delete it", no="Keep it")
+            Confirm(question, "\n".join(details), yes="Delete", destructive=True)
         ):
             return
         if is_loaded:
@@ -440,8 +440,17 @@ class LibraryScreen(HearthScreen):
 
     async def _import(self) -> None:
         library = self.services.library
+
+        async def check(typed: str) -> None:
+            if typed:
+                await asyncio.to_thread(plan_adoption, typed_path(typed), library, "link")
+
         typed = await self.app.push_screen_wait(
-            AskLine("Import a model", placeholder="a GGUF file, or a folder with a model")
+            AskLine(
+                "Import a model",
+                placeholder="path of a GGUF file, or of a folder with a model",
+                check=check,
+            )
         )
         if not typed:
             return
@@ -551,7 +560,8 @@ class LibraryScreen(HearthScreen):
         if fit.is_usable:
             return True
         question = f"{choice.name} does not fit this machine. Download it anyway?"
-        return cast("bool", await self.app.push_screen_wait(Confirm(question, fit.words)))
+        dialog = Confirm(question, fit.words, yes="Download")
+        return cast("bool", await self.app.push_screen_wait(dialog))
 
     # ---- downloads
 
