@@ -1,4 +1,4 @@
-"""A front end's one attachment to the host, made anew when it was lost, and its remote models."""
+"""A front end's connection to the host, renewed when it was lost, and its remote models."""
 
 from __future__ import annotations
 
@@ -6,46 +6,16 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from hearth.backends.errors import NoHost
 
 if TYPE_CHECKING:
-    from hearth.backends.contract import Backend, EngineStats, HostLimits, HostStats, ModelSpec
+    from hearth.backends.client import HostClient
+    from hearth.backends.contract import Backend, HostLimits, HostStats, ModelSpec
     from hearth.backends.local_socket import HostPlace
     from hearth.backends.remote.backend import RemoteBackends
     from hearth.backends.remote.server import RemoteServer
-
-
-class Host(Protocol):
-    """What front ends need of `HostClient`."""
-
-    @property
-    def lost(self) -> bool:
-        """The connection is gone."""
-        ...
-
-    def backend(self, spec: ModelSpec, session: str = "") -> Backend:
-        """The model of `spec`, loaded when first used."""
-        ...
-
-    async def stats(self) -> HostStats:
-        """The host and its workers."""
-        ...
-
-    async def unload(self, model: str | None = None) -> int:
-        """Unload the model with this path or name, or all; returns how many were loaded."""
-        ...
-
-    async def end_request(self, pid: int, request: int) -> bool:
-        """End a call of the worker with this process id; False if it is over."""
-        ...
-
-    async def clear_cache(self, model: ModelSpec, *, load: bool = True) -> EngineStats:
-        """Forget the kept prefixes of `model`; returns what is left. Raises `ModelNotFound` where
-        it is not loaded, and `load` is false.
-        """
-        ...
 
 
 class HostConnection:
@@ -73,7 +43,7 @@ class HostConnection:
         self._limits = limits
         self._attached = AsyncExitStack()
         self._attaching = asyncio.Lock()
-        self._host: Host | None = None
+        self._host: HostClient | None = None
         self._servers = remotes or {}
         self._remotes: RemoteBackends | None = None
 
@@ -96,7 +66,7 @@ class HostConnection:
         if self._remotes is not None:
             await self._remotes.close()
 
-    async def host(self, *, start: bool = True) -> Host:
+    async def host(self, *, start: bool = True) -> HostClient:
         """The host, attached to again if the connection was lost; what speaks to it is imported
         when it is first needed.
 
@@ -136,7 +106,7 @@ class HostConnection:
         host = await self._running()
         return False if host is None else await host.end_request(pid, request)
 
-    async def _running(self) -> Host | None:
+    async def _running(self) -> HostClient | None:
         with suppress(NoHost):
             return await self.host(start=False)
         return None

@@ -1,8 +1,7 @@
 """The synchronous face of the host and of remote models: a plain iterator of events that Ctrl+C
 can interrupt.
 
-A connection lives in a thread with an event loop of its own, so that it is served while a person
-types.
+The connection is served in a thread with an event loop of its own, also while a person types.
 """
 
 from __future__ import annotations
@@ -10,25 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from hearth.backends.client import HostClient, HostPlace
+from hearth.app.host_connection import HostConnection
 from hearth.backends.contract import (
-    Backend,
-    Embeddings,
     Event,
     Failed,
     Finished,
@@ -36,91 +24,20 @@ from hearth.backends.contract import (
     HostStats,
     ModelInfo,
     ModelSpec,
-    Pooling,
-    Prompt,
     Request,
-    Scores,
 )
-from hearth.backends.errors import HostUnreachable, InternalError, to_info
+from hearth.backends.errors import InternalError, to_info
+from hearth.backends.local_socket import HostPlace
 
 if TYPE_CHECKING:
-    from hearth.backends.remote.backend import RemoteBackends
+    from hearth.backends.client import HostClient
     from hearth.backends.remote.server import RemoteServer
 
 T = TypeVar("T")
-H = TypeVar("H")
 
 # A wait without a limit would miss a Ctrl+C that comes just before it begins: CPython runs signal
 # handlers between bytecodes only. On Windows no Ctrl+C ends such a wait.
 _WAIT_S = 0.2
-
-
-class Host(Protocol):
-    """What this module needs of `HostClient`."""
-
-    def backend(self, spec: ModelSpec) -> Backend: ...
-
-    async def stats(self) -> HostStats: ...
-
-    async def unload(self, model: str | None = None) -> int: ...
-
-
-class _Held(Generic[H]):
-    """Something asynchronous that is open in a thread with an event loop of its own.
-
-    Args:
-        opened: opens it.
-        name: of the thread.
-    """
-
-    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[H]], name: str) -> None:
-        self._opened = opened
-        self._name = name
-        self._thread: threading.Thread | None = None
-        self._inside: tuple[H, asyncio.AbstractEventLoop, asyncio.Event] | None = None
-
-    def open(self) -> tuple[H, asyncio.AbstractEventLoop]:
-        """It and its loop, opened now if need be. Raises what opening it raises."""
-        if self._inside is None:
-            ready: Future[None] = Future()
-            self._thread = threading.Thread(
-                target=lambda: asyncio.run(self._hold(ready)), name=self._name, daemon=True
-            )
-            self._thread.start()
-            wait_for(ready)
-        assert self._inside is not None
-        return self._inside[:2]
-
-    async def _hold(self, ready: Future[None]) -> None:
-        leaving = asyncio.Event()
-        try:
-            async with self._opened() as held:
-                self._inside = held, asyncio.get_running_loop(), leaving
-                ready.set_result(None)
-                await leaving.wait()
-        except Exception as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
-
-    def close(self) -> None:
-        """Close it; it is opened again when it is needed."""
-        if self._inside is not None:
-            _, loop, leaving = self._inside
-            loop.call_soon_threadsafe(leaving.set)
-        if self._thread is not None:
-            self._thread.join()
-        self._thread = self._inside = None
-
-    def call(self, question: Callable[[H], Coroutine[Any, Any, T]]) -> T:
-        """What it answers to `question`. Raises what that raises; Ctrl+C gives it up."""
-        held, loop = self.open()
-        future = asyncio.run_coroutine_threadsafe(question(held), loop)
-        try:
-            return wait_for(future)
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
 
 
 class HostLink:
@@ -128,11 +45,14 @@ class HostLink:
     connection was lost. Remote models need no host.
 
     Args:
-        place: where the host lives.
+        place: of the host's socket.
         host_idle_s: how long a host started here stays when it is idle and alone.
-        limits: how much the host may have loaded, from now on; None: what holds already.
+        limits: how much the host may have loaded, from now on; None: unchanged.
         remotes: the models of other machines, by lower-case name.
         start: start a host where none runs. If not, it is attached to on entering.
+
+    Attributes:
+        connection: for coroutines that `run` runs.
 
     Raises:
         HostUnreachable: when it is needed, and on entering without `start`: there is no host.
@@ -147,16 +67,18 @@ class HostLink:
         remotes: Mapping[str, RemoteServer] | None = None,
         start: bool = True,
     ) -> None:
-        def attach() -> AbstractAsyncContextManager[Host]:
-            return HostClient.attach(place, start=start, host_idle_s=host_idle_s, limits=limits)
-
+        self.connection = HostConnection(place, host_idle_s, limits, remotes)
         self._start = start
-        self._host: _Held[Host] = _Held(attach, "host link")
-        self._remotes: _Held[RemoteBackends] = _Held(lambda: _remote(remotes or {}), "remotes")
+        self._thread: threading.Thread | None = None
+        self._inside: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     def __enter__(self) -> Self:
         if not self._start:
-            self._host.open()
+            try:
+                self.run(lambda: self.connection.host(start=False))
+            except BaseException:
+                self._close()
+                raise
         return self
 
     def __exit__(
@@ -165,12 +87,15 @@ class HostLink:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._host.close()
-        self._remotes.close()
+        self._close()
 
-    def model(self, spec: ModelSpec) -> LinkedModel:
-        """The model of `spec`, loaded when it is first used."""
-        return LinkedModel(self, spec)
+    def info(self, spec: ModelSpec) -> ModelInfo:
+        """Load the model of `spec` if need be, and describe it. Raises as `call`."""
+
+        async def ask() -> ModelInfo:
+            return await (await self.connection.backend(spec)).info()
+
+        return self.run(ask)
 
     def stats(self) -> HostStats:
         """The host and its workers."""
@@ -180,86 +105,77 @@ class HostLink:
         """Unload the model with this path or name; returns how many were loaded."""
         return self.call(lambda host: host.unload(model))
 
-    def call(self, question: Callable[[Host], Coroutine[Any, Any, T]]) -> T:
-        """What the host answers to `question`. Raises what that raises; Ctrl+C gives it up."""
-        try:
-            return self._host.call(question)
-        except HostUnreachable:
-            self._host.close()
-            raise
+    def call(self, question: Callable[[HostClient], Coroutine[Any, Any, T]]) -> T:
+        """The host's answer to `question`. Raises what that raises; Ctrl+C cancels it."""
 
-    def ask(self, spec: ModelSpec, question: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
-        """What the model of `spec` answers to `question`; as `call`."""
-        if spec.backend == "remote":
-            return self._remotes.call(lambda remotes: question(remotes.backend(spec)))
-        return self.call(lambda host: question(host.backend(spec)))
+        async def ask() -> T:
+            return await question(await self.connection.host(start=self._start))
+
+        return self.run(ask)
 
     def stream(self, spec: ModelSpec, request: Request) -> EventStream:
         """The events of `request`; the caller closes the stream."""
-        held = self._remotes if spec.backend == "remote" else self._host
-        backends, loop = held.open()
-        return EventStream(backends.backend(spec), request, loop, self._host.close)
+        return EventStream(self.connection, spec, request, self._loop())
 
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of `work`, in the thread of the connection. Raises what that raises; Ctrl+C
+        cancels it.
+        """
+        future = asyncio.run_coroutine_threadsafe(work(), self._loop())
+        try:
+            return wait_for(future)
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
 
-@asynccontextmanager
-async def _remote(servers: Mapping[str, RemoteServer]) -> AsyncIterator[RemoteBackends]:
-    from hearth.backends.remote.backend import RemoteBackends
+    def soon(self, do: Callable[[], None]) -> None:
+        """Call `do` in the thread of the connection. Safe in a signal handler."""
+        self._loop().call_soon_threadsafe(do)
 
-    backends = RemoteBackends(servers)
-    try:
-        yield backends
-    finally:
-        await backends.close()
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        if self._inside is None:
+            ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+            self._thread = threading.Thread(
+                target=lambda: asyncio.run(self._serve(ready)), name="host link", daemon=True
+            )
+            self._thread.start()
+            self._inside = wait_for(ready)
+        return self._inside[0]
 
+    async def _serve(self, ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+        leaving = asyncio.Event()
+        ready.set_result((asyncio.get_running_loop(), leaving))
+        await leaving.wait()
+        await self.connection.close()
 
-class LinkedModel:
-    """One model over a `HostLink`."""
-
-    def __init__(self, link: HostLink, spec: ModelSpec) -> None:
-        self._link = link
-        self.spec = spec
-
-    def info(self) -> ModelInfo:
-        """Load the model if need be and say what it is."""
-        return self._link.ask(self.spec, lambda model: model.info())
-
-    def render(self, request: Request) -> Prompt:
-        """What the model would get for `request`; nothing is generated."""
-        return self._link.ask(self.spec, lambda model: model.render(request))
-
-    def score(self, ids: Sequence[int]) -> Scores:
-        """Log probability of each of `ids` (two or more) after those before it."""
-        return self._link.ask(self.spec, lambda model: model.score(ids))
-
-    def embed(self, texts: Sequence[str], *, pooling: Pooling = "model") -> Embeddings:
-        """One vector a text; see `Backend.embed`."""
-        return self._link.ask(self.spec, lambda model: model.embed(texts, pooling=pooling))
-
-    def stream(self, request: Request) -> EventStream:
-        """The events of `request`."""
-        return self._link.stream(self.spec, request)
+    def _close(self) -> None:
+        if self._inside is not None and self._thread is not None:
+            loop, leaving = self._inside
+            loop.call_soon_threadsafe(leaving.set)
+            self._thread.join()
+        self._thread = self._inside = None
 
 
 class EventStream:
     """The events of one request, the last a `Finished` or `Failed`; fewer after `interrupt`.
 
-    Use it in a `with` block; leaving the block cancels what still runs.
+    Use it in a `with` block; leaving the block cancels the request if it still runs.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        connection: HostConnection,
+        spec: ModelSpec,
         request: Request,
         loop: asyncio.AbstractEventLoop,
-        on_lost: Callable[[], None],
     ) -> None:
         self._events: SimpleQueue[Event | None] = SimpleQueue()
-        self._on_lost = on_lost
-        self._lost = False
-        self._pump = asyncio.run_coroutine_threadsafe(self._run(backend, request), loop)
+        work = self._run(connection, spec, request)
+        self._pump = asyncio.run_coroutine_threadsafe(work, loop)
 
-    async def _run(self, backend: Backend, request: Request) -> None:
+    async def _run(self, connection: HostConnection, spec: ModelSpec, request: Request) -> None:
         try:
+            backend = await connection.backend(spec)
             generated = cast(AsyncGenerator[Event, None], backend.generate(request))
             async with contextlib.aclosing(generated) as events:
                 async for event in events:
@@ -271,7 +187,7 @@ class EventStream:
             self._events.put(Failed(to_info(error)))
 
     def interrupt(self) -> None:
-        """End the iteration after what has arrived by now. Safe in a signal handler."""
+        """End the iteration after the events that have arrived. Safe in a signal handler."""
         self._events.put(None)
 
     def __enter__(self) -> Self:
@@ -284,23 +200,12 @@ class EventStream:
         trace: TracebackType | None,
     ) -> None:
         self._pump.cancel()
-        if self._lost:
-            self._on_lost()
 
     def __iter__(self) -> Iterator[Event]:
-        while (event := self._next()) is not None:
-            if isinstance(event, Failed) and event.error.code == HostUnreachable.code:
-                self._lost = True
+        while (event := wait_for_item(self._events)) is not None:
             yield event
             if isinstance(event, Finished | Failed):
                 return
-
-    def _next(self) -> Event | None:
-        while True:
-            try:
-                return self._events.get(timeout=_WAIT_S)
-            except Empty:
-                continue
 
 
 def wait_for(future: Future[T]) -> T:
@@ -311,3 +216,12 @@ def wait_for(future: Future[T]) -> T:
         except TimeoutError:
             if future.done():
                 raise
+
+
+def wait_for_item(queue: SimpleQueue[T]) -> T:
+    """The next item of `queue`; Ctrl+C interrupts the wait."""
+    while True:
+        try:
+            return queue.get(timeout=_WAIT_S)
+        except Empty:
+            continue

@@ -1,4 +1,4 @@
-"""Streaming clients against an OpenAI-style server: what they waited, and what the server made.
+"""Streaming clients against an OpenAI-style server: how long they waited, and for how many tokens.
 
 Time to first token is from sending a request to its first piece of text; inter-token latency is
 the time between one piece and the next of the same stream.
@@ -15,13 +15,18 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx2
 
+from hearth.app.answer import Answer
+from hearth.backends.contract import Request, Token, Usage
 from hearth.backends.errors import HearthError
+from hearth.backends.remote.chunks import ChunkReader
+from hearth.backends.remote.server import RemoteServer
+from hearth.backends.remote.server import is_loopback as is_loopback_host
+from hearth.backends.remote.sse import EventReader, TooLong
 
 Api = Literal["chat", "completions"]
 
@@ -79,30 +84,36 @@ class Load:
 
 @dataclass(slots=True)
 class Call:
-    """One request and what came of it."""
+    """One request and its answer; times are those of `answer.clock`."""
 
-    sent_s: float
-    """When it was sent, and below when it ended, by one clock."""
+    answer: Answer = field(default_factory=lambda: Answer(clock=time.perf_counter))
     ended_s: float = 0.0
-    ttft_s: float | None = None
     gaps_s: list[float] = field(default_factory=list)
-    pieces: int = 0
-    """Pieces of text that came."""
-    prompt_tokens: int | None = None
-    """As the server counts; None where it does not say."""
-    cached_tokens: int | None = None
-    generated_tokens: int | None = None
+    """Seconds between its pieces of text."""
     error: str = ""
 
     @property
+    def ttft_s(self) -> float | None:
+        """Seconds from sending it to its first piece of text."""
+        first_s = self.answer.first_s
+        return None if first_s is None else first_s - self.answer.began_s
+
+    @property
+    def counted(self) -> Usage | None:
+        """Its tokens as the server counts them; None if it does not."""
+        finished = self.answer.finished
+        return finished.usage if finished and finished.usage.prompt_tokens else None
+
+    @property
     def tokens(self) -> int:
-        """Generated ones: as the server counts, else one a piece."""
-        return self.pieces if self.generated_tokens is None else self.generated_tokens
+        """Generated tokens: as the server counts, else one for each piece."""
+        pieces = 0 if self.answer.first_s is None else len(self.gaps_s) + 1
+        return self.counted.completion_tokens if self.counted else pieces
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What `concurrency` clients got. Times in seconds; None where nobody got any text."""
+    """What `concurrency` clients got. Times in seconds; None where no text came."""
 
     concurrency: int
     requests: int
@@ -154,11 +165,7 @@ def parse_url(url: str) -> tuple[str, Api]:
 
 def is_loopback(url: str) -> bool:
     """Nothing leaves this machine on the way to `url`."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return is_loopback_host(urlsplit(url).hostname or "")
 
 
 async def first_model(base: str, api_key: str) -> str:
@@ -194,7 +201,7 @@ async def drive(target: Target, load: Load, concurrency: int, salt: int | None =
 
     async def work(client: httpx2.AsyncClient) -> None:
         for prompt in waiting:
-            call = Call(time.perf_counter())
+            call = Call()
             calls.append(call)
             await _ask(client, target, load, prompt, call)
 
@@ -225,9 +232,8 @@ def summarise(calls: Sequence[Call], concurrency: int) -> Served:
     ttfts = [call.ttft_s for call in calls if call.ttft_s is not None]
     gaps = [gap for call in calls for gap in call.gaps_s]
     tokens = sum(call.tokens for call in calls)
-    wall_s = max(call.ended_s for call in calls) - min(call.sent_s for call in calls)
-    said = [call.prompt_tokens for call in calls if call.prompt_tokens is not None]
-    cached = [call.cached_tokens for call in calls if call.cached_tokens is not None]
+    wall_s = max(call.ended_s for call in calls) - min(call.answer.began_s for call in calls)
+    counted = [call.counted for call in calls if call.counted]
     good = [call for call in calls if not call.error]
     return Served(
         concurrency=concurrency,
@@ -236,11 +242,9 @@ def summarise(calls: Sequence[Call], concurrency: int) -> Served:
         errors=dict(errors),
         generated_tokens=tokens,
         tok_per_s=tokens / wall_s if wall_s > 0 else 0.0,
-        counted_by="server"
-        if good and all(call.generated_tokens is not None for call in good)
-        else "pieces",
-        prompt_tokens=statistics.median(said) if said else None,
-        cached_tokens=sum(cached) if cached else None,
+        counted_by="server" if good and all(call.counted for call in good) else "pieces",
+        prompt_tokens=statistics.median(u.prompt_tokens for u in counted) if counted else None,
+        cached_tokens=sum(usage.cached_tokens for usage in counted) if counted else None,
         ttft_p50_s=percentile(ttfts, 50),
         ttft_p95_s=percentile(ttfts, 95),
         itl_p50_s=percentile(gaps, 50),
@@ -281,77 +285,48 @@ async def _ask(
     """Send one request and note in `call` what comes of it."""
     body = _body(target, load, prompt)
     try:
-        async with client.stream("POST", target.url, json=body, headers=target.headers) as answer:
-            if answer.status_code != 200:
-                text = (await answer.aread()).decode("utf-8", "replace")
-                call.error = f"HTTP {answer.status_code}: {_message(text)}"
+        async with client.stream("POST", target.url, json=body, headers=target.headers) as response:
+            if response.status_code != 200:
+                text = (await response.aread()).decode("utf-8", "replace")
+                call.error = f"HTTP {response.status_code}: {_message(text)}"
             else:
-                call.error = await _listen(answer.aiter_lines(), call)
-    except httpx2.HTTPError as error:
+                await _listen(response.aiter_bytes(), target, call)
+    except HearthError as error:
+        call.error = error.message
+    except (httpx2.HTTPError, TooLong) as error:
         call.error = _words(error)
     call.ended_s = time.perf_counter()
 
 
-async def _listen(lines: AsyncIterator[str], call: Call) -> str:
-    """Read a stream of server-sent events to its end; returns what was wrong with it, or ""."""
-    ended = False
-    last_s = 0.0
-    async for line in lines:
-        if not line.startswith("data:"):
-            continue  # comments that keep a connection alive, and names of events
-        data = line.removeprefix("data:").strip()
-        if data == "[DONE]":
-            return "" if ended else "the stream ended without a finish_reason"
-        try:
-            chunk = json.loads(data)
-        except ValueError:
-            return "a chunk is no JSON"
-        if not isinstance(chunk, dict):
-            return "a chunk is no object"
-        if chunk.get("error"):
-            return _message(data)
-        text, finished = _text_of(chunk)
-        ended = ended or finished
-        _note_usage(chunk.get("usage"), call)
-        if text:
-            now_s = time.perf_counter()
-            if call.ttft_s is None:
-                call.ttft_s = now_s - call.sent_s
-            else:
-                call.gaps_s.append(now_s - last_s)
-            last_s = now_s
-            call.pieces += 1
-    return "the stream broke off before [DONE]"
-
-
-def _text_of(chunk: dict[str, Any]) -> tuple[bool, bool]:
-    """Whether `chunk` of either API has text, and whether it ends an answer."""
-    choices = chunk.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return False, False
-    choice = choices[0]
-    delta = choice.get("delta")
-    source = delta if isinstance(delta, dict) else choice
-    text = any(source.get(name) for name in ("content", "reasoning_content", "text"))
-    return text, bool(choice.get("finish_reason"))
-
-
-def _note_usage(usage: object, call: Call) -> None:
-    if not isinstance(usage, dict):
-        return
-    call.prompt_tokens = _number(usage.get("prompt_tokens"))
-    call.generated_tokens = _number(usage.get("completion_tokens"))
-    details = usage.get("prompt_tokens_details")
-    if isinstance(details, dict):
-        call.cached_tokens = _number(details.get("cached_tokens"))
-
-
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+async def _listen(pieces: AsyncIterator[bytes], target: Target, call: Call) -> None:
+    """Add the events of a stream to the answer. Raises HearthError if it is not complete."""
+    request = Request(messages=()) if target.api == "chat" else Request(text="")
+    reader = ChunkReader(RemoteServer(target.model, target.base), request)
+    answer = call.answer
+    arrivals = EventReader()
+    async for piece in pieces:
+        for arrival in arrivals.feed(piece):
+            if arrival.data == "[DONE]":
+                reader.done()
+                continue
+            if arrival.name == ":":  # A comment keeps the connection alive.
+                continue
+            try:
+                chunk = json.loads(arrival.data)
+            except ValueError as error:
+                raise NetworkTrouble("a chunk is not JSON") from error
+            if not isinstance(chunk, dict) or chunk.get("error"):
+                raise NetworkTrouble(_message(arrival.data))
+            for event in reader.chunk(chunk):
+                answer.add(event)
+                gap_s = answer.choices[0].gap_s
+                if isinstance(event, Token) and gap_s is not None:
+                    call.gaps_s.append(gap_s)
+    answer.add(reader.end())
 
 
 def _message(text: str) -> str:
-    """What an error's body says, in one line."""
+    """The message of an error's body, in one line."""
     try:
         error = json.loads(text)["error"]
         text = str(error["message"] if isinstance(error, dict) else error)

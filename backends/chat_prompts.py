@@ -7,7 +7,7 @@ cannot honour is refused by name.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -48,8 +48,13 @@ class ChatPrompts:
         self._variables: frozenset[str] | None = None
         self._formats: dict[bool, OutputFormat] = {}
 
-    def prepare(self, request: Request) -> PreparedPrompt:
+    def prepare(
+        self, request: Request, check: Callable[[str], None] | None = None
+    ) -> PreparedPrompt:
         """The prompt of `request`, which has messages.
+
+        Args:
+            check: called with the rendered text before that is tokenized; may refuse it.
 
         Raises:
             TemplateError: they cannot be rendered.
@@ -71,9 +76,11 @@ class ChatPrompts:
                 values=values,
                 begin_answer=request.add_generation_prompt,
             )
+        text = self._guarding.plain(rendered)
+        if check is not None:
+            check(text)
         ids = self._guarding.encode(rendered, self._tokenizer)
         pins, notices = self._pins(request, values, ids)
-        text = self._guarding.plain(rendered)
         is_described = len(adapted.tools) < len(shown_tools(request))
         output = self._format(described=is_described)
         begun = messages[-1].content or messages[-1].reasoning if request.continue_last else ""

@@ -9,10 +9,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
-_Job = Callable[[], None]
+_Job = tuple[Future[Any], Callable[[], None]]
 _LONGEST_REST_S: Final = 2.0
 
 
@@ -47,7 +48,7 @@ class FairPool:
         self._closed = False
 
     def submit(self, identity: str, do: Callable[[], T]) -> Future[T]:
-        """Run `do` for `identity`; a future that is cancelled before that does not run it."""
+        """Run `do` for `identity`; cancelling the future before it runs drops it."""
         future: Future[T] = Future()
 
         def job() -> None:
@@ -61,7 +62,7 @@ class FairPool:
                 future.set_result(result)
 
         with self._changed:
-            self._waiting.setdefault(identity, deque()).append(job)
+            self._waiting.setdefault(identity, deque()).append((future, job))
             pending = sum(map(len, self._waiting.values()))
             if pending > self._idle and len(self._threads) < self._most_threads:
                 number = len(self._threads)
@@ -71,7 +72,21 @@ class FairPool:
                 self._threads.append(thread)
                 thread.start()
             self._changed.notify()
+        future.add_done_callback(partial(self._drop, identity))
         return future
+
+    def _drop(self, identity: str, future: Future[Any]) -> None:
+        """Do not keep a job that was cancelled before it ran, nor what it holds."""
+        if not future.cancelled():
+            return
+        with self._changed:
+            waiting = self._waiting.get(identity, ())
+            kept = deque(job for job in waiting if job[0] is not future)
+            if kept:
+                self._waiting[identity] = kept
+            elif waiting:
+                del self._waiting[identity]
+                self._changed.notify_all()
 
     def shutdown(self) -> None:
         """Return when everything that was submitted is done."""
@@ -105,7 +120,7 @@ class FairPool:
         }
         self._rests_until[identity] = now_s + min(self._rest * took_s, _LONGEST_REST_S)
 
-    def _next(self) -> tuple[str, _Job] | None:
+    def _next(self) -> tuple[str, Callable[[], None]] | None:
         """The next job that may run; None at the end."""
         with self._changed:
             while True:
@@ -124,9 +139,9 @@ class FairPool:
                 self._changed.wait(soonest_s)
                 self._idle -= 1
 
-    def _take(self, identity: str) -> _Job:
+    def _take(self, identity: str) -> Callable[[], None]:
         jobs = self._waiting.pop(identity)
-        job = jobs.popleft()
+        _, job = jobs.popleft()
         if jobs:
             self._waiting[identity] = jobs  # Behind all others.
         self._running[identity] += 1

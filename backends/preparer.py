@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from hearth.backends.chat_prompts import shown_tools
@@ -38,6 +39,7 @@ from hearth.backends.errors import (
 from hearth.backends.prepared_prompt import PreparedPrompt
 from hearth.backends.prompts import Prompts
 from hearth.backends.text.chat_templates import ChatTemplates
+from hearth.backends.text.least_tokens import least_tokens
 from hearth.backends.text.output.parts import OutputParser
 from hearth.backends.text.output.rules import content_rule
 from hearth.backends.text.renderer import Renderer
@@ -92,7 +94,7 @@ class Preparer:
         """
         self._check_generates()
         validate(request, self._info.vocab_size)
-        prompt = self._prompt(request)
+        prompt = self._prompt(request, is_bounded=request.truncate_prompt_tokens is None)
         limits = self._limits(request, prompt)
         notices = prompt.notices
         if request.max_tokens is not None and request.max_tokens > limits.max_tokens:
@@ -182,6 +184,8 @@ class Preparer:
         check_answer_fits("texts", len(call.texts), NUMBER_BYTES * (width + 1))
         texts = []
         for index, text in enumerate(call.texts):
+            if not call.truncate and isinstance(text, str):
+                self._check_beginning(f"texts[{index}]", self._most_text_tokens, text)
             ids = self._text_ids(text, self._most_text_tokens if call.truncate else None)
             if not ids:
                 raise InvalidParameter(
@@ -233,6 +237,7 @@ class Preparer:
         validate_rank(call.query, call.texts, call.session)
         pairs = []
         for index, text in enumerate(call.texts):
+            self._check_beginning(f"texts[{index}]", self._most_text_tokens, text)
             ids = self._tokenizer.encode_pair(call.query, text)
             self._check_holds(f"texts[{index}]", len(ids), self._most_text_tokens)
             pairs.append(ids)
@@ -249,12 +254,19 @@ class Preparer:
         text = prompt.text if prompt.text is not None else self._tokenizer.decode(prompt.ids)
         return Prompt(text, tuple(prompt.ids), prompt.notices)
 
-    def _prompt(self, request: Request) -> PreparedPrompt:
-        """The prompt, cut as the request asks."""
-        prompt = self._prompts.prepare(request)
+    def _prompt(self, request: Request, *, is_bounded: bool = False) -> PreparedPrompt:
+        """The prompt, cut as the request asks.
+
+        Args:
+            is_bounded: the whole prompt must fit into the context.
+        """
+        context = self._info.context
+        check = None
+        if is_bounded:
+            check = partial(self._check_beginning, request.prompt_field, context)
+        prompt = self._prompts.prepare(request, check)
         most = request.truncate_prompt_tokens
         if most == -1:
-            context = self._info.context
             most = context - min(request.max_tokens or 1, context // 2)
         return prompt if most is None else prompt.last(most)
 
@@ -341,6 +353,17 @@ class Preparer:
     def _most_text_tokens(self) -> int:
         """How many tokens a text may have that is embedded or ranked."""
         return self._info.max_text_tokens or self._info.context
+
+    def _check_beginning(self, param: str, most: int, text: str) -> None:
+        """Refuse a text whose beginning alone has more than `most` tokens, without tokenizing the
+        rest.
+
+        Raises:
+            PromptTooLong: with a lower bound of its tokens.
+        """
+        tokens = least_tokens(text, self._tokenizer, most)
+        if tokens > most:
+            raise prompt_too_long(param, tokens, most, at_least=True, hint=self._too_long_hint)
 
     def _check_holds(self, param: str, tokens: int, most: int) -> None:
         if tokens > most:

@@ -4,6 +4,8 @@ chat template.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hearth.backends.chat_prompts import ChatPrompts, shown_tools
 from hearth.backends.contract import Request
 from hearth.backends.errors import NoChatTemplate
@@ -32,8 +34,13 @@ class Prompts:
             source: ChatPrompts(name, tokenizer, source, renderer) for source in templates.values()
         }
 
-    def prepare(self, request: Request) -> PreparedPrompt:
+    def prepare(
+        self, request: Request, check: Callable[[str], None] | None = None
+    ) -> PreparedPrompt:
         """The prompt of `request`, which has passed `validate`.
+
+        Args:
+            check: called with the text of the prompt before that is tokenized; may refuse it.
 
         Raises:
             NoChatTemplate, TemplateError: messages cannot be rendered.
@@ -44,8 +51,13 @@ class Prompts:
             return PreparedPrompt(list(request.token_ids), None)
         if request.text is not None:
             if request.suffix is not None:
+                if check is not None:
+                    check(request.text)
+                    check(request.suffix)
                 ids = infill_ids(request.text, request.suffix, self._tokenizer)
                 return PreparedPrompt(ids, None)
+            if check is not None:
+                check(request.text)
             ids = self._tokenizer.encode(request.text, special=False, add_bos=True)
             return PreparedPrompt(ids, request.text)
         template = template_for(self._templates, tools=bool(shown_tools(request)))
@@ -55,4 +67,4 @@ class Prompts:
                 "Complete text with `hearth run MODEL --raw`, or set chat_template for this model"
                 " in the settings.",
             )
-        return self._chats[template].prepare(request)
+        return self._chats[template].prepare(request, check)

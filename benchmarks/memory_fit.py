@@ -158,8 +158,7 @@ def measured_bytes(path: Path, case: Case, cache: Path) -> int:
         for private in (run, log):
             private.mkdir(mode=0o700)
         with HostLink(HostPlace(run, log, cache), host_idle_s=0.0) as link:
-            model = link.model(spec)
-            words = min(model.info().vocab_size, 40_000)
+            words = min(link.info(spec).vocab_size, 40_000)
             drawn = random.Random(case.context).choices(
                 range(100, words), k=case.filled - case.new_tokens
             )
@@ -169,7 +168,7 @@ def measured_bytes(path: Path, case: Case, cache: Path) -> int:
                 ignore_eos=True,
                 sampling=SamplingParams(temperature=0),
             )
-            with model.stream(request) as events:
+            with link.stream(spec, request) as events:
                 *_, last = events
             if not isinstance(last, Finished) or last.usage.completion_tokens != case.new_tokens:
                 raise RuntimeError(f"{case} ended with {last}")

@@ -1,13 +1,17 @@
 """What typing feels like while an answer streams: a transcript and a prompt in a terminal app.
 
-    python benchmarks/tui_streaming.py [--seconds S] [--kinds list,fence,...] [--json]
+    python benchmarks/tui_streaming.py [--widgets hearth,textual] [--kinds list,fence,...]
+                                       [--rates 50,100] [--seconds S] [--preload N] [--json]
 
 A child process runs the app in a pseudo-terminal of its own; this process types keys into it and
-waits for their echo. For each kind of text and each rate it prints
+waits for their echo. `hearth` streams into our transcript, `textual` into Textual's own `Markdown`
+through its `MarkdownStream`, in the same app with the same texts. For each it prints
 
+- append: processor time until one more piece of 4 characters is drawn, nothing else going on (ms);
 - key to echo: from writing a key until the terminal is told to show it (ms);
 - lateness: how late a timer of 5 ms fires in the app's event loop (ms);
-- drawing: processor time of the app's process as a share of the time, feeding included;
+- busy: processor time of the app's process as a share of the time, feeding included;
+- behind: how long after the last piece all of the text is shown (s);
 - lines: how many came in that time.
 
 The figure to hold is a key's way at the 99th percentile under 30 ms on an idle machine.
@@ -26,14 +30,29 @@ import select
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from textual.app import App
+    from textual.widget import Widget
 
 KINDS = ("list", "nested", "fence", "table", "paragraphs")
-RATES = (50, 100)
 SIZE = (40, 120)  # rows and columns
+APPENDS = 60
+COLUMNS = {
+    "append_ms": "append",
+    "append_p95_ms": "p95",
+    "echo_p50_ms": "key→echo p50",
+    "echo_p95_ms": "p95",
+    "echo_p99_ms": "p99",
+    "late_p99_ms": "lateness p99",
+    "late_max_ms": "max",
+}
 
 
 def words(kind: str) -> Iterator[str]:
@@ -64,21 +83,82 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
 
 
-def run_app(kind: str, rate: int, seconds: float, preload: int, report: Path) -> None:
-    """The child: an app in which text streams while somebody types."""
-    ready = report.with_suffix(".ready")
-    from hearth.app.tui.pace import set_pace
+class Hearth:
+    """Our transcript."""
 
-    set_pace()
+    def widget(self) -> Widget:
+        from hearth.app.tui.widgets.transcript import Transcript
+
+        self.transcript = Transcript()
+        return self.transcript
+
+    async def begin(self, text: str) -> None:
+        """Show `text`, which goes on."""
+        from hearth.app.tui.widgets.message import Shown
+
+        await self.transcript.show([Shown("q", "user", "Write a lot.")])
+        await self.transcript.append(Shown("a", "assistant", "", state="streaming"))
+        self.view = self.transcript.answer("a")
+        self.view.feed(text)
+        await self.end()
+
+    async def write(self, piece: str) -> None:
+        """Stream a piece."""
+        self.view.feed(piece)
+
+    async def append(self, piece: str) -> None:
+        """Show a piece at once."""
+        self.view.feed(piece)
+        self.view.catch_up()
+
+    async def end(self) -> None:
+        """Until all is shown."""
+        while self.view.is_behind:  # noqa: ASYNC110 - the view has no event for it, and needs none
+            await asyncio.sleep(0.01)
+
+
+class Textual:
+    """Textual's own widgets."""
+
+    def widget(self) -> Widget:
+        from textual.containers import VerticalScroll
+        from textual.widgets import Markdown
+
+        self.markdown = Markdown()
+        self.scroll = VerticalScroll(self.markdown)
+        return self.scroll
+
+    async def begin(self, text: str) -> None:
+        """Show `text`, which goes on."""
+        from textual.widgets import Markdown
+
+        self.scroll.anchor()
+        await self.markdown.update(text)
+        self.stream = Markdown.get_stream(self.markdown)
+
+    async def write(self, piece: str) -> None:
+        """Stream a piece."""
+        await self.stream.write(piece)
+
+    async def append(self, piece: str) -> None:
+        """Show a piece at once."""
+        await self.markdown.append(piece)
+
+    async def end(self) -> None:
+        """Until all is shown."""
+        await self.stream.stop()
+
+
+def bench(
+    widgets: Hearth | Textual, kind: str, rate: int, seconds: float, preload: int, report: Path
+) -> App[None]:
+    """The child: an app in which text streams while somebody types."""
     from textual.app import App, ComposeResult
     from textual.widgets import Input
 
-    from hearth.app.tui.widgets.message import Shown
-    from hearth.app.tui.widgets.transcript import Transcript
-
     class Bench(App[None]):
         def compose(self) -> ComposeResult:
-            yield Transcript()
+            yield widgets.widget()
             yield Input()
 
         async def on_mount(self) -> None:
@@ -86,38 +166,50 @@ def run_app(kind: str, rate: int, seconds: float, preload: int, report: Path) ->
             self.query_one(Input).focus()
             self.run_worker(self.stream())
 
+        async def drawn(self) -> None:
+            done = asyncio.Event()
+            self.call_after_refresh(done.set)
+            await done.wait()
+
         async def stream(self) -> None:
-            transcript = self.query_one(Transcript)
-            await transcript.show([Shown("q", "user", "Write a lot.")])
-            await transcript.append(Shown("a", "assistant", "", state="streaming"))
-            view = transcript.answer("a")
             pieces = words(kind)
-            lines = 0
-            while lines < preload:
-                piece = next(pieces)
-                lines += piece.count("\n")
-                view.feed(piece)
-            while view.is_behind:  # noqa: ASYNC110 - the view has no event for it, and needs none
-                await asyncio.sleep(0.1)
+            text = ""
+            while text.count("\n") < preload:
+                text += next(pieces)
+            await widgets.begin(text)
+            await self.drawn()
             # What is there stays: without this, full collections of Python's garbage collector
             # halt everything for 50 ms every few seconds.
             gc.collect()
             gc.freeze()
-            ready.touch()
+            await asyncio.sleep(0.5)
+            appends = []
+            for _ in range(APPENDS):
+                used = time.process_time()
+                await widgets.append(next(pieces))
+                await self.drawn()
+                appends.append((time.process_time() - used) * 1e3)
+            report.with_suffix(".ready").touch()
             await asyncio.sleep(0.5)
             late = asyncio.create_task(self.lateness(seconds))
             used = time.process_time()
             started = time.perf_counter()
-            fed = 0
+            fed = lines = 0
             while (passed := time.perf_counter() - started) < seconds:
                 while fed < passed * rate:
                     piece = next(pieces)
                     lines += piece.count("\n")
-                    view.feed(piece)
+                    await widgets.write(piece)
                     fed += 1
                 await asyncio.sleep(1 / rate)
+            busy = (time.process_time() - used) / (time.perf_counter() - started)
+            ended = time.perf_counter()
+            await widgets.end()
             found = {
-                "busy": (time.process_time() - used) / (time.perf_counter() - started),
+                "append_ms": sum(appends) / len(appends),
+                "append_p95_ms": percentile(appends, 0.95),
+                "busy": busy,
+                "behind_s": time.perf_counter() - ended,
                 "lines": lines,
                 "late_ms": await late,
             }
@@ -133,7 +225,7 @@ def run_app(kind: str, rate: int, seconds: float, preload: int, report: Path) ->
                 late.append((loop.time() - now - 0.005) * 1e3)
             return late
 
-    Bench().run()
+    return Bench()
 
 
 def type_keys(child: subprocess.Popen[bytes], fd: int, ready: Path) -> list[float]:
@@ -175,15 +267,22 @@ def type_keys(child: subprocess.Popen[bytes], fd: int, ready: Path) -> list[floa
     return found
 
 
-def measure(kind: str, rate: int, seconds: float, preload: int, folder: Path) -> dict[str, object]:
+def measure(
+    widgets: str, kind: str, rate: int, seconds: float, preload: int, folder: Path
+) -> dict[str, Any]:
     """One kind of text at one rate."""
-    report = folder / f"{kind}-{rate}.json"
+    report = folder / f"{widgets}-{kind}-{rate}.json"
     main, sub = pty.openpty()
     fcntl.ioctl(sub, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
-    command = [sys.executable, __file__, "--child", kind, str(rate), str(seconds), str(preload)]
+    arguments = map(str, (widgets, kind, rate, seconds, preload, report))
     environ = os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
     child = subprocess.Popen(
-        [*command, str(report)], stdin=sub, stdout=sub, stderr=sub, env=environ, close_fds=True
+        [sys.executable, __file__, "--child", *arguments],
+        stdin=sub,
+        stdout=sub,
+        stderr=sub,
+        env=environ,
+        close_fds=True,
     )
     os.close(sub)
     try:
@@ -193,53 +292,55 @@ def measure(kind: str, rate: int, seconds: float, preload: int, folder: Path) ->
         child.wait()
         os.close(main)
     found = json.loads(report.read_text())
+    late_ms = found.pop("late_ms")
     return {
+        "widgets": widgets,
         "kind": kind,
         "tok_per_s": rate,
         "keys": len(keys),
-        "echo_p50_ms": percentile(keys, 0.5),
-        "echo_p99_ms": percentile(keys, 0.99),
-        "late_p50_ms": percentile(found["late_ms"], 0.5),
-        "late_p99_ms": percentile(found["late_ms"], 0.99),
-        "late_max_ms": max(found["late_ms"]),
-        "busy": found["busy"],
-        "lines": found["lines"],
+        **{f"echo_p{share}_ms": percentile(keys, share / 100) for share in (50, 95, 99)},
+        **{f"late_p{share}_ms": percentile(late_ms, share / 100) for share in (50, 99)},
+        "late_max_ms": max(late_ms),
+        **found,
     }
 
 
 def main() -> None:
     """Measure and print."""
     if sys.argv[1:2] == ["--child"]:
-        kind, rate, seconds, preload, report = sys.argv[2:]
-        run_app(kind, int(rate), float(seconds), int(preload), Path(report))
+        widgets, kind, rate, seconds, preload, report = sys.argv[2:]
+        from hearth.app.tui.pace import set_pace
+
+        set_pace()  # Before Textual is imported; for both kinds of widgets.
+        made = Hearth() if widgets == "hearth" else Textual()
+        bench(made, kind, int(rate), float(seconds), int(preload), Path(report)).run()
         return
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--widgets", default="hearth", help="hearth, textual, or both")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--rates", default="50,100", help="pieces a second")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--preload", type=int, default=900, help="lines that are there before")
-    parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    import tempfile
-
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        rows = [
-            measure(kind, rate, options.seconds, options.preload, Path(folder))
-            for kind in options.kinds.split(",")
-            for rate in RATES
-        ]
+        for kind in options.kinds.split(","):
+            for rate in map(int, options.rates.split(",")):
+                for widgets in options.widgets.split(","):
+                    rows.append(
+                        measure(widgets, kind, rate, options.seconds, options.preload, Path(folder))
+                    )
     if options.json:
         print(json.dumps(rows, indent=2))
         return
-    print("| text | tok/s | key→echo p50 | p99 | lateness p50 | p99 | max | busy | lines |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    print("| text | tok/s | widgets |", *(f"{name} |" for name in COLUMNS.values()), end=" ")
+    print("busy | behind | lines |")
+    print("|---|---:|---|" + "---:|" * (len(COLUMNS) + 3))
     for row in rows:
-        times = " | ".join(
-            f"{row[name]:.1f}"
-            for name in ("echo_p50_ms", "echo_p99_ms", "late_p50_ms", "late_p99_ms", "late_max_ms")
-        )
-        print(
-            f"| {row['kind']} | {row['tok_per_s']} | {times} | {row['busy']:.0%} | {row['lines']} |"
-        )
+        times = " | ".join(f"{row[name]:.1f}" for name in COLUMNS)
+        print(f"| {row['kind']} | {row['tok_per_s']} | {row['widgets']} | {times} ", end="")
+        print(f"| {row['busy']:.0%} | {row['behind_s']:.1f} | {row['lines']} |")
 
 
 if __name__ == "__main__":

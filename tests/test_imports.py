@@ -99,6 +99,63 @@ def test_runners_do_not_know_each_other() -> None:
     assert breaches(modules("backends"), crosses_runners) == []
 
 
+def test_the_terminal_app_and_the_commands_are_apart() -> None:
+    """Only `open_chat` of the commands knows the app; neither is under the sessions."""
+
+    def crosses(module: Module, entry: Import) -> bool:
+        below = under(module.name, "hearth.app.session")
+        in_app = below or under(module.name, "hearth.app.tui")
+        return (in_app and under(entry.name, "hearth.app.cli")) or (
+            below and under(entry.name, "hearth.app.tui")
+        )
+
+    assert breaches(modules("app"), crosses) == []
+
+
+def cycles(found: list[Module]) -> list[list[str]]:
+    """The groups of modules that import each other, also in functions and under
+    `TYPE_CHECKING`.
+    """
+    names = {module.name for module in found}
+    imported = {
+        module.name: {owner(entry.name, names) for entry in module.imports()} - {module.name, ""}
+        for module in found
+    }
+    above: dict[str, set[str]] = {}
+    for name in names:  # Everything that `name` leads to.
+        above[name], left = set(), list(imported[name])
+        while left:
+            if (next_one := left.pop()) not in above[name]:
+                above[name].add(next_one)
+                left += imported[next_one]
+    groups = {
+        tuple(sorted(other for other in above[name] if name in above[other]))
+        for name in names
+        if name in above[name]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def owner(name: str, names: set[str]) -> str:
+    """The module that an import of `name` runs; empty: none of `names`."""
+    while name and name not in names:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def test_no_modules_of_the_app_import_each_other() -> None:
+    assert cycles(modules("app")) == []
+
+
+def test_the_rule_for_cycles_notices_one() -> None:
+    a, b, c = (Module(modules("app")[0].path, f"hearth.app.{name}") for name in "abc")
+    a.__dict__["tree"] = ast.parse("def f():\n    from hearth.app.b import x")
+    b.__dict__["tree"] = ast.parse("if TYPE_CHECKING:\n    import hearth.app.c")
+    c.__dict__["tree"] = ast.parse("from hearth.app import a")
+    assert cycles([a, b, c]) == [["hearth.app.a", "hearth.app.b", "hearth.app.c"]]
+    assert cycles([a, b]) == []
+
+
 def test_front_ends_import_no_library_that_runs_models() -> None:
     def runs_models(module: Module, entry: Import) -> bool:
         return under(entry.name, *LIBRARIES_OF_MODELS)
@@ -219,7 +276,8 @@ def test_the_first_paint_imports_nothing_that_it_does_not_need() -> None:
     late = (
         "hearth.app.presets",
         "hearth.app.tui.screens.dialogs",
-        "hearth.app.tui.turn",
+        "hearth.app.answer",
+        "hearth.app.session.turn",
         "hearth.app.tui.widgets.message",
         "hearth.backends.client",
         "hearth.backends.contract",

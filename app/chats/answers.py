@@ -91,6 +91,12 @@ def resume(connection: sqlite3.Connection, message: str, writer: str) -> None:
     )
 
 
+def is_written_by(connection: sqlite3.Connection, message: str, writer: str) -> bool:
+    """The answer is under way, and `writer` writes it."""
+    query = "SELECT 1 FROM message WHERE id = ? AND state = 'streaming' AND writer = ?"
+    return connection.execute(query, (message, writer)).fetchone() is not None
+
+
 def unfinished(connection: sqlite3.Connection) -> list[str]:
     """The names of the writers that have answers under way."""
     query = "SELECT DISTINCT writer FROM message WHERE state = 'streaming'"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import logging
 import os
 import shutil
@@ -24,6 +25,7 @@ from hearth.app.chats.errors import (
     ChatsLocked,
     ChatsUnwritable,
 )
+from hearth.app.chats.gaps import zero_gaps
 from hearth.app.chats.schema import APPLICATION_ID, LATEST, migrate
 from hearth.app.paths import private_folder
 from hearth.backends.errors import HearthError, InternalError
@@ -33,13 +35,15 @@ log = logging.getLogger(__name__)
 _FULL_BELOW_BYTES: Final = 1 << 20
 """An input or output error with less room than this is that of a full disk."""
 _WAL_RETRY_S: Final = 0.02
+_OPEN: Final[list[Path]] = []
+"""The files of all open databases of this process."""
 
 
 class Database:
     """Transactions on the file at `path`, from any thread, one at a time.
 
     Every commit is on the disk when it returns (WAL, synchronous=FULL). What is deleted is
-    overwritten; `scrub` removes the rest of its traces.
+    overwritten; `close` removes the rest of its traces.
 
     Args:
         path: the file; made, for its owner alone, where it is missing.
@@ -54,7 +58,7 @@ class Database:
     def __init__(self, path: Path, busy_timeout_s: float) -> None:
         self.path = path
         self._busy_timeout_s = busy_timeout_s
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._is_closed = False
         with self.translated():
             _make_private(path)
@@ -66,6 +70,7 @@ class Database:
             except BaseException:
                 self._connection.close()
                 raise
+        _OPEN.append(path)
 
     def _open(self) -> None:
         self._refuse_foreign()
@@ -74,12 +79,10 @@ class Database:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = ON")
-        # Otherwise VACUUM would put a copy of all chats into the folder for temporary files.
         connection.execute("PRAGMA temp_store = MEMORY")
         while self._version() < LATEST:
             with self.write():
                 migrate(connection)
-        self._scrub_or_wait()
 
     def _refuse_foreign(self) -> None:
         # In one transaction: another process may be making the file right now.
@@ -133,7 +136,7 @@ class Database:
 
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        with self._lock, self.translated():
+        with self.lock, self.translated():
             self._connection.execute(begin)
             try:
                 yield self._connection
@@ -144,48 +147,59 @@ class Database:
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def scrub(self) -> None:
-        """Leave no trace of what was deleted: not in the index of words, which keeps deleted ones
-        until it is merged, not in the gaps of pages, not in the write-ahead log.
-
-        Where that cannot be done now (another process reads; no room), it is done when a store
-        opens or closes next, or deletes something.
-        """
-        with self._lock:
-            self._scrub_or_wait()
-
-    def _scrub_or_wait(self) -> None:
-        try:
-            with self.translated():
-                self._scrub()
-        except (ChatsLocked, ChatsDiskFull) as error:
-            log.warning("traces of deleted chats stay for now: %s", error.message)
-
-    def _scrub(self) -> None:
-        connection = self._connection
-        marked = connection.execute("SELECT max(number) FROM deletion").fetchone()[0]
-        if marked is None:
-            return
-        with self.write():
-            for index in ("message_words", "title_words"):
-                connection.execute(f"INSERT INTO {index}({index}) VALUES ('optimize')")
-        connection.execute("VACUUM")
-        (blocked, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if blocked:
-            raise ChatsLocked("Another process reads the chats.")
-        with self.write():
-            connection.execute("DELETE FROM deletion WHERE number <= ?", (marked,))
+    @contextlib.contextmanager
+    def without_waiting(self) -> Iterator[None]:
+        """Within the block, a lock of another process is an error at once."""
+        with self.lock, self.translated():
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            try:
+                yield
+            finally:
+                wait_ms = int(1000 * self._busy_timeout_s)
+                self._connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
 
     def close(self) -> None:
-        """Give the file back. Nothing can be done with it afterwards, but closing it again."""
-        with self._lock:
+        """Close the file, after removing the traces of deleted chats. Further calls do nothing.
+
+        The index of words keeps deleted words until it is merged, and pages keep rows that were
+        moved elsewhere. Where the traces cannot be removed now (another process reads; the disk is
+        full), the next store that closes does it.
+        """
+        with self.lock:
             if self._is_closed:
                 return
             self._is_closed = True
-            try:
-                self._scrub_or_wait()
-            finally:
-                self._connection.close()
+            with contextlib.ExitStack() as after:
+                try:
+                    with self.translated():
+                        query = "SELECT max(number) FROM deleted_words"
+                        (marked,) = self._connection.execute(query).fetchone()
+                        if marked is not None and _OPEN.count(self.path) == 1:
+                            file = after.enter_context(io.FileIO(self.path, "r+"))
+                            self._erase(file, marked)
+                except (ChatsLocked, ChatsDiskFull) as error:
+                    log.warning("traces of deleted chats stay for now: %s", error.message)
+                finally:
+                    # Before the file: to close that frees the locks of SQLite in this process
+                    # (https://www.sqlite.org/howtocorrupt.html, section 2.2).
+                    self._connection.close()
+                    _OPEN.remove(self.path)
+
+    def _erase(self, file: io.FileIO, marked: int) -> None:
+        connection = self._connection
+        with self.write():
+            for (part,) in connection.execute("SELECT DISTINCT part FROM deleted_words").fetchall():
+                connection.execute(f"INSERT INTO {part}({part}) VALUES ('optimize')")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        with self.write():
+            wal = Path(f"{self.path}-wal")
+            if wal.exists() and wal.stat().st_size:
+                raise ChatsLocked("Another process uses the chats.")
+            (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+            roots = connection.execute("SELECT rootpage FROM sqlite_master WHERE rootpage > 0")
+            zero_gaps(file, page_bytes, [1, *(root for (root,) in roots)])
+            os.fsync(file.fileno())
+            connection.execute("DELETE FROM deleted_words WHERE number <= ?", (marked,))
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
@@ -240,7 +254,8 @@ def _make_private(path: Path) -> None:
     the same rights.
     """
     private_folder(path.parent)
-    os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
+    if not path.exists():
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
     if os.name == "posix" and path.stat().st_mode & 0o077 and path.stat().st_uid == os.geteuid():
         path.chmod(0o600)
 

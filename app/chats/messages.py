@@ -219,4 +219,3 @@ def leave(connection: sqlite3.Connection, thread: str, messages: Sequence[str]) 
     numbers = [row[0] for row in connection.execute(f"SELECT number {orphans}", (gone,))]
     forget_messages(connection, numbers)
     connection.execute(f"DELETE {orphans}", (gone,))
-    connection.execute("INSERT INTO deletion DEFAULT VALUES")

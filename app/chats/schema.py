@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Final
 
-from hearth.app.chats.index import index_everything
+from hearth.app.chats.index import index_everything, mark_deleted
 
 APPLICATION_ID: Final = 0x48525448
 """`HRTH`; says whose database it is."""
@@ -24,13 +24,33 @@ def m001_threads_and_messages(connection: sqlite3.Connection) -> None:
 
 
 def m002_words(connection: sqlite3.Connection) -> None:
-    """The index of words (`hearth.app.chats.index`), and what to remove from it for good."""
+    """The index of words (`hearth.app.chats.index`). Rewritten by `m004_parts`."""
+
+
+def m003_drafts(connection: sqlite3.Connection) -> None:
+    """What is written in the prompt of each chat and not sent; of the new chat under ''."""
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS draft "
+        "(thread TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID"
+    )
+
+
+def m004_parts(connection: sqlite3.Connection) -> None:
+    """The index of words in parts, and the parts from which words were deleted. What an index of
+    `m002_words` and its table `deletion` held is removed for good when the store closes.
+    """
     for statement in _WORDS:
         connection.execute(statement)
     index_everything(connection)
+    mark_deleted(connection, "title_words")
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (m001_threads_and_messages, m002_words)
+MIGRATIONS: Final[tuple[Migration, ...]] = (
+    m001_threads_and_messages,
+    m002_words,
+    m003_drafts,
+    m004_parts,
+)
 LATEST: Final = len(MIGRATIONS)
 
 
@@ -98,7 +118,10 @@ _TABLES: Final = (
     "CREATE INDEX IF NOT EXISTS thread_leaf ON thread(leaf)",
 )
 _WORDS: Final = (
-    "CREATE VIRTUAL TABLE IF NOT EXISTS message_words USING fts5(words, tokenize = 'ascii')",
+    "DROP TABLE IF EXISTS message_words",
+    "DROP TABLE IF EXISTS deletion",
     "CREATE VIRTUAL TABLE IF NOT EXISTS title_words USING fts5(words, tokenize = 'ascii')",
-    "CREATE TABLE IF NOT EXISTS deletion (number INTEGER PRIMARY KEY)",
+    """
+    CREATE TABLE IF NOT EXISTS deleted_words (number INTEGER PRIMARY KEY, part TEXT NOT NULL)
+    """,
 )

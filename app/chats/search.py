@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
+from hearth.app.chats.index import parts
 from hearth.app.chats.tree import Hit
 from hearth.app.chats.words import Phrase, Word, match_expression, phrases, words
 
@@ -54,9 +55,15 @@ def _titles(
 def _messages(
     connection: sqlite3.Connection, asked: Sequence[Phrase], expression: str, limit: int
 ) -> list[Hit]:
+    best = " UNION ALL ".join(
+        f"SELECT * FROM (SELECT rowid AS number, rank FROM {part} "
+        f"WHERE {part} MATCH ?1 ORDER BY rank LIMIT ?2)"
+        for part in parts(connection)
+    )
+    if not best:
+        return []
     rows = connection.execute(
-        "WITH found AS (SELECT rowid AS number, rank FROM message_words "
-        "WHERE message_words MATCH ? ORDER BY rank LIMIT ?) "
+        f"WITH found AS (SELECT * FROM ({best}) ORDER BY rank LIMIT ?2) "
         "SELECT thread.id, thread.title, message.id, message.role, message.content, "
         "message.created_at FROM found JOIN message ON message.number = found.number "
         "JOIN thread ON thread.number = (SELECT holding.number FROM branch "

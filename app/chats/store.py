@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from hearth.app.chats import answers, messages, search, threads
 from hearth.app.chats.database import Database
+from hearth.app.chats.errors import ChatsDiskFull, ChatsLocked, ChatsUnwritable
 from hearth.app.chats.messages import Draft
 from hearth.app.chats.outline import Outline
 from hearth.app.chats.rows import clean, numbers_json, settings_json
 from hearth.app.chats.titles import one_line
 from hearth.app.chats.tree import ChatMessage, EndState, Hit, Numbers, Thread
+from hearth.app.chats.unsaved import Ending, Unsaved
 from hearth.app.chats.writers import Writers
+from hearth.backends.errors import HearthError
 from hearth.backends.messages import Role, ToolCall
+
+log = logging.getLogger(__name__)
+
+_UNWRITABLE_NOW: Final = (ChatsLocked, ChatsDiskFull, ChatsUnwritable)
+_FIRST_RETRY_S: Final = 0.5
+_LONGEST_RETRY_S: Final = 30.0
 
 
 class ChatStore:
@@ -39,19 +51,29 @@ class ChatStore:
     def __init__(self, path: Path, *, busy_timeout_s: float = 10.0) -> None:
         self._database = Database(path, busy_timeout_s)
         self._writers = Writers(path)
+        self._unsaved = Unsaved(path)
+        self._is_closed = False
         try:
             self.stop_cut_off()
+        except _UNWRITABLE_NOW as error:
+            self._retry_later(error, _FIRST_RETRY_S)
         except BaseException:
             self._database.close()
             raise
 
     def close(self) -> None:
-        """Give the file back; answers of this store that are under way become stopped ones."""
+        """Close the file. Answers of this store that are under way become stopped ones; what cannot
+        be written now is written when a store is opened next.
+        """
+        self._is_closed = True
         try:
             if own := self._writers.name:
-                with self._database.write() as connection:
+                with self._write() as connection:
                     answers.stop_cut_off(connection, lambda writer: writer != own)
+        except _UNWRITABLE_NOW as error:
+            log.warning("the ends of answers are saved at the next start: %s", error.message)
         finally:
+            self._unsaved.close()
             self._writers.release()
             self._database.close()
 
@@ -81,7 +103,7 @@ class ChatStore:
         settings: dict[str, Any] | None = None,
     ) -> Thread:
         """A new thread, empty."""
-        with self._database.write() as connection:
+        with self._write() as connection:
             return threads.insert(connection, title, system, model, settings or {})
 
     def thread(self, thread_id: str) -> Thread:
@@ -109,7 +131,7 @@ class ChatStore:
             "system": None if system is None else clean(system),
             "settings": None if settings is None else settings_json(settings),
         }
-        with self._database.write() as connection:
+        with self._write() as connection:
             threads.get(connection, thread_id)
             threads.change(
                 connection, thread_id, {k: v for k, v in fields.items() if v is not None}
@@ -128,12 +150,25 @@ class ChatStore:
             return threads.clone(connection, old, shape, end)
 
     def delete(self, thread_id: str) -> None:
-        """Delete a thread, and the messages that no other one shares, without a trace in the file
-        or beside it.
+        """Delete a thread, and the messages that no other one shares. When the store has closed, the
+        file and the files next to it hold no trace of them.
         """
         with self._tree(thread_id) as (connection, _, shape):
             threads.remove(connection, thread_id, shape)
-        self._database.scrub()
+
+    def draft(self, thread_id: str = "") -> str:
+        """The text in the prompt of this chat that is not sent yet; '': the new chat."""
+        with self._database.read() as connection:
+            query = "SELECT text FROM draft WHERE thread = ?"
+            row = connection.execute(query, (thread_id,)).fetchone()
+            return row[0] if row else ""
+
+    def keep_draft(self, thread_id: str, text: str) -> None:
+        """Keep the text that is not sent yet; an empty one is removed."""
+        with self._write() as connection:
+            if thread_id:
+                threads.get(connection, thread_id)
+            threads.keep_draft(connection, thread_id, text)
 
     # ---- messages
 
@@ -144,14 +179,14 @@ class ChatStore:
             shape = messages.outline(connection, thread_id)
             end = thread.leaf if leaf is None else leaf
             _require(shape, end)
-            return messages.read(connection, shape, shape.path(end))
+            return self._with_unsaved(messages.read(connection, shape, shape.path(end)))
 
     def tree(self, thread_id: str) -> tuple[Thread, list[ChatMessage]]:
         """The thread and all its messages in the order of their making, parents first."""
         with self._database.read() as connection:
             thread = threads.get(connection, thread_id)
             shape = messages.outline(connection, thread_id)
-            return thread, messages.read(connection, shape, shape.messages)
+            return thread, self._with_unsaved(messages.read(connection, shape, shape.messages))
 
     def message(self, message_id: str) -> ChatMessage:
         """The message; its siblings are those of the thread, of several that share it, that changed
@@ -166,7 +201,7 @@ class ChatStore:
             if row is None:
                 raise messages.no_message(message_id)
             shape = messages.outline(connection, row[0])
-            return messages.read(connection, shape, [message_id])[0]
+            return self._with_unsaved(messages.read(connection, shape, [message_id]))[0]
 
     def add(
         self,
@@ -183,7 +218,7 @@ class ChatStore:
             MessageInUse: `parent` is still being written.
         """
         draft = Draft(role, content, reasoning, tool_calls)
-        with self._database.write() as connection:
+        with self._write() as connection:
             threads.get(connection, thread_id)
             added = messages.append(connection, thread_id, parent, draft)
             if role == "user":
@@ -216,7 +251,7 @@ class ChatStore:
             return messages.read(connection, shape, shape.path(leaf))
 
     def delete_branch(self, thread_id: str, message_id: str) -> list[ChatMessage]:
-        """Delete this message and all that follows it, without a trace, as far as no other thread
+        """Delete this message and all that follows it, as `delete` does, as far as no other thread
         shares it. Where it was shown, a sibling's branch is shown next, or the parent. Returns the
         shown messages.
         """
@@ -232,9 +267,7 @@ class ChatStore:
             if leaf is not None:
                 messages.show(connection, thread_id, shape, leaf)
             threads.touch(connection, thread_id)
-            shown = messages.read(connection, shape, shape.path(leaf))
-        self._database.scrub()
-        return shown
+            return messages.read(connection, shape, shape.path(leaf))
 
     # ---- answers
 
@@ -247,7 +280,7 @@ class ChatStore:
         numbers = numbers_json(Numbers(model=clean(model))) if model else None
         writer = self._own_name()
         draft = Draft("assistant", "", state="streaming", numbers=numbers, writer=writer)
-        with self._database.write() as connection:
+        with self._write() as connection:
             threads.get(connection, thread_id)
             threads.touch(connection, thread_id)
             return messages.append(connection, thread_id, parent, draft)
@@ -265,7 +298,7 @@ class ChatStore:
             MessageInUse: it has ended, or another store writes it.
         """
         writer = self._own_name()
-        with self._database.write() as connection:
+        with self._write() as connection:
             answers.save(connection, message_id, writer, content, reasoning, tool_calls)
 
     def end_answer(
@@ -282,14 +315,34 @@ class ChatStore:
     ) -> None:
         """Keep the whole of an answer, and that it has ended.
 
+        When the file cannot be written (`ChatsLocked`, `ChatsDiskFull`, `ChatsUnwritable`), the
+        answer is kept in memory and in a second file, every method shows it, and it is written
+        with the next change, by retries, or when a store is opened next.
+
         Raises:
             MessageInUse: it has ended before, or another store writes it.
         """
-        writer = self._own_name()
-        with self._database.write() as connection:
-            answers.save(connection, message_id, writer, content, reasoning, tool_calls)
-            answers.end(connection, message_id, writer, state, finish_reason, error, numbers)
-            threads.touch_holders(connection, message_id)
+        ending = Ending(
+            message_id,
+            self._own_name(),
+            content,
+            reasoning,
+            tuple(tool_calls),
+            state,
+            finish_reason,
+            error,
+            numbers,
+        )
+        with self._database.lock:
+            self._unsaved.endings.pop(message_id, None)
+        try:
+            with self._write() as connection:
+                _end(connection, ending)
+        except _UNWRITABLE_NOW as failure:
+            with self._database.lock:
+                self._unsaved.keep(ending)
+            self._retry_later(failure, _FIRST_RETRY_S)
+            raise
 
     def continue_answer(self, message_id: str) -> None:
         """Let an answer that has ended go on; this store will write it.
@@ -298,17 +351,20 @@ class ChatStore:
             MessageInUse: it is being written, is no answer, or others build on it.
         """
         writer = self._own_name()
-        with self._database.write() as connection:
+        with self._write() as connection:
             answers.resume(connection, message_id, writer)
 
     def stop_cut_off(self) -> None:
-        """Let answers whose store was killed be stopped ones. Done whenever a store is opened."""
-        with self._database.translated():
+        """Save what stores that were killed left, and mark their other unfinished answers as
+        stopped. Done whenever a store is opened.
+        """
+        with self._database.lock, self._database.translated():
             self._writers.clear()
+            self._unsaved.recover(self._writers.is_alive)
         with self._database.read() as connection:
             unfinished = answers.unfinished(connection)
-        if not all(map(self._writers.is_alive, unfinished)):
-            with self._database.write() as connection:
+        if self._unsaved.endings or not all(map(self._writers.is_alive, unfinished)):
+            with self._write() as connection:
                 answers.stop_cut_off(connection, self._writers.is_alive)
 
     # ---- all of them
@@ -327,19 +383,75 @@ class ChatStore:
             thread: `leaf` is one of the messages, and has no children.
             tree: parents before children; streaming ones come in as stopped.
         """
-        with self._database.write() as connection:
+        with self._write() as connection:
             return threads.restore(connection, thread, tree)
 
     @contextlib.contextmanager
     def _tree(self, thread_id: str) -> Iterator[tuple[sqlite3.Connection, Thread, Outline]]:
         """A transaction that changes this thread."""
-        with self._database.write() as connection:
+        with self._write() as connection:
             thread = threads.get(connection, thread_id)
             yield connection, thread, messages.outline(connection, thread_id)
 
+    @contextlib.contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that changes the file, also by what could not be saved before."""
+        with self._database.lock:
+            waiting = list(self._unsaved.endings.values())
+            with self._database.write() as connection:
+                for ending in waiting:
+                    if answers.is_written_by(connection, ending.message, ending.writer):
+                        _end(connection, ending)
+                yield connection
+            self._unsaved.forget(waiting)
+
+    def _retry_later(self, error: HearthError, delay_s: float) -> None:
+        log.warning("an answer is saved later: %s", error.message)
+        timer = threading.Timer(delay_s, self._retry, (delay_s,))
+        timer.daemon = True
+        timer.start()
+
+    def _retry(self, waited_s: float) -> None:
+        if self._is_closed:
+            return
+        try:
+            with self._database.without_waiting():
+                self.stop_cut_off()
+        except HearthError as error:
+            self._retry_later(error, min(2 * waited_s, _LONGEST_RETRY_S))
+
+    def _with_unsaved(self, found: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """`found`, with the text and state of answers that could not be saved yet."""
+        return [
+            replace(
+                message,
+                content=ending.content,
+                reasoning=ending.reasoning,
+                tool_calls=ending.tool_calls,
+                state=ending.state,
+                finish_reason=ending.finish_reason,
+                error=ending.error,
+                numbers=ending.numbers or message.numbers,
+            )
+            if (ending := self._unsaved.endings.get(message.id)) and message.state == "streaming"
+            else message
+            for message in found
+        ]
+
     def _own_name(self) -> str:
-        with self._database.translated():
-            return self._writers.own()
+        with self._database.lock, self._database.translated():
+            name = self._writers.own()
+            self._unsaved.reserve(name)
+            return name
+
+
+def _end(connection: sqlite3.Connection, ending: Ending) -> None:
+    message, writer = ending.message, ending.writer
+    said = (ending.content, ending.reasoning, ending.tool_calls)
+    answers.save(connection, message, writer, *said)
+    how = (ending.state, ending.finish_reason, ending.error, ending.numbers)
+    answers.end(connection, message, writer, *how)
+    threads.touch_holders(connection, message)
 
 
 def _require(shape: Outline, message: str | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hearth.app.chats import messages
 from hearth.app.chats.errors import ChatNotFound
-from hearth.app.chats.index import index_title
+from hearth.app.chats.index import index_title, mark_deleted
 from hearth.app.chats.messages import Draft
 from hearth.app.chats.outline import Outline
 from hearth.app.chats.rows import THREAD_QUERY, clean, numbers_json, settings_json, thread_of
@@ -100,7 +100,9 @@ def remove(connection: sqlite3.Connection, thread: str, shape: Outline) -> None:
         "DELETE FROM thread WHERE id = ? RETURNING number", (thread,)
     ).fetchone()
     index_title(connection, number, "")
+    mark_deleted(connection, "title_words")
     messages.leave(connection, thread, shape.messages)
+    keep_draft(connection, thread, "")
 
 
 def restore(connection: sqlite3.Connection, thread: Thread, tree: Sequence[ChatMessage]) -> Thread:
@@ -133,6 +135,13 @@ def restore(connection: sqlite3.Connection, thread: Thread, tree: Sequence[ChatM
     }
     change(connection, new.id, fields)
     return get(connection, new.id)
+
+
+def keep_draft(connection: sqlite3.Connection, thread: str, text: str) -> None:
+    """Keep the text that is not sent yet; an empty one is removed. `thread` '': the new chat."""
+    connection.execute("DELETE FROM draft WHERE thread = ?", (thread,))
+    if text:
+        connection.execute("INSERT INTO draft(thread, text) VALUES (?, ?)", (thread, clean(text)))
 
 
 def _hold(connection: sqlite3.Connection, thread: str, held: Sequence[str], leaf: str) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from hearth.app.terminal import safe_text
 
 LONGEST: Final = 60
 """Characters of a title that is made from a message."""
-_LOOKED_AT: Final = 1000
+_READ: Final = 1000
+_FILES: Final = re.compile(r"\n\n[^\n]+:\n```.*", re.DOTALL)
+"""The files attached to a message, behind what was typed."""
+_FOLDERS: Final = re.compile(r'(?<!\S)@"?[^\s"]*/([^\s"/]+)"?')
+_CODE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)", re.DOTALL | re.MULTILINE)
+_MARKS: Final = re.compile(r"^[ \t]*(?:[#>*+-]+[ \t]+)+", re.MULTILINE)
 
 
 def one_line(text: str) -> str:
@@ -17,10 +23,12 @@ def one_line(text: str) -> str:
 
 
 def title_from(content: str) -> str:
-    """The first words of a message, at most `LONGEST` characters."""
-    line = one_line(content[:_LOOKED_AT])
+    """The first words of a message, at most `LONGEST` characters: those that were typed, rather
+    than code or attached files.
+    """
+    typed = _FOLDERS.sub(r"@\1", _FILES.sub("", content[:_READ]))
+    line = one_line(_MARKS.sub("", _CODE.sub(" ", typed))) or one_line(typed)
     if len(line) <= LONGEST:
         return line
-    words = line[:LONGEST].rpartition(" ")[0]
-    shortest = LONGEST // 2
-    return (words if len(words) >= shortest else line[: LONGEST - 1]).rstrip() + "…"
+    words = line[:LONGEST].rpartition(" ")[0].rstrip(" ,;:.–—-(")
+    return (words or line[: LONGEST - 1]) + "…"

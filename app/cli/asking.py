@@ -1,4 +1,4 @@
-"""One request from a command: stream its text, let Ctrl+C stop it, and keep what came."""
+"""One request from a command: its text is streamed, and Ctrl+C stops it and keeps the text."""
 
 from __future__ import annotations
 
@@ -6,96 +6,42 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import FrameType
 
-from hearth.app.host_link import LinkedModel
-from hearth.backends.contract import (
-    ChoiceFinished,
-    ErrorInfo,
-    Failed,
-    Finished,
-    Progress,
-    Request,
-    Started,
-    Timings,
-    Token,
-    TokenLogprob,
-    ToolCallPart,
-    Usage,
-)
-
-
-@dataclass(slots=True)
-class Answer:
-    """What came back for one request, also when it failed or was stopped."""
-
-    text: str = ""
-    reasoning: str = ""
-    """What the model thought before it."""
-    reason: str = ""
-    """Why it ended: "stop", "length", "cancelled" (Ctrl+C) or "error"."""
-    stop: str | None = None
-    error: ErrorInfo | None = None
-    notices: tuple[str, ...] = ()
-    usage: Usage = Usage()
-    timings: Timings = Timings()
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+from hearth.app.answer import Answer
+from hearth.app.cli.state import State
+from hearth.app.cli.words import headline
+from hearth.app.host_link import HostLink
+from hearth.app.shell import argument
+from hearth.backends.contract import ModelInfo, ModelSpec, Request, Token
+from hearth.backends.errors import NoChatTemplate
 
 
 def ask(
-    model: LinkedModel,
+    link: HostLink,
+    spec: ModelSpec,
     request: Request,
     show: Callable[[str], None],
     think: Callable[[str], None],
 ) -> Answer:
-    """Run `request` and hand its text to `show`, and what is thought before it to `think`, as it
-    comes.
-
-    Ctrl+C cancels the request and keeps the text; it raises nothing.
+    """The answer to `request`, also where it fails or Ctrl+C stops it (`reason` "cancelled").
 
     Args:
-        model: who answers.
-        request: what is asked.
         show: gets each piece of text.
         think: gets each piece of the reasoning.
     """
-    answer = Answer()
-    pieces: list[str] = []
-    thoughts: list[str] = []
-    completed = 0
-    with model.stream(request) as events, _on_interrupt(events.interrupt):
+    answer = Answer(request.n)
+    with link.stream(spec, request) as events, on_interrupt(events.interrupt):
         for event in events:
-            match event:
-                case Started():
-                    answer.notices = event.notices
-                    answer.usage = Usage(event.prompt_tokens, event.cached_tokens)
-                case Token():
-                    completed += len(event.ids)
-                    answer.logprobs += event.logprobs or ()
-                    if event.channel == "reasoning":
-                        thoughts.append(event.text)
-                        think(event.text)
-                    else:
-                        pieces.append(event.text)
-                        show(event.text)
-                case Finished():
-                    answer.reason, answer.stop = event.reason, event.stop
-                    answer.usage, answer.timings = event.usage, event.timings
-                    answer.notices += event.notices
-                case Failed():
-                    answer.reason, answer.error = "error", event.error
-                case Progress() | ChoiceFinished() | ToolCallPart():
-                    continue
-    answer.text, answer.reasoning = "".join(pieces), "".join(thoughts)
-    if answer.reason in ("", "error"):
-        answer.usage = Usage(answer.usage.prompt_tokens, answer.usage.cached_tokens, completed)
+            answer.add(event)
+            if isinstance(event, Token):
+                (think if event.channel == "reasoning" else show)(event.text)
     answer.reason = answer.reason or "cancelled"
     return answer
 
 
 @contextmanager
-def _on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
+def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     """Ctrl+C calls `stop` in place of raising KeyboardInterrupt; in the main thread alone."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -109,3 +55,27 @@ def _on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def require_template(info: ModelInfo) -> None:
+    """Raise `NoChatTemplate` unless the model can chat."""
+    from hearth.quant.gguf.file import ENCODERS
+
+    if info.architecture in ENCODERS:
+        raise NoChatTemplate(
+            f"{info.name} is an encoder, which cannot generate text.",
+            "It embeds or ranks texts: use the endpoint of hearth serve.",
+        )
+    if not info.has_chat_template:
+        raise NoChatTemplate(
+            f"{info.name} has no chat template, so it cannot chat.",
+            f"It can complete text: hearth run --raw {argument(info.name)} TEXT.",
+        )
+
+
+def announce(state: State, info: ModelInfo, *, stats: bool) -> None:
+    """Print on stderr which model answers, and what the user should know about it."""
+    if stats or state.output.narrates_to_terminal:
+        state.output.note(headline(info))
+    for notice in info.notices:
+        state.output.note(notice)

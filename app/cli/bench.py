@@ -1,4 +1,4 @@
-"""`hearth bench`: how fast a model is here, beside a raw loop over the same library or beside
+"""`hearth bench`: how fast a model is here, next to a raw loop over the same library or to
 transformers; and how fast a server answers.
 """
 
@@ -96,7 +96,7 @@ _COUNT = click.IntRange(min=1)
 @click.option(
     "--reference",
     type=click.Choice(REFERENCES),
-    help="Measure the native backend beside this library, in turns, on the same safetensors.",
+    help="Measure the native backend and this library in turns, on the same safetensors.",
 )
 @click.option("--tune", is_flag=True, help="Find the best settings for this model here.")
 @click.option("--url", help="Measure this OpenAI-style server with streaming clients.")
@@ -123,7 +123,7 @@ def bench(ctx: click.Context, /, model: str, url: str | None, as_json: bool, **o
 
     Each test is made by Hearth's engine and by a bare ctypes loop over the same loaded library, in
     turns; the table has the tokens per second of both, and their ratio. The native backend is
-    measured alone, or with --reference beside transformers. docs/bench.md says how.
+    measured alone, or in turns with --reference transformers. docs/bench.md describes the method.
 
     With --url, MODEL is the name that the server knows it by; the first that it lists if none is
     given.

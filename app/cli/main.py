@@ -1,4 +1,4 @@
-"""`hearth`: finds the command, runs it, and turns what goes wrong into words and an exit code."""
+"""`hearth`: finds the command, runs it, and reports errors with an exit code."""
 
 from __future__ import annotations
 
@@ -6,31 +6,36 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from hearth.app.cli.streams import is_terminal, use_utf8
 from hearth.app.exit_codes import ExitCode
 
+if TYPE_CHECKING:
+    from hearth.app.cli.state import State
+    from hearth.backends.errors import HearthError
+
 PROGRAM = "hearth"
 
 # name: (module in hearth.app.cli, name in it, help); so that listing imports no command.
 COMMANDS = {
     "run": ("run", "run", "Ask a model once; the answer goes to stdout."),
-    "chat": ("chat", "chat", "Chat with a model, line by line."),
+    "chat": ("chat", "chat", "Open the chat app, or chat line by line."),
     "list": ("list", "list_models", "List the models on this machine."),
     "show": ("show", "show", "Show what is known about a model."),
     "pull": ("pull", "pull", "Download a model from the Hugging Face Hub."),
-    "import": ("import_model", "import_model", "Take a model into the library."),
-    "rm": ("rm", "rm", "Delete models, after saying what that frees."),
-    "fit": ("fit", "fit", "Say whether a model fits this machine, and how fast it will be."),
-    "quantize": ("quantize", "quantize", "Make a smaller file of a model."),
+    "import": ("import_model", "import_model", "Add a model file to the library."),
+    "rm": ("rm", "rm", "Delete models, after showing what that frees."),
+    "fit": ("fit", "fit", "Show whether a model fits this machine, and how fast it will be."),
+    "quantize": ("quantize", "quantize", "Quantize a model into a smaller file."),
     "bench": ("bench", "bench", "Measure the speed of a model, or of a server."),
-    "serve": ("serve", "serve", "Start a server with the APIs of OpenAI, Anthropic and Ollama."),
+    "serve": ("serve", "serve", "Start a server compatible with OpenAI, Anthropic and Ollama."),
     "launch": ("launch", "launch", "Start a coding agent that uses a Hearth server."),
     "ps": ("ps", "ps", "List the loaded models and what they do."),
     "stop": ("stop", "stop", "Unload a model, or all of them."),
-    "doctor": ("doctor", "doctor", "Check the installation and say where everything lies."),
+    "doctor": ("doctor", "doctor", "Check the installation and show where its files are."),
     "settings": ("settings", "settings", "Print the settings in force, and where each comes from."),
     "completion": ("completion", "completion", "Print the completion script of a shell."),
 }
@@ -101,13 +106,14 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 )
 @click.pass_context
 def cli(ctx: click.Context, offline: bool) -> int:
-    """Run language models on this machine.
+    """Run LLMs locally: terminal chat, model manager and an OpenAI-, Anthropic- and
+    Ollama-compatible server.
 
-    Alone, it opens a chat with the default model; with piped text, it answers that and ends.
+    With no arguments, opens the chat app. Piped input is answered once.
     """
     from hearth.app.cli.state import State
 
-    ctx.obj = state = State(offline=offline)
+    ctx.obj = state = State(offline=offline, offer=_offer_to_pull)
     if ctx.invoked_subcommand is not None:
         return ExitCode.OK
     if sys.stdin is not None and not is_terminal(sys.stdin):
@@ -123,6 +129,17 @@ def cli(ctx: click.Context, offline: bool) -> int:
     return open_chat(state, "", {})
 
 
+def _offer_to_pull(state: State, name: str, error: HearthError) -> bool:
+    """Offer to download what `name` means, if a person is at the terminal."""
+    from hearth.app.cli.confirm import somebody_is_there
+    from hearth.app.cli.pull import offer_to_pull
+
+    if not somebody_is_there(state):
+        return False
+    state.output.note(error.message)
+    return offer_to_pull(state, name)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `hearth` with `argv`, by default the process's arguments; returns the exit code."""
     use_utf8()
@@ -131,10 +148,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = cli.main(args, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Nobody reads any more, and the interpreter flushes stdout once more on its way out.
+        # The reader is gone, and the interpreter flushes stdout once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
-    except BaseException as error:  # noqa: BLE001 - the last door; report() decides
+    except BaseException as error:  # noqa: BLE001 - report() decides
         from hearth.app.cli.report import report
 
         typed = args[: args.index("--")] if "--" in args else args

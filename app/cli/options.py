@@ -16,7 +16,7 @@ from hearth.app.settings_keys import Key
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _SHORT = {"context": "--ctx"}
-_WITHOUT_FLAG = ("batch_threads", "flash_attention", "extra_buffers", "keep_alive_s")
+_WITHOUT_FLAG = ("batch_threads", "extra_buffers", "keep_alive_s")
 LOADING = (
     *(key for key in keys.LOADING if key.name not in _WITHOUT_FLAG),
     keys.ALL["backend"],
@@ -74,7 +74,7 @@ def loading_options(command: Command) -> Command:
 
 def _with_options(command: Command, declared: Sequence[Key]) -> Command:
     for key in reversed(declared):
-        if key.kind == "bool" and not key.auto:
+        if key.kind == "bool":
             names = f"{flag_of(key)}/--no-{flag_of(key)[2:]}"
             command = click.option(names, key.name, default=None, help=_help(key))(command)
             continue

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from hearth.app.cli import words
 from hearth.app.cli.options import json_option
 from hearth.app.cli.state import State, pass_state
+from hearth.app.format import state_of, unload_in_s
 from hearth.backends.contract import EngineStats, HostStats, WorkerStats
 
 _UNKNOWN = "-"
@@ -41,24 +42,9 @@ def ps(state: State, as_json: bool) -> None:
         rows = [_HEADER, *(_row(worker) for worker in stats.workers)]
         state.output.table(rows, right=range(1, len(_HEADER)))
     others = stats.clients - 1
-    attached = f"{others} other{'' if others == 1 else 's'} attached" if others else "nobody else"
+    attached = f"{others} other{'' if others == 1 else 's'} attached" if others else "no others attached"
     loaded = "" if stats.workers else "; nothing is loaded"
     state.output.note(f"host process {stats.pid}, version {stats.version}, {attached}{loaded}")
-
-
-_STALLED_S: Final = 15.0
-"""Without progress for so long, a model that has requests is shown as stalled."""
-
-
-def state_of(worker: WorkerStats) -> str:
-    """queued (others must make way for it first), loading, stalled, generating or idle."""
-    if worker.pid == 0:
-        return "queued"
-    if worker.info is None:
-        return "loading"
-    if worker.stalled_s >= _STALLED_S:
-        return "stalled"
-    return "generating" if worker.running or worker.waiting else "idle"
 
 
 def as_dict(stats: HostStats | None) -> dict[str, Any]:
@@ -75,13 +61,6 @@ def as_dict(stats: HostStats | None) -> dict[str, Any]:
         for worker in stats.workers
     ]
     return {"running": True, **asdict(stats), "workers": workers}
-
-
-def unload_in_s(worker: WorkerStats) -> float | None:
-    """Seconds until the model is unloaded if nobody asks; None: not by itself, or not idle."""
-    if worker.keep_alive_s is None or worker.keep_alive_s < 0 or state_of(worker) != "idle":
-        return None
-    return max(0.0, worker.keep_alive_s - worker.idle_s)
 
 
 def _bytes(engine: EngineStats) -> dict[str, int]:

@@ -1,35 +1,53 @@
-"""The loop of the line-mode chat."""
+"""The chat line by line, over the same sessions and history as the terminal app."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, NoReturn, TypeVar
 
-from hearth.app.cli.asking import Answer, ask
+from hearth.app import settings_keys as keys
+from hearth.app.chats.store import ChatStore
+from hearth.app.chats.tree import Thread
+from hearth.app.cli import words
+from hearth.app.cli.asking import announce, on_interrupt, require_template
 from hearth.app.cli.lines import LineReader
-from hearth.app.cli.run import announce, build_request, narrate_end, require_template
 from hearth.app.cli.state import State
-from hearth.app.conversation import Conversation
 from hearth.app.exit_codes import ExitCode
-from hearth.app.host_link import HostLink
-from hearth.app.settings import Layer
-from hearth.backends.contract import Request
-from hearth.backends.errors import HearthError, PromptTooLong, from_info
+from hearth.app.host_link import HostLink, wait_for_item
+from hearth.app.nearest import did_you_mean, nearest
+from hearth.app.session.answers import StreamingAnswer
+from hearth.app.session.events import Ended, Noticed, Piece, SessionEvent
+from hearth.app.session.services import ChatServices, Loaded, layer_of
+from hearth.app.session.sessions import ChatSession, Sessions
+from hearth.app.settings import Settings
+from hearth.backends.errors import HearthError, InvalidParameter
+
+T = TypeVar("T")
 
 _COMMAND = re.compile(r"/([a-z?]+)(?:\s+(.*))?$", re.DOTALL)
-_QUOTE_LENGTH = 40
+_LISTED = 10
+"""Chats that `/chats` lists."""
+
+
+class Leave(Exception):
+    """The user leaves the chat."""
 
 
 class Repl:
-    """A chat with one model at a time.
+    """One chat at a time, with one model at a time.
 
     Args:
-        state: settings, library and output.
+        state: library, paths and output.
+        settings: with the flags of the command line.
         link: to the host.
-        reader: where messages come from.
+        chats: the history.
+        reader: reads the messages.
         model: name or path; the default model if empty.
-        flags: what was typed on the command line.
         stats: print numbers after each answer.
+        resume: open the chat that changed last.
 
     Raises:
         HearthError: the first model cannot be found, loaded or chatted with.
@@ -38,123 +56,273 @@ class Repl:
     def __init__(
         self,
         state: State,
+        settings: Settings,
         link: HostLink,
+        chats: ChatStore,
         reader: LineReader,
         model: str,
-        flags: Layer,
         *,
         stats: bool,
+        resume: bool,
     ) -> None:
-        self.state = state
-        self.output = state.output
-        self.flags = dict(flags)
-        self.stats = stats
+        self._state = state
+        self._output = state.output
         self._link = link
         self._reader = reader
-        self.load(model)
-        self.conversation = Conversation(self.chosen.use.system)
-
-    def load(self, model: str) -> None:
-        """Change to the model called `model`. Raises HearthError, with nothing changed."""
-        chosen = self.state.choose(model, self.flags)
-        linked = self._link.model(chosen.spec)
-        with self.output.note_if_slow(f"loading {chosen.found.name} …"):
-            info = linked.info()
-        require_template(info)
-        self.chosen, self._linked, self.info = chosen, linked, info
-        announce(self.state, info, stats=self.stats)
-
-    def change_model(self, model: str) -> None:
-        """Go on with the model called `model`, and with its own system prompt unless the user has
-        set another. Raises HearthError, with nothing changed.
-        """
-        before = self.chosen.use.system
-        self.load(model)
-        if self.conversation.system == before:
-            self.conversation.system = self.chosen.use.system
-
-    def settle(self) -> None:
-        """Let changed flags hold from now on."""
-        self.chosen = replace(
-            self.chosen,
-            use=self.state.settings.with_flags(self.flags).for_model(self.chosen.found.name),
-        )
+        self._stats = stats
+        self._services = ChatServices(state.paths, settings, state.library, chats, link.connection)
+        self._sessions = Sessions(self._services)
+        self._session: ChatSession | None = None
+        self._next: dict[str, Any] = {"model": "", "system": "", "settings": {}}
+        """Values of the next new chat."""
+        if resume:
+            self._resume(chats.threads(limit=1))
+        if model or self._session is None:
+            self._change_model(model)
+        else:
+            self._load(self._session.thread.model)
 
     def run(self) -> int:
         """Read and answer until the user leaves.
 
         Returns the exit code: that of the last failure if the questions were piped in.
         """
-        from hearth.app.cli.slash import Leave, run_command
-
         if self._reader.interactive:
-            self.output.note("/help shows the commands. Ctrl+C stops an answer, Ctrl+D leaves.")
+            self._output.note("/help shows the commands. Ctrl+C stops an answer, Ctrl+D leaves.")
         code: int = ExitCode.OK
-        while True:
-            try:
-                text = self._reader.read()
-                if text is None:
+        try:
+            while True:
+                try:
+                    text = self._reader.read()
+                    if text is None:
+                        break
+                    command = _COMMAND.match(text.strip())
+                    if command is not None:
+                        self._run_command(command[1], (command[2] or "").strip())
+                    elif text.strip():
+                        self._turn(text)
+                except Leave:
                     break
-                command = _COMMAND.match(text.strip())
-                if command is not None:
-                    run_command(self, command[1], (command[2] or "").strip())
-                elif text.strip():
-                    self.turn(text)
-            except Leave:
-                break
-            except KeyboardInterrupt:
-                self.output.note("\nCtrl+D or /quit leaves.")
-            except HearthError as error:
-                self.output.error(error)
-                code = error.exit_code
+                except KeyboardInterrupt:
+                    self._output.note("\nCtrl+D or /quit leaves.")
+                except HearthError as error:
+                    self._output.error(error)
+                    code = error.exit_code
+        finally:
+            self._do(self._sessions.close())
         if self._reader.interactive:
-            self.output.note("")
+            self._output.note("")
             return ExitCode.OK
         return code
 
-    def turn(self, text: str) -> None:
-        """Ask, show the answer, remember both. Raises HearthError if the answer is not whole."""
-        self.conversation.ask(text)
-        while True:
-            request = replace(
-                build_request(self.chosen, "", raw=True),
-                text=None,
-                messages=self.conversation.messages(),
-            )
-            answer = self._answer(request)
-            error = from_info(answer.error) if answer.error is not None else None
-            if not isinstance(error, PromptTooLong) or answer.text or not self._make_room(error):
-                break
-        if answer.text or answer.reason not in ("cancelled", "error"):
-            self.conversation.answer(answer.text, answer.reasoning)
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._link.run(lambda: work)
+
+    # ---- the chat
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        """Model, system prompt and settings of this chat, or of the next one."""
+        if self._session is None:
+            return self._next
+        thread = self._session.thread
+        return {"model": thread.model, "system": thread.system, "settings": thread.settings}
+
+    def _change(self, **fields: Any) -> None:
+        if self._session is not None:
+            self._do(self._session.change(**fields))
         else:
-            self.conversation.take_back()
-        narrate_end(self.state, answer, self.info, request, stats=self.stats and error is None)
-        if error is not None:
-            raise error
+            self._next |= fields
 
-    def _answer(self, request: Request) -> Answer:
-        writer, thoughts = self.output.stream(), self.output.thoughts()
+    def _load(self, model: str) -> Loaded:
+        """Load the model, and print what answers. Raises HearthError, with nothing changed."""
+        changes = self._values["settings"].get("set", {})
+        name = model or self._services.settings.text("model")
+        with self._output.note_if_slow(f"loading {name} …"):
+            loaded = self._do(self._services.load(model, changes))
+        require_template(loaded.info)
+        info = loaded.info
+        self._services.shown_notices.update((info.path, notice) for notice in info.notices)
+        announce(self._state, info, stats=self._stats)
+        self._loaded = loaded
+        return loaded
 
-        def show(piece: str) -> None:
-            thoughts.end()
-            writer.write(piece)
+    def _change_model(self, model: str) -> None:
+        found = self._state.find(model)  # Offers to download it.
+        name = str(found.path) if found.origin == "path" else found.name
+        self._load(name)
+        self._change(model=name if model else "")
 
-        try:
-            return ask(self._linked, request, show, thoughts.write)
-        finally:
-            thoughts.end()
-            writer.end()
+    def _resume(self, threads: list[Thread]) -> None:
+        if not threads:
+            self._output.note("There is no chat yet to continue; this is a new one.")
+            return
+        self._session = self._do(self._sessions.open(threads[0].id))
+        title = threads[0].title or "(no title)"
+        self._output.note(f'Continuing "{title}" ({len(self._session.messages)} messages).')
 
-    def _make_room(self, error: PromptTooLong) -> bool:
-        """Forget the oldest turn and say so; False if there is none to forget."""
-        oldest = self.conversation.forget_oldest()
-        if oldest is None:
-            return False
-        words = " ".join(oldest.content.split())
-        quote = words if len(words) <= _QUOTE_LENGTH else words[: _QUOTE_LENGTH - 1] + "…"
-        self.output.note(
-            f'{error.message} The oldest turn is left out from now on: "{quote}" and its answer. '
-            "/new starts afresh."
+    def _turn(self, text: str) -> None:
+        """Send `text` and print the answer. Raises HearthError if the answer is incomplete."""
+        events: SimpleQueue[SessionEvent] = SimpleQueue()
+
+        async def send() -> tuple[ChatSession, StreamingAnswer, Callable[[], None]]:
+            if self._session is None:
+                self._session = await self._sessions.create(**self._next)
+            session = self._session
+            unsubscribe = session.subscribe(events.put)
+            try:
+                await session.send(text)
+            except BaseException:
+                unsubscribe()
+                raise
+            assert session.live is not None
+            return session, session.live, unsubscribe
+
+        session, answer, unsubscribe = self._do(send())
+        with on_interrupt(lambda: self._link.soon(session.stop)):
+            ended = self._print(events)
+        unsubscribe()
+        self._do(session.wait())
+        if answer.info is not None and answer.request is not None and ended.error is None:
+            if note := words.ending(answer, answer.info, answer.request.max_tokens):
+                self._output.note(note)
+            if self._stats:
+                self._output.note(words.statistics(answer, answer.request.sampling.seed))
+        if ended.error is not None:
+            raise ended.error
+
+    def _print(self, events: SimpleQueue[SessionEvent]) -> Ended:
+        """Print what comes up to the end of the answer; notices in the middle come after it."""
+        writer, thoughts = self._output.stream(), self._output.thoughts()
+        notices: list[str] = []
+        has_text = False
+        while not isinstance(event := wait_for_item(events), Ended):
+            if isinstance(event, Piece):
+                has_text = True
+                if event.channel == "reasoning":
+                    thoughts.write(event.text)
+                else:
+                    thoughts.end()
+                    writer.write(event.text)
+            elif isinstance(event, Noticed):
+                if has_text:
+                    notices.append(event.text)
+                else:
+                    self._output.note(event.text)
+        thoughts.end()
+        writer.end()
+        for notice in notices:
+            self._output.note(notice)
+        return event
+
+    # ---- commands
+
+    def _run_command(self, name: str, argument: str) -> None:
+        """Run `/name argument`. Raises Leave or HearthError."""
+        command = _COMMANDS.get(_ALIASES.get(name, name))
+        if command is None:
+            near = nearest(name, _COMMANDS)
+            guess = f"Did you mean /{near[0]}? " if near else ""
+            raise InvalidParameter(
+                "command", f"There is no command /{name}.", f"{guess}/help lists them."
+            )
+        command.run(self, argument)
+
+    def _help(self, _: str) -> None:
+        for name, command in _COMMANDS.items():
+            self._output.note(f"  {f'/{name} {command.argument}'.rstrip():18} {command.help}")
+        self._output.note("  Ctrl+C stops an answer and keeps its text. Ctrl+D leaves.")
+        self._output.note(
+            '  A trailing backslash, or """ before and after, makes a message of several lines.'
         )
-        return True
+
+    def _new(self, _: str) -> None:
+        self._next = dict(self._values)
+        self._session = None
+        self._output.note("A new chat.")
+
+    def _chats(self, number: str) -> None:
+        threads = self._services.chats.threads(limit=_LISTED)
+        if not number:
+            for place, thread in enumerate(threads, 1):
+                self._output.note(f"  {place:2}  {thread.title or '(no title)'}")
+            self._output.note("/chats N opens one." if threads else "There are no chats yet.")
+        elif number.isdecimal() and 1 <= int(number) <= len(threads):
+            self._resume(threads[int(number) - 1 :])
+            self._load(self._values["model"])
+        else:
+            raise InvalidParameter("chat", f'There is no chat "{number}".', "/chats lists them.")
+
+    def _system(self, text: str) -> None:
+        if text:
+            self._change(system=text)
+            self._output.note("The system prompt is used from the next answer on.")
+        else:
+            system = self._values["system"] or self._loaded.chosen.use.system
+            self._output.note(system or "There is no system prompt. /system TEXT sets one.")
+
+    def _model(self, model: str) -> None:
+        if model:
+            self._change_model(model)
+        else:
+            names = ", ".join(model.name for model in self._state.library.found())
+            self._output.note(f"The model is {self._loaded.info.name}. Installed: {names}.")
+
+    def _switch_stats(self, _: str) -> None:
+        self._stats = not self._stats
+        self._output.note("Stats on." if self._stats else "Stats off.")
+
+    def _set(self, argument: str) -> None:
+        name, _, text = argument.partition(" ")
+        known = {key.name: key for key in keys.SAMPLING if key.name != "logprobs"}
+        changes = self._values["settings"].get("set", {})
+        if not name:
+            settings = self._services.settings.with_flags(layer_of(changes))
+            values = settings.all(self._loaded.chosen.found.name)
+            for key in known.values():
+                shown = words.setting(key.name, values[key.name].value)
+                self._output.note(f"  {key.name:22} {shown:10} {key.help}")
+            return
+        name = name.replace("-", "_").lstrip("_")
+        if name not in known:
+            raise InvalidParameter("key", _why_not(name, known), "/set lists the keys.")
+        try:
+            value = known[name].parse(text.strip())
+        except ValueError as error:
+            raise InvalidParameter(name, f"{name}: {error}.") from None
+        kept = list(value) if isinstance(value, tuple) else known[name].shown(value)
+        self._change(settings={**self._values["settings"], "set": {**changes, name: kept}})
+        self._output.note(f"{name} is {words.setting(name, value)} from the next answer on.")
+
+    def _quit(self, _: str) -> NoReturn:
+        raise Leave
+
+
+def _why_not(name: str, known: dict[str, keys.Key]) -> str:
+    if name in {key.name for key in keys.LOADING}:
+        return (
+            f"{name} is set when a model is loaded: by a flag of `hearth chat`, or in the settings."
+        )
+    return f'There is no key "{name}".{did_you_mean(name, known)}'
+
+
+@dataclass(frozen=True, slots=True)
+class SlashCommand:
+    """One command: its argument and its description in help, and what runs it."""
+
+    argument: str
+    help: str
+    run: Callable[[Repl, str], None]
+
+
+_COMMANDS = {
+    "help": SlashCommand("", "show this", Repl._help),
+    "new": SlashCommand("", "start a new chat", Repl._new),
+    "chats": SlashCommand("[N]", "list the latest chats, or open one", Repl._chats),
+    "system": SlashCommand("[TEXT]", "show or set the system prompt", Repl._system),
+    "model": SlashCommand("[NAME]", "show or change the model", Repl._model),
+    "set": SlashCommand("[KEY VALUE]", "show or set the sampling settings", Repl._set),
+    "stats": SlashCommand("", "switch numbers after each answer on or off", Repl._switch_stats),
+    "quit": SlashCommand("", "leave", Repl._quit),
+}
+_ALIASES = {"exit": "quit", "bye": "quit", "q": "quit", "h": "help", "?": "help", "clear": "new"}

@@ -1,4 +1,4 @@
-"""The last door of a command: an exception becomes words (or JSON) and an exit code."""
+"""Reports the exception that ends a command: a message (or JSON) and an exit code."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hearth.app.cli.output import Output, error_json
 from hearth.app.exit_codes import ExitCode
 from hearth.app.paths import find_paths, private_folder
 from hearth.backends.errors import HearthError, InternalError
+from hearth.backends.logs import open_log
 
 _ISSUES = "If it happens again, please report it with that file."
 
@@ -25,7 +26,7 @@ class UsageProblem(HearthError):
 
 
 def report(error: BaseException, *, as_json: bool) -> int:
-    """Say what `error` is; returns the exit code. What is no error (SystemExit) is raised again."""
+    """Print `error`; returns the exit code. SystemExit and the like are raised again."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
@@ -57,12 +58,23 @@ def _typed(error: Exception) -> HearthError:
 
 
 def _keep(error: Exception) -> str:
-    """Write the traceback to the log folder; the hint says where."""
+    """Write the traceback to the log file, which stays small; returns the hint."""
     try:
         path = private_folder(find_paths().log) / "hearth.log"
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{datetime.now(UTC).isoformat()} hearth {' '.join(sys.argv[1:2])}\n")
-            traceback.print_exception(error, file=file)
+        head = f"{datetime.now(UTC).isoformat()} hearth {' '.join(sys.argv[1:2])}\n"
+        with open_log(path) as file:
+            file.write("".join((head, *_frames(error))).encode("utf-8", "replace"))
     except OSError as problem:
         return f"HEARTH_DEBUG=1 shows the details; no log could be written ({problem.strerror})."
     return f"This is a defect in Hearth. The details are in {path}. {_ISSUES}"
+
+
+def _frames(error: BaseException | None) -> list[str]:
+    """The traceback of `error` and of its causes, without the messages, which may contain what the
+    user wrote.
+    """
+    if error is None:
+        return []
+    lines = ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
+    cause = error.__cause__ or error.__context__
+    return [*_frames(cause), *lines, f"{type(error).__name__}\n"]

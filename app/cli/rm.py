@@ -30,7 +30,7 @@ def rm(state: State, names: tuple[str, ...], yes: bool, as_json: bool) -> int | 
         for _, removal in planned:
             _describe(state, removal)
         if as_json or not somebody_is_there(state):
-            raise click.UsageError("Deleting asks first; where nobody can answer, it needs --yes.")
+            raise click.UsageError("Deleting asks first; without a terminal it needs --yes.")
         freed = words.size(sum(removal.frees_bytes for _, removal in planned))
         if not confirm(f"Delete {_counted(len(planned))}, {freed}?", default=False):
             state.output.note("Nothing was deleted.")

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 from dataclasses import replace
 from typing import Any
 
 import click
 
+from hearth.app.answer import Answer
 from hearth.app.chosen import Chosen
-from hearth.app.cli.asking import Answer, ask
+from hearth.app.cli.asking import announce, ask, require_template
 from hearth.app.cli.options import complete_model, json_option, model_options, typed_settings
 from hearth.app.cli.prompt import read_prompt
 from hearth.app.cli.state import State
 from hearth.app.cli.streams import is_terminal
-from hearth.app.cli.words import answer_json, ending, headline, statistics
+from hearth.app.cli.words import answer_json, ending, statistics
 from hearth.app.exit_codes import ExitCode
+from hearth.app.session.request import reportable_seed
 from hearth.app.settings import Layer
-from hearth.app.shell import argument
 from hearth.backends.contract import Message, ModelInfo, Request
-from hearth.backends.errors import NoChatTemplate, from_info
-
-_SEED_BITS = 53  # so that every JSON reader keeps it exactly
+from hearth.backends.errors import from_info
 
 
 @click.command("run")
@@ -60,8 +58,8 @@ def run(
         raise click.UsageError("--raw has no system prompt: write it into the text.")
     text = read_prompt(prompt)
     if not text:
-        somebody_types = is_terminal(sys.stdin) and state.output.narrates_to_terminal
-        if raw or as_json or prompt or not somebody_types:
+        is_interactive = is_terminal(sys.stdin) and state.output.narrates_to_terminal
+        if raw or as_json or prompt or not is_interactive:
             raise click.UsageError(
                 "There is no prompt. Type it after the model's name, or pipe it in."
             )
@@ -85,9 +83,8 @@ def run_once(
     chosen = state.choose(model, flags)
     request = build_request(chosen, text, raw=raw)
     with state.link() as link:
-        linked = link.model(chosen.spec)
         with state.output.note_if_slow(f"loading {chosen.found.name} …"):
-            info = linked.info()
+            info = link.info(chosen.spec)
         if not raw:
             require_template(info)
         if not as_json:
@@ -103,7 +100,7 @@ def run_once(
             if not as_json:
                 thoughts.write(piece)
 
-        answer = ask(linked, request, show, think)
+        answer = ask(link, chosen.spec, request, show, think)
     if as_json:
         if stats:
             state.output.note(statistics(answer, request.sampling.seed))
@@ -120,44 +117,18 @@ def run_once(
 def build_request(chosen: Chosen, text: str, *, raw: bool) -> Request:
     """The request for `text` under the settings of `chosen`, with a seed that can be reported."""
     use = chosen.use
-    seed = use.sampling.seed if use.sampling.seed is not None else secrets.randbits(_SEED_BITS)
-    request = Request(
-        sampling=replace(use.sampling, seed=seed), max_tokens=use.max_tokens, stop=use.stop
-    )
+    sampling = replace(use.sampling, seed=reportable_seed(use))
+    request = Request(sampling=sampling, max_tokens=use.max_tokens, stop=use.stop)
     if raw:
         return replace(request, text=text)
     system = (Message("system", use.system),) if use.system else ()
     return replace(request, messages=(*system, Message("user", text)))
 
 
-def require_template(info: ModelInfo) -> None:
-    """Raise `NoChatTemplate` unless the model can chat."""
-    from hearth.quant.gguf.file import ENCODERS
-
-    if info.architecture in ENCODERS:
-        raise NoChatTemplate(
-            f"{info.name} is an encoder, which cannot generate text.",
-            "It embeds or ranks texts: use the endpoint of hearth serve.",
-        )
-    if not info.has_chat_template:
-        raise NoChatTemplate(
-            f"{info.name} has no chat template, so it cannot chat.",
-            f"It can complete text: hearth run --raw {argument(info.name)} TEXT.",
-        )
-
-
-def announce(state: State, info: ModelInfo, *, stats: bool) -> None:
-    """Say on stderr what answers, and what the user should know about it."""
-    if stats or state.output.narrates_to_terminal:
-        state.output.note(headline(info))
-    for notice in info.notices:
-        state.output.note(notice)
-
-
 def narrate_end(
     state: State, answer: Answer, info: ModelInfo, request: Request, *, stats: bool
 ) -> None:
-    """Say on stderr what the user should know of a finished answer; with `stats`, its numbers."""
+    """Print on stderr what the user should know of the answer; with `stats`, its numbers."""
     for note in (*answer.notices, ending(answer, info, request.max_tokens)):
         if note:
             state.output.note(note)

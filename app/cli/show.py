@@ -90,7 +90,7 @@ def _print(state: State, facts: dict[str, Any], *, as_json: bool) -> None:
 def _show_remote(state: State, remote: RemoteServer, *, as_json: bool) -> None:
     """Where a remote model is, and what its server says of it."""
     with state.link() as link:
-        info = link.model(state.choose(remote.name, {}).spec).info()
+        info = link.info(state.choose(remote.name, {}).spec)
     facts = {
         "name": remote.name,
         "url": remote.url,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
@@ -17,14 +17,24 @@ if TYPE_CHECKING:
     from hearth.app.library.local import FoundModel, Library
     from hearth.app.paths import Paths
     from hearth.app.settings import Layer, Settings
+    from hearth.backends.errors import ModelNotFound
+
+
+Offer = Callable[["State", str, "ModelNotFound"], bool]
 
 
 class State:
-    """One invocation of `hearth`; `ctx.obj` of every command."""
+    """One invocation of `hearth`; `ctx.obj` of every command.
 
-    def __init__(self, *, offline: bool = False) -> None:
+    Args:
+        offer: offers to download the model of this name, which is missing; True if it was
+            downloaded.
+    """
+
+    def __init__(self, *, offline: bool = False, offer: Offer | None = None) -> None:
         self.output = Output()
         self._offline = offline
+        self._offer = offer
 
     def go_offline(self) -> None:
         """`--offline` was typed after the command's name."""
@@ -32,7 +42,7 @@ class State:
 
     @cached_property
     def paths(self) -> Paths:
-        """Where everything lies."""
+        """Where Hearth keeps its files."""
         from hearth.app.paths import find_paths
 
         return find_paths()
@@ -80,25 +90,20 @@ class State:
         """
         from hearth.app.chosen import with_settings
 
-        return with_settings(self._find(model), self.settings.with_flags(flags))
+        return with_settings(self.find(model), self.settings.with_flags(flags))
 
-    def _find(self, model: str) -> FoundModel:
-        """The model of `choose`; what is missing and can be downloaded is offered to the person at
-        the terminal.
+    def find(self, model: str) -> FoundModel:
+        """The model called `model` (the default one if empty); one that is missing and can be
+        downloaded is offered to the user. Raises as `Library.resolve`.
         """
-        from hearth.app.cli.confirm import somebody_is_there
         from hearth.backends.errors import ModelNotFound
 
         name = model or self.settings.text("model")
         try:
             return self.library.resolve(name)
         except ModelNotFound as error:
-            if "pull" not in error.data or self.settings.offline or not somebody_is_there(self):
-                raise
-            from hearth.app.cli.pull import offer_to_pull
-
-            self.output.note(error.message)
-            if not offer_to_pull(self, name):
+            can_pull = "pull" in error.data and not self.settings.offline
+            if not can_pull or self._offer is None or not self._offer(self, name, error):
                 raise
         return self.library.resolve(name)
 

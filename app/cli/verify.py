@@ -17,7 +17,7 @@ def look_at_weights(state: State, path: Path, name: str) -> dict[str, Any]:
 
     Raises:
         Stopped: by Ctrl+C.
-        CorruptFile, UnsupportedModel: the model breaks its format, or nobody can run it.
+        CorruptFile, UnsupportedModel: the model breaks its format, or no runner can run it.
     """
     from hearth.app.cli.progress import ProgressLine
     from hearth.app.jobs.run import run_job
@@ -51,7 +51,7 @@ def verdict_lines(found: dict[str, Any]) -> list[str]:
     if found["unread"]:
         lines.append(f"not looked into, because of their type: {_listed(found['unread'])}")
     if found["unknown"]:
-        lines.append(f"unknown tensors, which nobody uses: {_listed(found['unknown'])}")
+        lines.append(f"unknown tensors, which are not used: {_listed(found['unknown'])}")
     if found["skipped"]:
         lines.append(f"not needed: {_listed(found['skipped'])}")
     return lines

@@ -1,4 +1,4 @@
-"""Facts about models, answers and settings in words, as the commands print them."""
+"""Facts about models, answers and settings, as the commands print them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from hearth.app import settings_keys as keys
 from hearth.app.cli.output import error_json
-from hearth.app.sizes import readable_size
+from hearth.app.format import count as count
+from hearth.app.format import duration as duration
+from hearth.app.format import size as size
 from hearth.backends.errors import from_info
 
 if TYPE_CHECKING:
-    from hearth.app.cli.asking import Answer
+    from hearth.app.answer import Answer
     from hearth.backends.contract import ModelInfo
-
-size = readable_size
 
 
 def headline(info: ModelInfo) -> str:
@@ -62,15 +62,18 @@ def answer_json(answer: Answer, info: ModelInfo, seed: int | None) -> dict[str, 
         "quantization": info.quantization,
         "context": info.context,
         "kv_type": info.kv_type,
-        "text": answer.text,
+        "text": answer.content,
         "reasoning": answer.reasoning or None,
         "finish_reason": answer.reason,
-        "stop": answer.stop,
+        "stop": answer.last.stop,
         "seed": seed,
         "usage": dataclasses.asdict(answer.usage),
         "timings": dataclasses.asdict(answer.timings),
         "notices": [*info.notices, *answer.notices],
-        "logprobs": [dataclasses.asdict(item) for item in answer.logprobs] or None,
+        "logprobs": [
+            dataclasses.asdict(token) for part in answer.last.parts for token in part.logprobs
+        ]
+        or None,
         "error": None if answer.error is None else error_json(from_info(answer.error)),
     }
 
@@ -81,23 +84,3 @@ def setting(name: str, value: keys.Value) -> str:
     if isinstance(value, tuple):
         return " ".join(repr(text) for text in value) or "none"
     return str(value or "none") if isinstance(value, dict) else str(value)
-
-
-def duration(seconds: float) -> str:
-    """A time span to its first two units, such as "4 min 30 s"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def count(number: int) -> str:
-    """A count of parameters, such as "7.1 M"."""
-    if not number:
-        return "?"
-    for unit, divisor in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= divisor:
-            return f"{number / divisor:.1f} {unit}"
-    return str(number)

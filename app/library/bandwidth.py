@@ -1,4 +1,4 @@
-"""How fast this machine reads memory, which is what limits decoding; measured once, and kept."""
+"""How fast this machine reads memory, which limits decoding; measured once, and stored."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Bandwidth:
     date: str
     """ISO 8601."""
     is_busy: bool = False
-    """Other programs kept processors busy meanwhile, so that at rest it is more. Such a figure is
-    not kept."""
+    """Other programs kept processors busy meanwhile, so that at rest it is more. It is measured
+    again next time, and the higher figure is stored."""
 
     @property
     def source(self) -> str:
@@ -43,7 +43,12 @@ class Bandwidth:
 
 
 def known_bandwidth(cache_dir: Path, machine: Machine) -> Bandwidth | None:
-    """What was measured before on this processor; None if nothing was."""
+    """What was measured before on this processor while it was idle; None if nothing was."""
+    found = _stored(cache_dir, machine)
+    return found if found is not None and not found.is_busy else None
+
+
+def _stored(cache_dir: Path, machine: Machine) -> Bandwidth | None:
     try:
         stored = json.loads((cache_dir / _FILE).read_text("utf-8"))
         found = Bandwidth(
@@ -51,9 +56,10 @@ def known_bandwidth(cache_dir: Path, machine: Machine) -> Bandwidth | None:
             int(stored["threads"]),
             str(stored["cpu"]),
             str(stored["date"]),
+            stored.get("is_busy") is True,
         )
     except (OSError, ValueError, TypeError, KeyError):
-        return None  # it is measured anew
+        return None  # it is measured again
     is_same = found.cpu == machine.cpu and found.threads == machine.usable_cores
     return found if is_same and found.bytes_per_s > 0 else None
 
@@ -61,8 +67,8 @@ def known_bandwidth(cache_dir: Path, machine: Machine) -> Bandwidth | None:
 def measure_bandwidth(
     cache_dir: Path, machine: Machine, log_dir: Path | None = None, size_bytes: int | None = None
 ) -> Bandwidth:
-    """Measure in a child process, which takes a second, and keep the result, unless other programs
-    were busy. For a command: Ctrl+C ends it.
+    """Measure in a child process, which takes a second, and store the result. For a command:
+    Ctrl+C ends it.
 
     Args:
         cache_dir: exists.
@@ -79,7 +85,7 @@ def measure_bandwidth(
 async def measured_bandwidth(
     cache_dir: Path, machine: Machine, log_dir: Path | None = None, size_bytes: int | None = None
 ) -> Bandwidth:
-    """As `measure_bandwidth`, beside what else the event loop does. Being cancelled ends it."""
+    """As `measure_bandwidth`, without blocking the event loop. Being cancelled ends it."""
     job = await Job.start(JOB, _question(machine, size_bytes), log_dir)
     try:
         answer = await job.result()
@@ -93,7 +99,9 @@ def _question(machine: Machine, size_bytes: int | None) -> dict[str, Any]:
 
 
 def _kept(answer: dict[str, Any], cache_dir: Path, machine: Machine) -> Bandwidth:
-    """What the child found, written down if nothing disturbed it."""
+    """What the child found, stored; what was found before, if both times other programs were busy
+    and that was more: repeated measurements do not contradict each other.
+    """
     found = Bandwidth(
         float(answer["bytes_per_s"]),
         machine.usable_cores,
@@ -101,6 +109,8 @@ def _kept(answer: dict[str, Any], cache_dir: Path, machine: Machine) -> Bandwidt
         time.strftime("%Y-%m-%d"),
         is_busy=answer["cores_elsewhere"] > _QUIET_CORES,
     )
-    if not found.is_busy:
-        write_json(cache_dir / _FILE, asdict(found))
+    before = _stored(cache_dir, machine)
+    if found.is_busy and before is not None:
+        found = max((found, before), key=lambda one: (not one.is_busy, one.bytes_per_s))
+    write_json(cache_dir / _FILE, asdict(found))
     return found

@@ -1,8 +1,8 @@
-"""Where things lie in the cache that the tools of Hugging Face share.
+"""The layout of the cache that the tools of Hugging Face share.
 
 A repository is `models--<organisation>--<name>/`: contents in `blobs/<etag>`, each commit's files
 in `snapshots/<commit>/<path>` as links to them, and in `refs/<revision>` the commit that it stood
-for. What Hearth is downloading lies in `blobs/<etag>.part` beside its journal. Described in
+for. An incomplete download of Hearth is `blobs/<etag>.part`, next to its journal. Described in
 huggingface_hub's "Understand caching".
 """
 
@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from hearth.app.library.errors import UnsafeName
+from hearth.app.paths import HOME_VARIABLE, find_paths
 
+_CACHE_VARIABLES: Final = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 _REPO_ID: Final = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 _ETAG: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -32,11 +34,21 @@ _MOST_NAME_BYTES: Final = 255
 
 
 def hub_cache(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder of the shared cache, found as huggingface_hub finds it: `HF_HUB_CACHE`, or `hub`
-    below `HF_HOME`, or below `huggingface` in the user's cache folder.
+    """The folder that downloads go to: `HF_HUB_CACHE`, or `hub` below `HF_HOME`, or
+    `cache/huggingface/hub` below `HEARTH_HOME`, or else the cache that all programs share.
     """
     environ = os.environ if environ is None else environ
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+    home = environ.get(HOME_VARIABLE)
+    if not home or any(environ.get(variable) for variable in (*_CACHE_VARIABLES, "HF_HOME")):
+        return shared_hub_cache(environ)
+    return find_paths(environ).cache / "huggingface" / "hub"
+
+
+def shared_hub_cache(environ: Mapping[str, str]) -> Path:
+    """The user's cache, found as huggingface_hub finds it: `HF_HUB_CACHE`, or `hub` below
+    `HF_HOME`, or below `huggingface` in the user's cache folder.
+    """
+    for variable in _CACHE_VARIABLES:
         if environ.get(variable):
             return _folder(environ[variable])
     home = environ.get("HF_HOME")

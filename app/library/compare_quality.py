@@ -14,18 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from hearth.app.answer import Answer
 from hearth.backends.contract import (
     Backend,
-    Failed,
-    Finished,
     ModelSpec,
     Request,
     SamplingParams,
 )
-from hearth.backends.errors import HearthError, from_info
+from hearth.backends.errors import HearthError
 
 if TYPE_CHECKING:
-    from hearth.app.host_link import Host
+    from hearth.backends.client import HostClient
 
 WINDOW_TOKENS: Final = 512
 MOST_TOKENS: Final = 8192
@@ -170,7 +169,7 @@ async def measure(
 
 
 async def measure_on(
-    host: Host,
+    host: HostClient,
     spec: ModelSpec,
     sample: Sample,
     *,
@@ -216,10 +215,7 @@ async def _decode_speed(backend: Backend, prompt: list[int], window: int) -> flo
         ignore_eos=True,
         reuse_prefix=False,
     )
-    speed = 0.0
-    async for event in backend.generate(request):
-        if isinstance(event, Failed):
-            raise from_info(event.error)
-        if isinstance(event, Finished):
-            speed = event.timings.decode_tok_per_s
-    return speed
+    answer = Answer()
+    async for _ in answer.follow(backend, request):
+        pass
+    return answer.timings.decode_tok_per_s

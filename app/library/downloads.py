@@ -1,9 +1,9 @@
 """The queue of downloads: kept on disk, at most two at a time, each in a process of its own.
 
-One process of Hearth looks after the queue; the others may look at it. What runs when that process
-ends, however it does, waits when the queue is opened again and goes on from where it was. What
-downloads is imported when there is something to download: each start of the terminal app opens the
-queue, and most find it empty.
+One process of Hearth keeps the queue; the others read its file. When that process ends, in whatever
+way, another one that runs takes the queue over, or the next one that starts, and continues what was
+downloading. The code that downloads is imported with the first download: each start of the terminal
+app opens the queue, and mostly finds it empty.
 """
 
 from __future__ import annotations
@@ -40,16 +40,20 @@ if TYPE_CHECKING:
 DownloadState = Literal["waiting", "running", "paused", "failed", "done"]
 Values = dict[str, Any]
 _VERSION: Final = 1
+_TAKE_OVER_S: Final = 2.0
+"""How often a process tries to become the keeper."""
+_PROGRESS_S: Final = 2.0
+"""How often the keeper writes how far downloads are, for the other processes."""
 
 
 class RunningJob(Protocol):
     """What the queue needs of a `Job`."""
 
     def updates(self) -> AsyncIterator[Values]:
-        """What it tells, until it ends."""
+        """Its progress, until it ends."""
 
     async def result(self) -> Values:
-        """What came out; raises a `HearthError`."""
+        """Its result; raises a `HearthError`."""
 
     def stop(self) -> None:
         """Ask it to end."""
@@ -66,7 +70,7 @@ class DownloadItem:
     """One download of the queue, as it is now.
 
     Attributes:
-        name: what people call it, such as "organisation/name:Q4_K_M".
+        name: for the user, such as "organisation/name:Q4_K_M".
         activity: of a running one: downloading, checking, or waiting for another process.
         bytes_per_s, eta_s: None while unknown.
         error: why it is paused, failed or waits for the connection.
@@ -142,7 +146,7 @@ class _Entry:
             id=values["id"],
             name=values["name"],
             download=Download.from_json(values["download"]),
-            state="waiting" if state == "running" else state,
+            state=state,
             done_bytes=values["done_bytes"],
             error=ErrorInfo(**values["error"]) if values["error"] else None,
             quantize=values.get("quantize", ""),
@@ -150,14 +154,14 @@ class _Entry:
 
 
 class Downloads:
-    """The queue. Everything but `items` needs to be its only keeper, and raises `QueueHeld` where
-    another process is.
+    """The queue. Everything but `items` and `run` needs to be its only keeper, and raises
+    `QueueHeld` where another process is.
 
     Args:
-        file: where it is kept; `.lock` beside it is held by its keeper.
+        file: where it is kept; its keeper holds `.lock` next to it.
         cache: the shared cache's folder.
         hub: where downloads come from.
-        log_dir: where what the jobs print goes; None: nowhere.
+        log_dir: where the output of the jobs goes; None: nowhere.
         most_running: at a time.
         retry_s: after which a download that lost its connection is tried again.
         start: starts a job with a question.
@@ -187,19 +191,29 @@ class Downloads:
         self._lock = LockFile(file.with_suffix(".lock"))
         self._is_keeper = False
         self._entries: list[_Entry] = []
+        self._read_from: tuple[int, int] | None = None
+        """Modification time and size of the file that `_entries` were read from, of no keeper."""
         self._changed = asyncio.Event()
         self.on_complete: Callable[[DownloadItem, Path], None] | None = None
         """Called by `run` for what is complete and to be quantized, until `end_quantize`."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="download queue")
 
     def items(self) -> tuple[DownloadItem, ...]:
-        """All of it, in the order in which it is worked off. Raises `QueueUnreadable`."""
-        entries = self._entries if self._is_keeper else self._read()
-        return tuple(entry.item() for entry in entries)
+        """All downloads, in their order. Raises `QueueUnreadable`."""
+        if not self._is_keeper:
+            try:
+                now = self._path.stat()
+                state = (now.st_mtime_ns, now.st_size)
+            except FileNotFoundError:
+                state = None
+            if state is None or state != self._read_from:
+                self._entries = self._read()
+                self._read_from = state
+        return tuple(entry.item() for entry in self._entries)
 
     async def add(self, download: Download, name: str, quantize: str = "") -> str:
-        """Put `download` at the end; returns its id. One that is there already and not done is not
-        put twice.
+        """Put `download` at the end; returns its id. One that is queued already and not done is
+        not added twice.
 
         Args:
             quantize: the type that it is quantized to when it is complete; empty: none.
@@ -224,7 +238,7 @@ class Downloads:
             await self._end_job(entry)
 
     async def resume(self, ident: str) -> None:
-        """Let it go on, or try again. Nothing if it is not paused or failed."""
+        """Continue it, or try again. Nothing if it is not paused or failed."""
         entry = self._find(ident)
         if entry.state in ("paused", "failed") or entry.not_before:
             entry.state, entry.error, entry.not_before = "waiting", None, 0.0
@@ -253,8 +267,11 @@ class Downloads:
         await self._saved()
 
     async def run(self) -> None:
-        """Work the queue off, until cancelled; then what runs is stopped and stays in the queue."""
-        self._keep()
+        """Download what is queued, until cancelled; then what runs is stopped and stays in the
+        queue. While another process keeps the queue, wait until it ends.
+        """
+        while not self._try_to_keep():  # noqa: ASYNC110 - another process frees the lock
+            await asyncio.sleep(_TAKE_OVER_S)
         try:
             while True:
                 self._changed.clear()
@@ -276,7 +293,7 @@ class Downloads:
             await self._saved(wake=False)
 
     def close(self) -> None:
-        """Let another process keep the queue, once it is on the disk."""
+        """Let another process keep the queue, once it is written."""
         self._writer.submit(lambda: None).result()
         self._lock.release()
         self._is_keeper = False
@@ -299,12 +316,13 @@ class Downloads:
         return place.file(download.commit, download.files[0].path)
 
     async def _work(self, entry: _Entry) -> None:
-        """Run one download to its end, whichever that is."""
+        """Run one download until it ends, fails or is stopped."""
         from hearth.app.jobs.child import Stopped
         from hearth.app.library.download_job import question
 
         entry.not_before, entry.is_ending = 0.0, False
         entry.rate = Rate(clock=self._clock)
+        saved_at = self._clock()
         try:
             entry.job = await self._start(question(entry.download, self._cache, hub=self._hub))
             if entry.is_ending:
@@ -314,6 +332,9 @@ class Downloads:
                 entry.file = values["file"]
                 entry.done_bytes = values["done_bytes"]
                 entry.rate.note(entry.done_bytes)
+                if self._clock() - saved_at >= _PROGRESS_S:
+                    saved_at = self._clock()
+                    self._save(wake=False)
             await entry.job.result()
             entry.state, entry.done_bytes = "done", entry.download.size_bytes
         except Stopped:
@@ -331,7 +352,7 @@ class Downloads:
             self._save()
 
     def _settle(self, entry: _Entry, error: HearthError) -> None:
-        """What becomes of a download that ended with `error`."""
+        """Set the state of a download that ended with `error`."""
         if entry.state != "running":
             return
         entry.error = to_info(error)
@@ -361,20 +382,34 @@ class Downloads:
         for entry in self._entries:
             if entry.id == ident:
                 return entry
-        raise DownloadNotFound(f"No download goes by {ident}.", "Look at the list again.")
+        raise DownloadNotFound(f"There is no download {ident}.", "Refresh the list.")
 
     def _keep(self) -> None:
-        """Become the keeper of the queue, and read it, unless that was done."""
-        if self._is_keeper:
-            return
-        private_folder(self._path.parent)
-        if not self._lock.acquire():
+        """Become the keeper of the queue. Raises `QueueHeld`."""
+        if not self._try_to_keep():
             raise QueueHeld(
-                "Another Hearth is looking after the downloads.",
+                "Another Hearth process manages the downloads.",
                 "Use that one, or `hearth pull`, which does not need the queue.",
             )
-        self._entries = self._read()
-        self._is_keeper = True
+
+    def _try_to_keep(self) -> bool:
+        """Become the keeper of the queue and read it, if no other process is; True if this one is
+        then.
+        """
+        if not self._is_keeper:
+            private_folder(self._path.parent)
+            if not self._lock.acquire():
+                return False
+            try:
+                self._entries = self._read()
+            except QueueUnreadable:
+                self._lock.release()
+                raise
+            for entry in self._entries:
+                if entry.state == "running":  # Its process was killed.
+                    entry.state = "waiting"
+            self._is_keeper = True
+        return True
 
     def _read(self) -> list[_Entry]:
         try:
@@ -387,12 +422,12 @@ class Downloads:
         except (ValueError, KeyError, TypeError) as error:
             raise QueueUnreadable(
                 f"{self._path} cannot be read: {error}.",
-                "Remove it: downloads go on from where they were when they are asked for again.",
+                "Remove it: downloads continue where they were when they are requested again.",
             ) from error
 
     def _save(self, *, wake: bool = True) -> Future[None]:
-        """Keep the queue as it is now, and let `run` look at it; the file is written, in the order
-        of these calls, by a thread.
+        """Write the queue as it is now, and wake `run`; a thread writes the file, in the order of
+        these calls.
         """
         document = {"version": _VERSION, "downloads": [entry.to_json() for entry in self._entries]}
         if wake:

@@ -27,6 +27,8 @@ State = Literal["fits", "tight", "slow", "cannot"]
 
 USUAL_CONTEXT: Final = 8192
 """Tokens, where nobody says how many; or what the model was trained for, if that is less."""
+_LEAST_READ_BYTES: Final = 64_000_000
+"""Of weights read for a token, from which on memory bandwidth limits the speed."""
 _MUCH: Final = 0.75
 """A model that needs more than so much of the free memory leaves little."""
 
@@ -48,8 +50,9 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What memory bandwidth allows: each token reads all weights, and the keys and values of those
-    before it. No answer is faster; how near it comes is what `hearth bench` measures.
+    """An estimate from memory bandwidth: each token reads all weights, and the keys and values of
+    those before it. No answer is faster; `hearth bench` measures how near it comes. There is none
+    for weights that caches hold, whose speed depends on other costs.
     """
 
     tok_per_s: float
@@ -76,7 +79,7 @@ class Fit:
         kv_type: of keys and values.
         room: what there is.
         download_bytes: that it would take of the disk; 0 if it is there.
-        speed: None where bandwidth was not measured.
+        speed: None where bandwidth was not measured, and of encoders, which generate nothing.
     """
 
     state: State
@@ -185,7 +188,7 @@ def fit_of_header(
     weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
     plan, largest = _planned(header, settings, weight_bytes, room)
     use = memory_of(header, plan, cpu_flags=room.cpu_flags, available_bytes=room.free_bytes)
-    read_bytes = read_bytes_per_token(header)
+    read_bytes = 0 if header.is_encoder else read_bytes_per_token(header)
     return fit_of(use, room, plan, largest, read_bytes, download_bytes)
 
 
@@ -237,14 +240,14 @@ def fit_of(
         room: what there is.
         plan: for the context that was asked for.
         largest_context: tokens for which a plan could be made with what is free.
-        read_bytes: of weights, for each token.
+        read_bytes: of weights, for each token; 0: it generates none.
         download_bytes: that it would take of the disk.
         window_bytes: of keys and values that a token sees beside those of `plan`, because layers
             have a window.
     """
     state, reason = _verdict(use, room, plan.context, largest_context)
     speed = None
-    if room.bandwidth is not None:
+    if room.bandwidth is not None and read_bytes >= _LEAST_READ_BYTES:
         rate = room.bandwidth.bytes_per_s
         full = read_bytes + plan.context * plan.kv_bytes_per_token + window_bytes
         speed = Speed(

@@ -24,6 +24,7 @@ class FileFacts:
         active_parameters: those that a token uses, where they are fewer.
         context: tokens that it was trained for.
         layers, kv_heads, head_size: from which the size of keys and values follows.
+        generates: False: it embeds or ranks texts.
     """
 
     size_bytes: int
@@ -33,6 +34,7 @@ class FileFacts:
     layers: int | None = None
     kv_heads: int | None = None
     head_size: int | None = None
+    generates: bool = True
 
     @property
     def knows_kv(self) -> bool:
@@ -41,7 +43,9 @@ class FileFacts:
 
     @property
     def read_bytes(self) -> int:
-        """Of weights, that computing a token reads: about."""
+        """Of weights, that generating a token reads: about; 0 where it generates none."""
+        if not self.generates:
+            return 0
         if not self.parameters or not self.active_parameters:
             return self.size_bytes
         return round(self.size_bytes * min(1.0, self.active_parameters / self.parameters))
@@ -69,6 +73,7 @@ def facts_of(
         layers=None if shape is None else shape.layers,
         kv_heads=None if shape is None else shape.kv_heads,
         head_size=None if shape is None else shape.head_size,
+        generates=entry.purpose in ("chat", "code"),
     )
 
 

@@ -21,7 +21,7 @@ from hearth.app.library.hub import Hub
 from hearth.app.library.index import LibraryIndex
 from hearth.app.library.local import FoundModel
 from hearth.app.library.menu import Menu, make_menu, reference_of, room_for
-from hearth.app.library.removal import NotRemovable, Removal, plan_removal, refusal, remove
+from hearth.app.library.removal import Removal, plan_removal, remove
 from hearth.app.settings import Settings
 from hearth.backends.errors import Busy, DoesNotFit, ModelNotFound
 
@@ -99,7 +99,7 @@ class ModelManager:
         await self._index.changed()
 
     async def delete(self, name: str, loaded: Collection[str]) -> Removal:
-        """Delete the model called `name`, whose files must be in the library folder.
+        """Delete the model called `name`, from the library folder or the Hugging Face cache.
 
         Args:
             loaded: paths of the models that are loaded.
@@ -112,8 +112,6 @@ class ModelManager:
             NotRemovable: it is bundled, remote or another program's, or cannot be deleted.
         """
         model = await self._find(name)
-        if model.origin != "library":
-            raise NotRemovable(*refusal(model), name=model.name, origin=model.origin)
         removal = await asyncio.to_thread(self._remove, model, loaded)
         await self._index.changed()
         return removal

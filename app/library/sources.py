@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hearth.app.library.cache_layout import hub_cache
+from hearth.app.library.cache_layout import hub_cache, shared_hub_cache
 from hearth.app.library.model_files import (
     SHARD,
     SUFFIX,
@@ -87,9 +87,10 @@ def find_sources(
     """
     environ = os.environ if environ is None else environ
     home = _home(environ)
+    caches = (hub_cache(environ), shared_hub_cache(environ))
     ollama = environ.get("OLLAMA_MODELS")
     return (
-        Source("huggingface", hub_cache(environ)),
+        *(Source("huggingface", folder) for folder in dict.fromkeys(caches)),
         Source("lmstudio", home / ".lmstudio" / "models"),
         Source("lmstudio", home / ".cache" / "lm-studio" / "models"),
         Source("ollama", Path(ollama) if ollama else home / ".ollama" / "models"),

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from hearth.app.server.generation import Tally
+from hearth.app.answer import Answer, total_usage
 from hearth.backends.contract import TokenLogprob, ToolCall, Usage
 from hearth.backends.text.cut_json import read_json
 from hearth.backends.version import hearth_version
@@ -55,14 +55,19 @@ def openai_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def usage_and_timings(tally: Tally) -> dict[str, Any]:
+def usage_and_timings(made: Sequence[Answer]) -> dict[str, Any]:
     """`usage` in OpenAI's format; for a single request also `timings`, in seconds and tokens per
     second.
     """
-    body: dict[str, Any] = {"usage": openai_usage(tally.usage)}
-    if len(tally.timings) == 1:
-        body["timings"] = asdict(tally.timings[0])
+    body: dict[str, Any] = {"usage": openai_usage(total_usage(made))}
+    if len(made) == 1 and made[0].finished:
+        body["timings"] = asdict(made[0].timings)
     return body
+
+
+def all_notices(made: Iterable[Answer]) -> list[str]:
+    """The notices of all answers, each once."""
+    return list(dict.fromkeys(notice for answer in made for notice in answer.notices))
 
 
 def notices(texts: Collection[str]) -> dict[str, Any]:

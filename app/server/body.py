@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from hearth.app.server.errors import BodyTooLarge, ClientGone, UnsupportedMedia
+from hearth.app.server.leaving import until_gone
 from hearth.app.server.schema import shown
 from hearth.app.server.services import services_of
 from hearth.backends.errors import InvalidParameter, LimitExceeded
@@ -37,7 +39,8 @@ async def read_object(request: Request, take: Callable[[dict[str, Any]], T]) -> 
         InvalidParameter: it is not a JSON object, or contains NaN, infinities, numbers too large
             for a double, duplicate names, or lone surrogates.
         LimitExceeded: more than `DEEPEST` levels or `MOST_VALUES` values.
-        ClientGone: the client disconnected before the end of the body.
+        TooManyBodies: the bodies of `Services.held` take too much memory.
+        ClientGone: the client disconnected before the body was parsed, which is not done then.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not getattr(request.state, "undeclared_json", False):
@@ -49,7 +52,7 @@ async def read_object(request: Request, take: Callable[[dict[str, Any]], T]) -> 
         raise UnsupportedMedia(
             "The body is compressed, which is not supported.", "Send it without Content-Encoding."
         )
-    body = await _read(request)
+    services, client, body = services_of(request), client_of(request), bytearray()
 
     def work() -> T:
         value = parse(body)
@@ -57,9 +60,25 @@ async def read_object(request: Request, take: Callable[[dict[str, Any]], T]) -> 
             raise _malformed(f"The body must be a JSON object, not {shown(value)}")
         return take(value)
 
-    if len(body) <= _LARGE_BYTES:
-        return work()
-    return await asyncio.wrap_future(services_of(request).bodies.submit(client_of(request), work))
+    counted_bytes = 0
+    try:
+        async for piece in _pieces(request):
+            body += piece
+            _check_size(len(body))
+            if len(body) > _LARGE_BYTES:
+                services.held.add(client, len(body) - counted_bytes)
+                counted_bytes = len(body)
+        if len(body) <= _LARGE_BYTES:
+            return work()
+        parsed = services.bodies.submit(client, work)
+        return await until_gone(request.receive, _result(parsed))
+    finally:
+        if counted_bytes:
+            services.held.remove(client, counted_bytes)
+
+
+async def _result(parsed: Future[T]) -> T:
+    return await asyncio.wrap_future(parsed)
 
 
 def client_of(connection: HTTPConnection) -> str:
@@ -73,18 +92,16 @@ def client_of(connection: HTTPConnection) -> str:
     return f"http {name if len(name.encode()) <= 100 else sha256(name.encode()).hexdigest()}"
 
 
-async def _read(request: Request) -> bytearray:
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    """The body as it arrives. Raises `BodyTooLarge` and `ClientGone`."""
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdecimal() and len(declared) < 20:
         _check_size(int(declared))
-    body = bytearray()
     try:
         async for piece in request.stream():
-            body += piece
-            _check_size(len(body))
+            yield piece
     except ClientDisconnect as error:
         raise ClientGone("The client disconnected before the end of its request.") from error
-    return body
 
 
 def _check_size(size_bytes: int) -> None:

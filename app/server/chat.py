@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, Final
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
+from hearth.app.answer import Answer, Choice
 from hearth.app.server import answers, prompt_tokens, sse
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Choice, GenerationEvents, Tally
+from hearth.app.server.generation import GenerationEvents
 from hearth.app.server.messages import continues_last, read_messages, read_tools
 from hearth.app.server.prompt_tokens import PromptTokens
 from hearth.app.server.requests import (
@@ -31,7 +31,6 @@ from hearth.backends.contract import (
     Started,
     Token,
     ToolCallPart,
-    Usage,
 )
 from hearth.backends.errors import ConflictingParameters
 
@@ -63,12 +62,11 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     events = await exchange.events([request])
     if options.stream:
         head = answers.Head(f"{_KIND}.chunk", "chatcmpl", exchange.model)
-        return await exchange.stream(_Chunks(head, request, options, given, prompt).parts(events))
+        return await exchange.stream(_Chunks(head, options, given, prompt).parts(events))
     head = answers.Head(_KIND, "chatcmpl", exchange.model)
-    choices = [Choice() for _ in range(request.n)]
-    tally = await exchange.collect(events, choices, request.n)
+    [answer] = await exchange.collect(events)
     ids = given.get("return_token_ids", False)
-    return JSONResponse(_whole(head, request, choices, tally, ids=ids) | prompt.fields())
+    return JSONResponse(_whole(head, request, answer, ids=ids) | prompt.fields())
 
 
 def _names(given: Mapping[str, Any]) -> dict[str, str]:
@@ -131,33 +129,32 @@ def template_values(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "reasoning_effort": effort}
 
 
-def _whole(
-    head: answers.Head, request: Request, choices: list[Choice], tally: Tally, *, ids: bool
-) -> dict[str, Any]:
+def _whole(head: answers.Head, request: Request, answer: Answer, *, ids: bool) -> dict[str, Any]:
     wanted = request.sampling.logprobs is not None
     return head.body(
         choices=[
             {
-                "index": index,
+                "index": choice.index,
                 "message": _message(choice),
                 "logprobs": answers.chat_logprobs(choice.logprobs) if wanted else None,
                 "finish_reason": choice.reason,
                 **({"token_ids": choice.ids} if ids else {}),
             }
-            for index, choice in enumerate(choices)
+            for choice in answer.choices
         ],
-        **answers.usage_and_timings(tally),
-        **answers.notices(tally.notices),
+        **answers.usage_and_timings([answer]),
+        **answers.notices(answer.notices),
     )
 
 
 def _message(choice: Choice) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
-    if choice.reasoning:
-        message |= answers.reasoning(choice.reasoning)
-    if choice.calls:
-        message["content"] = choice.text or None
-        message["tool_calls"] = [answers.tool_call(call) for call in choice.calls]
+    text, reasoning, calls = choice.content, choice.reasoning, choice.calls
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    if reasoning:
+        message |= answers.reasoning(reasoning)
+    if calls:
+        message["content"] = text or None
+        message["tool_calls"] = [answers.tool_call(call) for call in calls]
     return message
 
 
@@ -169,28 +166,22 @@ class _Chunks:
     def __init__(
         self,
         head: answers.Head,
-        request: Request,
         options: StreamOptions,
         given: Mapping[str, Any],
         prompt: PromptTokens,
     ) -> None:
         self._head = head
-        self._choices = request.n
         self._options = options
         self._ids = given.get("return_token_ids", False)
         self._prompt = prompt
-        self._usage = Usage()
+        self._answer = Answer()
         self._repeated: dict[tuple[int, str], sse.Repeated] = {}
 
     async def parts(self, events: GenerationEvents) -> sse.Parts:
         """The bytes of the stream."""
-        tally = Tally()
-        ended: list[ChoiceFinished] = []
         async with aclosing(events):
-            async for _, event in events:
-                tally.add(event)
-                if isinstance(event, Token | ToolCallPart):
-                    self._count(event)
+            async for answer, event in events:
+                self._answer = answer
                 if isinstance(event, Token):
                     if event.text or event.logprobs or (self._ids and event.ids):
                         yield self._token(event)
@@ -198,34 +189,28 @@ class _Chunks:
                     delta = {"tool_calls": [_call_delta(event)]}
                     yield self._chunk(event.index, delta, ids=event.ids)
                 elif isinstance(event, Started):
-                    self._usage = Usage(event.prompt_tokens, event.cached_tokens)
                     first = {"role": "assistant", "content": ""}
-                    more = answers.notices(event.notices) | self._prompt.fields()
-                    for index in range(self._choices):
-                        yield self._chunk(index, first, **more)
+                    more = answers.notices(answer.notices) | self._prompt.fields()
+                    for choice in answer.choices:
+                        yield self._chunk(choice.index, first, **more)
                 elif isinstance(event, Progress):
                     yield self._prefill(event)
                 elif isinstance(event, ChoiceFinished):
-                    ended.append(event)
-                    if len(ended) < self._choices:
-                        yield self._end(event)
+                    if answer.unfinished:  # The end of the last choice has the final notices too.
+                        yield self._chunk(event.index, {}, event.reason)
                 elif isinstance(event, Finished):
-                    self._usage = event.usage
-                    yield self._end(ended[-1], **answers.notices(event.notices))
+                    last, more = answer.last, answers.notices(event.notices)
+                    yield self._chunk(last.index, {}, last.reason, **more)
                     if self._options.include_usage:
-                        usage = answers.usage_and_timings(tally) | answers.notices(tally.notices)
+                        usage = answers.usage_and_timings([answer])
+                        usage |= answers.notices(answer.notices)
                         yield sse.event(self._head.body(choices=[], **usage))
         yield sse.DONE
 
-    def _count(self, event: Token | ToolCallPart) -> None:
-        if self._options.running_usage:
-            count = self._usage.completion_tokens + len(event.ids)
-            self._usage = replace(self._usage, completion_tokens=count)
-
     def _rest(self) -> dict[str, Any]:
-        """The fields of every chunk besides its choice."""
+        """The fields of every chunk except its choice."""
         if self._options.running_usage:
-            return {"usage": answers.openai_usage(self._usage)}
+            return {"usage": answers.openai_usage(self._answer.usage)}
         return {"usage": None} if self._options.include_usage else {}
 
     def _chunk(
@@ -241,10 +226,6 @@ class _Chunks:
         if self._ids:
             choice["token_ids"] = list(ids)
         return sse.event(self._head.body(choices=[choice], **self._rest(), **more))
-
-    def _end(self, event: ChoiceFinished, **more: Any) -> bytes:
-        """The last chunk of a choice; the one of the last choice also has the final notices."""
-        return self._chunk(event.index, {}, event.reason, **more)
 
     def _text_chunk(self, index: int, channel: str) -> dict[str, Any]:
         """The chunk of a piece of text, with a placeholder for the text."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -13,9 +12,10 @@ from typing import Any, Final
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
+from hearth.app.answer import Answer, Choice
 from hearth.app.server import answers, prompt_tokens, sse
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Choice, GenerationEvents, Tally
+from hearth.app.server.generation import GenerationEvents
 from hearth.app.server.leaving import all_of
 from hearth.app.server.prompt_tokens import PromptTokens
 from hearth.app.server.requests import StreamOptions, build, constraint_of, stream_options
@@ -29,7 +29,6 @@ from hearth.backends.contract import (
     Started,
     Token,
     TokenLogprob,
-    Usage,
 )
 from hearth.backends.errors import ConflictingParameters
 
@@ -105,9 +104,7 @@ async def create_completion(http: HttpRequest) -> Response:
     events = await exchange.events(requests)
     if options.stream:
         return await exchange.stream(_chunks(head, asked, events))
-    choices = [Choice() for _ in range(len(requests) * asked.each)]
-    tally = await exchange.collect(events, choices, asked.each)
-    return JSONResponse(_whole(head, asked, choices, tally))
+    return JSONResponse(_whole(head, asked, await exchange.collect(events)))
 
 
 def _check(given: dict[str, Any]) -> None:
@@ -212,25 +209,28 @@ async def _prompts_alone(head: answers.Head, asked: _Asked, exchange: Exchange) 
     """The answer for `max_tokens: 0`."""
     backend = await exchange.backend()
     prompts = await all_of(backend.render, asked.requests, exchange.at_once)
-    tally = Tally(Usage(prompt_tokens=sum(len(prompt.ids) for prompt in prompts)))
-    choices = [Choice(reason="length") for _ in range(len(asked.requests) * asked.each)]
-    return _whole(head, asked, choices, tally)
+    made = []
+    for position, prompt in enumerate(prompts):
+        answer = Answer(asked.each, position)
+        answer.add(Started(len(prompt.ids)))
+        for index in range(asked.each):
+            answer.add(ChoiceFinished(index, "length"))
+        made.append(answer)
+    return _whole(head, asked, made)
 
 
-def _whole(
-    head: answers.Head, asked: _Asked, choices: list[Choice], tally: Tally
-) -> dict[str, Any]:
+def _whole(head: answers.Head, asked: _Asked, made: list[Answer]) -> dict[str, Any]:
     returned = []
-    for position, (echo, prompt) in enumerate(zip(asked.echoes, asked.prompts, strict=True)):
-        made = choices[position * asked.each : (position + 1) * asked.each]
-        if len(made) > asked.wanted:
-            made = sorted(made, key=_mean_logprob, reverse=True)[: asked.wanted]
-        returned += [(echo, choice, prompt) for choice in made]
+    for answer, echo, prompt in zip(made, asked.echoes, asked.prompts, strict=True):
+        choices = answer.choices
+        if len(choices) > asked.wanted:
+            choices = sorted(choices, key=_mean_logprob, reverse=True)[: asked.wanted]
+        returned += [(echo, choice, prompt) for choice in choices]
     return head.body(
         choices=[
             {
                 "index": index,
-                "text": echo.text + choice.text,
+                "text": echo.text + choice.content,
                 "logprobs": _logprobs(echo, choice) if asked.logprobs else None,
                 "finish_reason": choice.reason,
                 **({"token_ids": choice.ids} if asked.ids else {}),
@@ -238,8 +238,8 @@ def _whole(
             }
             for index, (echo, choice, prompt) in enumerate(returned)
         ],
-        **answers.usage_and_timings(tally),
-        **answers.notices(tally.notices),
+        **answers.usage_and_timings(made),
+        **answers.notices(answers.all_notices(made)),
     )
 
 
@@ -264,17 +264,16 @@ async def _chunks(head: answers.Head, asked: _Asked, events: GenerationEvents) -
     """The beginning of every choice, its text as it is generated, its end; then the usage, if
     requested. The last chunk of a prompt's choices has the final notices.
     """
-    tally = Tally()
-    ended: defaultdict[int, list[ChoiceFinished]] = defaultdict(list)
+    made: dict[int, Answer] = {}
     offsets = [0] * (len(asked.requests) * asked.each)
-    running = [Usage() for _ in asked.requests]
 
-    def rest(position: int) -> dict[str, Any]:
+    def rest(answer: Answer) -> dict[str, Any]:
         if asked.options.running_usage:
-            return {"usage": answers.openai_usage(running[position])}
+            return {"usage": answers.openai_usage(answer.usage)}
         return {"usage": None} if asked.options.include_usage else {}
 
     def chunk(
+        answer: Answer,
         index: int,
         text: str,
         reason: str | None,
@@ -283,51 +282,50 @@ async def _chunks(head: answers.Head, asked: _Asked, events: GenerationEvents) -
         prompt: PromptTokens | None = None,
         **more: Any,
     ) -> bytes:
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        choice = {
+            "index": answer.position * asked.each + index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": reason,
+        }
         if asked.ids:
             choice["token_ids"] = list(ids)
         if prompt is not None:
             choice |= prompt.fields()
-        return sse.event(head.body(choices=[choice], **rest(index // asked.each), **more))
+        return sse.event(head.body(choices=[choice], **rest(answer), **more))
 
     async with aclosing(events):
-        async for position, event in events:
-            tally.add(event)
-            first = position * asked.each
-            if isinstance(event, Started):
-                running[position] = Usage(event.prompt_tokens, event.cached_tokens)
-                echo = asked.echoes[position]
-                logprobs = _logprobs(echo, Choice()) if echo.tokens else None
-                prompt, more = asked.prompts[position], answers.notices(event.notices)
-                for index in range(first, first + asked.each):
-                    offsets[index] = len(echo.text)
-                    yield chunk(index, echo.text, None, logprobs, prompt=prompt, **more)
-            elif isinstance(event, Progress):
-                if asked.options.progress:
-                    progress = {"processed": event.done, "total": event.total}
-                    yield sse.event(
-                        head.body(choices=[], prompt_progress=progress, **rest(position))
-                    )
-                else:
-                    yield sse.comment(f"prefill {event.done}/{event.total}")
-            elif isinstance(event, Token):
+        async for answer, event in events:
+            made[answer.position] = answer
+            first = answer.position * asked.each
+            if isinstance(event, Token):
                 index, logprobs = first + event.index, None
-                count = running[position].completion_tokens + len(event.ids)
-                running[position] = replace(running[position], completion_tokens=count)
                 if event.logprobs:
                     logprobs = answers.text_logprobs(event.logprobs, offsets[index])
                     offsets[index] += sum(len(token.text) for token in event.logprobs)
                 if event.text or logprobs or (asked.ids and event.ids):
-                    yield chunk(index, event.text, None, logprobs, event.ids)
+                    yield chunk(answer, event.index, event.text, None, logprobs, event.ids)
+            elif isinstance(event, Started):
+                echo = asked.echoes[answer.position]
+                logprobs = _logprobs(echo, Choice()) if echo.tokens else None
+                prompt, more = asked.prompts[answer.position], answers.notices(answer.notices)
+                for index in range(asked.each):
+                    offsets[first + index] = len(echo.text)
+                    yield chunk(answer, index, echo.text, None, logprobs, prompt=prompt, **more)
+            elif isinstance(event, Progress):
+                if asked.options.progress:
+                    progress = {"processed": event.done, "total": event.total}
+                    yield sse.event(head.body(choices=[], prompt_progress=progress, **rest(answer)))
+                else:
+                    yield sse.comment(f"prefill {event.done}/{event.total}")
             elif isinstance(event, ChoiceFinished):
-                ended[position].append(event)
-                if len(ended[position]) < asked.each:
-                    yield chunk(first + event.index, "", event.reason, None)
+                if answer.unfinished:
+                    yield chunk(answer, event.index, "", event.reason, None)
             elif isinstance(event, Finished):
-                running[position] = event.usage
-                last, more = ended[position][-1], answers.notices(event.notices)
-                yield chunk(first + last.index, "", last.reason, None, **more)
+                last, more = answer.last, answers.notices(event.notices)
+                yield chunk(answer, last.index, "", last.reason, None, **more)
     if asked.options.include_usage:
-        usage = answers.usage_and_timings(tally) | answers.notices(tally.notices)
+        whole = [made[position] for position in sorted(made)]
+        usage = answers.usage_and_timings(whole) | answers.notices(answers.all_notices(whole))
         yield sse.event(head.body(choices=[], **usage))
     yield sse.DONE

@@ -10,26 +10,19 @@ from typing import Any, TypeVar
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
+from hearth.app.answer import Answer, Generates
 from hearth.app.chosen import Chosen
 from hearth.app.server import sse
-from hearth.app.server.answers import notices
+from hearth.app.server.answers import all_notices, notices
 from hearth.app.server.body import read_object
-from hearth.app.server.generation import (
-    Choice,
-    Generates,
-    GenerationEvents,
-    Recorder,
-    Tally,
-    collect,
-    counted,
-    generation_events,
-)
+from hearth.app.server.generation import GenerationEvents, collect, counted, generation_events
 from hearth.app.server.leaving import until_gone
+from hearth.app.server.metrics import Recorder
 from hearth.app.server.parameters import Table
 from hearth.app.server.reading import Reading
-from hearth.app.server.requests import renamed, renaming, session_of, with_keep_alive
+from hearth.app.server.requests import renamed, session_of, with_keep_alive
 from hearth.app.server.services import Services, services_of
-from hearth.backends.contract import Backend, Embeddings, Ranks, Request, Usage
+from hearth.backends.contract import Backend, Embeddings, Ranks, Request
 from hearth.backends.errors import HearthError
 
 T = TypeVar("T")
@@ -128,8 +121,8 @@ class Exchange:
         """
         at_once = at_once or max(1, self.at_once // requests[0].n)
         source = source or await self.backend()
-        events = generation_events(source, requests, at_once, self._begin, self.notices)
-        return renaming(events, self.names)
+        begin, names = self._begin, self.names
+        return generation_events(source, requests, at_once, begin, names, self.notices)
 
     def answer(self, body: dict[str, Any]) -> Response:
         """The response `body` with the notices."""
@@ -145,16 +138,14 @@ class Exchange:
         recorder = self._begin()
         with counted(recorder):
             result = await work
-            recorder.used(Usage(result.prompt_tokens))
+            recorder.prompt(result.prompt_tokens)
             return result
 
-    async def collect(
-        self, events: GenerationEvents, choices: Sequence[Choice], each: int
-    ) -> Tally:
+    async def collect(self, events: GenerationEvents) -> list[Answer]:
         """`generation.collect`, cancelled if the client disconnects. Raises `ClientGone`."""
-        tally = await self.attend(collect(events, choices, each))
-        self.http.state.notices = list(tally.notices)
-        return tally
+        made = await self.attend(collect(events))
+        self.http.state.notices = all_notices(made)
+        return made
 
     async def attend(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which is cancelled if the client disconnects. Raises

@@ -10,12 +10,13 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
+from hearth.app.answer import Answer, total_usage
 from hearth.app.server import answers, sse
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Choice, GenerationEvents, Tally
+from hearth.app.server.generation import GenerationEvents
 from hearth.app.server.requests import build
 from hearth.app.server.tables.text import GENERATE, GENERATE_BATCH
-from hearth.backends.contract import ChoiceFinished, Finished, Request, Token
+from hearth.backends.contract import Finished, Request, Token
 
 
 async def generate_text(http: HttpRequest) -> Response:
@@ -30,15 +31,9 @@ async def generate_text(http: HttpRequest) -> Response:
     events = await exchange.events(requests)
     if exchange.given.get("stream", False):
         return await exchange.stream(_parts(events, _optimization(exchange), began))
-    choice = Choice()
-    tally = await exchange.collect(events, [choice], 1)
-    return JSONResponse(
-        {
-            "model": exchange.model,
-            "text": choice.text,
-            **_result(tally, choice.reason, _optimization(exchange), began),
-        }
-    )
+    [answer] = await exchange.collect(events)
+    result = _result(answer, _optimization(exchange), began) | answers.notices(answer.notices)
+    return JSONResponse({"model": exchange.model, "text": answer.content, **result})
 
 
 async def generate_batch(http: HttpRequest) -> Response:
@@ -52,20 +47,19 @@ async def generate_batch(http: HttpRequest) -> Response:
     requests = _requests(exchange, exchange.given["prompts"])
     events = await exchange.events(requests, 1 if _optimization(exchange) == "none" else 0)
     results: list[dict[str, Any]] = [{} for _ in requests]
-    choices = [Choice() for _ in requests]
-    tally = await exchange.attend(_collect(events, choices, results, exchange, began))
+    made = await exchange.attend(_collect(events, results, exchange, began))
     total_s = time.perf_counter() - began
-    tokens = tally.usage.completion_tokens
+    used = total_usage(made)
     return JSONResponse(
         {
             "model": exchange.model,
             "results": results,
-            "tokens_generated": tokens,
-            "cached_tokens": tally.usage.cached_tokens,
+            "tokens_generated": used.completion_tokens,
+            "cached_tokens": used.cached_tokens,
             "total_latency_ms": 1000 * total_s,
-            "throughput_tokens_per_sec": tokens / total_s,
+            "throughput_tokens_per_sec": used.completion_tokens / total_s,
             "optimization_used": _optimization(exchange),
-            **answers.notices(tally.notices),
+            **answers.notices(answers.all_notices(made)),
         }
     )
 
@@ -84,50 +78,43 @@ def _requests(exchange: Exchange, prompts: Sequence[str]) -> list[Request]:
         ]
 
 
-def _result(tally: Tally, reason: str, optimization: str, began: float) -> dict[str, Any]:
+def _result(answer: Answer, optimization: str, began: float) -> dict[str, Any]:
     took_s = time.perf_counter() - began
     return {
-        "finish_reason": reason,
-        "tokens_generated": tally.usage.completion_tokens,
-        "prompt_tokens": tally.usage.prompt_tokens,
-        "cached_tokens": tally.usage.cached_tokens,
+        "finish_reason": answer.last.reason,
+        "tokens_generated": answer.usage.completion_tokens,
+        "prompt_tokens": answer.usage.prompt_tokens,
+        "cached_tokens": answer.usage.cached_tokens,
         "latency_ms": 1000 * took_s,
         "optimization_used": optimization,
-        **answers.notices(tally.notices),
     }
 
 
 async def _collect(
-    events: GenerationEvents,
-    choices: list[Choice],
-    results: list[dict[str, Any]],
-    exchange: Exchange,
-    began: float,
-) -> Tally:
+    events: GenerationEvents, results: list[dict[str, Any]], exchange: Exchange, began: float
+) -> list[Answer]:
     """Fill `results` as prompts finish; latencies are measured from the request's arrival."""
-    tally = Tally()
+    made = []
     async with aclosing(events):
-        async for position, event in events:
-            tally.add(event)
-            choice = choices[position]
-            if isinstance(event, Token | ChoiceFinished):
-                choice.add(event)
-            elif isinstance(event, Finished):
-                own = Tally(event.usage)
-                result = _result(own, choice.reason, _optimization(exchange), began)
-                results[position] = {"index": position, "text": choice.text, **result}
-    return tally
+        async for answer, event in events:
+            if isinstance(event, Finished):
+                made.append(answer)
+                result = _result(answer, _optimization(exchange), began)
+                results[answer.position] = {
+                    "index": answer.position,
+                    "text": answer.content,
+                    **result,
+                }
+    return made
 
 
 async def _parts(events: GenerationEvents, optimization: str, began: float) -> sse.Parts:
     """The text as it is generated, then the counts and timings."""
-    tally, reason = Tally(), "stop"
     async with aclosing(events):
-        async for _, event in events:
-            tally.add(event)
+        async for answer, event in events:
             if isinstance(event, Token) and event.text:
                 yield sse.event({"text": event.text})
-            elif isinstance(event, ChoiceFinished):
-                reason = event.reason
-    yield sse.event({"text": "", **_result(tally, reason, optimization, began)})
+            elif isinstance(event, Finished):
+                result = _result(answer, optimization, began) | answers.notices(answer.notices)
+                yield sse.event({"text": "", **result})
     yield sse.DONE

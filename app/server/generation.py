@@ -1,61 +1,23 @@
-"""Generation events of one or several requests, and their collection into complete answers."""
+"""The generation events of one or several requests, each with the answer that it belongs to."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, cast
+from typing import Final
 
+from hearth.app.answer import Answer, Generates
 from hearth.app.server.errors import Interrupted
-from hearth.backends.contract import (
-    ChoiceFinished,
-    Event,
-    Failed,
-    Finished,
-    FinishReason,
-    Progress,
-    Request,
-    Started,
-    Timings,
-    Token,
-    TokenLogprob,
-    ToolCall,
-    ToolCallPart,
-    Usage,
-)
-from hearth.backends.errors import HearthError, InternalError, from_info
+from hearth.app.server.metrics import Recorder
+from hearth.app.server.requests import renamed
+from hearth.backends.contract import ChoiceFinished, Event, Finished, Request
+from hearth.backends.errors import HearthError
 
-GenerationEvent = Started | Progress | Token | ToolCallPart | ChoiceFinished | Finished
-"""An event of a generation that has not failed."""
-GenerationEvents = AsyncGenerator[tuple[int, GenerationEvent], None]
+GenerationEvents = AsyncGenerator[tuple[Answer, Event], None]
+"""Each event after it was added to its answer; none is a `Failed`."""
 
 _MOST_WAITING_EVENTS: Final = 256
-
-
-class Generates(Protocol):
-    """Generates the events of requests, such as a `Backend`."""
-
-    def generate(self, request: Request) -> AsyncIterator[Event]:
-        """The events of one request; closing the iterator cancels it."""
-        ...
-
-
-class Recorder(Protocol):
-    """Measures one request (`app.server.metrics`)."""
-
-    def event(self, event: Event, part: int = 0) -> None:
-        """Record `event` of part number `part` of the request."""
-        ...
-
-    def used(self, usage: Usage, part: int = 0) -> None:
-        """Record the total usage of a part so far."""
-        ...
-
-    def end(self, status: int) -> None:
-        """Record the end of the request; only the first call counts."""
-        ...
 
 
 @contextmanager
@@ -75,29 +37,20 @@ def counted(recorder: Recorder) -> Iterator[None]:
 
 
 async def generate(
-    backend: Generates, request: Request, recorder: Recorder, part: int = 0
+    backend: Generates, request: Request, answer: Answer, recorder: Recorder
 ) -> GenerationEvents:
-    """(`part`, event) of `request`; every choice ends with a `ChoiceFinished`, even if it is the
-    only one.
+    """The events of `request`.
 
     Raises:
         HearthError: the error of a `Failed` event.
         Interrupted: the generation was cancelled by another program.
     """
-    generated = cast(AsyncGenerator[Event, None], backend.generate(request))
-    async with aclosing(generated) as events:
+    async with aclosing(answer.follow(backend, request)) as events:
         async for event in events:
-            recorder.event(event, part)
-            if isinstance(event, Failed):
-                raise from_info(event.error)
-            if isinstance(event, ChoiceFinished | Finished) and event.reason == "cancelled":
+            recorder.event(answer, event)
+            if isinstance(event, (ChoiceFinished, Finished)) and event.reason == "cancelled":
                 raise Interrupted("The generation was interrupted.", "Send the request again.")
-            if isinstance(event, Finished) and request.n == 1:
-                yield part, ChoiceFinished(0, event.reason, event.stop)
-            yield part, event
-            if isinstance(event, Finished):
-                return
-    raise InternalError("The event stream ended without a final event.")
+            yield answer, event
 
 
 async def generation_events(
@@ -105,143 +58,84 @@ async def generation_events(
     requests: Sequence[Request],
     at_once: int,
     begin: Callable[[], Recorder],
+    names: Mapping[str, str],
     notices: tuple[str, ...] = (),
 ) -> GenerationEvents:
-    """(position of the request, event) of all `requests`, `at_once` of them at the same time.
+    """The events of all `requests`, `at_once` of them at the same time; `Answer.position` is that
+    of the request.
 
     Args:
         begin: starts measuring them as one request.
-        notices: placed before those of each `Started`.
+        names: the client's names of parameters, for errors.
+        notices: placed before those of each answer.
 
     Raises:
         HearthError: the error of the first request that fails; the others are cancelled.
     """
     recorder = begin()
-    with counted(recorder):
-        if len(requests) == 1:
-            source = generate(backend, requests[0], recorder)
-        else:
-            source = _several(backend, requests, at_once, recorder)
-        left = len(requests)
-        async with aclosing(source) as events:
-            async for position, event in events:
-                if isinstance(event, Finished):
-                    left -= 1
-                    if not left:
-                        recorder.end(200)
-                elif notices and isinstance(event, Started):
-                    event = replace(event, notices=(*notices, *event.notices))
-                yield position, event
+    made = [
+        Answer(request.n, position, notices, recorder.clock)
+        for position, request in enumerate(requests)
+    ]
+    if len(requests) == 1:
+        source = generate(backend, requests[0], made[0], recorder)
+    else:
+        source = _several(backend, list(zip(requests, made, strict=True)), at_once, recorder)
+    left = len(requests)
+    try:
+        with counted(recorder):
+            async with aclosing(source) as events:
+                async for answer, event in events:
+                    if isinstance(event, Finished):
+                        left -= 1
+                        if not left:
+                            recorder.end(200)
+                    yield answer, event
+    except HearthError as error:
+        raise renamed(error, names) from error
 
 
 async def _several(
-    backend: Generates, requests: Sequence[Request], at_once: int, recorder: Recorder
+    backend: Generates,
+    requests: Sequence[tuple[Request, Answer]],
+    at_once: int,
+    recorder: Recorder,
 ) -> GenerationEvents:
-    arrived: asyncio.Queue[tuple[int, GenerationEvent | Exception | None]]
+    arrived: asyncio.Queue[tuple[Answer, Event] | Exception | None]
     arrived = asyncio.Queue(_MOST_WAITING_EVENTS)
     slots = asyncio.Semaphore(at_once)
 
-    async def pump(position: int, request: Request) -> None:
+    async def pump(request: Request, answer: Answer) -> None:
         try:
-            async with slots, aclosing(generate(backend, request, recorder, position)) as events:
-                async for numbered in events:
-                    await arrived.put(numbered)
+            async with slots, aclosing(generate(backend, request, answer, recorder)) as events:
+                async for arrival in events:
+                    await arrived.put(arrival)
         except Exception as error:  # noqa: BLE001 - raised again where the events are read
-            await arrived.put((position, error))
+            await arrived.put(error)
         else:
-            await arrived.put((position, None))
+            await arrived.put(None)
 
-    pumps = [asyncio.create_task(pump(*numbered)) for numbered in enumerate(requests)]
+    pumps = [asyncio.create_task(pump(*asked)) for asked in requests]
     left = len(pumps)
     try:
         while left:
-            position, arrival = await arrived.get()
+            arrival = await arrived.get()
             if isinstance(arrival, Exception):
                 raise arrival
             if arrival is None:
                 left -= 1
             else:
-                yield position, arrival
+                yield arrival
     finally:
         for task in pumps:
             task.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-@dataclass(slots=True)
-class Choice:
-    """One answer, complete."""
-
-    pieces: list[str] = field(default_factory=list)
-    thoughts: list[str] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    """Ids of all its tokens."""
-    reason: FinishReason = "stop"
-    stop: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The whole answer."""
-        return "".join(self.pieces)
-
-    @property
-    def reasoning(self) -> str:
-        """The reasoning that precedes it."""
-        return "".join(self.thoughts)
-
-    def add(self, event: Token | ToolCallPart | ChoiceFinished) -> None:
-        """Add `event`, which belongs to this choice."""
-        if isinstance(event, ChoiceFinished):
-            self.reason, self.stop = event.reason, event.stop
-            return
-        self.ids += event.ids
-        if isinstance(event, ToolCallPart):
-            if event.position == len(self.calls):
-                self.calls.append(ToolCall(event.id, event.name, event.arguments))
-            else:
-                call = self.calls[event.position]
-                arguments = call.arguments + event.arguments
-                self.calls[event.position] = ToolCall(call.id, call.name, arguments)
-        elif event.channel == "reasoning":
-            self.thoughts.append(event.text)
-        else:
-            self.pieces.append(event.text)
-            self.logprobs += event.logprobs or ()
-
-
-@dataclass(slots=True)
-class Tally:
-    """Total usage and notices of several requests, and the timings of each."""
-
-    usage: Usage = Usage()
-    timings: list[Timings] = field(default_factory=list)
-    notices: dict[str, None] = field(default_factory=dict)
-
-    def add(self, event: GenerationEvent) -> None:
-        """Add the usage and notices of `event`."""
-        if isinstance(event, Started):
-            self.notices.update(dict.fromkeys(event.notices))
-        elif isinstance(event, Finished):
-            ours, theirs = self.usage, event.usage
-            self.usage = Usage(
-                ours.prompt_tokens + theirs.prompt_tokens,
-                ours.cached_tokens + theirs.cached_tokens,
-                ours.completion_tokens + theirs.completion_tokens,
-                ours.reasoning_tokens + theirs.reasoning_tokens,
-                ours.kept_tokens + theirs.kept_tokens,
-            )
-            self.timings.append(event.timings)
-            self.notices.update(dict.fromkeys(event.notices))
-
-
-async def collect(events: GenerationEvents, choices: Sequence[Choice], each: int) -> Tally:
-    """Consume `events` and fill `choices`, of which every request has `each`."""
-    tally = Tally()
+async def collect(events: GenerationEvents) -> list[Answer]:
+    """The complete answers, in the order of their requests."""
+    made: dict[int, Answer] = {}
     async with aclosing(events):
-        async for position, event in events:
-            tally.add(event)
-            if isinstance(event, Token | ToolCallPart | ChoiceFinished):
-                choices[position * each + event.index].add(event)
-    return tally
+        async for answer, _ in events:
+            made[answer.position] = answer
+    return [made[position] for position in sorted(made)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -23,6 +24,8 @@ LEAST_PIECE_BYTES: Final = 8
 """Least mean size of the chunks of a body with more than `FREE_PIECES`: each chunk costs as much
 time as a kilobyte of content.
 """
+MOST_HELD_BYTES: Final = 256 << 20
+"""Of all large bodies that are being received or wait to be parsed."""
 _SPARE_FILES: Final = 64
 """Open files that are reserved for everything but connections."""
 
@@ -67,6 +70,41 @@ class TooManyConnections(Busy):
 
     code = "too_many_connections"
     http_status = 503
+
+
+class TooManyBodies(Busy):
+    """Other large bodies take all the memory that there is for them."""
+
+    code = "too_many_bodies"
+    http_status = 503
+
+
+class HeldBodies:
+    """Counts the bytes of large bodies that are being received or wait to be parsed, by client. One
+    client has at most half of `most_bytes`.
+    """
+
+    def __init__(self, most_bytes: int = MOST_HELD_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._held: Counter[str] = Counter()
+
+    def add(self, client: str, size_bytes: int) -> None:
+        """Count `size_bytes` more of `client`. Raises `TooManyBodies`."""
+        total, own = self._held.total() + size_bytes, self._held[client] + size_bytes
+        if total > self._most_bytes or own > self._most_bytes // 2:
+            raise TooManyBodies(
+                "Large requests that are being read take all the memory for them,"
+                f" {self._most_bytes:,} bytes, or one client's take half of it.",
+                "Retry soon, or send fewer large requests at the same time.",
+                retry_after_s=1,
+            )
+        self._held[client] = own
+
+    def remove(self, client: str, size_bytes: int) -> None:
+        """Count `size_bytes` of `client` no longer."""
+        self._held[client] -= size_bytes
+        if not self._held[client]:
+            del self._held[client]
 
 
 def headers_too_large() -> HeadersTooLarge:

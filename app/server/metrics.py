@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from hearth.app.answer import Answer, total_usage
 from hearth.app.server.histogram import Histogram
 from hearth.app.server.rate import Rate
-from hearth.backends.contract import Event, Finished, Started, Token, ToolCallPart, Usage
+from hearth.backends.contract import Event, Finished, Started, Token, ToolCallPart
 
 _MOST_SERIES: Final = 512
 """Pairs of route and model with their own counts; further models are counted under ""."""
-_TOKEN_EVENTS: Final = (Token, ToolCallPart)
 
 
 @dataclass(slots=True)
@@ -64,64 +64,67 @@ class Series:
 class Recorder:
     """Measures one request; created by `Metrics.begin`."""
 
-    __slots__ = ("_began_s", "_generated", "_last_s", "_metrics", "_series", "_used", "status")
+    __slots__ = ("_answers", "_began_s", "_metrics", "_prompt_tokens", "_series", "status")
 
     def __init__(self, metrics: Metrics, series: Series, began_s: float) -> None:
         self._metrics = metrics
         self._series = series
         self._began_s = began_s
-        self._last_s: dict[tuple[int, int], float] = {}
-        """Time of the last token of each choice of each part."""
-        self._generated: defaultdict[int, int] = defaultdict(int)
-        """Generated tokens of each part so far."""
-        self._used: dict[int, Usage] = {}
-        """Usage of each part that has been counted."""
+        self._answers: dict[int, Answer] = {}
+        """Those with generated tokens, by position."""
+        self._prompt_tokens = 0
         self.status = 0
         """HTTP status that it ended with; 0: it has not ended."""
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The clock that times the answers."""
+        return self._metrics.clock
 
     @property
     def facts(self) -> dict[str, str | int]:
         """Its model, and the tokens that it has used so far."""
         return {
             "model": self._series.model,
-            "prompt_tokens": sum(usage.prompt_tokens for usage in self._used.values()),
-            "generated_tokens": sum(self._generated.values()),
+            "prompt_tokens": self._prompt_tokens,
+            "generated_tokens": total_usage(self._answers.values()).completion_tokens,
         }
 
-    def event(self, event: Event, part: int = 0) -> None:
-        """Count the tokens of `event`; each prompt of a request is a part."""
-        if isinstance(event, _TOKEN_EVENTS):
+    def event(self, answer: Answer, event: Event) -> None:
+        """Count the tokens of `event`, which `answer` contains already."""
+        if isinstance(event, (Token, ToolCallPart)):
             if event.ids:
-                self._tokens(len(event.ids), part, event.index)
+                self._tokens(len(event.ids), answer, answer.choices[event.index].gap_s)
         elif isinstance(event, Started):
-            self.used(Usage(event.prompt_tokens, event.cached_tokens, self._generated[part]), part)
+            self.prompt(event.prompt_tokens, event.cached_tokens)
         elif isinstance(event, Finished):
-            self.used(event.usage, part)
+            begun, usage = answer.started, event.usage
+            self.prompt(
+                usage.prompt_tokens - begun.prompt_tokens,
+                usage.cached_tokens - begun.cached_tokens,
+            )
+            # Others than those of its events, e.g. those of a cut tool call.
+            unseen = usage.completion_tokens - answer.tokens
+            if unseen > 0:
+                self._generated(unseen, answer, self._metrics.clock())
 
-    def _tokens(self, count: int, part: int, index: int) -> None:
-        choice = part, index
-        now_s = self._metrics.clock()
-        before_s = self._last_s.get(choice)
-        if before_s is not None:
-            self._series.inter_token.observe((now_s - before_s) / count, count)
-        elif not self._last_s:
-            self._series.ttft.observe(now_s - self._began_s)
-        self._last_s[choice] = now_s
-        self._generated[part] += count
+    def _tokens(self, count: int, answer: Answer, gap_s: float | None) -> None:
+        if gap_s is not None:
+            self._series.inter_token.observe(gap_s / count, count)
+        elif not self._answers:
+            self._series.ttft.observe(answer.last_s - self._began_s)
+        self._generated(count, answer, answer.last_s)
+
+    def _generated(self, count: int, answer: Answer, now_s: float) -> None:
+        self._answers[answer.position] = answer
         self._series.generated_tokens += count
         self._metrics.generated.add(now_s, count)
 
-    def used(self, usage: Usage, part: int = 0) -> None:
-        """Record the total usage of a part so far. Requests without events call it once."""
-        series, counted = self._series, self._used.get(part, Usage())
-        series.prompt_tokens += usage.prompt_tokens - counted.prompt_tokens
-        series.cached_tokens += usage.cached_tokens - counted.cached_tokens
-        unseen = usage.completion_tokens - self._generated[part]  # e.g. those of a cut tool call
-        if unseen > 0:
-            self._generated[part] += unseen
-            series.generated_tokens += unseen
-            self._metrics.generated.add(self._metrics.clock(), unseen)
-        self._used[part] = usage
+    def prompt(self, tokens: int, cached_tokens: int = 0) -> None:
+        """Count more prompt tokens. Requests without events call it once."""
+        self._prompt_tokens += tokens
+        self._series.prompt_tokens += tokens
+        self._series.cached_tokens += cached_tokens
 
     def end(self, status: int) -> None:
         """Record the end with this HTTP status; 499: the client disconnected. Only the first call

@@ -12,24 +12,17 @@ from typing import Any, Final
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
+from hearth.app.answer import Answer, Choice
 from hearth.app.server import answers, sse
 from hearth.app.server.embeddings import shortened
 from hearth.app.server.errors import OLLAMA, error_body
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import Choice, GenerationEvents, Tally
+from hearth.app.server.generation import GenerationEvents
 from hearth.app.server.loaded import host_stats, worker_of
 from hearth.app.server.ollama_context import LimitedContext
 from hearth.app.server.ollama_request import NAMES, read_chat, read_generate
 from hearth.app.server.tables.ollama import CHAT, EMBED, EMBEDDINGS, GENERATE
-from hearth.backends.contract import (
-    ChoiceFinished,
-    Embeddings,
-    Request,
-    Timings,
-    Token,
-    ToolCallPart,
-    Usage,
-)
+from hearth.backends.contract import Embeddings, Finished, Request, Token, Usage
 
 Json = dict[str, Any]
 Shape = Callable[[Choice], Json]
@@ -57,31 +50,30 @@ async def generate(http: HttpRequest) -> Response:
 
 
 def _message(choice: Choice) -> Json:
-    message: Json = {"role": "assistant", "content": choice.text}
+    message: Json = {"role": "assistant", "content": choice.content}
     if choice.reasoning:
         message["thinking"] = choice.reasoning
-    if choice.calls:
+    if calls := choice.calls:
         message["tool_calls"] = [
             {
                 "id": call.id,
                 "function": {"name": call.name, "arguments": answers.arguments(call.arguments)},
             }
-            for call in choice.calls
+            for call in calls
         ]
     return {"message": message} | _logprobs(choice)
 
 
 def _response(choice: Choice) -> Json:
-    fields: Json = {"response": choice.text}
+    fields: Json = {"response": choice.content}
     if choice.reasoning:
         fields["thinking"] = choice.reasoning
     return fields | _logprobs(choice)
 
 
 def _logprobs(choice: Choice) -> Json:
-    if not choice.logprobs:
-        return {}
-    return {"logprobs": answers.chat_logprobs(choice.logprobs)["content"]}
+    logprobs = choice.logprobs
+    return {"logprobs": answers.chat_logprobs(logprobs)["content"]} if logprobs else {}
 
 
 async def _answer(
@@ -97,9 +89,8 @@ async def _answer(
     events = await exchange.events([request], source=source)
     if exchange.given.get("stream", True):
         return await exchange.stream(answer.lines(events, source), answer.dialect())
-    choice = Choice()
-    tally = await exchange.collect(events, [choice], 1)
-    return JSONResponse(answer.ended(choice, tally, source.load_s))
+    [made] = await exchange.collect(events)
+    return JSONResponse(answer.ended(made.last, made, source.load_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,49 +105,47 @@ class _Answer:
     shape: Shape
     began_s: float
 
-    def ended(self, choice: Choice, tally: Tally, load_s: float) -> Json:
+    def ended(self, choice: Choice, made: Answer, load_s: float) -> Json:
         """The complete answer with the reason of its end, counts, and durations in nanoseconds."""
-        timings = tally.timings[0]
+        usage, timings = made.usage, made.timings
         return {
             **_head(self.exchange),
             **self.shape(choice),
             "done": True,
-            "done_reason": "length" if choice.reason == "length" else "stop",
+            "done_reason": "length" if made.last.reason == "length" else "stop",
             "total_duration": _ns(time.perf_counter() - self.began_s),
             "load_duration": _ns(load_s),
-            "prompt_eval_count": tally.usage.prompt_tokens,
+            "prompt_eval_count": usage.prompt_tokens,
             "prompt_eval_duration": _ns(timings.prefill_s),
-            "eval_count": tally.usage.completion_tokens,
+            "eval_count": usage.completion_tokens,
             "eval_duration": _ns(timings.decode_s),
-            **answers.notices(tally.notices),
+            **answers.notices(made.notices),
         }
 
     async def lines(self, events: GenerationEvents, source: LimitedContext) -> sse.Parts:
         """The answer as it is generated, one JSON object per line; tool calls are complete, in the
         last line but one.
         """
-        tally, whole = Tally(), Choice()
         async with aclosing(events):
-            async for _, event in events:
-                tally.add(event)
+            async for made, event in events:
                 if isinstance(event, Token) and (event.text or event.logprobs):
                     piece = Choice()
                     piece.add(event)
                     yield self._piece(piece)
-                elif isinstance(event, ToolCallPart | ChoiceFinished):
-                    whole.add(event)
-        if whole.calls:
-            yield self._piece(whole)
-        yield line(self.ended(Choice(reason=whole.reason), tally, source.load_s))
+                elif isinstance(event, Finished):
+                    calls = [part for part in made.last.parts if part.kind == "call"]
+                    if calls:
+                        yield self._piece(Choice(parts=calls))
+                    yield line(self.ended(Choice(), made, source.load_s))
 
     async def of_prompt_alone(self, request: Request) -> Response:
         """The answer for `num_predict: 0`: one line, streamed or not."""
         backend = await self.exchange.backend()
         prompt = await self.exchange.attend(backend.render(request))
-        notices = dict.fromkeys((*self.exchange.notices, *prompt.notices))
-        tally = Tally(Usage(len(prompt.ids)), [Timings()], notices)
+        made = Answer(notices=(*self.exchange.notices, *prompt.notices))
+        made.add(Finished("length", Usage(len(prompt.ids))))
         return Response(
-            line(self.ended(Choice(reason="length"), tally, 0.0)),
+            line(self.ended(made.last, made, 0.0)),
             media_type=NDJSON if self.exchange.given.get("stream", True) else "application/json",
         )
 

@@ -90,7 +90,7 @@ def _progress(at: PullProgress) -> Json:
 
 
 async def delete(http: HttpRequest) -> Response:
-    """Delete a model of the library folder.
+    """Delete a model of the library folder or of the Hugging Face cache.
 
     Raises:
         Forbidden: clients may not manage models.

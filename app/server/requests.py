@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from typing import Any, Final, cast
@@ -14,7 +13,6 @@ from starlette.requests import HTTPConnection
 
 from hearth.app.chosen import Chosen
 from hearth.app.server.body import client_of
-from hearth.app.server.generation import GenerationEvents
 from hearth.app.server.schema import shown
 from hearth.app.server.tables.chat import HIGHEST_EFFORT
 from hearth.app.settings import ModelUse
@@ -252,16 +250,6 @@ def renamed(error: HearthError, names: Mapping[str, str]) -> HearthError:
     if info.message.startswith(param):
         info = replace(info, message=theirs + info.message.removeprefix(param))
     return from_info(replace(info, data={**info.data, "param": theirs}))
-
-
-async def renaming(events: GenerationEvents, names: Mapping[str, str]) -> GenerationEvents:
-    """`events`, with errors `renamed`."""
-    try:
-        async with aclosing(events):
-            async for event in events:
-                yield event
-    except HearthError as error:
-        raise renamed(error, names) from error
 
 
 def _strings(value: str | list[str]) -> tuple[str, ...]:

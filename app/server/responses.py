@@ -13,6 +13,7 @@ from typing import Any, Final
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
+from hearth.app.answer import Answer
 from hearth.app.server import answers, sse
 from hearth.app.server.errors import as_hearth_error, error_body
 from hearth.app.server.exchange import Exchange
@@ -21,7 +22,7 @@ from hearth.app.server.response_items import Items
 from hearth.app.server.responses_request import NAMES, Names, read_request
 from hearth.app.server.tables.responses import CREATE_RESPONSE
 from hearth.backends.contract import (
-    ChoiceFinished,
+    Event,
     Finished,
     Progress,
     Request,
@@ -44,13 +45,13 @@ async def create_response(http: HttpRequest) -> Response:
     exchange = await Exchange.open(http, CREATE_RESPONSE, NAMES)
     with exchange.translate_param_names():
         request, names = read_request(exchange)
-    answer = _Answer(_frame(exchange, request, names), Items(names))
+    reply = _Reply(_frame(exchange, request, names), Items(names))
     events = await exchange.events([request])
     if exchange.given.get("stream", False):
-        dialect = sse.Dialect(answer.failure)
-        return await exchange.stream(answer.parts(events), dialect)
-    await exchange.attend(answer.complete(events))
-    return JSONResponse(answer.response())
+        dialect = sse.Dialect(reply.failure)
+        return await exchange.stream(reply.parts(events), dialect)
+    await exchange.attend(reply.complete(events))
+    return JSONResponse(reply.response())
 
 
 def _frame(exchange: Exchange, request: Request, names: Names) -> Json:
@@ -94,7 +95,7 @@ _INCOMPLETE: Final = {"reason": "max_output_tokens"}
 
 
 @dataclass(slots=True)
-class _Answer:
+class _Reply:
     """One response while it is generated. Streams and complete responses are built by the same
     steps.
     """
@@ -102,8 +103,7 @@ class _Answer:
     frame: Json
     items: Items
     status: str = "in_progress"
-    usage: Usage | None = None
-    notices: dict[str, None] = field(default_factory=dict)
+    answer: Answer = field(default_factory=Answer)
     error: Json | None = None
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -117,21 +117,21 @@ class _Answer:
             "error": self.error,
             "incomplete_details": _INCOMPLETE if self.status == "incomplete" else None,
             "output": self.items.done if done else [],
-            "usage": None if self.usage is None else _usage(self.usage),
-            **answers.notices(self.notices),
+            "usage": _usage(self.answer.usage) if self.answer.finished else None,
+            **answers.notices(self.answer.notices),
         }
 
     async def complete(self, events: GenerationEvents) -> None:
         """Consume all events."""
         async with aclosing(events):
-            async for _, event in events:
+            async for self.answer, event in events:
                 for _ in self._take(event):
                     pass
 
     async def parts(self, events: GenerationEvents) -> sse.Parts:
         """The bytes of the stream."""
         async with aclosing(events):
-            async for _, event in events:
+            async for self.answer, event in events:
                 if isinstance(event, Progress):
                     yield sse.comment(f"prefill {event.done}/{event.total}")
                 for name, fields in self._take(event):
@@ -149,22 +149,16 @@ class _Answer:
     def _event(self, name: str, fields: Json) -> bytes:
         return sse.named(name, {"type": name, "sequence_number": next(self._numbers), **fields})
 
-    def _take(self, event: Any) -> Iterator[tuple[str, Json]]:
-        if isinstance(event, Token):
-            if event.text or event.logprobs:
-                yield from self.items.token(event)
-        elif isinstance(event, ToolCallPart):
-            yield from self.items.call(event)
+    def _take(self, event: Event) -> Iterator[tuple[str, Json]]:
+        parts = self.answer.choices[0].parts
+        if isinstance(event, (Token, ToolCallPart)):
+            yield from self.items.add(parts, event)
         elif isinstance(event, Started):
-            self.notices.update(dict.fromkeys(event.notices))
             yield "response.created", {"response": self.response()}
             yield "response.in_progress", {"response": self.response()}
-        elif isinstance(event, ChoiceFinished):
-            self.status = "incomplete" if event.reason == "length" else "completed"
-            yield from self.items.close(self.status)
         elif isinstance(event, Finished):
-            self.usage = event.usage
-            self.notices.update(dict.fromkeys(event.notices))
+            self.status = "incomplete" if event.reason == "length" else "completed"
+            yield from self.items.close(parts, self.status)
             yield f"response.{self.status}", {"response": self.response()}
 
 

@@ -168,7 +168,7 @@ ENDPOINTS: Final = (
         "DELETE",
         "/api/delete",
         ollama_manage.delete,
-        "Delete a model of the library folder, as in Ollama's API",
+        "Delete a model, as in Ollama's API",
         table=ollama_tables.DELETE,
         answer=ollama_answers.DONE,
     ),

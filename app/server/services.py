@@ -11,6 +11,7 @@ from hearth.app.host_connection import HostConnection
 from hearth.app.library.manager import ModelManager
 from hearth.app.server.catalog import Catalog
 from hearth.app.server.facts import Facts
+from hearth.app.server.limits import HeldBodies
 from hearth.app.server.metrics import Metrics
 from hearth.app.server.reading import IgnoredFields
 from hearth.app.server.request_log import RequestLog
@@ -43,6 +44,7 @@ class Services:
     ignored: IgnoredFields = field(default_factory=IgnoredFields)
     bodies: FairPool = field(default_factory=lambda: FairPool(2, "body", rest=9.0))
     """Parses large bodies, which holds the interpreter's lock: a client has a tenth of a core."""
+    held: HeldBodies = field(default_factory=HeldBodies)
 
 
 def services_of(connection: HTTPConnection) -> Services:

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import gc
 import importlib
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
+from textual import events, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.css.query import NoMatches
 from textual.screen import Screen
-from textual.widget import MountError
+from textual.theme import ThemeProvider
+from textual.widget import MountError, Widget
 from textual.worker import WorkerCancelled, WorkerFailed
 
-from hearth.app.library.errors import QueueHeld
+from hearth.app.session.sessions import Sessions
+from hearth.app.settings_file import write_setting
+from hearth.app.settings_keys import ALL
 from hearth.app.terminal import safe_text
-from hearth.app.tui.commands import ChatCommands
 from hearth.app.tui.looks import apply_looks
 from hearth.app.tui.services import Services
-from hearth.app.tui.session import Sessions
-from hearth.app.tui.widgets.top_bar import SCREENS, TopBar
-from hearth.backends.errors import HearthError
+from hearth.app.tui.widgets.top_bar import SCREENS, Activity, TopBar
+from hearth.backends.errors import HearthError, SettingsError
 
 if TYPE_CHECKING:
+    from hearth.app.library.downloads import DownloadItem
     from hearth.app.presets import Presets
     from hearth.app.tui.quantizing import Quantizing
 
@@ -42,14 +46,24 @@ _CLASSES: Final = {
 }
 """Module and class of each screen; a module is imported when its screen is first shown."""
 
+_LOOK_S: Final = 1.0
+"""How often the top bar looks for what is running."""
+_F_KEY: Final = re.compile(r"f\d+")
 
-def _made_late(module: str, name: str) -> Callable[[], Screen[None]]:
-    def make() -> Screen[None]:
+
+def _late(module: str, name: str) -> Callable[..., Screen[Any]]:
+    """Makes the screen called `name`, whose module is imported with the first one."""
+
+    def make(*args: Any, **options: Any) -> Screen[Any]:
         found = importlib.import_module(f"hearth.app.tui.screens.{module}")
-        screen: Screen[None] = getattr(found, name)()
+        screen: Screen[Any] = getattr(found, name)(*args, **options)
         return screen
 
     return make
+
+
+_help, _jump = _late("help", "HelpScreen"), _late("jump", "JumpScreen")
+_question = _late("dialogs", "Question")
 
 
 class HearthApp(App[int]):
@@ -67,17 +81,18 @@ class HearthApp(App[int]):
     TITLE = "hearth"
     CSS_PATH = "hearth.tcss"
     PAUSE_GC_ON_SCROLL = True
-    MODES: ClassVar = {name: _made_late(*place) for name, place in _CLASSES.items()}
+    MODES: ClassVar = {name: _late(*place) for name, place in _CLASSES.items()}
     DEFAULT_MODE = "chat"
-    COMMANDS = App.COMMANDS | {ChatCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1", "help", "help", id="app.help"),
+        # With priority: text areas have F6 and F7 themselves, and dialogs hide the app's keys.
+        Binding("f1", "help", "help", id="app.help", priority=True),
         *(
-            Binding(f"f{2 + index}", f"go('{name}')", name, id=f"app.{name}", show=False)
-            for index, name in enumerate(SCREENS)
+            Binding(f"f{at}", f"go('{name}')", name, id=f"app.{name}", show=False, priority=True)
+            for at, name in enumerate(SCREENS, 2)
         ),
-        Binding("ctrl+o", "jump", "jump", id="app.jump", show=False),
+        Binding("ctrl+o", "jump", "jump", id="app.jump", show=False, priority=True),
         Binding("ctrl+q", "leave", "quit", id="app.quit", priority=True),
+        Binding("ctrl+z", "suspend", "suspend", id="app.suspend", show=False, priority=True),
     ]
 
     def __init__(self, services: Services, thread: str = "", model: str = "") -> None:
@@ -90,6 +105,12 @@ class HearthApp(App[int]):
         """The chat that another screen wants to be shown."""
         self.wanted_source: Path | None = None
         """The model that another screen wants to be quantized."""
+        self.activities: dict[str, Activity] = {}
+        """Long jobs other than downloads, by names of their own; the top bar shows them."""
+        self._downloading_ids: set[str] = set()
+        """Ids of the downloads that ran when they were last looked at."""
+        self.error_lines: set[Widget] = set()
+        """Those that show an error, on all screens."""
         self.failure: BaseException | None = None
         """What ended the app, if the user did not."""
         apply_looks(self, services.settings)
@@ -109,23 +130,81 @@ class HearthApp(App[int]):
         return Quantizing(self, self.services)
 
     def on_mount(self) -> None:
-        """Go on with the downloads that were left; say which keys clash."""
+        """Continue the downloads; report keys that clash."""
         self.services.downloads.on_complete = lambda item, path: self.quantizing.follow_up(
             item, path
         )
         self._downloading = self.run_worker(
             self._download(), group="downloads", exit_on_error=False
         )
+        self.set_interval(_LOOK_S, self.show_activity)
+        # Textual 8.2 does not draw again what a shell has covered meanwhile.
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self.tell_key_clashes()
 
+    async def on_event(self, event: events.Event) -> None:
+        """As Textual; a key hides the error that the screen shows."""
+        if isinstance(event, events.Key) and not event.is_forwarded:
+            for line in [one for one in self.error_lines if one.screen is self.screen]:
+                line.display = False
+                self.error_lines.remove(line)
+        await super().on_event(event)
+
+    def tab_keys(self) -> list[str]:
+        """The key of each screen, as it is displayed."""
+        keymap = self.services.settings.keymap
+        keys = [keymap.get(f"app.{name}", f"f{at}") for at, name in enumerate(SCREENS, 2)]
+        first = [key.partition(",")[0] for key in keys]
+        return [
+            key.upper() if _F_KEY.fullmatch(key) else self.get_key_display(Binding(key, ""))
+            for key in first
+        ]
+
+    def show_activity(self) -> None:
+        """Let the top bar show the downloads and jobs that run now."""
+        for screen in self.screen_stack[:1]:
+            for bar in screen.query(TopBar):
+                bar.show(self.tab_keys(), (*self._downloads(), *self.activities.values()))
+
+    def _downloads(self) -> list[Activity]:
+        with suppress(HearthError):  # The library shows why the queue cannot be read.
+            items = self.services.downloads.items()
+            before, self._downloading_ids = (
+                self._downloading_ids,
+                {one.id for one in items if _is_running(one)},
+            )
+            for item in items:
+                if item.id in before - self._downloading_ids:
+                    self._report_end(item)
+            return [
+                Activity(
+                    item.name.rpartition("/")[2],
+                    item.done_bytes / item.total_bytes if item.total_bytes else None,
+                    "↓",
+                )
+                for item in items
+                if _is_running(item)
+            ]
+        return []
+
+    def _report_end(self, item: DownloadItem) -> None:
+        """Show a notice of a download that was completed or failed, unless its list is shown."""
+        if getattr(self.screen_stack[0], "NAME", "") == "library":
+            return
+        if item.state == "done":
+            self.notify(safe_text(f"{item.name} is downloaded."), markup=False)
+        elif item.error is not None:
+            text = f"{item.name}: {item.error.message} {item.error.hint}".strip()
+            self.notify(safe_text(text), severity="error", markup=False)
+
     def on_ready(self) -> None:
-        """Look for garbage from the first paint on, not before."""
+        """Collect garbage from the first paint on, not before."""
         self.call_after_refresh(self._collect)
         self.services.index.refresh()
 
     def _collect(self) -> None:
-        """What is there by the first paint stays: no later collection need look through it, which
-        would be felt while somebody types.
+        """Objects of the first paint are not searched by later collections, which would delay
+        typing.
         """
         gc.collect()
         gc.freeze()
@@ -134,30 +213,24 @@ class HearthApp(App[int]):
     async def _download(self) -> None:
         try:
             await self.services.downloads.run()
-        except QueueHeld:
-            pass  # Another Hearth looks after them, and says so where they are shown.
         except HearthError as error:
             self.notify(safe_text(f"{error.message} {error.hint}"), severity="error", markup=False)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the palette offers everywhere."""
+        """What the palette offers on all screens."""
         yield from super().get_system_commands(screen)
         for name in SCREENS:
             yield SystemCommand(
                 f"Go to {name}", f"Show the screen {name}", partial(self.action_go, name)
             )
-        yield SystemCommand(
-            "Jump", "Put a letter on everything that can have the focus", self.action_jump
-        )
+        yield SystemCommand("Jump", "Show a letter on each focusable widget", self.action_jump)
 
     def search_themes(self) -> None:
-        """Choose a theme in the palette; it is kept."""
-        from hearth.app.tui.themes import KeptThemes
-
+        """Choose a theme in the palette; it is saved."""
         self.push_screen(CommandPalette([KeptThemes], placeholder="Search for themes…"))
 
     def tell_key_clashes(self) -> None:
-        """Say which keys of the settings are those of two bindings of one place."""
+        """Report keys that the settings give to two bindings of one screen or widget."""
         if self.services.settings.keymap:
             from hearth.app.tui.key_clashes import key_clashes
 
@@ -165,23 +238,42 @@ class HearthApp(App[int]):
                 self.notify(safe_text(clash.text), severity="warning", markup=False)
 
     def action_go(self, name: str) -> None:
-        """Show another screen."""
+        """Show another screen; help, jump mode and the palette close, other dialogs stay open."""
+        self._close_overlay()
         self.switch_mode(name)
 
     def on_top_bar_wanted(self, message: TopBar.Wanted) -> None:
-        self.switch_mode(message.name)
+        self.action_go(message.name)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In a text field, the key for suspending is that for undoing."""
+        if action == "suspend":
+            from textual.widgets import Input, TextArea
+
+            return not isinstance(self.focused, Input | TextArea)
+        return super().check_action(action, parameters)
+
+    def action_suspend(self) -> None:
+        """Stop the process, as ctrl+z does in a shell, until it is continued with `fg`."""
+        self.action_suspend_process()
 
     def action_help(self) -> None:
-        """Show the keys of this screen."""
-        from hearth.app.tui.screens.help import HelpScreen
-
-        self.push_screen(HelpScreen())
+        """Show the keys of this screen, or close them."""
+        if self._close_overlay() != "HelpScreen":
+            self.push_screen(_help())
 
     def action_jump(self) -> None:
-        """Show a letter on everything that can have the focus."""
-        from hearth.app.tui.screens.jump import JumpScreen
+        """Show a letter on each focusable widget, or close them."""
+        if self._close_overlay() != "JumpScreen":
+            self.push_screen(_jump())
 
-        self.push_screen(JumpScreen())
+    def _close_overlay(self) -> str:
+        """Close help, jump mode or the palette; the name of its class, empty if none is open."""
+        name = type(self.screen).__name__
+        if name not in ("HelpScreen", "JumpScreen", "CommandPalette"):
+            return ""
+        self.screen.dismiss()
+        return name
 
     def _handle_exception(self, error: Exception) -> None:
         # Textual 8.2 takes a screen's parts away before the screen has done with its messages, or
@@ -199,9 +291,68 @@ class HearthApp(App[int]):
         self._close_messages_no_wait()
 
     async def action_leave(self) -> None:
-        """End the answers and downloads under way, keep what came, and leave."""
+        """Leave; ask first while answers are running."""
+        if self.sessions.busy:
+            if not self.screen.has_class("-leaving"):
+                self._ask_to_leave()
+        else:
+            await self.leave()
+
+    @work(group="leave", exclusive=True)
+    async def _ask_to_leave(self) -> None:
+        count = len(self.sessions.busy)
+        running = "An answer is" if count == 1 else f"{count} answers are"
+        question = _question(
+            f"{running} still running. Quit?",
+            "Text that was generated so far is kept.",
+            (("Cancel", "stay"), ("Wait, then quit", "wait"), ("Stop and quit", "stop")),
+        )
+        question.add_class("-leaving")
+        self.activities.pop("leave", None)
+        answer = await self.push_screen_wait(question)
+        if answer == "wait":
+            self.activities["leave"] = Activity("quits after the answers")
+            self.show_activity()
+            while self.sessions.busy:
+                await self.sessions.busy[0].wait()
+        if answer != "stay":
+            await self.leave()
+
+    async def leave(self) -> None:
+        """Stop answers and downloads, keep their text and parts, and exit."""
         await self.sessions.close()
         self._downloading.cancel()
         with suppress(WorkerCancelled, WorkerFailed):
             await self._downloading.wait()
         self.exit(0)
+
+    def keep_theme(self, name: str) -> None:
+        """Write the theme called `name` into the settings file and show it. A flag or a variable
+        that sets another one still holds, which is reported.
+        """
+        services = self.services
+        try:
+            write_setting(services.paths.settings_file, ALL["theme"], name)
+            services.settings = services.reload()
+            apply_looks(self, services.settings)
+        except SettingsError as error:
+            self.notify(safe_text(f"{error.message} {error.hint}"), severity="error", markup=False)
+            return
+        holding = services.settings.all()["theme"]
+        if holding.value != name:
+            text = f"Saved, but {holding.origin} overrides it: {holding.value}."
+            self.notify(safe_text(text), severity="warning", markup=False)
+
+
+def _is_running(item: DownloadItem) -> bool:
+    return item.state == "running"
+
+
+class KeptThemes(ThemeProvider):
+    """Every theme; choosing one writes it into the settings file."""
+
+    @property
+    def commands(self) -> list[tuple[str, Callable[[], None]]]:
+        """What the palette lists, and what each does."""
+        app = cast("HearthApp", self.app)
+        return [(name, partial(app.keep_theme, name)) for name, _ in super().commands]

@@ -32,6 +32,7 @@ _AFTER_A_NAME: Final = ".,;:!?)]}'’”"
 _MOST_PUNCTUATION: Final = 4
 _PATH_BEGINS: Final = ("/", "./", "../", "~/")
 _LANGUAGE: Final = re.compile(r"\.([A-Za-z][A-Za-z0-9+-]{0,9})")
+_BLOCK: Final = re.compile(r"\n\n([^\n]+):\n(`{3,})[^`\n]*\n(.*?)\2(?=\n\n|\Z)", re.DOTALL)
 
 
 class AttachmentRefused(HearthError):
@@ -98,6 +99,19 @@ def expand(text: str, folder: Path) -> Expanded:
     return Expanded(whole, tuple(files.values()), tuple(dict.fromkeys(unmatched)))
 
 
+def split(content: str) -> tuple[str, tuple[Attached, ...]]:
+    """What was written in the message `content`, and the files that `expand` put after it."""
+    for first in _BLOCK.finditer(content):
+        written, at = content[: first.start()], first.start()
+        files: list[Attached] = []
+        while (block := _BLOCK.match(content, at)) and Path(block[1]).name in written:
+            files.append(Attached(Path(block[1]), len(block[3].encode()), None, block[3]))
+            at = block.end()
+        if files and at == len(content):
+            return written, tuple(files)
+    return content, ()
+
+
 async def count(backend: Backend, text: str) -> int:
     """Tokens of `text`."""
     return len(await backend.tokenize(text))
@@ -123,13 +137,13 @@ def in_words(files: tuple[Attached, ...]) -> str:
 
 
 def not_found(names: Sequence[str]) -> str:
-    """What to say of `names` after an @ that no file has; empty without names."""
+    """The notice about `names` after an @ that no file has; empty without names."""
     if not names:
         return ""
     said = [f"@{name if len(name) <= _NAME_SHOWN else name[:_NAME_SHOWN] + '…'}" for name in names]
     if len(said) > _NAMES_SHOWN:
         said[_NAMES_SHOWN:] = [f"{len(said) - _NAMES_SHOWN} more"]
-    return f"No file goes by {', '.join(said)}: the message was sent as it is written."
+    return f"No such file: {', '.join(said)}. Sent as plain text."
 
 
 def quoted(path: str) -> str | None:
@@ -186,7 +200,7 @@ def _path(name: str, folder: Path) -> Path | None:
     try:
         path = folder / Path(name).expanduser()
         return path if path.exists() else None
-    except (OSError, ValueError, RuntimeError):  # Too long, NUL, or the home of nobody.
+    except (OSError, ValueError, RuntimeError):  # Too long, NUL, or the home of an unknown user.
         return None
 
 
@@ -216,7 +230,7 @@ def _read(path: Path, folder: Path) -> Attached:
 
 def _contents(path: Path, shown: Path) -> tuple[bytes, int]:
     """The first bytes of a file, up to one more than may be, and how many it has."""
-    # Without waiting, so that a pipe that nobody writes to does not hold the app up.
+    # Without waiting, so that a pipe without a writer does not block.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         info = os.fstat(handle)

@@ -8,15 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
-
 from hearth.app.nearest import nearest
+from hearth.app.settings_keys import SAMPLING
 from hearth.backends.errors import InvalidParameter
 
 _WRITTEN: Final = re.compile(r"/([A-Za-z?][\w-]*|\?)(?:\s+(.*))?", re.DOTALL)
+_ASKED: Final = re.compile(r"\?(?:\s*(\w.*))?", re.DOTALL)
 
 
 class UnknownCommand(InvalidParameter):
@@ -36,7 +35,7 @@ class Command:
     """What the chat is to do.
 
     Attributes:
-        name: of the action; that of the slash command, but for `SlashCommand.action`.
+        name: of the slash command.
         argument: as it was written, without the space around it.
     """
 
@@ -51,8 +50,6 @@ class SlashCommand:
     Attributes:
         argument: in help; in brackets if it can be left out.
         words: those that the argument may be, where only some are possible.
-        action: its action, where that has another name.
-        fixed: the argument of that action; the user gives none.
         ends_with_off: "off" in place of the argument makes answers free again.
         aliases: further names.
     """
@@ -61,8 +58,6 @@ class SlashCommand:
     argument: str
     help: str
     words: tuple[str, ...] = ()
-    action: str = ""
-    fixed: str = ""
     ends_with_off: bool = False
     aliases: tuple[str, ...] = ()
 
@@ -79,12 +74,14 @@ class SlashCommand:
     def command(self, argument: str = "") -> Command:
         """What is to be done. Raises `ArgumentMissing` if the argument is none that it takes."""
         if not argument and self.needs_argument:
-            raise ArgumentMissing(self.name, f"/{self.name} needs more.", f"Write {self.usage}.")
+            raise ArgumentMissing(
+                self.name, f"/{self.name} needs an argument.", f"Write {self.usage}."
+            )
         if argument and not self.argument:
             raise ArgumentMissing(
                 self.name,
-                f"/{self.name} takes nothing after it.",
-                f"Write {self.usage}, or a space before the / to say it to the model.",
+                f"/{self.name} takes no argument.",
+                f"Write {self.usage}, or a space before the / to send it to the model.",
             )
         if argument and self.words and argument not in self.words:
             raise ArgumentMissing(
@@ -94,18 +91,17 @@ class SlashCommand:
             )
         if self.ends_with_off and argument == "off":
             return Command("json", "off")
-        return Command(self.action or self.name, self.fixed or argument)
+        return Command(self.name, argument)
 
 
-def _screen(name: str, help_: str) -> SlashCommand:
-    return SlashCommand(name, "", help_, action="go", fixed=name)
-
-
+CHAT_SETTINGS: Final = {key.name: key for key in SAMPLING if key.name != "logprobs"}
+"""What /set changes, by name."""
 _SWITCH: Final = ("on", "off")
 COMMANDS: Final = {
     command.name: command
     for command in (
         SlashCommand("help", "", "show the keys and commands", aliases=("h", "?")),
+        SlashCommand("guide", "[QUESTION]", "ask guide about Hearth; ? QUESTION does it too"),
         SlashCommand("new", "", "start a new chat", aliases=("clear",)),
         SlashCommand("model", "[NAME]", "change the model of this chat"),
         SlashCommand("system", "[TEXT]", "set or edit the system prompt"),
@@ -115,9 +111,9 @@ COMMANDS: Final = {
             "let the model think before it answers, or not; auto: its own habit",
             (*_SWITCH, "auto"),
         ),
-        SlashCommand("set", "NAME VALUE", "set how tokens are drawn", action="set-value"),
+        SlashCommand("set", "NAME VALUE", "change a setting of this chat"),
         SlashCommand("settings", "", "show and change all settings of this chat"),
-        SlashCommand("preset", "[NAME]", "begin to use a preset"),
+        SlashCommand("preset", "[NAME]", "use a preset"),
         SlashCommand("save-preset", "[NAME]", "keep model, prompt and settings as a preset"),
         SlashCommand("json", "[on|off]", "answers are JSON, or free again", _SWITCH),
         SlashCommand("schema", "FILE|off", "answers follow a JSON schema", ends_with_off=True),
@@ -133,17 +129,18 @@ COMMANDS: Final = {
         SlashCommand("prompt", "", "show exactly what the model gets"),
         SlashCommand("rename", "[TITLE]", "give this chat a title"),
         SlashCommand("pin", "", "keep this chat at the top of the list, or not"),
-        SlashCommand("archive", "", "put this chat away, or bring it back"),
-        SlashCommand("clone", "", "make another chat with the same past"),
+        SlashCommand("archive", "", "archive this chat, or restore it"),
+        SlashCommand("clone", "", "copy this chat"),
         SlashCommand("delete", "", "delete this chat for good"),
         SlashCommand("export", "[markdown|json] [PATH]", "write this chat to a file"),
         SlashCommand("import", "PATH", "read a chat that was exported as JSON"),
         SlashCommand("stats", "", "show or hide the numbers below answers"),
-        _screen("library", "find, download and delete models"),
-        _screen("quantize", "make a model smaller"),
-        _screen("engine", "show what runs"),
-        _screen("endpoint", "show the endpoint for other programs"),
-        _screen("doctor", "check this machine"),
+        SlashCommand("library", "", "find, download and delete models"),
+        SlashCommand("quantize", "", "make a model smaller"),
+        SlashCommand("engine", "", "show what runs"),
+        SlashCommand("endpoint", "", "show the endpoint for other programs"),
+        SlashCommand("doctor", "", "check this machine"),
+        SlashCommand("suspend", "", "suspend the app; fg in the shell continues it"),
         SlashCommand("quit", "", "leave", aliases=("exit", "bye", "q")),
     )
 }
@@ -151,17 +148,19 @@ COMMANDS: Final = {
 
 
 def is_command(text: str) -> bool:
-    """`text` is meant as a slash command: no path, and no space stands before it."""
-    return _WRITTEN.fullmatch(text.rstrip()) is not None
+    """`text` is a slash command, or ? and perhaps a question; not a path, nor after a space."""
+    return any(form.fullmatch(text.rstrip()) for form in (_WRITTEN, _ASKED))
 
 
 def parse(text: str) -> Command:
-    """What `text`, such as "/model guide", is to do.
+    """The command that `text` means, such as "/model guide" or "? how do I quantize".
 
     Raises:
         UnknownCommand: there is no such command; the nearest is named.
         ArgumentMissing: its argument is missing, or is none that it takes.
     """
+    if asked := _ASKED.fullmatch(text.rstrip()):
+        return Command("guide", asked[1] or "")
     found = _WRITTEN.fullmatch(text.rstrip())
     name = found[1].lower() if found is not None else text.strip()[:40].removeprefix("/")
     command = find(name) if found is not None else None
@@ -184,42 +183,3 @@ def beginning(written: str) -> Iterator[SlashCommand]:
     """The commands whose names begin with `written`, which has no slash."""
     wanted = written.lower()
     return (command for command in COMMANDS.values() if command.name.startswith(wanted))
-
-
-class ChatCommands(Provider):
-    """Every slash command in the command palette, over the screen that has a prompt box."""
-
-    async def discover(self) -> Hits:
-        """All of them."""
-        for command in COMMANDS.values():
-            yield DiscoveryHit(
-                _title(command), partial(self._choose, command), help=_sentence(command)
-            )
-
-    async def search(self, query: str) -> Hits:
-        """Those that `query` fits by name or by what they do."""
-        matcher = self.matcher(query)
-        for command in COMMANDS.values():
-            title = _title(command)
-            score = matcher.match(f"{title} {command.help}")
-            if score > 0:
-                yield Hit(
-                    score,
-                    matcher.highlight(title),
-                    partial(self._choose, command),
-                    text=title,
-                    help=_sentence(command),
-                )
-
-    def _choose(self, command: SlashCommand) -> None:
-        from hearth.app.tui.widgets.prompt_box import PromptBox
-
-        self.screen.query_one(PromptBox).begin(command)
-
-
-def _title(command: SlashCommand) -> str:
-    return f"Chat: /{command.name}"
-
-
-def _sentence(command: SlashCommand) -> str:
-    return command.help[0].upper() + command.help[1:]

@@ -1,4 +1,4 @@
-"""What the host says of its models and requests, in lines for the engine screen."""
+"""The host's models and requests, as rows of the engine screen."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Final
 
 from textual.content import Content
 
-from hearth.app.cli.ps import state_of, unload_in_s
-from hearth.app.cli.words import duration, size
+from hearth.app.format import duration, size, state_of, unload_in_s
 from hearth.app.terminal import safe_text
 from hearth.app.tui.widgets.column_list import Cell, Column, Row
 from hearth.backends.contract import HostStats, RequestStats, WorkerStats
@@ -66,7 +65,7 @@ def request_rows(stats: HostStats, title_of: Callable[[str], str | None]) -> Ite
     """A line for each request that a worker knows of; its key is made by `request_key`.
 
     Args:
-        title_of: the title of the chat with this id; None: it is nobody's that is open here.
+        title_of: the title of the chat with this id; None: it is not open here.
     """
     for worker, request in requests_of(stats):
         session = request.session
@@ -86,7 +85,7 @@ def request_rows(stats: HostStats, title_of: Callable[[str], str | None]) -> Ite
 
 
 def requests_of(stats: HostStats) -> Iterator[tuple[WorkerStats, RequestStats]]:
-    """Every request, with who runs it."""
+    """Every request, with its worker."""
     for worker in stats.workers:
         if worker.engine is not None:
             for request in worker.engine.requests:
@@ -94,7 +93,7 @@ def requests_of(stats: HostStats) -> Iterator[tuple[WorkerStats, RequestStats]]:
 
 
 def request_key(worker: WorkerStats, request: RequestStats) -> str:
-    """What tells this request from all others of the host."""
+    """Identifies this request among all of the host."""
     return f"{worker.pid}/{request.id}"
 
 
@@ -106,13 +105,13 @@ def summary(stats: HostStats) -> str:
 
 
 def host_line(stats: HostStats, now_s: float) -> str:
-    """The host itself: its process, how long it has run, who is attached.
+    """The host itself: its process, how long it has run, how many clients are attached.
 
     Args:
         now_s: Unix time.
     """
-    others = stats.clients - 1
-    attached = f"{others} other{'' if others == 1 else 's'} attached" if others > 0 else "only this"
+    others = max(0, stats.clients - 1)
+    attached = f"{others or 'no'} other client{'' if others == 1 else 's'}"
     up = duration(max(0.0, now_s - stats.started_at))
     return f"host process {stats.pid} · {safe_text(stats.version)} · up {up} · {attached}"
 

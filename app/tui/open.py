@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hearth.app.chats.store import ChatStore
-from hearth.app.cli.state import State
 from hearth.app.host_connection import HostConnection
 from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.downloads import Downloads
 from hearth.app.library.hub import Hub
-from hearth.app.paths import own_folder
-from hearth.app.settings import Layer, Settings, load_settings
+from hearth.app.library.local import Library
+from hearth.app.paths import Paths, own_folder
+from hearth.app.settings import Settings, load_settings
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.services import Services
 from hearth.backends.logs import open_log
@@ -32,50 +32,48 @@ _LOOK_S: Final = 1.0
 """How often the terminal is looked for."""
 
 
-def open_app(state: State, model: str, flags: Layer) -> int:
+def open_app(
+    paths: Paths, settings: Settings, library: Library, model: str, *, resume: bool = False
+) -> int:
     """Run the terminal app until the user leaves; returns the exit code.
 
     Args:
-        model: what new chats are with; empty: the one of the settings.
-        flags: settings that were typed on the command line; they hold for every chat.
+        settings: with the flags of the command line, which hold for every chat.
+        model: of new chats; empty: the one of the settings.
+        resume: open the chat that changed last.
 
     Raises:
         HearthError: the settings, the history or the model cannot be used.
         Exception: whatever ended the app, if the user did not.
     """
-    if model:
-        state.library.resolve(model)
-    settings = state.settings.with_flags(flags)
 
     def reload() -> Settings:
-        return load_settings(state.paths.settings_file).with_flags(settings.flags)
+        return load_settings(paths.settings_file).with_flags(settings.flags)
 
     async def measure() -> Bandwidth:
         from hearth.app.library.bandwidth import measured_bandwidth
         from hearth.app.machine import this_machine
 
-        paths = state.paths
         return await measured_bandwidth(
             own_folder(paths.cache), this_machine(), own_folder(paths.log)
         )
 
-    own_folder(state.paths.data)
+    own_folder(paths.data)
     with ExitStack() as leaving:
-        chats = leaving.enter_context(closing(ChatStore(state.paths.chats_file)))
+        chats = leaving.enter_context(closing(ChatStore(paths.chats_file)))
         host = HostConnection(
-            state.paths.host_place(),
+            paths.host_place(),
             settings.host_idle_s,
             settings.host_limits,
             settings.remotes,
         )
         hub = Hub(offline=settings.offline)
-        downloads = Downloads(state.paths.downloads_file, hub_cache(), hub, log_dir=state.paths.log)
+        downloads = Downloads(paths.downloads_file, hub_cache(), hub, log_dir=paths.log)
         leaving.callback(downloads.close)
-        services = Services(
-            state.paths, settings, state.library, chats, host, hub, downloads, reload, measure
-        )
-        leaving.enter_context(own_screen(own_folder(state.paths.log) / "app.log"))
-        return asyncio.run(_run(HearthApp(services, model=model), host))
+        services = Services(paths, settings, library, chats, host, hub, downloads, reload, measure)
+        leaving.enter_context(own_screen(own_folder(paths.log) / "app.log"))
+        thread = next((one.id for one in chats.threads(limit=1)), "") if resume else ""
+        return asyncio.run(_run(HearthApp(services, thread, model), host))
 
 
 async def _run(app: HearthApp, host: HostConnection) -> int:

@@ -2,105 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hearth.app.chats.store import ChatStore
-from hearth.app.chosen import Chosen, with_settings
 from hearth.app.library.downloads import Downloads
 from hearth.app.library.hub import Hub
-from hearth.app.library.index import LibraryIndex
-from hearth.app.library.local import Library
-from hearth.app.paths import Paths
-from hearth.app.settings import Layer, Setting, Settings
-from hearth.app.settings_keys import ALL
+from hearth.app.session.services import ChatServices
+from hearth.app.settings import Settings
 
 if TYPE_CHECKING:
     from hearth.app.library.bandwidth import Bandwidth
-    from hearth.backends.contract import Backend, HostStats, ModelSpec
-
-T = TypeVar("T")
-
-
-class Runs(Protocol):
-    """Who runs models: `app.host_connection.HostConnection`, or a scripted one."""
-
-    async def backend(self, spec: ModelSpec) -> Backend:
-        """The model of `spec`, loaded when first used."""
-        ...
-
-    async def stats(self) -> HostStats | None:
-        """What the host and its workers do; None where there is no host."""
-        ...
-
-    async def unload(self, model: str) -> int:
-        """Unload the model with this name or path; returns how many were loaded."""
-        ...
-
-    async def end_request(self, pid: int, request: int) -> bool:
-        """End a call of the worker with this process id, whoever made it; False if it is over."""
-        ...
 
 
 @dataclass(slots=True)
-class Services:
+class Services(ChatServices):
     """Everything behind the screens.
 
     Attributes:
-        settings: file, environment and flags; read anew by `reload`.
         hub: where models are found.
         downloads: what is being downloaded.
         reload: reads the settings again. Raises `SettingsError`.
-        measure_bandwidth: measures how fast this machine reads memory, and keeps it; None: nobody
-            shall.
-        told: notices of models, by their paths, that were shown already.
-        index: the names of the library's models, for lookups on the event loop.
+        measure_bandwidth: measures how fast this machine reads memory, and keeps it; None: it is
+            not measured.
     """
 
-    paths: Paths
-    settings: Settings
-    library: Library
-    chats: ChatStore
-    host: Runs
     hub: Hub
     downloads: Downloads
     reload: Callable[[], Settings]
     measure_bandwidth: Callable[[], Awaitable[Bandwidth]] | None = None
-    told: set[tuple[str, str]] = field(default_factory=set)
-    index: LibraryIndex = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.index = LibraryIndex(self.library)
-
-    async def choose(self, model: str, changes: Mapping[str, Any]) -> Chosen:
-        """The model called `model` (the default one if empty) with the settings that hold for it.
-
-        Args:
-            changes: values of settings by name, which a chat has of its own.
-
-        Raises:
-            HearthError: as `LibraryIndex.resolve`.
-            SettingsError: a change is out of range, or the settings cannot be used.
-        """
-        settings = self.settings.with_flags(layer_of(changes))
-        found = await self.index.resolve(model or settings.text("model"))
-        # A template file is read for it.
-        return await asyncio.to_thread(with_settings, found, settings)
-
-
-def layer_of(changes: Mapping[str, Any]) -> Layer:
-    """`changes` as a layer of settings. Raises `SettingsError` for a name or value that is none."""
-    from hearth.backends.errors import SettingsError
-
-    layer: Layer = {}
-    for name, value in changes.items():
-        key = ALL.get(name)
-        if key is None:
-            raise SettingsError(f"This chat sets {name}, which is no setting.", "Remove it.")
-        try:
-            layer[name] = Setting(key.check(value), "this chat")
-        except ValueError as error:
-            raise SettingsError(f"This chat's {name}: {error}.", "Change it.") from error
-    return layer

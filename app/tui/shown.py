@@ -2,60 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
 from dataclasses import replace
+from functools import lru_cache
 
 from hearth.app.chats.tree import ChatMessage, Numbers
-from hearth.app.tui.session import ChatSession
+from hearth.app.session.sessions import ChatSession
+from hearth.app.tui.attachments import split
 from hearth.app.tui.widgets.message import Shown
-from hearth.app.tui.widgets.tool_call import ShownCall
-from hearth.backends.contract import ToolCall
 
+_JSON = ("json", "json_schema")
+_BEGINS = ("{", "[")
 _REASONS = {"length": "The answer was cut: it reached the limit of tokens."}
+_split = lru_cache(maxsize=64)(split)  # It reads all of a text, at every change of a chat.
 
 
 def shown_of(session: ChatSession) -> list[Shown]:
-    """The branch that `session` shows, with the answer under way as far as it is there."""
-    found = [shown(message) for message in session.messages]
+    """The branch that `session` shows, with the answer in progress as far as it is there."""
+    wants_json = (session.thread.settings.get("constraint") or {}).get("kind") in _JSON
     live = session.live
-    if live is not None:
-        found = [
+    return [
+        shown(
             replace(
                 one,
                 content=live.content,
                 reasoning=live.reasoning,
-                calls=calls_of(live.calls),
                 state="streaming",
-                note="",
+                finish_reason="",
             )
-            if one.id == live.id
-            else one
-            for one in found
-        ]
-    return found
+            if live is not None and one.id == live.id
+            else one,
+            wants_json=wants_json,
+        )
+        for one in session.messages
+    ]
 
 
-def shown(message: ChatMessage) -> Shown:
-    """One message."""
+def shown(message: ChatMessage, *, wants_json: bool = False) -> Shown:
+    """One message. `wants_json`: its chat asks for JSON."""
     siblings = message.siblings or (message.id,)
+    is_user = message.role == "user"
+    content, files = _split(message.content) if is_user else (message.content, ())
     return Shown(
         id=message.id,
         role=message.role,
-        content=message.content,
+        content=content,
         reasoning=message.reasoning,
-        calls=calls_of(message.tool_calls),
+        files=files,
+        calls=message.tool_calls,
+        is_json=message.role == "assistant" and _is_json(content, begins=wants_json),
         state=message.state,
         note=note_of(message),
         numbers=line_of(message.numbers),
         sibling=siblings.index(message.id) + 1,
         siblings=len(siblings),
-        model=message.numbers.model if message.numbers is not None else "",
+        model=_model_of(message.numbers),
     )
 
 
-def calls_of(calls: Iterable[ToolCall]) -> tuple[ShownCall, ...]:
-    """Tool calls, to be shown and never run."""
-    return tuple(ShownCall(call.name, call.arguments) for call in calls)
+def _model_of(numbers: Numbers | None) -> str:
+    """Name and quantization of a model; empty where they are not known."""
+    name, quantization = (numbers.model, numbers.quantization) if numbers else ("", "")
+    return name if quantization in name else f"{name} {quantization}".strip()
+
+
+def _is_json(text: str, *, begins: bool) -> bool:
+    """`text` is a JSON object or array; with `begins`, at least the beginning of one."""
+    begun = text.lstrip()[:1]
+    if begun not in _BEGINS:
+        return begins and not begun
+    if begins:
+        return True
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def note_of(message: ChatMessage) -> str:
@@ -79,5 +101,4 @@ def line_of(numbers: Numbers | None) -> str:
     parts.append(f"{numbers.completion_tokens:,} tokens")
     if numbers.cached_tokens:
         parts.append(f"{numbers.cached_tokens:,} of {numbers.prompt_tokens:,} cached")
-    parts.append(" ".join(filter(None, (numbers.model, numbers.quantization))))
-    return " · ".join(filter(None, parts))
+    return " · ".join(parts)

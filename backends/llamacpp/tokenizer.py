@@ -15,6 +15,7 @@ from hearth.backends.text.vocab.gguf_vocabulary import NAMED_TOKENS
 _TOO_LARGE = -(2**31)
 """What llama_tokenize answers when the result would not fit an int32."""
 _PLACES = re.compile(r"(\{query\}|\{document\})")
+_SPACES = frozenset(" \t\n\v\f\r")
 _RUN = re.compile(r"[ \t-\r]+|[^ \t-\r]+")
 """Characters in a row without a change between white space and others."""
 _SHORT_RUN = 512
@@ -179,7 +180,7 @@ class LlamaTokenizer:
         """
         if len(text) <= _SHORT_RUN or not self._has_words:
             return 0
-        longest = max(found.end() - found.start() for found in _RUN.finditer(text))
+        longest = _longest_run(text)
         if longest > _LONGEST_RUN:
             raise LimitExceeded(
                 "text",
@@ -218,3 +219,22 @@ class LlamaTokenizer:
             if length >= 0:
                 return buffer.raw[:length]
             size = -length
+
+
+def _longest_run(text: str) -> int:
+    """Characters of the longest run in `text` (see `_RUN`), if it has more than `_SHORT_RUN`; else
+    some number up to that. Such a run has a character at a multiple of `_SHORT_RUN`, so only those
+    places are looked at.
+    """
+    longest = end = 0
+    for place in range(0, len(text), _SHORT_RUN):
+        if place < end:
+            continue  # In the run that was measured last.
+        found = _RUN.match(text, place)
+        assert found is not None
+        start, end = place, found.end()
+        is_space = text[place] in _SPACES
+        while start and (text[start - 1] in _SPACES) == is_space:
+            start -= 1
+        longest = max(longest, end - start)
+    return longest

@@ -90,24 +90,37 @@ def check_assertions(file: GgufFile, params: HyperParameters) -> None:
 
 
 def _check_heads(file: GgufFile, params: HyperParameters) -> None:
-    """Of the first layer. Where windows are declared, it may have heads of its own
-    (`*_length_swa`), which only the architecture's code knows.
+    """Of layers without a window and, where windows are declared, of those with one, which may have
+    heads of their own (`*_swa`): only the architecture's code knows which the first layer is.
     """
     arch = params.architecture
-    has_windows = f"{arch}.attention.sliding_window" in file.metadata
-    if not params.heads[0] or (has_windows and any(key.endswith("_swa") for key in file.metadata)):
+    if not params.heads[0]:
         return
-    key, value, rope = params.key_length, params.value_length, params.rope_dims
+    heads = (params.key_length, params.value_length, params.rope_dims)
+    _check_head(file, arch, *heads)
+    if f"{arch}.attention.sliding_window" in file.metadata:
+        names = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+        key, value, rope = (
+            file.integer(f"{arch}.{name}_swa", default)
+            for name, default in zip(names, heads, strict=True)
+        )
+        _check_head(file, arch, key, value, rope, "_swa")
+
+
+def _check_head(
+    file: GgufFile, arch: str, key: int, value: int, rope: int, suffix: str = ""
+) -> None:
+    values, dimensions = f"attention.value_length{suffix}", f"rope.dimension_count{suffix}"
     if arch in _EQUAL_HEADS and key != value:
-        raise _wrong(file, "attention.value_length", value, f"must be the key length, {key:,}")
+        raise _wrong(file, values, value, f"must be the key length, {key:,}")
     if arch in _WHOLE_HEAD_ROPE and rope != key:
-        raise _wrong(file, "rope.dimension_count", rope, f"must be the head length, {key:,}")
+        raise _wrong(file, dimensions, rope, f"must be the head length, {key:,}")
     if arch in _WHOLE_HEAD_ROPE | _SECTIONED_ROPE and (rope % 2 or rope > key):
-        raise _wrong(file, "rope.dimension_count", rope, f"must be even and at most {key:,}")
+        raise _wrong(file, dimensions, rope, f"must be even and at most {key:,}")
     if arch in _PARTLY_ROTATED:
         whole = file.integer(f"{arch}.attention.key_length_mla", key) or key
         if whole <= rope:
-            raise _wrong(file, "rope.dimension_count", rope, f"must be less than {whole:,}")
+            raise _wrong(file, dimensions, rope, f"must be less than {whole:,}")
 
 
 def _check_sections(file: GgufFile) -> None:

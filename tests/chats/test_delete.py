@@ -1,9 +1,12 @@
-"""What is deleted is gone from the file and from what lies beside it, to the last byte."""
+"""What is deleted is gone from all files of the store, to the last byte, when the store has closed."""
 
 from __future__ import annotations
 
 import random
+import signal
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,7 +36,7 @@ def fill(store: ChatStore, name: str, chance: random.Random) -> str:
     return thread.id
 
 
-def test_a_deleted_thread_leaves_no_trace_while_open_and_after(path: Path) -> None:
+def test_a_deleted_thread_leaves_no_trace(path: Path) -> None:
     chance = random.Random(5)
     names = [f"secret{number:02}" for number in range(10)]
     with ChatStore(path) as store:
@@ -41,12 +44,49 @@ def test_a_deleted_thread_leaves_no_trace_while_open_and_after(path: Path) -> No
         gone = set(chance.sample(names, 5))
         for name in sorted(gone):
             store.delete(threads[name])
-            assert name.encode() not in bytes_of(path)
-        assert {name for name in names if name.encode() in bytes_of(path)} == set(names) - gone
     assert {name for name in names if name.encode() in bytes_of(path)} == set(names) - gone
     with ChatStore(path) as store:
         for name in names:
             assert bool(store.search(name)) == (name not in gone)
+
+
+@pytest.mark.parametrize("seed", [100, 102])
+def test_rows_that_moved_between_pages_leave_no_trace(path: Path, seed: int) -> None:
+    """Without `zero_gaps`, these two seeds leave words of deleted chats."""
+    chance = random.Random(seed)
+    leaves: dict[str, tuple[str, str | None]] = {}
+    answers: dict[str, tuple[str, str]] = {}
+    gone: set[str] = set()
+    with ChatStore(path) as store:
+        for step in range(900):
+            name = chance.choice([*leaves] or [""])
+            act = chance.random()
+            if act < 0.15 or not leaves:
+                leaves[f"secret{step:04}"] = store.create(title=f"secret{step:04}").id, None
+            elif act < 0.4 and name not in answers:
+                text = f"{name} " * chance.choice([1, 5, 60, 300])
+                thread, leaf = leaves[name]
+                leaves[name] = thread, store.add(thread, leaf, "user", text).id
+            elif act < 0.55 and name not in answers:
+                answers[name] = store.begin_answer(*leaves[name]).id, ""
+            elif act < 0.85 and name in answers:
+                answer, text = answers[name]
+                answers[name] = answer, text + f"{name} " * chance.choice([3, 20, 100])
+                store.save_answer(*answers[name], "")
+            elif act < 0.93 and name in answers:
+                store.end_answer(*answers[name], "", state="complete")
+                leaves[name] = leaves[name][0], answers.pop(name)[0]
+            elif act > 0.93 and len(leaves) > 3:
+                answers.pop(name, None)
+                store.delete(leaves.pop(name)[0])
+                gone.add(name)
+    left = bytes_of(path)
+    assert len(gone) > 20
+    assert [name for name in sorted(gone) if name.encode() in left] == []
+    assert all(name.encode() in left for name in leaves)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
 
 
 def test_a_deleted_branch_leaves_no_trace_unless_it_is_shared(path: Path) -> None:
@@ -56,10 +96,33 @@ def test_a_deleted_branch_leaves_no_trace_unless_it_is_shared(path: Path) -> Non
         private = store.add(thread.id, first.id, "user", "confidential " * 400)
         clone = store.clone(thread.id)
         store.delete_branch(thread.id, private.id)
-        assert b"confidential" in bytes_of(path)
+    assert b"confidential" in bytes_of(path)
+    with ChatStore(path) as store:
         store.delete_branch(clone.id, private.id)
-        assert b"confidential" not in bytes_of(path)
-        assert b"public" in bytes_of(path)
+    assert b"confidential" not in bytes_of(path)
+    assert b"public" in bytes_of(path)
+
+
+DELETE = """
+import os, signal, sys
+from pathlib import Path
+from hearth.app.chats.store import ChatStore
+store = ChatStore(Path(sys.argv[1]))
+store.delete(sys.argv[2])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+def test_the_deletion_of_a_process_that_was_killed_is_completed(path: Path) -> None:
+    with ChatStore(path) as store:
+        thread = store.create(title="t")
+        store.add(thread.id, None, "user", "confidential " * 1000)
+    command = [sys.executable, "-c", DELETE, str(path), thread.id]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert b"confidential" in bytes_of(path)
+    ChatStore(path).close()
+    assert b"confidential" not in bytes_of(path)
 
 
 def test_what_cannot_be_removed_yet_is_removed_later(
@@ -72,11 +135,19 @@ def test_what_cannot_be_removed_yet_is_removed_later(
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM message").fetchone()
     store.delete(thread.id)
+    store.close()
     assert "traces" in caplog.text
-    assert store.threads() == [] and store.search("confidential") == []
     assert b"confidential" in bytes_of(path)
     reader.execute("COMMIT")
-    with ChatStore(path):
-        assert b"confidential" not in bytes_of(path)
+    ChatStore(path).close()
+    assert b"confidential" not in bytes_of(path)
     reader.close()
-    store.close()
+
+
+def test_the_last_store_of_a_process_removes_the_traces(path: Path) -> None:
+    with ChatStore(path) as first, ChatStore(path) as second:
+        thread = first.create(title="confidential")
+        first.delete(thread.id)
+        first.close()
+        assert second.create(title="t").title == "t"
+    assert b"confidential" not in bytes_of(path)

@@ -55,7 +55,7 @@ def test_the_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "chats.db"
     with ChatStore(path) as store:
         store.begin_answer(store.create().id, None)
-        assert len(list(path.parent.iterdir())) == 4
+        assert len(list(path.parent.iterdir())) == 5
         assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
     assert path.parent.stat().st_mode & 0o777 == 0o700
     path.chmod(0o644)
@@ -96,7 +96,7 @@ def test_a_file_of_the_first_version_is_moved_to_the_newest(path: Path) -> None:
         thread = store.create(title="birch")
         store.add(thread.id, None, "user", "cedar")
     with raw(path) as connection:
-        for table in ("message_words", "title_words", "deletion"):
+        for table in ("message_words_0", "title_words", "deleted_words", "draft"):
             connection.execute(f"DROP TABLE {table}")
         connection.execute("PRAGMA user_version = 1")
     for _ in range(2):
@@ -104,6 +104,22 @@ def test_a_file_of_the_first_version_is_moved_to_the_newest(path: Path) -> None:
             assert [hit.role for hit in store.search("birch")] == ["title"]
             assert [hit.role for hit in store.search("cedar")] == ["user"]
             assert [message.content for message in store.path(thread.id)] == ["cedar"]
+
+
+def test_an_index_in_one_table_is_moved_to_parts(path: Path) -> None:
+    with ChatStore(path) as store:
+        thread = store.create(title="t")
+        store.add(thread.id, None, "user", "cedar")
+    with raw(path) as connection:
+        connection.execute("DROP TABLE message_words_0")
+        connection.execute("DROP TABLE deleted_words")
+        connection.execute("CREATE TABLE deletion (number INTEGER PRIMARY KEY)")
+        connection.execute("CREATE VIRTUAL TABLE message_words USING fts5(words, tokenize='ascii')")
+        connection.execute("INSERT INTO message_words(rowid, words) VALUES (1, 'cedar birch')")
+        connection.execute("PRAGMA user_version = 3")
+    with ChatStore(path) as store:
+        assert len(store.search("cedar")) == 1
+    assert b"birch" not in path.read_bytes()
 
 
 @pytest.mark.parametrize("done", range(schema.LATEST))
@@ -249,7 +265,7 @@ def test_a_full_disk_loses_nothing_that_was_kept(
             with pytest.raises(ChatsDiskFull) as caught:
                 act()
             assert "Free some space" in caught.value.hint
-        assert [message.content[:4] for message in store.path(thread.id)] == ["kept", "half"]
+        assert [message.content[:4] for message in store.path(thread.id)] == ["kept", "long"]
         made[0].execute("PRAGMA max_page_count = 100000")
         store.end_answer(answer.id, "long " * 10_000, "", state="complete")
         assert store.message(answer.id).content == "long " * 10_000

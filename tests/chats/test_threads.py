@@ -58,6 +58,9 @@ def test_pinned_threads_come_first_then_the_newest_change(store: ChatStore) -> N
         ("  one\n\n\ttwo  ", "one two"),
         ("word " * 30, "word word word word word word word word word word word word…"),
         ("x" * 100, "x" * 59 + "…"),
+        ("- A " + "long" * 13 + ", https://a.example/path", "A " + "long" * 13 + "…"),
+        ("# Fix @/b/c/a.py\n\n/b/c/a.py:\n```py\nimport a\n```", "Fix @a.py"),
+        ("```\nx = 1\n```\nWhat is it?", "What is it?"),
         ("\x1b]0;owned\x07 hi \u202e", "\u241b]0;owned\ufffd hi \ufffd"),
         ("", ""),
     ],
@@ -113,3 +116,16 @@ def test_everything_is_there_after_opening_again(path: Path) -> None:
         before = store.threads(), store.path(thread.id)
     with ChatStore(path) as store:
         assert (store.threads(), store.path(thread.id)) == before
+
+
+def test_drafts_are_kept_with_each_chat_and_deleted_with_it(store: ChatStore, path: Path) -> None:
+    thread = store.create()
+    for name, text in (("", "new"), (thread.id, "first\nline"), (thread.id, "second")):
+        store.keep_draft(name, text)
+    with ChatStore(path) as other:
+        assert (other.draft(), other.draft(thread.id)) == ("new", "second")
+    store.keep_draft("", "")
+    store.delete(thread.id)
+    assert (store.draft(), store.draft(thread.id)) == ("", "")
+    with pytest.raises(ChatNotFound):
+        store.keep_draft(thread.id, "too late")

@@ -19,8 +19,8 @@ import pytest
 
 import fake_host
 from gguf_builder import tiny_llama
-from hearth.app import host_link
 from hearth.app.cli.main import main
+from hearth.backends import client
 from terminals import Terminal, open_terminal
 
 
@@ -79,7 +79,7 @@ def hearth(
 
     def run(*args: str, stdin: str | bytes | None = None, **script: Any) -> Result:
         fake = fake_host.FakeHost(script)
-        monkeypatch.setattr(host_link, "HostClient", fake)
+        monkeypatch.setattr(client, "HostClient", fake)
         data = stdin.encode() if isinstance(stdin, str) else stdin
         monkeypatch.setattr(sys, "stdin", Keyboard(b"") if data is None else NoTerminal(data))
         capsys.readouterr()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hearth.app.paths import find_paths
+
 TOO_LONG = {
     "error": {
         "code": "prompt_too_long",
@@ -171,3 +173,32 @@ def test_log_probabilities_are_refused_where_nothing_shows_them(hearth) -> None:
     result = hearth("chat", "--logprobs", "3", stdin="one\n")
     assert result.code == 2
     assert "log probabilities" in result.err and result.host.requests == []
+
+
+def test_a_chat_is_kept_and_continued(hearth) -> None:
+    first = hearth("chat", stdin=say("one"))
+    assert first.code == 0
+    result = hearth("chat", "--plain", "--continue", stdin=say("two"))
+    assert contents(result.host.requests[0]) == ["one", "echo: one", "two"]
+    assert 'Continuing "one"' in result.err
+
+
+def test_an_earlier_chat_is_opened_by_its_number(hearth) -> None:
+    hearth("chat", stdin=say("first", "/new", "/set top_k 3", "second"))
+    result = hearth("chat", stdin=say("/chats", "/chats 2", "more", "/chats 9"))
+    assert "1  second" in result.err and "2  first" in result.err
+    [request] = result.host.requests
+    assert contents(request) == ["first", "echo: first", "more"]
+    assert "/chats lists them" in result.err
+
+
+def test_a_first_chat_has_nothing_to_continue(hearth) -> None:
+    result = hearth("chat", "--plain", "--continue", stdin=say("one"))
+    assert result.out == "echo: one\n" and "no chat yet" in result.err
+
+
+def test_a_history_that_cannot_be_opened_does_not_prevent_a_chat(hearth) -> None:
+    find_paths().chats_file.mkdir(parents=True)
+    result = hearth("chat", stdin=say("one", "two"))
+    assert "will not be saved" in result.err
+    assert contents(result.host.requests[1]) == ["one", "echo: one", "two"]

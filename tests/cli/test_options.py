@@ -90,3 +90,9 @@ def test_commands_that_only_load_have_no_options_of_sampling() -> None:
 def test_values_that_are_refused_say_what_is_expected(args: tuple[str, str], said: str) -> None:
     _, output = typed(loading_options, *args, expected_code=2)
     assert args[0] in output and said in " ".join(output.split())
+
+
+def test_flash_attention_is_switched_on_and_off() -> None:
+    for flag, value in (("--flash-attention", True), ("--no-flash-attention", False)):
+        layer, _ = typed(loading_options, flag)
+        assert layer == {"flash_attention": Setting(value, "--flash-attention")}

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-termi
 
 ESCAPE, ALT_DOWN, ALT_UP, CTRL_N, CTRL_F = "\x1b", "\x1b[1;3B", "\x1b[1;3A", "\x0e", "\x06"
 ENDLESS = "endless"
-NO_END = {"HEARTH_LOGIT_BIAS": f"{tiny_vocabulary().id_of('<|end|>')}=-100"}
+NO_END = {"HEARTH_LOGIT_BIAS": f"{tiny_vocabulary().id_of('<|end|>')}=-100", "HEARTH_SEED": "1"}
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A pool of threads that one identity cannot fill."""
 
 import threading
+import weakref
 
 import pytest
 
@@ -48,8 +49,12 @@ def test_one_thread_serves_everybody_in_turn():
 def test_a_job_that_is_cancelled_before_its_turn_does_not_run():
     pool, free, ran = FairPool(1, "test"), threading.Event(), []
     pool.submit("a", lambda: free.wait(10))
-    job = pool.submit("a", lambda: ran.append(1))
-    assert job.cancel()
+    job, body = pool.submit("a", ran.append), threading.Semaphore()
+    held = weakref.ref(body)
+    other = pool.submit("a", body.acquire)
+    del body
+    assert job.cancel() and other.cancel()
+    assert held() is None, "the body of a cancelled job is kept until its turn"
     free.set()
     pool.shutdown()
     assert not ran

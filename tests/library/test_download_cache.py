@@ -147,3 +147,7 @@ def test_the_cache_is_found_as_huggingface_hub_finds_it() -> None:
     assert hub_cache({"HF_HOME": "/h", "XDG_CACHE_HOME": "/x"}) == Path("/h/hub")
     assert hub_cache({"XDG_CACHE_HOME": "/x"}) == Path("/x/huggingface/hub")
     assert hub_cache({}) == Path.home() / ".cache" / "huggingface" / "hub"
+    home = {"HEARTH_HOME": "/hearth", "XDG_CACHE_HOME": "/x"}
+    assert hub_cache(home) == Path("/hearth/cache/huggingface/hub")
+    assert hub_cache({**home, "HF_HOME": "/h"}) == Path("/h/hub")
+    assert hub_cache({**home, "HF_HUB_CACHE": "/c"}) == Path("/c")

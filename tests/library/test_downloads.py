@@ -12,6 +12,7 @@ import pytest
 
 from downloading import MODEL, put
 from hearth.app.jobs.child import Stopped
+from hearth.app.library import downloads
 from hearth.app.library.download import Download
 from hearth.app.library.download_rate import Rate
 from hearth.app.library.downloads import DownloadItem, Downloads
@@ -271,6 +272,59 @@ def test_only_one_process_keeps_the_queue(tmp_path: Path) -> None:
             await other.add(a_download(2), "y")
 
     at_desk(work, tmp_path)
+
+
+def test_another_process_takes_the_queue_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "_TAKE_OVER_S", 0.001)
+
+    async def both() -> None:
+        first, second = Desk(tmp_path), Desk(tmp_path)
+        one = asyncio.create_task(first.queue.run())
+        await first.settle()
+        other = asyncio.create_task(second.queue.run())
+        await first.queue.add(a_download(1), "x")
+        await first.settle()
+        first.now += 10
+        first.jobs[0].tell(500)
+        async with asyncio.timeout(10):
+            while [item.done_bytes for item in second.queue.items()] != [500]:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert second.states == ["running"] and not second.jobs
+        one.cancel()
+        await asyncio.gather(one, return_exceptions=True)
+        assert not second.jobs  # The first one still has the lock.
+        first.queue.close()
+        async with asyncio.timeout(10):
+            while not second.jobs:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        second.jobs[0].end()
+        await second.settle()
+        assert second.states == ["done"]
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        second.queue.close()
+
+    asyncio.run(both())
+
+
+def test_what_a_killed_process_downloaded_is_continued(tmp_path: Path) -> None:
+    async def work(desk: Desk) -> None:
+        await desk.queue.add(a_download(1), "x")
+        await desk.settle()
+        async with asyncio.timeout(10):
+            while '"running"' not in (document := desk.file.read_text()):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        (tmp_path / "killed").mkdir()
+        (tmp_path / "killed" / "downloads.json").write_text(document)
+
+    at_desk(work, tmp_path)
+    at_desk(_continued, tmp_path / "killed")
+
+
+async def _continued(desk: Desk) -> None:
+    assert desk.states == ["running"] and len(desk.jobs) == 1
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 9}', '{"version": 1}'])

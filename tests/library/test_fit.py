@@ -10,6 +10,7 @@ import pytest
 from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.app.library import bandwidth as bandwidths
+from hearth.app.library import fit as fits
 from hearth.app.library.bandwidth import (
     Bandwidth,
     known_bandwidth,
@@ -143,10 +144,30 @@ def test_what_is_guessed_is_said(header):
 
 def test_a_speed_comes_with_its_source_or_not_at_all(header):
     assert fit_of_header(header, SETTINGS, ROOM).speed is None
-    found = fit_of_header(header, SETTINGS, replace(ROOM, bandwidth=SPEED)).speed
+    found = fit_of_download(FACTS, SETTINGS, replace(ROOM, bandwidth=SPEED)).speed
     assert found is not None and found.is_limit
     assert "20.0 GB/s" in found.source and "2026-11-21" in found.source
     assert 0 < found.full_tok_per_s < found.tok_per_s
+
+
+def test_an_encoder_has_no_speed_of_generation(header, monkeypatch):
+    monkeypatch.setattr(fits, "_LEAST_READ_BYTES", 1)
+    room = replace(ROOM, bandwidth=SPEED)
+    names = {"general.architecture": "bert", "bert.context_length": 512}
+    keys = {key.replace("llama.", "bert."): value for key, value in header.metadata.items()}
+    encoder = replace(header, metadata={**keys, **names})
+    assert encoder.is_encoder and fit_of_header(header, SETTINGS, room).speed is not None
+    assert fit_of_header(encoder, SETTINGS, room).speed is None
+    entries = {entry.purpose: entry for entry in load_catalogue().entries}
+    for purpose, entry in entries.items():
+        speed = fit_of_download(facts_of(5 * GB, entry), SETTINGS, room).speed
+        assert (speed is None) == (purpose in ("embedding", "reranker")), purpose
+
+
+def test_weights_that_caches_hold_get_no_estimate():
+    room = replace(ROOM, bandwidth=SPEED)
+    small = replace(FACTS, active_parameters=FACTS.parameters // 1000)
+    assert fit_of_download(small, SETTINGS, room).speed is None
 
 
 def test_experts_that_a_token_does_not_use_are_not_read():
@@ -221,3 +242,8 @@ def test_a_busy_machine_is_measured_again(tmp_path, monkeypatch):
     assert known_bandwidth(tmp_path, machine) is None
     room = replace(ROOM, bandwidth=found)
     assert not fit_of_download(FACTS, SETTINGS, room).speed.is_limit
+    answer["bytes_per_s"] = 4e9
+    assert measure_bandwidth(tmp_path, machine) == found  # The higher of two disturbed figures.
+    answer["bytes_per_s"], answer["cores_elsewhere"] = 4.5e9, 0.0
+    quiet = measure_bandwidth(tmp_path, machine)
+    assert quiet.bytes_per_s == 4.5e9 and known_bandwidth(tmp_path, machine) == quiet

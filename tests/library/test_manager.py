@@ -181,7 +181,7 @@ def test_models_elsewhere_are_not_deleted(library: Library, name: str) -> None:
     assert names(library) == before
 
 
-def test_a_downloaded_model_stays_in_the_shared_cache(
+def test_a_downloaded_model_is_deleted_from_the_shared_cache(
     hub: HubServer, library: Library, tiny: Path
 ) -> None:
     offered(hub, tiny)
@@ -189,11 +189,11 @@ def test_a_downloaded_model_stays_in_the_shared_cache(
 
     async def work() -> None:
         await pull(ours, f"{REPO}:Q4_K_M")
-        with pytest.raises(NotRemovable):
-            await ours.delete("Tiny-Q4_K_M", loaded=())
+        removal = await ours.delete("Tiny-Q4_K_M", loaded=())
+        assert removal.is_cached and not any(path.exists() for path in removal.paths)
 
     asyncio.run(work())
-    assert "Tiny-Q4_K_M" in names(library)
+    assert "Tiny-Q4_K_M" not in names(library)
 
 
 def test_a_loaded_model_is_not_deleted(library: Library, tmp_path: Path) -> None:

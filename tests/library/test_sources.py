@@ -198,6 +198,15 @@ def test_where_the_programs_keep_their_models(tmp_path: Path) -> None:
     } <= places
 
 
+def test_the_shared_cache_is_read_where_downloads_go_elsewhere() -> None:
+    found = [
+        source.folder.as_posix()
+        for source in find_sources({"HEARTH_HOME": "/hearth", "XDG_CACHE_HOME": "/x"})
+        if source.store == "huggingface"
+    ]
+    assert found == ["/hearth/cache/huggingface/hub", "/x/huggingface/hub"]
+
+
 def test_the_tests_do_not_see_the_developers_own_models(hearth_home: Path) -> None:
     for source in find_sources():
         assert source.folder.is_relative_to(hearth_home)

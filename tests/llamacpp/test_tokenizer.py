@@ -15,6 +15,7 @@ from hearth.backends.errors import InvalidParameter, LimitExceeded
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.probe_model import write_pair
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
+from hearth.backends.text.least_tokens import least_tokens
 
 TEXTS = [
     "",
@@ -189,3 +190,26 @@ def test_a_long_word_harms_nobody(char: str, tmp_path: Path) -> None:
         assert tokenizer.decode(tokenizer.encode(text, special=False, add_bos=False)) == text
         with pytest.raises(LimitExceeded, match="in a row"):
             tokenizer.encode(char * 600_000, special=True, add_bos=False)
+
+
+class Counting:
+    """Passes on to a tokenizer, and counts the characters."""
+
+    def __init__(self, tokenizer: LlamaTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.characters = 0
+
+    def encode(self, text: str, **options: bool) -> list[int]:
+        self.characters += len(text)
+        return self._tokenizer.encode(text, **options)
+
+
+@pytest.mark.parametrize("words", ["the hello and ", "a\n\n  b ", "日本 ", "x" * 700 + " "])
+def test_a_long_text_is_measured_by_its_beginning(tokenizer: LlamaTokenizer, words: str) -> None:
+    text = words * (600_000 // len(words))
+    whole = len(tokenizer.encode(text, special=False, add_bos=False))
+    counting = Counting(tokenizer)
+    assert 1000 < least_tokens(text, counting, 1000) <= whole  # type: ignore[arg-type]
+    assert counting.characters < len(text) / 4
+    assert 0.9 * whole < least_tokens(text, tokenizer, 10**9) <= whole
+    assert least_tokens(text[:60_000], tokenizer, 0) == 0

@@ -291,6 +291,17 @@ class TestAssertions:
             ("paddleocr", {}, "rope.dimension_sections"),
             ("qwen3vl", {"rope__dimension_sections": 0}, "rope.dimension_sections"),
             ("internlm2", {"attention__value_length": 8}, "attention.value_length"),
+            (
+                "exaone4",
+                {"attention__key_length": 8, "attention__key_length_swa": 16}
+                | {"attention__sliding_window": 8},
+                "attention.value_length",
+            ),
+            (
+                "cohere2",
+                {"attention__sliding_window": 8, "attention__key_length_swa": 8},
+                "attention.value_length_swa",
+            ),
             ("bert", {"attention__value_length": 8}, "attention.value_length"),
             ("deepseek2", {"attention__key_length_mla": 16}, "rope.dimension_count"),
             ("nanbeige", {"num_loops": 0}, "num_loops"),
@@ -323,11 +334,8 @@ class TestAssertions:
             ("jamba", {"ssm__inner_size": 64}),
             ("gemma-embedding", {"dense_2_feat_in": 32, "dense_3_feat_out": 0}),
             ("jina-bert-v2", {"feed_forward_length": 32}),
-            (
-                "exaone4",
-                {"rope__dimension_count": 8, "attention__key_length_swa": 8}
-                | {"attention__sliding_window": 8},
-            ),
+            ("laguna", {"attention__sliding_window": 8, "rope__dimension_count_swa": 8}),
+            ("olmo2", {"attention__sliding_window": 8}),
         ],
     )
     def test_what_llama_cpp_takes_passes(

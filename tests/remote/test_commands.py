@@ -9,8 +9,8 @@ import pytest
 
 from fake_host import FakeHost
 from fake_remote import HELLO, VLLM, Reply, answer, serving
-from hearth.app import host_link
 from hearth.app.cli.main import main
+from hearth.backends import client
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def hearth(tmp_path: Path, monkeypatch, capsys):
         (home / "config" / "settings.toml").write_text(table)
         host = FakeHost({})
         monkeypatch.setenv("HEARTH_HOME", str(home))
-        monkeypatch.setattr(host_link, "HostClient", host)
+        monkeypatch.setattr(client, "HostClient", host)
         monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
         capsys.readouterr()
         code = main(list(words))

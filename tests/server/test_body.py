@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from starlette.requests import HTTPConnection
 
+import asgi
 from hearth.app.server.body import DEEPEST, MOST_BYTES, MOST_VALUES, client_of, parse
+from hearth.app.server.limits import HeldBodies, TooManyBodies
 from hearth.backends.errors import InvalidParameter
+from hearth.backends.fair_pool import FairPool, T
 
 HOSTILE = {
     "numbers": lambda size: b"[" + b"0," * (size // 2) + b"0]",
@@ -120,3 +129,65 @@ def test_large_bodies_are_read_and_refused_as_small_ones(endpoint) -> None:
         made.post("/v1/completions", b'{"model": "tiny", "prompt": "' + b"x" * 400_000).status
         == 400
     )
+
+
+def test_a_client_has_half_of_the_memory_for_large_bodies() -> None:
+    held = HeldBodies(100)
+    held.add("a", 50)
+    with pytest.raises(TooManyBodies):
+        held.add("a", 1)
+    held.add("b", 30)
+    held.add("c", 20)
+    with pytest.raises(TooManyBodies):
+        held.add("d", 1)
+    held.remove("a", 50)
+    held.add("d", 50)
+
+
+def test_large_bodies_beyond_the_memory_for_them_are_refused_and_small_ones_are_not(
+    endpoint,
+) -> None:
+    made = endpoint()
+    services = made.app.state.services
+    made.app.state.services = replace(services, held=HeldBodies(1 << 20))
+    large = {"messages": [{"role": "user", "content": "long " * 110_000}]}
+    refused = made.chat(**large)
+    assert refused.status == 503 and refused.error["code"] == "too_many_bodies"
+    assert refused.headers["retry-after"] == "1"
+    assert made.chat(messages=[{"role": "user", "content": "short"}]).status == 200
+    large["messages"][0]["content"] = "long " * 60_000
+    assert [made.chat(**large).status for _ in range(2)] == [200, 200]
+
+
+def test_the_body_of_a_client_that_left_is_not_parsed(endpoint) -> None:
+    made = endpoint()
+    pool, free = Recorded(2, "body"), threading.Event()
+    made.app.state.services = replace(made.app.state.services, bodies=pool)
+    for name in ("one", "two"):
+        pool.submit(name, lambda: free.wait(30))
+    body = json.dumps({"messages": [{"role": "user", "content": "x" * 400_000}]}).encode()
+
+    async def work() -> None:
+        leave = asyncio.Event()
+        chat = asgi.exchange(made.app, "POST", "/v1/chat/completions", body, asgi.JSON, leave=leave)
+        asking = asyncio.create_task(chat)
+        while len(pool.jobs) < 3:
+            await asyncio.sleep(0)
+        leave.set()
+        await asking
+
+    asyncio.run(work())
+    free.set()
+    assert pool.jobs[2].cancelled() and not made.host.requests
+
+
+class Recorded(FairPool):
+    """Remembers its jobs."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        super().__init__(threads, name)
+        self.jobs: list[Future[Any]] = []
+
+    def submit(self, identity: str, do: Callable[[], T]) -> Future[T]:
+        self.jobs.append(super().submit(identity, do))
+        return self.jobs[-1]

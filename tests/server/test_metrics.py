@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from counted import counting
 from hearth.app.server.histogram import Histogram
 from hearth.app.server.metrics import Metrics
 from hearth.app.server.rate import Rate
@@ -52,6 +53,7 @@ def only(metrics):
 
 def test_a_stream_is_timed_from_token_to_token(metrics, clock) -> None:
     recorder = metrics.begin(CHAT, "tiny")
+    count = counting(recorder)
     for after_s, event in (
         (0.1, Started(7, 3)),
         (0.1, Progress(4, 4)),
@@ -63,7 +65,7 @@ def test_a_stream_is_timed_from_token_to_token(metrics, clock) -> None:
         (0.02, Finished("stop", Usage(7, 3, 6))),
     ):
         clock.now_s += after_s
-        recorder.event(event)
+        count(event)
     recorder.end(200)
     series = only(metrics)
     assert (series.route, series.model, series.requests) == (CHAT, "tiny", 1)
@@ -77,9 +79,10 @@ def test_a_stream_is_timed_from_token_to_token(metrics, clock) -> None:
 
 def test_choices_are_timed_apart(metrics, clock) -> None:
     recorder = metrics.begin(CHAT, "tiny")
+    count = counting(recorder)
     for index in (0, 1, 0, 1):
         clock.now_s += 0.25
-        recorder.event(Token("a", (1,), None, index))
+        count(Token("a", (1,), None, index))
     series = only(metrics)
     assert (series.ttft.count, series.ttft.sum_s) == (1, pytest.approx(0.25))
     assert (series.inter_token.count, series.inter_token.sum_s) == (2, pytest.approx(1.0))
@@ -114,9 +117,10 @@ def test_each_end_is_counted_once(metrics, status, counted, begun) -> None:
 
 def test_what_a_broken_stream_used_is_counted(metrics) -> None:
     recorder = metrics.begin(CHAT, "tiny")
-    recorder.event(Started(7, 3))
-    recorder.event(Token("a", (1, 2)))
-    recorder.event(Failed(ErrorInfo("worker_died", "It died.")))
+    count = counting(recorder)
+    count(Started(7, 3))
+    count(Token("a", (1, 2)))
+    count(Failed(ErrorInfo("worker_died", "It died.")))
     recorder.end(503)
     series = only(metrics)
     assert (series.prompt_tokens, series.cached_tokens, series.generated_tokens) == (7, 3, 2)
@@ -124,7 +128,7 @@ def test_what_a_broken_stream_used_is_counted(metrics) -> None:
 
 def test_calls_that_are_no_streams_say_what_they_used(metrics) -> None:
     recorder = metrics.begin("/v1/embeddings", "tiny")
-    recorder.used(Usage(prompt_tokens=12))
+    recorder.prompt(12)
     recorder.end(200)
     assert (only(metrics).prompt_tokens, only(metrics).generated_tokens) == (12, 0)
 
@@ -132,7 +136,8 @@ def test_calls_that_are_no_streams_say_what_they_used(metrics) -> None:
 def test_routes_and_models_are_counted_apart_and_together(metrics) -> None:
     for route, model in ((CHAT, "a"), (CHAT, "b"), ("/v1/completions", "a"), (CHAT, "a")):
         recorder = metrics.begin(route, model)
-        recorder.event(Token("a", (1,)))
+        count = counting(recorder)
+        count(Token("a", (1,)))
         recorder.end(200)
     found = {(series.route, series.model): series.requests for series in metrics.series()}
     assert found == {(CHAT, "a"): 2, (CHAT, "b"): 1, ("/v1/completions", "a"): 1}
@@ -153,7 +158,8 @@ def test_rates_are_those_of_the_last_minute(metrics, clock) -> None:
     clock.now_s += 10.0
     for _ in range(5):
         recorder = metrics.begin(CHAT, "tiny")
-        recorder.event(Token("a", tuple(range(20))))
+        count = counting(recorder)
+        count(Token("a", tuple(range(20))))
         recorder.end(200)
     assert (metrics.requests_per_s, metrics.tokens_per_s) == (0.5, 10.0)
     clock.now_s += 40.0

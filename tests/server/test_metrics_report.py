@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 import asgi
+from counted import counting
 from endpoints import Endpoint
 from fake_host import ENGINE, INFO
 from hearth.app.server.exposition import Family, exposition
@@ -193,8 +194,9 @@ def test_every_family_is_named_once_and_histograms_are_cumulative() -> None:
     metrics = Metrics()
     for model in ("a", "b"):
         recorder = metrics.begin(CHAT, model)
+        count = counting(recorder)
         for event in (Started(7, 3), Token("a", (1,)), Token("b", (2,))):
-            recorder.event(event)
+            count(event)
         recorder.end(200)
     text = exposition(families(metrics, stats(LOADED))).decode()
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]

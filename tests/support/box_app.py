@@ -24,9 +24,7 @@ class BoxApp(App[None]):
 
     def compose(self) -> ComposeResult:
         yield Input(id="other")
-        yield PromptBox(
-            history_file=self.folder / "state" / "prompt-history", folder=self.folder, id="prompt"
-        )
+        yield PromptBox(self.folder / "state" / "prompt-history", folder=self.folder, id="prompt")
 
     def on_mount(self) -> None:
         self.box.focus()

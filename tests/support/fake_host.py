@@ -235,6 +235,8 @@ class FakeBackend:
                     continue
                 said, event = _event(step, said, request)
                 over = isinstance(event, Finished | Failed)
+                if isinstance(event, Failed) and event.error.code == "host_unreachable":
+                    self._host.lost = True
                 yield event
         except (asyncio.CancelledError, GeneratorExit):
             self._host.cancelled += not over
@@ -324,15 +326,11 @@ def _event_of(step, said, ids, request):
 
 
 def main() -> int:
-    from hearth.app import host_link
     from hearth.app.cli.main import main as hearth
+    from hearth.backends import client
 
     script = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    host_link.HostClient = FakeHost(script)
-    if "serve" in sys.argv:
-        from hearth.backends import client
-
-        client.HostClient = host_link.HostClient
+    client.HostClient = FakeHost(script)
     return hearth(sys.argv[2:])
 
 

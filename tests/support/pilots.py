@@ -12,10 +12,12 @@ from textual.worker import WorkerCancelled, WorkerFailed
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens.chat import ChatScreen
 from hearth.app.tui.services import Services
+from hearth.app.tui.widgets.transcript import Transcript
+from hearth.app.tui.widgets.welcome import Welcome
 from polling import until
 from screens import text_of
 
-__all__ = ["ask", "chat_of", "opened", "say", "until", "until_shown"]
+__all__ = ["ask", "chat_of", "opened", "say", "transcript_of", "until", "until_shown"]
 
 
 @asynccontextmanager
@@ -69,3 +71,11 @@ async def ask(pilot: Pilot[Any], text: str) -> None:
         ),
     )
     await pilot.pause()
+
+
+def transcript_of(pilot: Pilot[Any]) -> Transcript:
+    """The transcript of the chat screen, in place of the first screen."""
+    chat = chat_of(pilot)
+    chat.query_one(Welcome).display = False
+    chat.transcript.display = True
+    return chat.transcript

@@ -129,7 +129,7 @@ class ScriptedModel:
 
 @dataclass
 class ScriptedHost:
-    """`app.tui.services.Runs` over scripts by the name of the model; others say that it works."""
+    """`HostConnection` over scripts by the name of the model; others say that it works."""
 
     scripts: dict[str, Script] = field(default_factory=dict)
     models: dict[str, ScriptedModel] = field(default_factory=dict)

@@ -1,4 +1,6 @@
-"""The terminal app over scripted models."""
+"""The terminal app over scripted models. The patches of Textual here make the tests fast; those in
+`drawn/` run without them.
+"""
 
 from __future__ import annotations
 

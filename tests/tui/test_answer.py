@@ -14,7 +14,6 @@ from async_tests import in_loop
 from hearth.app.tui.widgets.answer import AnswerView
 from hearth.app.tui.widgets.code_block import CodeBlock
 from hearth.app.tui.widgets.lines import row_starts
-from hearth.app.tui.widgets.message import Shown
 from hearth.app.tui.widgets.slab import LinkAsked, Slab
 from polling import until
 
@@ -65,7 +64,6 @@ class Page(App[None]):
 
 @in_loop
 async def test_a_streamed_answer_looks_like_one_that_was_there() -> None:
-    shown = Shown("a", "assistant", TEXT, reasoning="hm\nwell")
     looks = []
     for size in (1, 5, 10_000):
         app = Page(AnswerView(show_thinking=True))
@@ -75,7 +73,7 @@ async def test_a_streamed_answer_looks_like_one_that_was_there() -> None:
                 app.view.feed(TEXT[start : start + size])
                 if start % 60 == 0:
                     await pilot.pause(0)
-            await app.view.finish(shown)
+            await app.view.become(TEXT, "hm\nwell")
             await until(pilot, lambda app=app: "The end of it" in app.text)
             looks.append(app.text)
     assert looks[0] == looks[1] == looks[2]
@@ -155,7 +153,7 @@ async def test_the_status_stands_where_the_text_will_come() -> None:
 async def test_code_is_copied_by_key_and_coloured() -> None:
     app = Page(AnswerView())
     async with app.run_test(size=(60, 30)) as pilot:
-        await app.view.finish(Shown("a", "assistant", "```python\nx = '''a\n\tb'''\n```\n"))
+        await app.view.become("```python\nx = '''a\n\tb'''\n```\n", "")
         await until(pilot, lambda: app.query(CodeBlock))
         app.query_one(CodeBlock).focus()
         await pilot.press("y")
@@ -167,7 +165,7 @@ async def test_code_is_copied_by_key_and_coloured() -> None:
 async def test_a_link_is_asked_for_and_not_opened() -> None:
     app = Page(AnswerView())
     async with app.run_test(size=(60, 30)) as pilot:
-        await app.view.finish(Shown("a", "assistant", TEXT))
+        await app.view.become(TEXT, "")
         await until(pilot, lambda: "The end of it" in app.text)
         row = next(y for y, line in enumerate(app.text.split("\n")) if "The end" in line)
         await pilot.click(offset=(11, row))
@@ -180,7 +178,7 @@ async def test_a_link_is_asked_for_and_not_opened() -> None:
 async def test_selected_text_is_what_was_written() -> None:
     app = Page(AnswerView())
     async with app.run_test(size=(20, 30)) as pilot:
-        await app.view.finish(Shown("a", "assistant", "- a list item that is broken\n- two"))
+        await app.view.become("- a list item that is broken\n- two", "")
         await until(pilot, lambda: "two" in app.text)
         slab = app.query(Slab).first(Slab)
         assert slab.get_selection(SELECT_ALL) == ("• a list item that is broken\n• two", "\n")
@@ -210,5 +208,5 @@ async def test_tables_fit_any_width(width: int) -> None:
     table = "| name | a long column of words |\n|---|---|\n| x | " + "word " * 20 + "|\n"
     app = Page(AnswerView())
     async with app.run_test(size=(width, 60)) as pilot:
-        await app.view.finish(Shown("a", "assistant", table))
+        await app.view.become(table, "")
         await until(pilot, lambda: app.text.count("word") >= 21)

@@ -65,8 +65,8 @@ def test_what_names_no_file_is_text(folder: Path, name: str) -> None:
 
 def test_names_without_a_file_are_told_a_few_of_them_and_not_at_length() -> None:
     assert not_found(()) == ""
-    assert not_found(["a.txt"]).startswith("No file goes by @a.txt:")
-    assert "@a, @b, @c, 2 more:" in not_found(["a", "b", "c", "d", "e"])
+    assert not_found(["a.txt"]).startswith("No such file: @a.txt.")
+    assert "@a, @b, @c, 2 more." in not_found(["a", "b", "c", "d", "e"])
     assert len(not_found(["x" * 5000])) < 200
 
 

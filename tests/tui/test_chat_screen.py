@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 from textual.widgets import Input
 
 from hearth.app.tui.screens.dialogs import EditText
@@ -62,10 +63,65 @@ def test_escape_goes_from_the_messages_back_to_writing(services: Services) -> No
         async with opened(services) as (app, pilot):
             await ask(pilot, "does it work?")
             await until_shown(pilot, "It works.")
-            await pilot.press("ctrl+t", "up")
+            await pilot.press("ctrl+t")
             assert isinstance(app.focused, MessageView)
             await pilot.press("escape")
             assert chat_of(pilot).prompt.has_focus_within
+
+    run(go())
+
+
+def test_a_message_keeps_its_keys_and_gives_all_others_to_the_prompt(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (app, pilot):
+            await ask(pilot, "does it work?")
+            prompt = chat_of(pilot).prompt
+            await pilot.click(MessageView)
+            assert prompt.has_focus_within
+            await pilot.press("ctrl+t")
+            keys = "e edit r retry c continue y copy b branch d delete ←→ versions"
+            await until_shown(pilot, keys)
+            await pilot.press("y")
+            assert app.clipboard == "It works."
+            await pilot.press(*"/help ed")
+            assert prompt.has_focus_within and prompt.text == "/help ed"
+            await until(pilot, lambda: "e edit" not in text_of(app))
+            await pilot.press("ctrl+t")
+            app.post_message(events.Paste("r\nd"))
+            await until(pilot, lambda: prompt.text == "/help edr\nd")
+            assert prompt.has_focus_within
+
+    run(go())
+
+
+def test_keys_on_messages_go_on_where_the_message_was(
+    services: Services, host: ScriptedHost
+) -> None:
+    async def go() -> None:
+        async with opened(services) as (app, pilot):
+            await ask(pilot, "first")
+            chat = chat_of(pilot)
+            session = chat.session
+            assert session is not None
+            host.scripts["guide"] = Script("Another.", gate=(gate := asyncio.Semaphore(0)))
+            await pilot.press("ctrl+t", "r")
+            await until_shown(pilot, "esc stop")
+            assert "e edit" not in text_of(app)
+            for _ in range(3):
+                gate.release()
+            await until(pilot, lambda: not session.is_busy)
+            await until_shown(pilot, "‹2/2›")
+            await until_shown(pilot, "e edit")
+            assert "esc stop" not in text_of(app)
+            await pilot.press("left")
+            await until_shown(pilot, "‹1/2›")
+            await pilot.press("right")
+            await until_shown(pilot, "‹2/2›")
+            await pilot.press("d")
+            await until(pilot, lambda: len(app.screen_stack) > 1)
+            await pilot.press("y")
+            await until_shown(pilot, "It works.")
+            await until(pilot, lambda: isinstance(app.focused, MessageView))
 
     run(go())
 
@@ -121,6 +177,24 @@ def test_regenerate_continue_clone_and_delete_a_branch(
             await until_shown(pilot, "It works.")
             await say(pilot, "/clone")
             await until(pilot, lambda: len(services.chats.threads()) == 2)
+
+    run(go())
+
+
+def test_attached_files_are_folded_and_json_is_code(
+    services: Services, host: ScriptedHost, tmp_path: Path
+) -> None:
+    async def go() -> None:
+        (tmp_path / "notes.md").write_text("hidden words\n" * 100)
+        host.scripts["guide"] = Script('{"a": "`b`"}')
+        async with opened(services) as (app, pilot):
+            await say(pilot, "/json on")
+            await ask(pilot, f"read @{tmp_path}/notes.md now")
+            await until_shown(pilot, "notes.md · 1.3 kB")
+            await until_shown(pilot, '{"a": "`b`"}')
+            assert "json · 1" in text_of(app) and "hidden words" not in text_of(app)
+            await pilot.press("ctrl+t", "up", "enter")
+            await until_shown(pilot, "hidden words")
 
     run(go())
 
@@ -212,17 +286,114 @@ def test_rename_and_delete(services: Services) -> None:
 
 def test_settings_by_slash_commands(services: Services, host: ScriptedHost) -> None:
     async def go() -> None:
-        async with opened(services) as (_, pilot):
+        async with opened(services, (140, 30)) as (_, pilot):
             for command in ("/set temperature 0", "/system Be brief.", "/think off", "/json on"):
                 await say(pilot, command)
                 await pilot.pause()
             await ask(pilot, "x")
+            shown = text_of(pilot.app)
+            assert "system: Be brief. · JSON · thinking off · temperature 0" in shown
             request = host.models["guide"].requests[-1]
             assert request.sampling.temperature == 0
             assert request.messages is not None and request.messages[0].content == "Be brief."
             assert request.constraint is not None and request.constraint.kind == "json"
+
+    run(go())
+
+
+def test_commands_confirm_and_errors_stay_until_the_next_key(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (app, pilot):
+            await say(pilot, "/system Be brief.")
+            await until_shown(pilot, "System prompt: Be brief.")
+            await say(pilot, "/set temprature 1")
+            await until_shown(pilot, "Did you mean temperature?")
+            assert chat_of(pilot).prompt.text == "/set temprature 1"
+            await pilot.pause(0.5)  # the draft is counted meanwhile
+            assert "Did you mean temperature?" in text_of(app)
+            await pilot.press("end")
+            await pilot.pause()
+            assert "Did you mean" not in text_of(app)
             await say(pilot, "/set temperature 99")
-            await until_shown(pilot, "temperature")
+            await until_shown(pilot, "temperature: expected a number")
+
+    run(go())
+
+
+def test_drafts_belong_to_chats_and_survive_quitting(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (app, pilot):
+            await ask(pilot, "first")
+            prompt = chat_of(pilot).prompt
+            await pilot.press(*"half a thought")
+            await pilot.press("ctrl+n")
+            await until(pilot, lambda: chat_of(pilot).session is None)
+            assert prompt.text == ""
+            await pilot.press(*"another")
+            await pilot.press("alt+down")
+            await until(pilot, lambda: prompt.text == "half a thought")
+            await pilot.press("!")
+            await pilot.press("ctrl+q")
+        (thread,) = services.chats.threads()
+        async with opened(services) as (_, pilot):
+            await until(pilot, lambda: chat_of(pilot).prompt.text == "another")
+        async with opened(services, thread=thread.id) as (_, pilot):
+            assert chat_of(pilot).prompt.text == "half a thought!"
+            await say(pilot, "done")
+            await until_shown(pilot, "done")
+            await until(pilot, lambda: services.chats.draft(thread.id) == "")
+
+    run(go())
+
+
+def test_a_question_mark_asks_guide_and_leaves_the_chat_as_it_is(
+    services: Services, host: ScriptedHost
+) -> None:
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            await say(pilot, "/model guide-draft")
+            await ask(pilot, "hello")
+            await say(pilot, "? how do I quantize")
+            await until_shown(pilot, "It works.")
+            assert [one.model for one in services.chats.threads()] == ["guide", "guide-draft"]
+            request = host.models["guide"].requests[-1]
+            assert request.messages is not None
+            assert request.messages[-1].content == "how do I quantize"
+            await pilot.press("alt+down")
+            await until(pilot, lambda: chat_of(pilot).model == "guide-draft")
+
+    run(go())
+
+
+def test_a_new_chat_offers_prompts(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        async with opened(services) as (app, pilot):
+            await until_shown(pilot, "guide · F16 · 8.5 MB · fast on this machine")
+            assert not app.query_one(ThreadList).display
+            await pilot.press("tab", "down", *"Hm", "tab", "enter")
+            await until_shown(pilot, "It works.")
+            request = host.models["guide"].requests[-1]
+            assert request.messages is not None
+            assert request.messages[-1].content == "How do I get a larger model?"
+            await until(pilot, lambda: app.query_one(ThreadList).display)
+            await pilot.resize_terminal(99, 30)
+            await until(pilot, lambda: not app.query_one(ThreadList).display)
+            await pilot.press("ctrl+b")
+            await until(pilot, lambda: app.query_one(ThreadList).display)
+
+    run(go())
+
+
+def test_what_does_not_fit_is_shown_before_it_is_sent(services: Services, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("word " * 20_000)
+
+    async def go() -> None:
+        async with opened(services, size=(140, 30)) as (_, pilot):
+            chat_of(pilot).folder = tmp_path
+            await until_shown(pilot, "0 of 2,048 (0%)")
+            await pilot.press(*"sum up @long.txt")
+            await until_shown(pilot, "this message does not fit")
+            await until_shown(pilot, "about 25,010 tokens, long.txt")
 
     run(go())
 
@@ -284,7 +455,7 @@ def test_a_name_that_no_file_has_is_told_and_sent_as_it_is(services: Services) -
     async def go() -> None:
         async with opened(services) as (app, pilot):
             await ask(pilot, "what does @nothing.here do?")
-            await until(pilot, lambda: "No file goes by @nothing.here" in notices(app))
+            await until(pilot, lambda: "No such file: @nothing.here" in text_of(app))
             session = chat_of(pilot).session
             assert session is not None
             assert session.messages[0].content == "what does @nothing.here do?"

@@ -9,17 +9,16 @@ from textual.app import App, ComposeResult
 from textual.command import CommandPalette
 
 from async_tests import in_loop
-from hearth.app.cli import slash
+from hearth.app.cli import repl
 from hearth.app.tui.commands import (
     COMMANDS,
     ArgumentMissing,
-    ChatCommands,
     Command,
     UnknownCommand,
     is_command,
     parse,
 )
-from hearth.app.tui.widgets.prompt_box import PromptBox
+from hearth.app.tui.widgets.prompt_box import ChatCommands, PromptBox
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,7 @@ from hearth.app.tui.widgets.prompt_box import PromptBox
         ("/model  guide ", Command("model", "guide")),
         ("/model", Command("model")),
         ("/system Be brief.\nAnd kind.", Command("system", "Be brief.\nAnd kind.")),
-        ("/set temperature 0.2", Command("set-value", "temperature 0.2")),
+        ("/set temperature 0.2", Command("set", "temperature 0.2")),
         ("/think off", Command("think", "off")),
         ("/json off", Command("json", "off")),
         ("/schema my schema.json", Command("schema", "my schema.json")),
@@ -38,7 +37,7 @@ from hearth.app.tui.widgets.prompt_box import PromptBox
         ("/choice a | b", Command("choice", "a | b")),
         ("/save-preset Mine", Command("save-preset", "Mine")),
         ("/export json a.json", Command("export", "json a.json")),
-        ("/library", Command("go", "library")),
+        ("/library", Command("library")),
         ("/exit", Command("quit")),
         ("/?", Command("help")),
     ],
@@ -71,9 +70,9 @@ def test_an_argument_that_does_not_fit_is_refused(text: str) -> None:
     assert COMMANDS[caught.value.param].usage in caught.value.hint
 
 
-def test_the_line_mode_has_no_command_of_its_own() -> None:
-    assert set(slash._COMMANDS) <= set(COMMANDS)
-    for alias, name in slash._ALIASES.items():
+def test_the_line_mode_has_one_command_of_its_own() -> None:
+    assert set(repl._COMMANDS) - set(COMMANDS) == {"chats"}, "the app lists them at the left"
+    for alias, name in repl._ALIASES.items():
         assert parse(f"/{alias}").name == name
 
 
@@ -93,7 +92,7 @@ class PaletteApp(App[None]):
         self.done: list[Command] = []
 
     def compose(self) -> ComposeResult:
-        yield PromptBox(history_file=self.folder / "prompt-history")
+        yield PromptBox(self.folder / "prompt-history")
 
     def on_prompt_box_command(self, event: PromptBox.Command) -> None:
         self.done.append(event.command)

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from hearth.app.tui.screens.compare import CompareScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.compare_column import CompareColumn
-from hearth.app.tui.widgets.thinking import Thinking
+from hearth.app.tui.widgets.folded import Thinking
 from hearth.backends.errors import InternalError
 from pilots import chat_of, opened, say, until, until_shown
 from screens import text_of

@@ -76,7 +76,7 @@ async def test_a_question_is_answered_by_keys(keys: list[str], answer: bool) -> 
 @in_loop
 async def test_a_question_is_answered_with_the_mouse() -> None:
     async with asking(Confirm("Delete it?", yes="Delete"), width=60) as (app, pilot):
-        assert await pilot.click("#yes")
+        assert await pilot.click("#answer-1")
         await pilot.pause()
         assert app.answer is True
 

@@ -45,7 +45,7 @@ def shown(services, monkeypatch):
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_findings_are_shown_with_their_cures(shown, width):
     async def test(app, pilot):
-        for said in ("1 thing broken", "CPython", "1.2 GB free", "Make room", "Second line."):
+        for said in ("1 problem", "CPython", "1.2 GB free", "Make room", "Second line."):
             await until(pilot, lambda said=said: said in text_of(app))
         text = text_of(app)
         assert "evil ␛[31m[bold]text" in text and "\x1b" not in text
@@ -55,7 +55,7 @@ def test_findings_are_shown_with_their_cures(shown, width):
 
 @pytest.mark.parametrize(
     ("findings", "verdict"),
-    [([WELL], "All is well."), ([WELL, POOR], "All works; 1 thing could be better.")],
+    [([WELL], "No problems found."), ([WELL, POOR], "No problems; 1 warning.")],
 )
 def test_the_verdict_stands_above(shown, findings, verdict):
     async def test(app, pilot):
@@ -66,9 +66,9 @@ def test_the_verdict_stands_above(shown, findings, verdict):
 
 def test_it_looks_again(shown):
     async def test(app, pilot):
-        await until(pilot, lambda: "could be better" in text_of(app))
+        await until(pilot, lambda: "1 warning" in text_of(app))
         await pilot.press("r")
-        await until(pilot, lambda: "All is well." in text_of(app))
+        await until(pilot, lambda: "No problems found." in text_of(app))
         assert "1.2 GB free" not in text_of(app)
 
     shown(test, [WELL, POOR], [WELL])
@@ -88,7 +88,7 @@ def test_what_an_earlier_look_still_finds_is_left_out(shown):
     async def test(app, pilot):
         await until(pilot, lambda: "CPython" in text_of(app))
         await pilot.press("r")
-        await until(pilot, lambda: "1 thing broken" in text_of(app))
+        await until(pilot, lambda: "1 problem" in text_of(app))
         let.set()
         await until(pilot, over.is_set)
         await pilot.pause()
@@ -99,7 +99,7 @@ def test_what_an_earlier_look_still_finds_is_left_out(shown):
 
 def test_it_is_copied_as_text(shown):
     async def test(app, pilot):
-        await until(pilot, lambda: "1 thing broken" in text_of(app))
+        await until(pilot, lambda: "1 problem" in text_of(app))
         await pilot.press("y")
         await until(pilot, lambda: app.clipboard)
         lines = app.clipboard.splitlines()
@@ -118,7 +118,7 @@ def test_broken_settings_are_examined_too(shown, services):
     services.reload = broken
 
     async def test(app, pilot):
-        await until(pilot, lambda: "All is well." in text_of(app))
+        await until(pilot, lambda: "No problems found." in text_of(app))
 
     [settings] = shown(test, [WELL])
     assert isinstance(settings, SettingsError)

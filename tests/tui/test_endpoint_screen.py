@@ -83,13 +83,13 @@ def test_the_fields_are_kept_in_the_settings_and_hold(shown, services):
         port.focus()
         port.value = "70000"
         await pilot.press("enter")
-        await until(pilot, lambda: "from 0 to 65535" in notices(app))
+        await until(pilot, lambda: "from 0 to 65535" in text_of(app))
         port.value = "5000"
         await pilot.press("enter")
         await until(pilot, lambda: services.settings.text("serve_port") == "5000")
         app.screen.query_one("#serve_key", Checkbox).toggle()
         await until(pilot, lambda: services.settings.all()["serve_key"].value is True)
-        await until(pilot, lambda: "a key is made" in text_of(app))
+        await until(pilot, lambda: "a key is created" in text_of(app))
         app.screen.query_one("#requests OptionList").focus()
         await pilot.press("space")
         await until(pilot, lambda: "● on" in text_of(app))
@@ -106,9 +106,9 @@ def test_the_key_is_hidden_until_it_is_asked_for_and_copied(shown, services):
     file.parent.mkdir(parents=True)
 
     async def test(app, pilot):
-        await until(pilot, lambda: "a key is made" in text_of(app))
+        await until(pilot, lambda: "a key is created" in text_of(app))
         await pilot.press("k")
-        await until(pilot, lambda: "A key is made" in notices(app))
+        await until(pilot, lambda: "No key to copy" in notices(app))
         assert not app.clipboard
         file.write_text("sesame\n")
         file.chmod(0o600)
@@ -121,7 +121,7 @@ def test_the_key_is_hidden_until_it_is_asked_for_and_copied(shown, services):
         await until(pilot, lambda: app.clipboard == "sesame")
         file.chmod(0o644)
         await pilot.press("k")
-        await until(pilot, lambda: "Other users can read" in notices(app))
+        await until(pilot, lambda: "Other users can read" in text_of(app))
 
     shown(test)
 

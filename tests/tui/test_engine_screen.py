@@ -146,9 +146,9 @@ def test_nothing_is_asked_while_it_is_not_shown(shown, host):
 
 def test_where_no_host_runs_that_is_said(shown):
     async def test(app, pilot):
-        await until(pilot, lambda: "No host process is running" in text_of(app))
+        await until(pilot, lambda: "The host process is not running" in text_of(app))
         await pilot.press("x", "u", "l")
-        assert "None is loaded." in text_of(app)
+        assert "No models loaded." in text_of(app)
 
     shown(test, None)
 

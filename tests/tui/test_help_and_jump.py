@@ -51,7 +51,7 @@ def test_help_is_searched_by_key_deed_and_id(shown):
             app.screen.query_one(Input).value = ""
             await until(pilot, lambda: "engine.cancel" in text_of(app))
         app.screen.query_one(Input).value = "nothing at all"
-        await until(pilot, lambda: "No key does that here." in text_of(app))
+        await until(pilot, lambda: "No matching keys." in text_of(app))
 
     shown(test)
 
@@ -95,7 +95,7 @@ def test_a_letter_puts_the_focus_there(shown, host):
         for letter, widget in zip(labels(len(chain)), chain, strict=True):
             await pilot.press("ctrl+o")
             assert isinstance(app.screen, JumpScreen)
-            await until(pilot, lambda: "A letter jumps there" in text_of(app))
+            await until(pilot, lambda: "Press a letter" in text_of(app))
             await pilot.press(*letter)
             await until(pilot, lambda: not isinstance(app.screen, JumpScreen))
             assert app.focused is widget

@@ -47,17 +47,19 @@ FEW = 40
 """Where each takes a widget, a file or a request of its own: this many in one text."""
 
 
-# ---- the meter, the engine, logs
+# ---- the status line, the engine, logs
 
 
 @in_loop
-async def test_the_meter(services: Services) -> None:
-    from hearth.app.tui.widgets.context_meter import ContextMeter
+async def test_the_status_line(services: Services) -> None:
+    from hearth.app.tui.widgets.status_line import StatusLine, settings_in_words
 
     async with opened(services) as (app, pilot):
-        meter = app.screen.query_one(ContextMeter)
+        line = app.screen.query_one(StatusLine)
         for text in ONE_LINE[::4]:
-            meter.show(text[:60], text[:60], used=3, context=9)
+            settings = {"constraint": {"kind": text, "source": text}, "set": {text: text}}
+            shown = settings_in_words(text, settings)
+            line.show(text[:60], text[:60], shown, text[:60], used=3, context=9)
             await pilot.pause()
             check(app, *([text] if text in MARKUP and len(text) < 60 else []))
 

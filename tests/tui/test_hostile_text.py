@@ -17,9 +17,9 @@ from hearth.app.tui.screens.dialogs import AskLine, Confirm, EditText, PickOne
 from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import Shown
-from hearth.app.tui.widgets.tool_call import ShownCall
 from hearth.backends.errors import HearthError, WorkerDied
-from pilots import ask, chat_of, opened, say, until, until_shown
+from hearth.backends.messages import ToolCall
+from pilots import ask, chat_of, opened, say, transcript_of, until, until_shown
 from scripted import Script, ScriptedHost
 
 TALL = (140, 120)
@@ -36,7 +36,7 @@ FEW = 40
 @in_loop
 async def test_messages(services: Services, role: str) -> None:
     async with opened(services, LARGE) as (_, pilot):
-        transcript = chat_of(pilot).transcript
+        transcript = transcript_of(pilot)
         texts = list(chunks(ALL, 60))
         await transcript.show(
             [
@@ -50,7 +50,7 @@ async def test_messages(services: Services, role: str) -> None:
 @in_loop
 async def test_markup_in_messages_is_shown_as_it_is(services: Services) -> None:
     async with opened(services, TALL) as (app, pilot):
-        transcript = chat_of(pilot).transcript
+        transcript = transcript_of(pilot)
         await transcript.show([Shown("m", "user", "\n\n".join(MARKUP))])
         await pilot.pause()
         check(app, *(text for text in MARKUP if len(text) < 80))
@@ -58,15 +58,15 @@ async def test_markup_in_messages_is_shown_as_it_is(services: Services) -> None:
 
 @in_loop
 async def test_thoughts_and_calls(services: Services) -> None:
-    calls = tuple(ShownCall(name, text) for name, text in zip(ALL[::2], ALL[1::2], strict=False))
+    calls = tuple(ToolCall("", name, text) for name, text in zip(ALL[::2], ALL[1::2], strict=False))
     arguments = json.dumps({text: text for text in ALL}, ensure_ascii=False)
     async with opened(services, LARGE) as (_, pilot):
-        transcript = chat_of(pilot).transcript
+        transcript = transcript_of(pilot)
         transcript.show_thinking = True
         await transcript.show(
             [
-                Shown("m", "assistant", "", "\n".join(ALL), calls[:FEW]),
-                Shown("n", "assistant", "", "", (*calls[FEW:], ShownCall("x", arguments))),
+                Shown("m", "assistant", "", "\n".join(ALL), calls=calls[:FEW]),
+                Shown("n", "assistant", "", "", calls=(*calls[FEW:], ToolCall("", "x", arguments))),
             ]
         )
         await messages(pilot, transcript)
@@ -217,7 +217,7 @@ async def test_errors_of_hosts_and_workers(services: Services, host: ScriptedHos
 @in_loop
 async def test_slash_commands_and_attachments(services: Services, tmp_path: Path) -> None:
     async with opened(services, LARGE) as (app, pilot):
-        chat_of(pilot).actions.folder = tmp_path
+        chat_of(pilot).folder = tmp_path
         commands = ("model", "preset", "import", "schema", "set", "nonsense", "export", "search")
         for text in ALL[::60]:
             line = text.replace("\n", " ")
@@ -239,7 +239,7 @@ async def test_the_prompt_box(services: Services, tmp_path: Path) -> None:
         (tmp_path / f"a{at}{name}").touch()
     async with opened(services, LARGE) as (app, pilot):
         chat = chat_of(pilot)
-        chat.actions.folder = tmp_path
+        chat.folder = tmp_path
         for text in chunks(ALL, FEW):
             chat.prompt.load(text)
             chat.prompt.set_hint(text)

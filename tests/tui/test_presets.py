@@ -154,7 +154,7 @@ async def test_one_is_deleted_only_after_a_yes(presets: Presets) -> None:
 @in_loop
 async def test_an_empty_list_says_what_a_preset_is(tmp_path: Path) -> None:
     async with listing(Presets(tmp_path / "none.json")) as (app, pilot):
-        assert "There are no presets yet." in text_of(app)
+        assert "No presets yet." in text_of(app)
         await pilot.press("enter", "d", "r")
         await settle(app, pilot)
         assert app.screen is app.list and app.answer is OPEN

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import app_over_script
-from drawn import ALTERNATE_OFF, AppTerminal, kinds
+from drawn import ALTERNATE_OFF, ALTERNATE_ON, AppTerminal, kinds
 from payloads import MARKDOWN_PAYLOADS, PAYLOADS
 from terminals import PATIENCE_S
 
@@ -65,7 +65,7 @@ def session(folder: Path, texts: Sequence[str], name: str) -> bytes:
             opened.say(f"/rename {number} {title}"[:90].rstrip())
             opened.until(lambda at=number: "Write a message" in opened.text)
         opened.type("\x06")  # ctrl+f
-        opened.until_shown("Words to look for")
+        opened.until_shown("Search all chats")
         opened.type("before")
         opened.until_shown(" found")
         opened.type("\x1b")
@@ -101,6 +101,25 @@ def test_a_signal_leaves_the_terminal_as_it_was(tmp_path: Path, number: signal.S
         opened.type("\x1b[1;3B")  # alt+down
         opened.until_shown("Half an")
         opened.leave()
+
+
+def test_what_was_suspended_is_drawn_again_and_says_nothing(tmp_path: Path) -> None:
+    with app(tmp_path, {}) as opened:
+        opened.until_ready()
+        opened.say("/suspend")
+        opened.until(lambda: psutil.Process(opened.pid).status() == psutil.STATUS_STOPPED)
+        assert ALTERNATE_OFF in opened.sent.decode("utf-8", "replace")
+        os.kill(opened.pid, signal.SIGCONT)
+        opened.until(lambda: opened.sent.decode("utf-8", "replace").count(ALTERNATE_ON) == 2)
+        opened.until_shown("F3 library", "Write a message", "quit")
+        opened.type("\x1b[18~")  # f7
+        opened.until_shown("Type to filter")
+        opened.type("\x1a")  # ctrl+z
+        opened.until(lambda: psutil.Process(opened.pid).status() == psutil.STATUS_STOPPED)
+        os.kill(opened.pid, signal.SIGCONT)
+        opened.until(lambda: opened.sent.decode("utf-8", "replace").count(ALTERNATE_ON) == 3)
+        assert opened.leave() == 0
+        opened.check_left()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="setsid")

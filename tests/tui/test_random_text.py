@@ -11,8 +11,8 @@ from hearth.app.tui.screens.dialogs import AskLine, Confirm, EditText, PickOne
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import Shown
 from hearth.app.tui.widgets.thread_list import ThreadList
-from hearth.app.tui.widgets.tool_call import ShownCall
-from pilots import chat_of, opened, until
+from hearth.backends.messages import ToolCall
+from pilots import chat_of, opened, transcript_of, until
 
 _MARKUP = "[]/\\=@$#`*_~|<>(){}\"'!&;:-+.0123456789 \n\t"
 _RANGES = (
@@ -47,7 +47,7 @@ def strings(count: int, seed: int, most: int = 60) -> Iterator[str]:
 async def test_messages(services: Services) -> None:
     texts = iter(strings(6000, 1))
     async with opened(services, (80, 40)) as (app, pilot):
-        transcript = chat_of(pilot).transcript
+        transcript = transcript_of(pilot)
         transcript.show_thinking = True
         for _ in range(10):
             shown = [
@@ -56,7 +56,7 @@ async def test_messages(services: Services) -> None:
                     ("user", "assistant", "system", "tool")[number % 4],
                     "\n\n".join(next(texts) for _ in range(50)),
                     "\n".join(next(texts) for _ in range(5)),
-                    (ShownCall(next(texts), next(texts)),),
+                    calls=(ToolCall("", next(texts), next(texts)),),
                     note=next(texts),
                     numbers=next(texts),
                     model=next(texts),
@@ -72,7 +72,7 @@ async def test_messages(services: Services) -> None:
 async def test_an_answer_cut_anywhere(services: Services) -> None:
     drawn = random.Random(2)
     async with opened(services, (60, 30)) as (app, pilot):
-        transcript = chat_of(pilot).transcript
+        transcript = transcript_of(pilot)
         await transcript.show([Shown("a", "assistant", "", state="streaming")])
         answer = transcript.answer("a")
         for at, text in enumerate(strings(2500, 3)):
@@ -92,7 +92,7 @@ async def test_an_answer_cut_anywhere(services: Services) -> None:
 async def test_titles(services: Services) -> None:
     for title in strings(500, 4):
         services.chats.create(title=title.encode("utf-8", "replace").decode())
-    async with opened(services, (80, 60)) as (app, pilot):
+    async with opened(services, (120, 60)) as (app, pilot):
         threads = app.screen.query_one(ThreadList)
         await until(pilot, lambda: threads.option_count == 500)
         await pages(pilot, threads)

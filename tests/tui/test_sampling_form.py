@@ -138,7 +138,7 @@ async def test_a_wrong_value_is_told_at_once_and_not_saved(inherited: Settings) 
         await pilot.press(*"2")
         await settle(app, pilot)
         assert "expected a number above 0 to 1, not 2" in text_of(app)
-        assert "1 cannot be used" in text_of(app)
+        assert "1 invalid" in text_of(app)
         app.row("seed").query_one(Input).focus()
         assert await save(app, pilot) is OPEN
         assert app.form.focused is app.row("top_p").query_one(Input)
@@ -211,7 +211,7 @@ async def test_a_form_that_cannot_be_followed_is_told(inherited: Settings) -> No
             await pilot.pause()
             app.form.form.query_one(TextArea).load_text(text)
             await settle(app, pilot)
-            assert app.form.form.error and "1 cannot be used" in text_of(app)
+            assert app.form.form.error and "1 invalid" in text_of(app)
             assert await save(app, pilot) is OPEN
             assert app.form.focused is app.form.form.query_one(TextArea)
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from hearth.app.tui.happenings import Calls, Happening, Moved, Noticed, Piece
+from hearth.app.chats.errors import ChatsDiskFull
+from hearth.app.session.events import Ended, Moved, Noticed, Piece, SessionEvent
+from hearth.app.session.sessions import ChatSession, Sessions
 from hearth.app.tui.services import Services
-from hearth.app.tui.session import ChatSession, Sessions
 from hearth.backends.contract import Request
 from hearth.backends.errors import Busy, PromptTooLong, SettingsError, WorkerDied
 from scripted import Script, ScriptedHost
@@ -32,7 +33,7 @@ def texts(session: ChatSession) -> list[tuple[str, str]]:
 def test_a_turn_is_kept_with_its_numbers(services: Services) -> None:
     async def go() -> None:
         session = await Sessions(services).create()
-        heard: list[Happening] = []
+        heard: list[SessionEvent] = []
         session.subscribe(heard.append)
         await asked(session, "does it work?")
         assert texts(session) == [("user", "does it work?"), ("assistant", "It works.")]
@@ -70,9 +71,9 @@ def test_stop_keeps_the_text_and_cancels(services: Services, host: ScriptedHost)
         pieces: list[str] = []
         came = asyncio.Event()
 
-        def hear(happening: Happening) -> None:
-            if isinstance(happening, Piece):
-                pieces.append(happening.text)
+        def hear(event: SessionEvent) -> None:
+            if isinstance(event, Piece):
+                pieces.append(event.text)
                 came.set()
 
         session.subscribe(hear)
@@ -159,12 +160,14 @@ def test_a_failure_is_told_and_what_came_is_kept(services: Services, host: Scrip
     async def go() -> None:
         host.scripts["guide"] = Script("Half an", error=WorkerDied("It died.", "Ask again."))
         session = await Sessions(services).create()
-        heard: list[Happening] = []
+        heard: list[SessionEvent] = []
         session.subscribe(heard.append)
         await asked(session, "x")
         answer = session.messages[-1]
-        assert (answer.content, answer.state, answer.error) == ("Half an", "failed", "It died.")
-        assert any(isinstance(h, Noticed) and h.text.startswith("It died.") for h in heard)
+        assert (answer.content, answer.state) == ("Half an", "failed")
+        assert answer.error == "It died. Ask again."
+        [ended] = [h for h in heard if isinstance(h, Ended)]
+        assert isinstance(ended.error, WorkerDied) and ended.message == answer.id
 
     run(go())
 
@@ -182,7 +185,7 @@ def test_a_full_context_leaves_the_oldest_turn_out_and_says_so(
 
         host.scripts["guide"] = Script(reply)
         session = await Sessions(services).create()
-        heard: list[Happening] = []
+        heard: list[SessionEvent] = []
         session.subscribe(heard.append)
         await asked(session, "one")
         await asked(session, "two")
@@ -222,7 +225,7 @@ def test_what_is_to_be_known_of_a_model_is_told_once(
         sessions = Sessions(services)
         unseen = await sessions.create()
         await asked(unseen, "nobody looks")
-        heard: list[Happening] = []
+        heard: list[SessionEvent] = []
         for text in ("first", "second"):
             session = await sessions.create()
             session.subscribe(heard.append)
@@ -236,15 +239,35 @@ def test_what_is_to_be_known_of_a_model_is_told_once(
     run(go())
 
 
-def test_tool_calls_are_shown_and_kept(services: Services, host: ScriptedHost) -> None:
+def test_a_question_without_an_answer_is_not_sent_again(
+    services: Services, host: ScriptedHost
+) -> None:
     async def go() -> None:
-        host.scripts["guide"] = Script("", calls=[("weather", '{"place": "Bern"}')])
+        host.scripts["guide"] = Script("", error=WorkerDied("It died.", "Ask again."))
         session = await Sessions(services).create()
-        heard: list[Happening] = []
+        await asked(session, "one")
+        host.scripts["guide"] = Script("It works.")
+        await asked(session, "two")
+        assert [role for role, _ in texts(session)] == ["user", "assistant"] * 2
+        messages = host.models["guide"].requests[-1].messages
+        assert [message.content for message in messages or ()] == ["two"]
+
+    run(go())
+
+
+def test_an_end_that_cannot_be_saved_ends_the_turn(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go() -> None:
+        def full(*_: object, **__: object) -> None:
+            raise ChatsDiskFull("The disk is full.", "Free some space.")
+
+        session = await Sessions(services).create()
+        heard: list[SessionEvent] = []
         session.subscribe(heard.append)
+        monkeypatch.setattr(type(services.chats), "end_answer", full)
         await asked(session, "x")
-        (call,) = session.messages[-1].tool_calls
-        assert (call.name, call.arguments) == ("weather", '{"place": "Bern"}')
-        assert any(isinstance(h, Calls) for h in heard)
+        assert not session.is_busy and session.state == "idle"
+        assert any(isinstance(h, Noticed) and "The disk is full." in h.text for h in heard)
 
     run(go())

@@ -68,7 +68,7 @@ def test_search_narrows_down_and_escape_ends_it(shown):
         await until(pilot, lambda: "host_idle_s" not in text_of(app))
         assert "kv_type" in text_of(app)
         await pilot.press(*"zzz")
-        await until(pilot, lambda: "Nothing is called so." in text_of(app))
+        await until(pilot, lambda: "No matching settings." in text_of(app))
         await pilot.press("escape")
         await until(pilot, lambda: "host_idle_s" in text_of(app))
 
@@ -134,7 +134,7 @@ def test_what_holds_over_the_file_is_told(shown):
         await pilot.press("e")
         edit(app).value = "0.5"
         await pilot.press("enter")
-        await until(pilot, lambda: "HEARTH_TEMPERATURE holds: 0.25" in notices(app))
+        await until(pilot, lambda: "HEARTH_TEMPERATURE overrides it: 0.25" in notices(app))
 
     assert "temperature = 0.5" in shown(test, environ={"HEARTH_TEMPERATURE": "0.25"})
 
@@ -183,7 +183,7 @@ def test_a_file_that_cannot_be_written_is_told(shown, services):
         await choose(app, pilot, "context")
         services.paths.settings_file.write_text("broken = \n")
         await pilot.press("delete")
-        await until(pilot, lambda: "settings.toml" in notices(app))
+        await until(pilot, lambda: app.error_lines)
 
     assert shown(test) == "broken = \n"
 

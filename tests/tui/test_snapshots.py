@@ -167,7 +167,7 @@ class Walk:
         await watch_a_minute(screen, self.host)
         await self.keep("engine", "decoding", "worker.log", "hearth.backends")
         await self.pilot.press("ctrl+o")
-        await self.keep("jump", "A letter jumps there")
+        await self.keep("jump", "Press a letter")
         await self.pilot.press("escape")
 
     async def endpoint(self) -> None:
@@ -190,7 +190,7 @@ class Walk:
 
     async def doctor(self) -> None:
         await self.go("doctor")
-        await self.keep("doctor", "runs with 3 models", "thing broken")
+        await self.keep("doctor", "runs with 3 models", "1 problem")
 
     async def library(self) -> None:
         screen: Any = await self.go("library")

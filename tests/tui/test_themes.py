@@ -59,7 +59,7 @@ def test_the_settings_screen_below_shows_it(chosen):
 
 def test_one_of_a_flag_still_holds(chosen):
     async def test(app, pilot):
-        await until(pilot, lambda: "--theme holds: nord" in notices(app))
+        await until(pilot, lambda: "--theme overrides it: nord" in notices(app))
         assert app.theme == "nord"
 
     text = chosen("dracula", test, flags={"theme": Setting("nord", "--theme")})

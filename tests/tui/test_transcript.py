@@ -24,7 +24,7 @@ class Chat(App[None]):
 
     def compose(self) -> ComposeResult:
         yield Transcript()
-        yield Input()
+        yield Input(id="question")
 
     @property
     def transcript(self) -> Transcript:
@@ -38,9 +38,6 @@ class Chat(App[None]):
 
     def on_transcript_follow_changed(self, message: Transcript.FollowChanged) -> None:
         self.told.append(message.is_following)
-
-    def on_transcript_past_end(self, message: Transcript.PastEnd) -> None:
-        self.told.append(message)
 
 
 def chat_of(count: int, *, tall: bool = False) -> list[Shown]:
@@ -175,19 +172,18 @@ async def test_a_jump_right_after_opening_ends_at_the_message(name: str) -> None
 
 
 @in_loop
-async def test_keys_go_from_message_to_message_and_past_the_end() -> None:
+async def test_keys_go_from_message_to_message_and_down_to_the_prompt() -> None:
     app = Chat()
     async with app.run_test(size=(80, 24)) as pilot:
         await app.transcript.show(chat_of(6))
-        app.transcript.focus()
-        assert app.transcript.selected is None
-        await pilot.press("up")
+        app.transcript.action_select(-1)
         assert app.transcript.selected == "m5"
         await pilot.press("up", "up")
         assert app.transcript.selected == "m3"
-        await pilot.press("down", "down", "down")
+        await pilot.press("down", "down")
         assert app.transcript.selected == "m5"
-        assert any(isinstance(message, Transcript.PastEnd) for message in app.told)
+        await pilot.press("down")
+        assert app.query_one(Input).has_focus
 
 
 @in_loop
@@ -218,7 +214,7 @@ async def test_an_answer_goes_on_while_the_window_is_elsewhere() -> None:
         await until(pilot, lambda: "seen and unseen" in app.text)
         answer.feed("and seen again")
         await until(pilot, lambda: "unseen and seen again" in app.text)
-        await answer.finish(Shown("new", "assistant", "seen and unseen and seen again"))
+        await transcript.replace(Shown("new", "assistant", "seen and unseen and seen again"))
         with pytest.raises(KeyError):
             transcript.answer("new")
         await transcript.jump_to("m2")

@@ -1,5 +1,5 @@
-"""What screens share: styles that are read once; of full ones the bar on top, the keys below, and
-errors as notices.
+"""What screens share: styles that are read once; full screens also the bar on top, the keys below,
+and a line for errors.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.events import ScreenResume
 from textual.screen import ModalScreen, Screen
+from textual.widgets import Static
 
 from hearth.app.terminal import safe_text
 from hearth.app.tui.widgets.key_bar import KeyBar
@@ -18,9 +19,9 @@ from hearth.app.tui.widgets.top_bar import TopBar
 from hearth.backends.errors import HearthError
 
 if TYPE_CHECKING:
+    from hearth.app.session.sessions import Sessions
     from hearth.app.tui.app import HearthApp
     from hearth.app.tui.services import Services
-    from hearth.app.tui.session import Sessions
 
 
 Result = TypeVar("Result")
@@ -50,6 +51,17 @@ class StyledOnce(Screen[Result]):
 
 class Dialog(ModalScreen[Result], StyledOnce[Result]):
     """A screen over another one, that ends with an answer."""
+
+
+class ErrorLine(Static):
+    """What went wrong on this screen, until the next key is pressed (`HearthApp.on_event`)."""
+
+    DEFAULT_CSS = """
+    ErrorLine {
+        display: none; height: auto; max-height: 5; padding: 0 1;
+        background: $error-muted; color: $text-error;
+    }
+    """
 
 
 class HearthScreen(StyledOnce[None]):
@@ -87,9 +99,15 @@ class HearthScreen(StyledOnce[None]):
         return self.hearth.sessions
 
     def compose(self) -> ComposeResult:
-        yield TopBar(self.NAME)
+        yield TopBar(self.NAME, self.hearth.tab_keys())
         yield from self.body()
+        yield ErrorLine(markup=False)
         yield KeyBar()
+
+    def _on_screen_resume(self, event: ScreenResume) -> None:
+        # Keys may have been changed, and jobs may have ended meanwhile. Textual calls the handlers
+        # of all base classes.
+        self.hearth.show_activity()
 
     def _compositor_refresh(self) -> None:
         # Textual 8.2 draws while the app starts, or mounts in a batch, and throws that away.
@@ -97,11 +115,11 @@ class HearthScreen(StyledOnce[None]):
             super()._compositor_refresh()
 
     def body(self) -> ComposeResult:
-        """What stands between the bar and the keys."""
+        """The widgets between the bar and the keys."""
         raise NotImplementedError
 
     async def told(self, work: Awaitable[object]) -> bool:
-        """Do `work`; an error becomes a notice. True if it went well."""
+        """Do `work`, and show its error. True if it went well."""
         try:
             await work
         except HearthError as error:
@@ -111,9 +129,17 @@ class HearthScreen(StyledOnce[None]):
 
     def tell_error(self, error: HearthError) -> None:
         """Show what went wrong and what to do next."""
-        text = f"{error.message} {error.hint}".strip()
-        self.tell(text, severity="error")
+        self.tell(f"{error.message} {error.hint}".strip(), severity="error")
 
     def tell(self, text: str, *, severity: str = "information") -> None:
-        """Show a notice; foreign text in it is made safe."""
+        """Show a notice; an error stays on this screen until the next key. Foreign text is made
+        safe.
+        """
+        if severity == "error":
+            line = self.query_one(ErrorLine)
+            line.update(safe_text(text))
+            line.display = True
+            self.hearth.error_lines.add(line)
+            if self.app.screen_stack[0] is self:
+                return
         self.app.notify(safe_text(text), severity=severity, markup=False)  # type: ignore[arg-type]

@@ -1,68 +1,104 @@
-"""The chat: the list of chats, the transcript, and the box to write in."""
+"""The chat: the list of chats, the transcript, and the prompt."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
-from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
+from hearth.app.chats.export import to_json, to_markdown
+from hearth.app.chats.imports import import_json
 from hearth.app.chats.tree import Thread
-from hearth.app.tui.attachments import expand, not_found
-from hearth.app.tui.chat_actions import ChatActions
-from hearth.app.tui.commands import Command
-from hearth.app.tui.happenings import Calls, Changed, Ended, Happening, Moved, Noticed, Piece
+from hearth.app.nearest import did_you_mean
+from hearth.app.session.events import Changed, Ended, Moved, Noticed, Piece, SessionEvent
+from hearth.app.session.sessions import ChatSession
+from hearth.app.sizes import format_size
+from hearth.app.tui import attachments
+from hearth.app.tui.commands import CHAT_SETTINGS, Command, is_command, parse
 from hearth.app.tui.links import host_of
 from hearth.app.tui.screens.base import HearthScreen
-from hearth.app.tui.session import ChatSession
-from hearth.app.tui.widgets.context_meter import ContextMeter
-from hearth.app.tui.widgets.prompt_box import PromptBox
+from hearth.app.tui.typed_path import typed_path
+from hearth.app.tui.widgets.prompt_box import ChatCommands, PromptBox
+from hearth.app.tui.widgets.status_line import StatusLine, settings_in_words
 from hearth.app.tui.widgets.thread_list import ThreadList
 from hearth.app.tui.widgets.transcript import Transcript
-from hearth.backends.errors import HearthError
+from hearth.app.tui.widgets.welcome import Welcome
+from hearth.backends.errors import HearthError, InvalidParameter
 
 if TYPE_CHECKING:
+    from hearth.app.presets import Preset
+    from hearth.app.tui.model_facts import ModelFacts
     from hearth.app.tui.widgets.answer import AnswerView
     from hearth.app.tui.widgets.message import MessageView, Shown
     from hearth.app.tui.widgets.slab import LinkAsked
 
+_GUIDE: Final = "guide"
+"""The bundled model, which answers questions about Hearth."""
+_BYTES_PER_TOKEN: Final = 4
+"""Of English text, about."""
+_LIST_FROM_WIDTH: Final = 100
+"""Cells of a terminal with room for the list of chats."""
+
 
 class ChatScreen(HearthScreen):
-    """One chat at a time is shown; others go on."""
+    """Shows one chat at a time; the answers of others continue.
+
+    Attributes:
+        session: the chat that is shown; None: a new one, which its first message creates.
+        folder: where relative paths begin.
+    """
 
     NAME = "chat"
     AUTO_FOCUS = "PromptArea"
+    COMMANDS = HearthScreen.COMMANDS | {ChatCommands}
     DEFAULT_CSS = """
     ChatScreen #chat { height: 1fr; }
     ChatScreen #chat > Vertical { width: 1fr; }
-    ChatScreen.-narrow ThreadList { display: none; }
-    ChatScreen ThreadList.-hidden { display: none; }
-    ChatScreen.-narrow ThreadList.-wanted { display: block; }
+    ChatScreen ThreadList { display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stop", "stop", id="chat.stop"),
+        Binding("escape", "write", "write", id="chat.write", show=False),
         Binding("ctrl+n", "new", "new chat", id="chat.new"),
         Binding("ctrl+f", "search", "search", id="chat.search"),
         Binding("ctrl+b", "toggle_list", "chats", id="chat.list"),
         Binding("ctrl+g", "sampling", "settings of the chat", id="chat.settings", show=False),
         Binding("alt+down", "other(1)", "next chat", id="chat.next", show=False),
         Binding("alt+up", "other(-1)", "previous chat", id="chat.previous", show=False),
-        Binding("escape", "stop", "stop", id="chat.stop", show=False),
         Binding("ctrl+t", "select", "messages", id="chat.messages", show=False),
     ]
 
     def __init__(self) -> None:
         super().__init__()
         self.session: ChatSession | None = None
+        self.folder = Path.cwd()
+        self._first: dict[str, Any] = {
+            "model": self.hearth.first_model,
+            "system": "",
+            "settings": {},
+        }
+        """What the next new chat begins with."""
         self._leave_session: Callable[[], None] = lambda: None
         self._shown: list[Shown] = []
         self._threads: list[Thread] = []
         self._syncing = asyncio.Lock()
-        self._draft_tokens = 0
+        self._draft, self._draft_tokens = "", 0
+        self._kept: dict[str, str] = {}
+        """Drafts as the store has them, by the ids of their chats."""
+        self._keeping = asyncio.Lock()
+        self._wants_list: bool | None = None
+        """Whether the user wants the list of chats; None: where there are any, and room."""
+        self._facts: ModelFacts | None = None
+        self._facts_of = ""
+        """The model that they are of, or that is being asked about."""
         self._fed = ("", 0, 0)
         """Id of the answer under way, and how much of its text and its thoughts the view has."""
 
@@ -70,14 +106,10 @@ class ChatScreen(HearthScreen):
         with Horizontal(id="chat"):
             yield ThreadList(id="threads")
             with Vertical():
+                yield Welcome()
                 yield Transcript(id="transcript")
-                yield ContextMeter(id="meter")
-                yield PromptBox(id="prompt")
-
-    @cached_property
-    def actions(self) -> ChatActions:
-        """What can be done here."""
-        return ChatActions(self)
+                yield StatusLine(id="status")
+                yield PromptBox(self.services.paths.state / "prompt-history", id="prompt")
 
     @property
     def transcript(self) -> Transcript:
@@ -88,97 +120,170 @@ class ChatScreen(HearthScreen):
         return self.query_one(PromptBox)
 
     async def on_mount(self) -> None:
-        """Open the chat that the app was started with, or an empty one; the list of chats is read
-        once there is something to be seen.
+        """Open the chat that the app was started with, or a new one; the list of chats is read
+        after the first paint.
         """
         if self.hearth.first_thread:
             await self.told(self.open(self.hearth.first_thread))
         else:
-            self.show_meter()
+            self._show_parts()
+            self.show_status()
+            if draft := await self._read_draft():
+                self.prompt.restore(draft)
         self.call_after_refresh(self.reload_list)
         self.set_interval(1.0, self.show_list)
 
+    def on_resize(self) -> None:
+        """There may be room for the list of chats now, or none."""
+        if self.is_mounted:
+            self._show_parts()
+
     async def on_screen_resume(self) -> None:
-        """Another screen may want a chat to be shown."""
+        """Open the chat that another screen asks for."""
         wanted, self.hearth.wanted_thread = self.hearth.wanted_thread, ""
         if wanted:
             await self.told(self.open(wanted))
             await self.refresh_list()
             self.prompt.focus()
 
+    async def on_unmount(self) -> None:
+        """Keep what is written and not sent."""
+        with suppress(HearthError):
+            await self._keep_draft(self._draft)
+
     # ---- which chat
 
     async def open(self, thread: str) -> None:
-        """Show the chat with this id."""
+        """Show the chat with this id, and what is written in it and not sent."""
         session = await self.sessions.open(thread)
+        if self.session is not session:
+            await self.told(self._keep_draft(self.prompt.text))
+            draft = await self._read_draft(thread)
+            self.session = session
+            self.prompt.load(draft)
+        await self._watch(session)
+
+    async def _watch(self, session: ChatSession) -> None:
         self._leave_session()
         self.session = session
         self._leave_session = session.subscribe(self._hear)
         self._fed = ("", 0, 0)
         async with self._syncing:
-            await self.transcript.show(self._read_shown(session))
+            shown = self._read_shown(session)
+            self._show_parts()
+            await self.transcript.show(shown)
         self._show_live()
         self.prompt.set_busy(session.is_busy)
-        self.show_meter()
+        self.show_status()
         self.show_list()
 
     async def need_session(self) -> ChatSession:
-        """The chat that is shown, made now if there is none yet."""
+        """The chat that is shown; created where it is a new one, with what is being written."""
         if self.session is None:
-            made = await self.sessions.create(**self.actions.first_values())
-            await self.open(made.thread.id)
-        assert self.session is not None
+            made = await self.sessions.create(**self._first)
+            await self._keep_draft("")
+            await self._watch(made)
+            self._first |= {"system": "", "settings": {}}
+        return self.current
+
+    @property
+    def current(self) -> ChatSession:
+        """The chat that is shown. Raises `InvalidParameter` where it is a new one."""
+        if self.session is None:
+            raise _no_message()
         return self.session
 
+    @property
+    def model(self) -> str:
+        """The name of the model that answers next."""
+        if self.session is not None:
+            return self.session.model
+        return str(self._first["model"]) or self.services.settings.text("model")
+
+    @property
+    def _setup(self) -> dict[str, Any]:
+        """Model, system prompt and settings of the chat that is shown, or of the new one."""
+        if self.session is None:
+            return self._first
+        thread = self.session.thread
+        return {"model": thread.model, "system": thread.system, "settings": thread.settings}
+
     async def leave(self) -> None:
-        """Show no chat; the next message begins a new one."""
-        self._leave_session()
-        self._leave_session = lambda: None
-        self.session = None
+        """Show a new chat."""
+        if self.session is not None:
+            await self.told(self._keep_draft(self.prompt.text))
+            draft = await self._read_draft()
+            self._leave_session()
+            self._leave_session = lambda: None
+            self.session = None
+            self.prompt.load(draft)
         self._shown = []
         async with self._syncing:
             await self.transcript.show([])
+        self._show_parts()
         self.prompt.set_busy(False)
         self.prompt.focus()
-        self.show_meter()
+        self.show_status()
         await self.refresh_list()
 
+    async def _read_draft(self, thread: str = "") -> str:
+        """What was written in this chat and not sent; '': in the new chat."""
+        self._kept[thread] = await asyncio.to_thread(self.services.chats.draft, thread)
+        return self._kept[thread]
+
+    async def _keep_draft(self, text: str) -> None:
+        """Keep `text`, which is written in the chat that is shown and not sent."""
+        thread = self.session.thread.id if self.session is not None else ""
+        async with self._keeping:
+            if self._kept.get(thread, "") != text:
+                await asyncio.to_thread(self.services.chats.keep_draft, thread, text)
+                self._kept[thread] = text
+
     async def refresh_list(self) -> None:
-        """Read the list of chats anew."""
+        """Read the list of chats again."""
         try:
             self._threads = await asyncio.to_thread(self.services.chats.threads)
         except HearthError as error:
             self.tell_error(error)
+        self._show_parts()
         self.show_list()
 
     @work(group="list")
     async def reload_list(self) -> None:
-        """Read the list of chats anew, beside what goes on."""
+        """Read the list of chats again, in the background."""
         await self.refresh_list()
 
     def show_list(self) -> None:
-        """Show the list of chats, with what they do now."""
+        """Show the list of chats, with the state of each."""
         current = self.session.thread.id if self.session is not None else ""
 
         def state_of(thread: str) -> tuple[str, bool]:
             session = self.sessions.open_ones.get(thread)
             return ("idle", False) if session is None else (session.state, session.unread)
 
-        self.query_one(ThreadList).show(self._threads, current, state_of)
+        model = self.services.settings.text("model")
+        self.query_one(ThreadList).show(self._threads, current, state_of, model)
+
+    def _show_parts(self) -> None:
+        """Show the messages, or the first screen where there are none, and the list of chats where
+        there are any and the terminal is wide, or as the user wants it.
+        """
+        self.query_one(Welcome).display = not self._shown
+        self.transcript.display = bool(self._shown)
+        has_room = self.app.size.width >= _LIST_FROM_WIDTH and bool(self._threads)
+        self.query_one(ThreadList).display = (
+            has_room if self._wants_list is None else self._wants_list
+        )
 
     # ---- what happens in it
 
-    def _hear(self, happening: Happening) -> None:
+    def _hear(self, happening: SessionEvent) -> None:
         if isinstance(happening, Piece):
             self._show_live()
-        elif isinstance(happening, Calls):
-            answer = self._answer()
-            if answer is not None:
-                answer.status(f"calling {happening.calls[-1].name}")
         elif isinstance(happening, Moved):
             self._show_state(happening)
         elif isinstance(happening, Noticed):
-            self.tell(happening.text, severity=happening.severity)
+            super().tell(happening.text, severity=happening.severity)
         elif isinstance(happening, Changed | Ended):
             self._sync()
 
@@ -222,7 +327,7 @@ class ChatScreen(HearthScreen):
         answer = self._answer()
         if answer is not None:
             answer.status("" if moved.state == "generating" else in_words(moved))
-        self.show_meter()
+        self.show_status()
         if moved.state == "idle":
             self.reload_list()
 
@@ -233,7 +338,9 @@ class ChatScreen(HearthScreen):
             session = self.session
             if session is None:
                 return
+            place = self.transcript.selected_place
             before, now = self._shown, self._read_shown(session)
+            self._show_parts()
             same = 0
             while same < min(len(before), len(now)) and before[same].id == now[same].id:
                 is_live = now[same].state == "streaming"
@@ -249,73 +356,125 @@ class ChatScreen(HearthScreen):
                     await self.transcript.show([])
             for one in now[same:]:
                 await self.transcript.append(one)
+            if place not in (None, self.transcript.selected_place):
+                self.transcript.select_place(place)
         self._show_live()
         self._show_state(session.progress)
 
-    def show_meter(self) -> None:
-        """Show model, state and context of the chat."""
-        session = self.session
-        context = session.info.context if session is not None and session.info else 0
+    def show_status(self) -> None:
+        """Show the model, its state, what is set, and how full the context is."""
+        session, setup = self.session, self._setup
+        facts = self._facts if self._facts_of == self.model else None
+        if self._facts_of != self.model:
+            self._facts, self._facts_of = None, self.model
+            self.query_one(Welcome).show(self.model, "", is_guide=self.model == _GUIDE)
+            self.call_after_refresh(self._find_facts, self.model)
+        info = session.info if session is not None else None
+        name, quantization, context = Path(self.model).name, "", 0
+        if info is not None:
+            name, quantization, context = info.name, info.quantization, info.context
+        elif facts is not None:
+            name, quantization = facts.model.name, facts.model.file_type
+            context = facts.context
+        if quantization and quantization.lower() not in name.lower():
+            name = f"{name} {quantization}"
         used = session.context_tokens if session is not None else 0
-        self.query_one(ContextMeter).show(
-            session.model if session is not None else self.actions.first_model(),
+        self.query_one(StatusLine).show(
+            name,
             in_words(session.progress) if session is not None else "",
+            settings_in_words(setup["system"], setup["settings"]),
+            self._overflow(used, context),
             used=used,
-            context=context,
             draft=self._draft_tokens,
-            left_out=session.left_out if session is not None else 0,
-            would_leave_out=self._would_leave_out(used, context),
+            context=context,
         )
 
-    def _would_leave_out(self, used: int, context: int) -> int:
-        """How many of the oldest messages would have to go for the draft, at their average size."""
-        session = self.session
-        over = used + self._draft_tokens - context
-        if session is None or not context or over <= 0 or not session.messages:
-            return 0
-        each = max(1, used // max(1, len(session.messages) - session.left_out))
-        return min(len(session.messages) - session.left_out, -(-over // each))
+    def _overflow(self, used: int, context: int) -> str:
+        """What the context has no room for, by the messages' average size; empty: it has room."""
+        session, draft = self.session, self._draft_tokens
+        if context and draft > context:
+            return "this message does not fit"
+        left_out = session.left_out if session is not None else 0
+        over = used + draft - context
+        if session is not None and context and over > 0 and session.messages:
+            left = len(session.messages) - left_out
+            count = min(left, -(-over * left // max(1, used)))
+            return f"{count} oldest messages will be left out"
+        return f"{left_out} oldest messages left out" if left_out else ""
+
+    @work(group="facts", exclusive=True)
+    async def _find_facts(self, model: str) -> None:
+        """Find out what is known of the model called `model` before it is loaded."""
+        from hearth.app.tui.model_facts import facts_of
+
+        line, larger = model, ""
+        try:
+            facts = await facts_of(self.services, model)
+        except HearthError as error:
+            line = f"{error.message} {error.hint}"
+        else:
+            line, larger = facts.line, facts.larger
+            self._facts = facts
+            self.show_status()
+        self.query_one(Welcome).show(line, larger, is_guide=model == _GUIDE)
 
     # ---- what the user does
 
-    async def on_prompt_box_submitted(self, event: PromptBox.Submitted) -> None:
-        """Say what was written."""
+    def tell(self, text: str, *, severity: str = "information") -> None:
+        """Show a notice below the prompt until the next key."""
+        self.prompt.note(text, is_wrong=severity == "error")
+
+    def on_key(self) -> None:
+        """A key that the prompt does not see."""
+        self.prompt.note("")
+
+    def on_welcome_chosen(self, event: Welcome.Chosen) -> None:
+        self.prompt.focus()
+        if is_command(event.text):
+            self.command(parse(event.text))
+        else:
+            self.say(event.text)
+
+    def on_prompt_box_submitted(self, event: PromptBox.Submitted) -> None:
         self._draft_tokens = 0
         self.say(event.text)
 
     @work(group="say")
     async def say(self, text: str) -> None:
-        """Say `text`, with the files that it names."""
+        """Send `text`, with the files that it names."""
 
-        async def do() -> None:
-            expanded = await asyncio.to_thread(expand, text, self.actions.folder)
+        async def send() -> None:
+            expanded = await asyncio.to_thread(attachments.expand, text, self.folder)
             session = await self.need_session()
             await session.send(expanded.text)
             if expanded.unmatched:
-                self.tell(not_found(expanded.unmatched), severity="warning")
+                self.tell(attachments.not_found(expanded.unmatched))
 
-        if not await self.told(do()):
+        if not await self.told(send()):
             self.prompt.restore(text)
         await self.refresh_list()
 
+    def on_prompt_box_drafted(self, event: PromptBox.Drafted) -> None:
+        self._draft = event.text
+        self._count_draft()
+
     @work(group="draft", exclusive=True)
-    async def on_prompt_box_drafted(self, event: PromptBox.Drafted) -> None:
-        """Count what is being written, once the writer pauses."""
+    async def _count_draft(self) -> None:
+        """Keep and count what is being written, once the writer pauses."""
         await asyncio.sleep(0.3)
-        self._draft_tokens, hint = await self.actions.count(event.text)
+        await self.told(self._keep_draft(self.prompt.text))
+        self._draft_tokens, hint = await self._count(self.prompt.text)
         self.prompt.set_hint(hint)
-        self.show_meter()
+        self.show_status()
 
     def on_prompt_box_command(self, event: PromptBox.Command) -> None:
-        self.command(event.command)
+        self.command(event.command, event.text)
 
     @work(group="command")
-    async def command(self, command: Command) -> None:
-        """Do a slash command."""
-        await self.told(self.actions.run(command))
-
-    def on_prompt_box_stop(self) -> None:
-        self.action_stop()
+    async def command(self, command: Command, written: str = "") -> None:
+        """Run a slash command; one that fails is `written` in the prompt again."""
+        if not await self.told(self._run(command)) and written:
+            self.prompt.restore(written)
 
     def on_message_view_action(self, event: MessageView.Action) -> None:
         self.act(event.id, event.action)
@@ -323,7 +482,7 @@ class ChatScreen(HearthScreen):
     @work(group="act")
     async def act(self, message: str, action: str) -> None:
         """Do something with a message."""
-        await self.told(self.actions.on_message(message, action))
+        await self.told(self._do_with_message(message, action))
 
     @work(group="link", exclusive=True)
     async def on_link_asked(self, event: LinkAsked) -> None:
@@ -335,7 +494,7 @@ class ChatScreen(HearthScreen):
         except HearthError as error:
             self.tell_error(error)
             return
-        question = Confirm(f"Open {host} in the browser?", event.url, yes="Open it", no="No")
+        question = Confirm(f"Open {host} in the browser?", event.url, yes="Open", no="Cancel")
         if await self.app.push_screen_wait(question):
             self.app.open_url(event.url)
 
@@ -345,8 +504,7 @@ class ChatScreen(HearthScreen):
     @work(group="threads")
     async def act_on_thread(self, thread: str, action: str) -> None:
         """Do something with a chat of the list."""
-        await self.told(self.actions.on_thread(thread, action))
-        await self.refresh_list()
+        await self.told(self._do_with_thread(thread, action))
 
     @work(group="command")
     async def action_new(self) -> None:
@@ -364,10 +522,8 @@ class ChatScreen(HearthScreen):
     def action_toggle_list(self) -> None:
         """Show or hide the list of chats."""
         threads = self.query_one(ThreadList)
-        if self.has_class("-narrow"):
-            threads.toggle_class("-wanted")
-        else:
-            threads.toggle_class("-hidden")
+        self._wants_list = not threads.display
+        self._show_parts()
         if threads.display:
             threads.focus()
         else:
@@ -383,16 +539,373 @@ class ChatScreen(HearthScreen):
         at = ids.index(current) + by if current in ids else 0
         await self.told(self.open(ids[at % len(ids)]))
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only an answer in progress can be stopped."""
+        return action != "stop" or (self.session is not None and self.session.is_busy)
+
     def action_stop(self) -> None:
-        """End the answer under way, of which stays what came; without one, go back to writing."""
-        if self.session is not None and self.session.is_busy:
+        """Stop the answer in progress; its text so far is kept."""
+        if self.session is not None:
             self.session.stop()
-        else:
-            self.prompt.focus()
+
+    def action_write(self) -> None:
+        """Go back to the prompt."""
+        self.prompt.focus()
 
     def action_select(self) -> None:
-        """Go from message to message."""
-        self.transcript.focus()
+        """Go to the last message, and from there to those before."""
+        self.transcript.action_select(-1)
+
+    # ---- commands
+
+    async def _run(self, command: Command) -> None:
+        argument = command.argument
+        match command.name:
+            case "help":
+                self.hearth.action_help()
+            case "new":
+                await self.leave()
+            case "model":
+                await self._choose_model(argument)
+            case "system":
+                await self._set_system(argument)
+            case "guide":
+                await self._ask_guide(argument)
+            case "think":
+                await self._set_thinking(argument)
+            case "set":
+                await self._set_value(argument)
+            case "settings":
+                await self._edit_settings()
+            case "preset":
+                await self._use_preset(argument)
+            case "save-preset":
+                await self._save_preset(argument)
+            case "json":
+                if argument == "off":
+                    await self._constrain("Answers are free text.")
+                else:
+                    await self._constrain("Answers are JSON.", "json")
+            case "schema":
+                source, _ = await self._read_json(argument)
+                said = f"Answers follow the JSON schema {argument}."
+                await self._constrain(said, "json_schema", source)
+            case "regex":
+                await self._constrain(f"Answers match {argument}", "regex", argument)
+            case "choice":
+                texts = [text.strip() for text in argument.split("|") if text.strip()]
+                source = json.dumps(texts, ensure_ascii=False)
+                await self._constrain(f"Answers are one of {source}.", "choice", source)
+            case "retry":
+                await self._do_with_message(self._last(), "regenerate")
+            case "continue" | "copy" as action:
+                await self._do_with_message(self._last(), action)
+            case "edit":
+                await self._do_with_message(self._last("user"), "edit")
+            case "stop":
+                self.current.stop()
+            case "search":
+                await self._search(argument)
+            case "compare":
+                await self._compare(argument)
+            case "prompt":
+                await self._show_prompt()
+            case "rename" | "pin" | "archive" | "clone" | "delete" | "export" as action:
+                await self._do_with_thread(self.current.thread.id, action, argument)
+            case "import":
+                _, data = await self._read_json(argument)
+                thread = await asyncio.to_thread(import_json, self.services.chats, data)
+                await self.open(thread.id)
+                await self.refresh_list()
+            case "stats":
+                self.toggle_class("-no-numbers")
+                hidden = "hidden" if self.has_class("-no-numbers") else "shown"
+                self.tell(f"Numbers below answers are {hidden}.")
+            case "suspend":
+                self.hearth.action_suspend()
+            case "quit":
+                await self.hearth.action_leave()
+            case screen:
+                self.hearth.action_go(screen)
+
+    async def _change(self, said: str, **fields: Any) -> None:
+        """Change the chat that is shown, or the new one, and confirm it."""
+        if self.session is None:
+            self._first |= fields
+        else:
+            await self.session.change(**fields)
+            if "model" in fields:
+                self.session.info = None
+        self.show_status()
+        self.tell(said)
+
+    async def _set(self, said: str, **values: Any) -> None:
+        await self._change(said, settings={**self._setup["settings"], **values})
+
+    async def _constrain(self, said: str, kind: str = "", source: str = "") -> None:
+        """Let answers follow a constraint; without a kind they are free."""
+        await self._set(said, constraint={"kind": kind, "source": source} if kind else None)
+
+    async def _set_thinking(self, argument: str) -> None:
+        said = {
+            "on": "The model thinks before it answers.",
+            "off": "The model answers without thinking.",
+            "auto": "The model decides whether to think.",
+        }[argument]
+        info = self.session.info if self.session is not None else None
+        if argument != "auto" and info is not None and "thinking" not in info.capabilities:
+            said = f"{info.name} cannot be told to think or not: this has no effect on it."
+        await self._set(said, thinking={"on": True, "off": False}.get(argument))
+
+    async def _ask_guide(self, question: str) -> None:
+        """Ask guide about Hearth, in a chat of its own."""
+        before = self.session
+        if before is None or before.model != _GUIDE:
+            await self.open((await self.sessions.create(model=_GUIDE)).thread.id)
+            back = " alt+down goes back to the other chat." if before is not None else ""
+            self.tell(f"guide answers in a chat of its own.{back}")
+        await self.current.send(question or "What can Hearth do?")
+        await self.refresh_list()
+
+    async def _choose_model(self, name: str) -> None:
+        from hearth.app.tui.screens.dialogs import PickOne
+
+        index = self.services.index
+        if not name:
+            found = await index.models()
+            name = await self._ask(PickOne("Model", [model.name for model in found])) or ""
+        if name:
+            resolved = await index.resolve(name)
+            chosen = str(resolved.path) if resolved.origin == "path" else resolved.name
+            await self._change(f"{resolved.name} answers from now on.", model=chosen)
+
+    async def _set_system(self, text: str) -> None:
+        answer = text or await self._ask_text("System prompt", self._setup["system"])
+        if answer is not None:
+            said = f"System prompt: {answer}" if answer else "There is no system prompt now."
+            await self._change(said, system=answer)
+
+    async def _set_value(self, argument: str) -> None:
+        name, _, text = argument.partition(" ")
+        key = CHAT_SETTINGS.get(name)
+        if key is None:
+            raise InvalidParameter(
+                "set",
+                f'A chat has no setting "{name}".{did_you_mean(name, CHAT_SETTINGS)}',
+                "ctrl+g shows all of them.",
+            )
+        try:
+            value = key.parse(text.strip())
+        except ValueError as error:
+            raise InvalidParameter(name, f"{name}: {error}.", "Give another value.") from error
+        kept = list(value) if isinstance(value, tuple) else value
+        values = {**self._setup["settings"].get("set", {}), name: kept}
+        await self._set(f"{name} is {text.strip()} in this chat.", set=values)
+
+    async def _edit_settings(self) -> None:
+        from hearth.app.tui.screens.sampling import SamplingScreen
+
+        now = dict(self._setup["settings"])
+        answer = await self._ask(SamplingScreen(now, self.services.settings, self.model))
+        if answer is not None:
+            await self._change("The settings of this chat are changed.", settings=answer)
+
+    async def _use_preset(self, name: str) -> None:
+        from hearth.app.tui.screens.presets import PresetsScreen
+
+        presets = self.hearth.presets
+        screen = PresetsScreen(presets, self._as_preset("this chat"))
+        chosen = presets.get(name) if name else await self._ask(screen)
+        if chosen is not None:
+            settings = {**chosen.settings, "preset": chosen.name}
+            said = f"This chat uses the preset {chosen.name}."
+            await self._change(said, model=chosen.model, system=chosen.system, settings=settings)
+
+    async def _save_preset(self, name: str) -> None:
+        name = name or await self._ask_line("Name of the preset")
+        if name:
+            save = self.hearth.presets.save
+            kept = await asyncio.to_thread(save, self._as_preset(name))
+            self.tell(f"Saved as the preset {kept.name}.")
+
+    def _as_preset(self, name: str) -> Preset:
+        from hearth.app.presets import Preset
+
+        return Preset(name, **self._setup)
+
+    async def _search(self, query: str) -> None:
+        from hearth.app.tui.screens.search import SearchScreen
+
+        hit = await self._ask(SearchScreen(self.services.chats, query))
+        if hit is None:
+            return
+        await self.open(hit.thread_id)
+        if hit.message_id and all(one.id != hit.message_id for one in self.current.messages):
+            await self.current.select(hit.message_id)
+            await self.open(hit.thread_id)
+        if hit.message_id:
+            await self.transcript.jump_to(hit.message_id)
+
+    async def _compare(self, model: str) -> None:
+        from hearth.app.tui.screens.compare import CompareScreen
+
+        names = [found.name for found in await self.services.index.models()]
+        await self._ask(CompareScreen(self.services, names, self.model, model))
+
+    async def _show_prompt(self) -> None:
+        from hearth.app.tui.screens.prompt_view import PromptView
+
+        session = self.current
+        asking = await session.asking(session.messages[session.left_out :])
+        await self._ask(PromptView(asking.backend, asking.request, asking.info.context))
+
+    async def _read_json(self, path: str) -> tuple[str, Any]:
+        """A JSON file, as it is written and as Python has it."""
+
+        def read() -> tuple[str, Any]:
+            try:
+                text = typed_path(path, self.folder).read_text(encoding="utf-8")
+                return text, json.loads(text)
+            except (OSError, ValueError) as error:  # Also of bytes that are not UTF-8.
+                raise InvalidParameter(
+                    "path", f"{path} cannot be read as JSON: {error}.", "Correct the file."
+                ) from error
+
+        return await asyncio.to_thread(read)
+
+    # ---- messages and chats
+
+    def _last(self, role: str = "") -> str:
+        """The id of the last message, or of the last with this role."""
+        for message in reversed(self.current.messages):
+            if role in ("", message.role):
+                return message.id
+        raise _no_message()
+
+    async def _do_with_message(self, message: str, action: str) -> None:
+        """Do `action` (see `MessageView.Action`) with a message."""
+        session = self.current
+        found = next((one for one in session.messages if one.id == message), None)
+        if found is None:
+            return
+        match action:
+            case "edit":
+                text = await self._ask_text(f"Edit ({found.role})", found.content)
+                if text is not None and text != found.content:
+                    await session.edit(message, text)
+            case "regenerate":
+                await session.regenerate(message)
+            case "continue":
+                await session.resume(message)
+            case "copy":
+                self.app.copy_to_clipboard(found.content)
+                self.tell("Copied.")
+            case "previous" | "next":
+                await session.step(message, 1 if action == "next" else -1)
+            case "clone":
+                await self.open((await session.clone(message)).id)
+                await self.refresh_list()
+            case "delete_branch":
+                question = "Delete this message and everything after it?"
+                if await self._delete_confirmed(question, "Other branches stay."):
+                    await session.delete_branch(message)
+
+    async def _do_with_thread(self, thread: str, action: str, argument: str = "") -> None:
+        """Do `action` (see `ThreadList.Asked`) with a chat."""
+        session = await self.sessions.open(thread)
+        match action:
+            case "open":
+                await self.open(thread)
+                self.prompt.focus()
+            case "rename":
+                title = argument or await self._ask_line("Title", session.thread.title)
+                if title:
+                    await session.change(title=title)
+            case "pin":
+                await session.change(pinned=not session.thread.pinned)
+                self.tell("Pinned." if session.thread.pinned else "Not pinned any more.")
+            case "archive":
+                await session.change(archived=not session.thread.archived)
+                self.tell("Archived." if session.thread.archived else "Restored.")
+            case "clone":
+                await self.open((await session.clone()).id)
+            case "export":
+                await self._export(thread, argument)
+            case "delete":
+                title = session.thread.title or "this chat"
+                if await self._delete_confirmed(f"Delete “{title}”?", "It cannot be recovered."):
+                    if session is self.session:
+                        await self.leave()
+                    await self.sessions.delete(thread)
+        await self.refresh_list()
+
+    async def _export(self, thread: str, argument: str) -> None:
+        kind, _, rest = argument.partition(" ")
+        if kind not in ("markdown", "json"):
+            kind, rest = "json" if argument.endswith(".json") else "markdown", argument
+        suffix = ".json" if kind == "json" else ".md"
+        rest = rest.strip() or await self._ask_line("File", f"chat{suffix}")
+        if not rest:
+            return
+        path = typed_path(rest, self.folder)
+        chats = self.services.chats
+
+        def write() -> int:
+            if kind == "json":
+                text = json.dumps(to_json(chats, thread), ensure_ascii=False, indent=1)
+            else:
+                text = to_markdown(chats, thread)
+            try:
+                with path.open("x", encoding="utf-8") as file:
+                    return file.write(text)
+            except OSError as error:
+                raise InvalidParameter(
+                    "path", f"{path}: {error.strerror}.", "Choose another file."
+                ) from error
+
+        size = await asyncio.to_thread(write)
+        self.tell(f"Written to {path} ({format_size(size)}).")
+
+    async def _count(self, text: str) -> tuple[int, str]:
+        """Tokens of a draft, and these in words; about, while its model is not loaded."""
+        if not text.strip() or is_command(text):
+            return 0, ""
+        session = self.session
+        try:
+            expanded = await asyncio.to_thread(attachments.expand, text, self.folder)
+            if session is not None and session.info is not None:
+                changes = session.thread.settings.get("set", {})
+                chosen = await self.services.choose(session.thread.model, changes)
+                backend = await self.services.host.backend(chosen.spec)
+                tokens, about = await attachments.count(backend, expanded.text), ""
+            else:
+                tokens, about = -(-len(expanded.text.encode()) // _BYTES_PER_TOKEN), "about "
+        except HearthError as error:
+            return 0, error.message
+        files = attachments.in_words(expanded.files)
+        counted = f"{about}{tokens:,} token" + ("" if tokens == 1 else "s")
+        return tokens, counted + (f", {files}" if files else "")
+
+    # Dialogs are imported when one is shown, which is not before the first paint.
+
+    async def _ask(self, screen: Any) -> Any:
+        return await self.app.push_screen_wait(screen)
+
+    async def _delete_confirmed(self, question: str, detail: str) -> bool:
+        from hearth.app.tui.screens.dialogs import Confirm
+
+        dialog = Confirm(question, detail, yes="Delete", destructive=True)
+        return bool(await self._ask(dialog))
+
+    async def _ask_line(self, title: str, value: str = "") -> str:
+        from hearth.app.tui.screens.dialogs import AskLine
+
+        return await self._ask(AskLine(title, value)) or ""
+
+    async def _ask_text(self, title: str, text: str) -> str | None:
+        from hearth.app.tui.screens.dialogs import EditText
+
+        return cast("str | None", await self._ask(EditText(title, text)))
 
 
 def in_words(moved: Moved) -> str:
@@ -403,3 +916,7 @@ def in_words(moved: Moved) -> str:
     words = {"loading": "loading the model", "prefill": "reading the prompt"}
     words |= {"generating": "answering", "stopping": "stopping"}
     return words.get(moved.state, "")
+
+
+def _no_message() -> InvalidParameter:
+    return InvalidParameter("chat", "This chat has no messages yet.", "Write one first.")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CompareScreen(Dialog[None]):
-    """Two models, one prompt; the better one can be gone on with as a chat.
+    """Two models, one prompt; the better one can be continued as a chat.
 
     Args:
         names: of the models that are here.
@@ -66,7 +66,7 @@ class CompareScreen(Dialog[None]):
         with Container(classes="columns"):
             yield CompareColumn(self._services, names, self._left, id="left")
             yield CompareColumn(self._services, names, right, id="right")
-        yield SafeInput(placeholder="One question for both; Enter asks", id="question")
+        yield SafeInput(placeholder="A question for both models; Enter sends it", id="question")
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
@@ -75,7 +75,7 @@ class CompareScreen(Dialog[None]):
 
     @property
     def is_busy(self) -> bool:
-        """Answers are under way."""
+        """Answers are in progress."""
         return any(one.group == "compare" and not one.is_finished for one in self.workers)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -84,7 +84,7 @@ class CompareScreen(Dialog[None]):
         if not text:
             return
         if self.is_busy:
-            self._tell("Answers are under way; Escape stops them.")
+            self._tell("Answers are in progress: esc stops them.")
             return
         event.input.clear()
         self.ask(text)
@@ -95,7 +95,7 @@ class CompareScreen(Dialog[None]):
         await asyncio.gather(*(column.ask(text) for column in self.query(CompareColumn)))
 
     def action_leave(self) -> None:
-        """Stop the answers; with none under way, close."""
+        """Stop the answers; without any in progress, close."""
         if self.is_busy:
             self.workers.cancel_group(self, "compare")
         else:
@@ -103,10 +103,14 @@ class CompareScreen(Dialog[None]):
 
     @work(group="go-on", exclusive=True)
     async def action_go_on(self, side: str) -> None:
-        """Keep what was said on one side as a chat, and go on there."""
+        """Keep one side as a chat, and continue there."""
         column = self.query_one(f"#{side}", CompareColumn)
         if self.is_busy or not column.messages:
-            why = "Answers are under way; Escape stops them." if self.is_busy else "Ask first."
+            why = (
+                "Answers are in progress: esc stops them."
+                if self.is_busy
+                else "Ask a question first."
+            )
             self._tell(why)
             return
         chats = self._services.chats

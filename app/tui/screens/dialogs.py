@@ -1,9 +1,10 @@
-"""Small questions: yes or no, one line, one of a list, a long text."""
+"""Small dialogs: a question with buttons, one line, one of a list, a long text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from inspect import isawaitable
+from typing import Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -11,11 +12,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Button, Footer, Input, OptionList, Static
+from textual.widgets.button import ButtonVariant
 from textual.widgets.option_list import Option
 
 from hearth.app.terminal import safe_text
 from hearth.app.tui.editor import edited
-from hearth.app.tui.screens.base import Dialog
+from hearth.app.tui.screens.base import Dialog, Result
 from hearth.app.tui.widgets.fields import SafeInput, SafeTextArea
 from hearth.backends.errors import HearthError
 
@@ -35,66 +37,106 @@ def _looks(name: str) -> str:
     return _CSS.replace("NAME", name)
 
 
-class Confirm(Dialog[bool]):
-    """A question that is answered with yes or no; no is what Enter does at first.
+class Question(Dialog[Result]):
+    """A question with a button for each answer. Enter at first, and escape, give the first answer,
+    which changes nothing.
 
     Args:
         question: in a line.
-        detail: what follows from a yes.
-        yes, no: on the buttons.
+        detail: what follows from the answers.
+        answers: the label of each button, which says what it does, and the value.
+        destructive: the last answer deletes something.
     """
 
     DEFAULT_CSS = (
-        _looks("Confirm")
+        _looks("Question")
         + """
-    Confirm .buttons { height: auto; layout: horizontal; margin-top: 1; }
-    Confirm Button { margin-right: 2; }
+    Question .buttons { height: auto; layout: horizontal; margin-top: 1; }
+    Question Button { margin-right: 2; }
     """
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "dismiss(True)", "yes", id="confirm.yes"),
-        Binding("n", "dismiss(False)", "no", id="confirm.no"),
-        Binding("escape", "dismiss(False)", "no", id="confirm.escape", show=False),
-        Binding("left,right", "other", "other", id="confirm.other", show=False),
+        Binding("escape", "answer(0)", "cancel", id="confirm.escape", show=False),
+        Binding("left", "app.focus_previous", "previous", id="confirm.previous", show=False),
+        Binding("right", "app.focus_next", "next", id="confirm.other", show=False),
     ]
 
     def __init__(
-        self, question: str, detail: str = "", *, yes: str = "Yes", no: str = "No"
+        self,
+        question: str,
+        detail: str,
+        answers: Sequence[tuple[str, Result]],
+        *,
+        destructive: bool = False,
     ) -> None:
         super().__init__()
         self._question = safe_text(question)
         self._detail = safe_text(detail)
-        self._labels = (Content(safe_text(no)), Content(safe_text(yes)))
+        self._answers = answers
+        self._is_destructive = destructive
 
     def compose(self) -> ComposeResult:
-        no, yes = self._labels
+        last = len(self._answers) - 1
+        emphasis: ButtonVariant = "error" if self._is_destructive else "primary"
         with Vertical(classes="dialog"):
             yield Static(self._question, classes="title", markup=False)
             if self._detail:
                 yield Static(self._detail, classes="detail", markup=False)
             with Vertical(classes="buttons"):
-                yield Button(no, id="no")
-                yield Button(yes, id="yes", variant="error")
+                for at, (label, _) in enumerate(self._answers):
+                    variant = emphasis if at == last else "default"
+                    yield Button(Content(safe_text(label)), id=f"answer-{at}", variant=variant)
 
     def on_mount(self) -> None:
-        """Let Enter mean no."""
-        self.query_one("#no", Button).focus()
+        """Let Enter give the first answer."""
+        self.query_one("#answer-0", Button).focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        self.dismiss(event.button.id == "yes")
+        self.action_answer(int((event.button.id or "").removeprefix("answer-")))
 
-    def action_other(self) -> None:
-        """Go to the other button."""
-        self.focus_next()
+    def action_answer(self, at: int) -> None:
+        """Give the answer of this button."""
+        self.dismiss(self._answers[at][1])
+
+
+class Confirm(Question[bool]):
+    """A question that is answered with yes or no.
+
+    Args:
+        yes, no: the labels of the buttons, which say what they do.
+        destructive: yes deletes something.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(1)", "yes", id="confirm.yes"),
+        Binding("n", "answer(0)", "no", id="confirm.no"),
+    ]
+
+    def __init__(
+        self,
+        question: str,
+        detail: str = "",
+        *,
+        yes: str = "Yes",
+        no: str = "Cancel",
+        destructive: bool = False,
+    ) -> None:
+        super().__init__(question, detail, ((no, False), (yes, True)), destructive=destructive)
+
+
+def discarding() -> Confirm:
+    """Asks before changes are lost."""
+    return Confirm("Discard changes?", yes="Discard", no="Keep editing", destructive=True)
 
 
 class AskLine(Dialog[str | None]):
-    """A question that is answered with one line; None: the user does not answer.
+    """A question that is answered with one line; None: the user cancels.
 
     Args:
         title: what is asked.
         value: to begin with, selected.
-        check: raises ValueError or `HearthError` with what is wrong with an answer.
+        check: raises ValueError or `HearthError` with what is wrong with an answer, which then
+            stays to be corrected; or a coroutine that does.
     """
 
     DEFAULT_CSS = _looks("AskLine")
@@ -108,7 +150,7 @@ class AskLine(Dialog[str | None]):
         value: str = "",
         *,
         placeholder: str = "",
-        check: Callable[[str], object] = str,
+        check: Callable[[str], Any] = str,
     ) -> None:
         super().__init__()
         self._title = safe_text(title)
@@ -123,17 +165,19 @@ class AskLine(Dialog[str | None]):
             yield Static("", classes="wrong", markup=False)
 
     def on_mount(self) -> None:
-        """Select what is there, so that writing replaces it."""
+        """Select what is there, so that typing replaces it."""
         self.query_one(Input).focus()
         self.query_one(Input).action_select_all()
 
     def on_input_changed(self) -> None:
         self.query_one(".wrong", Static).update("")
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
+    async def on_input_submitted(self, event: Input.Submitted) -> None:
         answer = event.value.strip()
         try:
-            self._check(answer)
+            checked = self._check(answer)
+            if isawaitable(checked):
+                await checked
         except (ValueError, HearthError) as error:
             self.query_one(".wrong", Static).update(safe_text(str(error)))
             return
@@ -141,11 +185,11 @@ class AskLine(Dialog[str | None]):
 
 
 class PickOne(Dialog[str | None]):
-    """One of a list, which what is written narrows; None: the user picks none.
+    """One of a list, which typing filters; None: the user cancels.
 
     Args:
-        options: texts, of which the picked one is returned as it was given.
-        details: beside each option, by option.
+        options: texts, of which the picked one is returned unchanged.
+        details: next to each option, by option.
         marked: the option to begin with.
     """
 
@@ -179,7 +223,7 @@ class PickOne(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(self._title, classes="title", markup=False)
-            yield SafeInput(placeholder="write to narrow the list")
+            yield SafeInput(placeholder="Type to filter")
             yield OptionList(markup=False)
 
     def on_mount(self) -> None:
@@ -229,7 +273,7 @@ class PickOne(Dialog[str | None]):
 
 
 class EditText(Dialog[str | None]):
-    """A text of several lines; None: it stays as it was.
+    """A text of several lines; None: it is not changed.
 
     Args:
         title: what the text is.
@@ -274,16 +318,13 @@ class EditText(Dialog[str | None]):
         self.area.move_cursor(self.area.document.end)
 
     def action_save(self) -> None:
-        """Give the text back as it is now."""
+        """Return the text."""
         self.dismiss(self._text if self.area.text == self._begun else self.area.text)
 
     @work(group="leave", exclusive=True)
     async def action_leave(self) -> None:
-        """Forget what was changed, once the user says so."""
-        is_same = self.area.text == self._begun
-        if is_same or await self.app.push_screen_wait(
-            Confirm("Forget what you changed?", yes="Forget it", no="Go on")
-        ):
+        """Discard the changes, after asking."""
+        if self.area.text == self._begun or await self.app.push_screen_wait(discarding()):
             self.dismiss(None)
 
     @work(group="editor", exclusive=True)

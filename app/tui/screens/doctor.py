@@ -1,4 +1,4 @@
-"""The doctor's screen: the checks of `hearth doctor`, with causes and cures."""
+"""The doctor screen: the checks of `hearth doctor`, with causes and remedies."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from hearth.app.tui.widgets.finding import FindingLine
 from hearth.backends.errors import SettingsError
 
 _MARKS: Final = {"ok": " ", "warning": "!", "fault": "x"}
-_PATIENCE: Final = "Looking … the self-test of llama.cpp takes a while the first time."
+_PATIENCE: Final = "Checking… the first self-test of llama.cpp takes a while."
 
 
 class DoctorScreen(HearthScreen):
-    """Examines when it is first shown, in a thread; findings are shown as they come."""
+    """Runs the checks in a thread when it is first shown, and shows each finding at once."""
 
     NAME = "doctor"
     DEFAULT_CSS = """
@@ -34,7 +34,7 @@ class DoctorScreen(HearthScreen):
     DoctorScreen VerticalScroll { height: 1fr; scrollbar-size-vertical: 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "again", "look again", id="doctor.again"),
+        Binding("r", "again", "check again", id="doctor.again"),
         Binding("y", "copy", "copy as text", id="doctor.copy"),
     ]
 
@@ -56,12 +56,12 @@ class DoctorScreen(HearthScreen):
         yield VerticalScroll(id="findings")
 
     async def on_mount(self) -> None:
-        """Look for the first time."""
+        """Run the checks."""
         self.query_one("#findings").focus()
         await self.action_again()
 
     async def action_again(self) -> None:
-        """Look again; what an earlier look still finds is of no interest."""
+        """Run the checks again; findings of an earlier run are ignored."""
         self._run += 1
         self._findings.clear()
         await self.query_one("#findings").remove_children()
@@ -78,14 +78,14 @@ class DoctorScreen(HearthScreen):
         self.post_message(self.Found(run, None))
 
     def _settings(self) -> Settings | SettingsError:
-        """What the settings say now: the file may have been changed by hand."""
+        """The settings as they are now: the file may have been edited."""
         try:
             return self.services.reload()
         except SettingsError as error:
             return error
 
     def on_doctor_screen_found(self, message: Found) -> None:
-        """Show what came, and the verdict at the end."""
+        """Show the finding, and the verdict at the end."""
         if message.run != self._run:
             return
         if message.finding is None:
@@ -95,22 +95,22 @@ class DoctorScreen(HearthScreen):
         self.query_one("#findings").mount(FindingLine(message.finding))
 
     def action_copy(self) -> None:
-        """Copy what is found, as `hearth doctor` prints it."""
+        """Copy the findings, as `hearth doctor` prints them."""
         self.app.copy_to_clipboard(as_text(self._findings))
-        self.tell("What the doctor found is copied.")
+        self.tell("Findings copied.")
 
 
 def verdict(findings: Sequence[Finding]) -> Content:
-    """All of it in one line."""
+    """A summary in one line."""
     faults = sum(finding.state == "fault" for finding in findings)
     warnings = sum(finding.state == "warning" for finding in findings)
     if faults:
-        broken = f"{faults} thing{'' if faults == 1 else 's'} broken; what to do stands below."
+        broken = f"{faults} problem{'' if faults == 1 else 's'}; the remedies are below."
         return Content.styled(broken, "bold $text-error")
     if warnings:
-        better = f"All works; {warnings} thing{'' if warnings == 1 else 's'} could be better."
+        better = f"No problems; {warnings} warning{'' if warnings == 1 else 's'}."
         return Content.styled(better, "bold $text-warning")
-    return Content.styled("All is well.", "bold $text-success")
+    return Content.styled("No problems found.", "bold $text-success")
 
 
 def as_text(findings: Sequence[Finding]) -> str:

@@ -1,4 +1,4 @@
-"""The endpoint screen: on and off, where it is, its key, and who asked what of it."""
+"""The endpoint screen: on and off, address, key, and the last requests."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ _STATES: Final = {
     "stopping": ("◌", "$text-warning"),
 }
 _HIDDEN: Final = "•" * 16
+_LOADING: Final = "Loading…"
 
 
 class EndpointScreen(HearthScreen):
-    """Switches an endpoint that ends with the app; one that `hearth serve` runs elsewhere is
-    another, but the list of requests is that of both.
+    """Switches an endpoint that stops with the app. One that `hearth serve` runs is separate, but
+    the list has the requests of both.
     """
 
     NAME = "endpoint"
@@ -95,17 +96,17 @@ class EndpointScreen(HearthScreen):
         yield Horizontal(Static("", id="key-text", markup=False), id="key")
         yield Static("", id="example-title", markup=False)
         yield Static("", id="example", markup=False)
-        yield ColumnList(*_COLUMNS, title="Last requests", empty="None yet.", id="requests")
+        yield ColumnList(*_COLUMNS, title="Last requests", empty=_LOADING, id="requests")
 
     def on_mount(self) -> None:
-        """Show what is, and look for requests."""
+        """Show the state, and read the requests."""
         self.query_one("#requests", ColumnList).list.focus()
         self._timer = self.set_interval(_LOOK_EVERY_S, self.look)
         self._show()
         self.look()
 
     async def on_unmount(self) -> None:
-        """The app leaves, and the endpoint with it."""
+        """Stop the endpoint with the app."""
         await self.control.close()
 
     def on_screen_resume(self) -> None:
@@ -115,7 +116,7 @@ class EndpointScreen(HearthScreen):
             self._show()
 
     def on_screen_suspend(self) -> None:
-        """Nobody sees it."""
+        """The screen is hidden."""
         if self._timer is not None:
             self._timer.pause()
 
@@ -138,7 +139,7 @@ class EndpointScreen(HearthScreen):
         return examples.key_place(self.services.paths.api_key_file, asks=self._asks_key)
 
     def on_endpoint_fields_changed(self, message: EndpointFields.Changed) -> None:
-        """Keep what was entered, if it can be."""
+        """Save what was entered, if it is valid."""
         key = ALL[message.name]
         try:
             write_setting(self.services.paths.settings_file, key, key.parse(message.text))
@@ -149,7 +150,7 @@ class EndpointScreen(HearthScreen):
             self.tell_error(error)
         else:
             if self.control.state != "off":
-                self.tell("It holds when the endpoint is switched on again.")
+                self.tell("Takes effect when the endpoint is switched on again.")
         self._show()
 
     # ---- what is shown
@@ -180,19 +181,19 @@ class EndpointScreen(HearthScreen):
         if control.error is not None:
             said.update(safe_text(f"{control.error.message} {control.error.hint}".strip()))
         elif control.state == "off":
-            said.update("Space lets programs on this machine ask your models, until you leave.")
-        else:  # It speaks to somebody at a prompt.
+            said.update("Space starts the endpoint, which stops when the app quits.")
+        else:  # It is written for a user at a shell prompt.
             said.update(safe_text(control.says.replace("Ctrl+C", "Space")))
 
     def _key_line(self) -> str:
         if not self._key.asked:
-            return "no key is asked for"
+            return "no key required"
         try:
             key = self._key.read()
         except HearthError as error:
             return error.message
         if not key:
-            return "a key is made when the endpoint is first switched on"
+            return "a key is created when the endpoint is first switched on"
         return f"key {key if self._shows_key else _HIDDEN}"
 
     @property
@@ -210,13 +211,14 @@ class EndpointScreen(HearthScreen):
         """Read the last requests."""
         path = self.services.paths.log / REQUESTS_LOG
         found = await asyncio.to_thread(last_requests, path, _MOST_REQUESTS)
-        self.query_one("#requests", ColumnList).show(_rows(found))
+        requests = self.query_one("#requests", ColumnList)
+        requests.show(_rows(found), empty="No requests yet.")
 
-    # ---- what can be done
+    # ---- actions
 
     @work(group="endpoint.switch")
     async def action_switch(self) -> None:
-        """Switch it on or off; while requests are finished, once more ends them."""
+        """Switch it on or off; while it waits for requests, once more stops them."""
         if self.control.state != "off":
             self.control.stop()
             return
@@ -225,7 +227,7 @@ class EndpointScreen(HearthScreen):
 
     def action_copy_address(self) -> None:
         """Copy the address."""
-        self._copy(self._url, "The address")
+        self._copy(self._url, "Address")
 
     def action_copy_key(self) -> None:
         """Copy the key."""
@@ -235,9 +237,9 @@ class EndpointScreen(HearthScreen):
             self.tell_error(error)
             return
         if key:
-            self._copy(key, "The key")
+            self._copy(key, "Key")
         else:
-            self.tell(f"{self._key_line()[:1].upper()}{self._key_line()[1:]}.")
+            self.tell("No key to copy.")
 
     def action_show_key(self) -> None:
         """Show the key, or hide it again."""
@@ -246,20 +248,20 @@ class EndpointScreen(HearthScreen):
 
     def action_copy_example(self) -> None:
         """Copy the example."""
-        self._copy(self._example_text(), "The example")
+        self._copy(self._example_text(), "Example")
 
     def action_other_example(self) -> None:
-        """Show the example for the other way to ask."""
+        """Show the example for another client."""
         self._example = "python" if self._example == "curl" else "curl"
         self._show()
 
     def _copy(self, text: str, what: str) -> None:
         self.app.copy_to_clipboard(text)
-        self.tell(f"{what} is copied.")
+        self.tell(f"{what} copied.")
 
 
 def _rows(found: Sequence[Answered]) -> list[Row]:
-    """A line each; its key stays the same while more come."""
+    """A row each; its key stays the same while more arrive."""
     seen: Counter[Answered] = Counter()
     rows = []
     for one in reversed(found):

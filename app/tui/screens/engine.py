@@ -1,4 +1,4 @@
-"""The engine screen: what is loaded, who runs, what the memory holds, and what the logs say."""
+"""The engine screen: loaded models, running requests, the KV cache and the logs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ from hearth.backends.errors import HearthError
 
 _LOOK_EVERY_S: Final = 1 / 3
 _LOGS: Final = ("worker.log", "host.log")
-_NO_HOST: Final = "No host process is running, so nothing is loaded; the next question starts one."
+_LOADING: Final = "Loading…"
+_NO_HOST: Final = "The host process is not running; the next request starts it."
+_EMPTY: Final = {"models": "No models loaded.", "requests": "No active requests."}
+"""What is shown in place of rows, once the host has answered."""
 
 
 class EngineScreen(HearthScreen):
-    """Live while it is shown; looking keeps no model loaded and starts no host."""
+    """Updated while it is shown; that keeps no model loaded and starts no host."""
 
     NAME = "engine"
     DEFAULT_CSS = """
@@ -70,17 +73,15 @@ class EngineScreen(HearthScreen):
         self._looking = False
 
     def body(self) -> ComposeResult:
-        yield Static("", id="host", markup=False)
-        yield ColumnList(*rows.MODEL_COLUMNS, title="Models", empty="None is loaded.", id="models")
+        yield Static(_LOADING, id="host", markup=False)
+        yield ColumnList(*rows.MODEL_COLUMNS, title="Models", empty=_LOADING, id="models")
         yield KvMap()
-        yield ColumnList(
-            *rows.REQUEST_COLUMNS, title="Requests", empty="Nobody asks anything.", id="requests"
-        )
-        yield SparklineRow("Tokens a second")
+        yield ColumnList(*rows.REQUEST_COLUMNS, title="Requests", empty=_LOADING, id="requests")
+        yield SparklineRow("Generated tok/s, all requests")
         yield LogTail()
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Start the timer."""
         self.query_one("#requests", ColumnList).list.focus()
         self._timer = self.set_interval(_LOOK_EVERY_S, self.look)
         self.look()
@@ -91,7 +92,7 @@ class EngineScreen(HearthScreen):
             self._timer.resume()
 
     def on_screen_suspend(self) -> None:
-        """Nobody sees it: look no more."""
+        """The screen is hidden: pause the timer."""
         if self._timer is not None:
             self._timer.pause()
 
@@ -102,29 +103,34 @@ class EngineScreen(HearthScreen):
             return
         self._looking = True
         try:
-            said = await self._ask()
+            state, empty = await self._ask()
             lines = await asyncio.to_thread(tail, self.services.paths.log / self._log)
         finally:
             self._looking = False
-        self._show(said)
+        self._show(state, empty)
         self.query_one(LogTail).show(self._log, lines)
 
-    async def _ask(self) -> str:
-        """What to say of the host."""
+    async def _ask(self) -> tuple[str, dict[str, str]]:
+        """The line about the host, and what is shown in place of missing rows."""
         try:
             self._stats = await self.services.host.stats()
         except HearthError as error:
             self._stats = None
-            return f"{error.message} {error.hint}".strip()
-        return _NO_HOST if self._stats is None else rows.host_line(self._stats, time.time())
+            unknown = dict.fromkeys(_EMPTY, "Unknown: the host does not answer.")
+            return f"{error.message} {error.hint}".strip(), unknown
+        if self._stats is not None:
+            return rows.host_line(self._stats, time.time()), _EMPTY
+        if self.sessions.busy:  # They are starting it.
+            return _LOADING, dict.fromkeys(_EMPTY, _LOADING)
+        return _NO_HOST, _EMPTY
 
-    def _show(self, said: str) -> None:
+    def _show(self, state: str, empty: dict[str, str]) -> None:
         stats = self._stats or HostStats(0, "", 0.0, 0)
-        self.query_one("#host", Static).update(safe_text(said))
+        self.query_one("#host", Static).update(safe_text(state))
         models = self.query_one("#models", ColumnList)
-        models.show(list(rows.model_rows(stats)))
+        models.show(list(rows.model_rows(stats)), empty=empty["models"])
         requests = self.query_one("#requests", ColumnList)
-        requests.show(list(rows.request_rows(stats, self._title_of)))
+        requests.show(list(rows.request_rows(stats, self._title_of)), empty=empty["requests"])
         summary = rows.summary(stats)
         requests.title(f"Requests · {summary}" if summary else "Requests")
         self._show_memory()
@@ -153,7 +159,7 @@ class EngineScreen(HearthScreen):
 
     @work(group="engine.act")
     async def action_cancel(self) -> None:
-        """End the chosen request, whoever asked it; what came of it stays."""
+        """Cancel the chosen request, of any client; its text so far is kept."""
         key = self.query_one("#requests", ColumnList).selected
         if self._stats is None or key is None:
             return
@@ -169,7 +175,7 @@ class EngineScreen(HearthScreen):
 
     @work(group="engine.act")
     async def action_unload(self) -> None:
-        """Unload the chosen model, which ends what it does."""
+        """Unload the chosen model, which stops its requests."""
         path = self.query_one("#models", ColumnList).selected
         if path is not None:
             await self.told(self.services.host.unload(path))

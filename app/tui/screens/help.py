@@ -1,4 +1,4 @@
-"""The keys that hold now: of what has the focus, of the screen, and of the app."""
+"""The active keys: of the focused widget, the screen and the app."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
 from hearth.app.tui.widgets.fields import SafeInput
 
-_COLUMNS = (Column("keys", 20), Column("what they do"), Column("id", 24, least=64))
+_COLUMNS = (Column("keys", 20), Column("action"), Column("id", 24, least=64))
 
 
 class HelpScreen(Dialog[None]):
-    """Every key of the screen below, also those that its last line has no room for; what is typed
-    narrows them down.
+    """Every key of the screen below, also those that do not fit in its footer; typing filters
+    them.
     """
 
     DEFAULT_CSS = """
@@ -39,7 +39,7 @@ class HelpScreen(Dialog[None]):
     HelpScreen #help-foot { height: 1; margin: 1 0 0 0; color: $text-muted; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f1", "close", "close", id="help.close"),
+        Binding("escape", "close", "close", id="help.close"),
         Binding("down", "scroll(1)", "down", id="help.down", show=False),
         Binding("up", "scroll(-1)", "up", id="help.up", show=False),
         Binding("pagedown", "scroll(10)", "page down", id="help.page-down", show=False),
@@ -52,13 +52,9 @@ class HelpScreen(Dialog[None]):
         self._groups = tuple(_groups(below))
         with Vertical():
             yield Static(f"Keys · {name}", id="help-title", markup=False)
-            yield SafeInput(placeholder="type to search", id="help-search", compact=True)
-            yield ColumnList(
-                *_COLUMNS, empty="No key does that here.", header=False, id="help-keys"
-            )
-            yield Static(
-                "Change any of them in the settings, by its id.", id="help-foot", markup=False
-            )
+            yield SafeInput(placeholder="Type to filter", id="help-search", compact=True)
+            yield ColumnList(*_COLUMNS, empty="No matching keys.", header=False, id="help-keys")
+            yield Static("Change keys in the settings, by their ids.", id="help-foot", markup=False)
 
     def on_mount(self) -> None:
         """Show all of them."""
@@ -67,7 +63,7 @@ class HelpScreen(Dialog[None]):
         self._show("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Show those that fit."""
+        """Show those that match."""
         self._show(event.value)
 
     def _show(self, wanted: str) -> None:
@@ -83,7 +79,7 @@ class HelpScreen(Dialog[None]):
         self.query_one(ColumnList).show(rows)
 
     def action_scroll(self, lines: int) -> None:
-        """Go through the keys while one types."""
+        """Scroll while the filter has the focus."""
         self.query_one(ColumnList).list.scroll_relative(y=lines, animate=False)
 
     def action_close(self) -> None:
@@ -101,7 +97,7 @@ def _cells(line: Line, app: App[object]) -> tuple[Content, str, Content]:
 
 
 def _groups(screen: Screen[object]) -> Iterator[tuple[str, list[Line]]]:
-    """(title, lines) of each node that has keys now: the screen, what has the focus, the app."""
+    """(title, lines) of each node with active keys: the screen, the focused widget, the app."""
     found: dict[DOMNode, dict[tuple[str, str], list[ActiveBinding]]] = {}
     for active in screen.active_bindings.values():
         binding = active.binding

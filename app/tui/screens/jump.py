@@ -1,4 +1,4 @@
-"""Jump mode: a letter on everything that can have the focus, and the letter puts it there."""
+"""Jump mode: a letter on each focusable widget moves the focus there."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from textual.widgets import Static
 from hearth.app.tui.screens.base import Dialog
 
 _LETTERS: Final = "asdfghjklqwertyuiopzxcvbnm"
-"""In the order in which fingers find them."""
+"""In the order of preference."""
 
 
 class JumpScreen(Dialog[None]):
-    """Lies over the screen below; a letter that stands nowhere, or escape, leaves all as it was."""
+    """Covers the screen below; another letter, or escape, leaves the focus where it was."""
 
     DEFAULT_CSS = """
     JumpScreen { background: $background 50%; }
@@ -33,7 +33,7 @@ class JumpScreen(Dialog[None]):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+o", "close", "close", id="jump.close"),
+        Binding("escape", "close", "close", id="jump.close"),
     ]
 
     def __init__(self) -> None:
@@ -55,10 +55,10 @@ class JumpScreen(Dialog[None]):
             label = Static(name, id=f"jump-{name}", markup=False)
             label.styles.offset = at
             yield label
-        yield Static("A letter jumps there; escape stays here.", id="jump-foot", markup=False)
+        yield Static("Press a letter to jump there, escape to stay.", id="jump-foot", markup=False)
 
     def on_key(self, event: events.Key) -> None:
-        """A letter of a label."""
+        """Handle a letter of a label."""
         if event.character is None or not event.character.isalpha():
             return
         event.stop()
@@ -75,12 +75,12 @@ class JumpScreen(Dialog[None]):
             self.query_one(f"#jump-{name}").set_class(name not in left, "-passed")
 
     def action_close(self) -> None:
-        """Back to where one was."""
+        """Return to the screen below."""
         self.dismiss()
 
 
 def labels(count: int) -> list[str]:
-    """So many labels, none of which begins another: letters, or pairs where those are too few."""
+    """`count` labels, none a prefix of another: letters, or pairs where those are too few."""
     length = 1
     while len(_LETTERS) ** length < count:
         length += 1

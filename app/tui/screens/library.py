@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Input, Static, TabbedContent, TabPane, Tabs
 
-from hearth.app.cli import words
+from hearth.app import format as words
 from hearth.app.library.adopt import Adoption, Way, adopt, plan_adoption
 from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.cache_layout import hub_cache
@@ -83,7 +83,7 @@ _WORTH: Final = (
     Column("Size", 14, right=True),
     Column("Quant", 7, least=110),
     Column("Fit", 7),
-    Column("tok/s", 12, right=True, least=124),
+    Column("est. tok/s", 12, right=True, least=124),
     Column("Context", 9, right=True, least=96),
     Column("Licence", _LICENCE, least=78),
     Column("Repository", 38, least=170),
@@ -639,7 +639,13 @@ class LibraryScreen(HearthScreen):
     async def action_cancel(self) -> None:
         """Remove the download from the queue."""
         if (item := self._items.get(self._chosen or "")) is not None:
-            question = Confirm(f"Cancel {item.name}?", "What was downloaded of it is deleted.")
+            question = Confirm(
+                f"Cancel {item.name}?",
+                "What was downloaded of it is deleted.",
+                yes="Delete",
+                no="Keep",
+                destructive=True,
+            )
             if item.state != "done" and not await self.app.push_screen_wait(question):
                 return
             await self.told(self.services.downloads.cancel(item.id))

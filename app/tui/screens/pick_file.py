@@ -1,4 +1,4 @@
-"""Which file of a repository to take: grouped by size, one recommended, and whether it fits."""
+"""The files of a repository, grouped by size, one recommended, and whether each fits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Footer, OptionList, Static
 
-from hearth.app.cli import words
+from hearth.app import format as words
 from hearth.app.library.fit import Fit, Speed
 from hearth.app.library.hub_files import Choice
 from hearth.app.library.menu import Menu
@@ -25,7 +25,7 @@ _COLUMNS: Final = (
     Column("Size", 9, right=True),
     Column("Fit", 7),
     Column("Needs", 14, right=True, least=74),
-    Column("tok/s", 12, right=True, least=90),
+    Column("est. tok/s", 12, right=True, least=90),
     Column("", 11),
 )
 _MOST_REFUSED: Final = 3
@@ -41,7 +41,7 @@ _FIT_STYLES: Final = {
 
 
 class PickFile(Dialog[Choice | None]):
-    """The choices of a repository; None: none of them is taken.
+    """The choices of a repository; None: the user cancels.
 
     Args:
         menu: what it offers.
@@ -69,7 +69,7 @@ class PickFile(Dialog[Choice | None]):
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "close", id="pick-file.close"),
-        Binding("p", "take", "pull", id="pick-file.take"),
+        Binding("p", "take", "download", id="pick-file.take"),
     ]
 
     def __init__(self, menu: Menu, endpoint: str, wanted: str = "") -> None:
@@ -94,7 +94,7 @@ class PickFile(Dialog[Choice | None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Begin with the one that most people should take."""
+        """Begin with the recommended one."""
         found = self.query_one(ColumnList)
         found.show(self._rows())
         found.list.focus()
@@ -102,7 +102,7 @@ class PickFile(Dialog[Choice | None]):
         self.call_after_refresh(found.select, self._wanted)
 
     def on_resize(self) -> None:
-        """Let the list have what the lines around it leave."""
+        """Give the list the height that the lines around it leave."""
         self.call_after_refresh(self._fit_list)
 
     def _fit_list(self) -> None:
@@ -144,7 +144,7 @@ class PickFile(Dialog[Choice | None]):
         if choice.name == self._menu.recommended:
             note = Content.styled("Recommended", "bold $text-success")
         elif _is_here(choice, fit):
-            note = Content.styled("here", "$text-muted")
+            note = Content.styled("installed", "$text-muted")
         about = "about " if fit.use.uncertain else ""
         return Row(
             choice.name,
@@ -166,7 +166,7 @@ class PickFile(Dialog[Choice | None]):
         choice, fit = self._menu.choice(name), self._menu.fits[name]
         line = fit_line(fit)
         if _is_here(choice, fit):
-            line = f"All of it is here already. {line}"
+            line = f"Installed. {line}"
         if choice.kind == "safetensors":
             line = f"For the native backend, which comes with a later version. {line}"
         self.query_one("#about", Static).update(safe_text(line))
@@ -175,7 +175,7 @@ class PickFile(Dialog[Choice | None]):
         self.action_take()
 
     def action_take(self) -> None:
-        """Take the chosen one."""
+        """Download the chosen one."""
         name = self.query_one(ColumnList).selected
         if name is not None:
             self.dismiss(self._menu.choice(name))
@@ -195,18 +195,18 @@ def fit_cell(fit: Fit | None) -> Content:
 
 
 def speed_words(speed: Speed | None) -> str:
-    """Tokens a second that memory allows; empty where that was not measured."""
+    """The estimate from memory bandwidth, in tokens a second; empty where there is none."""
     if speed is None:
         return ""
-    limit = "up to " if speed.is_limit else ""
+    limit = "up to " if speed.is_limit else "about "
     return f"{limit}{speed.tok_per_s:,.{1 if speed.tok_per_s < 10 else 0}f}"
 
 
 def fit_line(fit: Fit) -> str:
-    """A fit in a line, with where its speed comes from."""
+    """A fit in a line, with what its speed is estimated from."""
     context = f"{fit.context:,} tokens of context"
     line = f"{fit.words} with {context}. {fit.reason}"
     if fit.speed is None:
         return line
     rate = speed_words(fit.speed)
-    return f"{line} {rate[:1].upper()}{rate[1:]} tok/s ({fit.speed.source})."
+    return f"{line} Estimated decode speed: {rate} tok/s, from {fit.speed.source}."

@@ -1,4 +1,4 @@
-"""The presets: use one, keep this chat as one, rename and delete them."""
+"""The presets: use one, save this chat as one, rename and delete them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from hearth.backends.errors import HearthError
 
 
 class PresetsScreen(Dialog[Preset | None]):
-    """The list of presets, and what the marked one says. The answer is the one to use.
+    """The list of presets, and the marked one. The answer is the one to use.
 
     Args:
-        presets: where they are kept.
-        current: the chat as a preset; its name is suggested. None: there is no chat to keep.
+        presets: where they are stored.
+        current: the chat as a preset; its name is suggested. None: there is no chat to save.
     """
 
     DEFAULT_CSS = """
@@ -54,7 +54,7 @@ class PresetsScreen(Dialog[Preset | None]):
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "use", "use", id="presets.use", priority=True),
-        Binding("s", "save", "keep this chat", id="presets.save"),
+        Binding("s", "save", "save this chat", id="presets.save"),
         Binding("r", "rename", "rename", id="presets.rename"),
         Binding("d", "delete", "delete", id="presets.delete"),
         Binding("escape", "dismiss(None)", "close", id="presets.close"),
@@ -77,12 +77,12 @@ class PresetsScreen(Dialog[Preset | None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Show what there is."""
+        """Show all of them."""
         self.query_one(OptionList).focus()
         self._list()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Grey out what cannot be done now."""
+        """Disable what cannot be done now."""
         if action == "save":
             return True if self._current is not None else None
         if action in ("use", "rename", "delete"):
@@ -120,18 +120,18 @@ class PresetsScreen(Dialog[Preset | None]):
 
     def _about(self) -> None:
         marked = self._marked
-        nothing = "There are no presets yet. A preset is a system prompt, a model and settings."
+        nothing = "No presets yet. A preset is a system prompt, a model and settings; s saves one."
         text = nothing if marked is None else in_words(marked)
         self.query_one("#about", Static).update(safe_text(text))
 
     def action_use(self) -> None:
-        """Begin to use the marked preset."""
+        """Use the marked preset."""
         if self._marked is not None:
             self.dismiss(self._marked)
 
     @work(group="presets", exclusive=True)
     async def action_save(self) -> None:
-        """Keep this chat as a preset."""
+        """Save this chat as a preset."""
         current = self._current
         if current is None:
             return
@@ -142,7 +142,9 @@ class PresetsScreen(Dialog[Preset | None]):
             return
         there = [preset.name for preset in self._shown if preset.name.lower() == name.lower()]
         if there and not await self.app.push_screen_wait(
-            Confirm(f"Replace {there[0]}?", "What it says now is lost.", yes="Replace")
+            Confirm(
+                f"Replace {there[0]}?", "Its contents are lost.", yes="Replace", destructive=True
+            )
         ):
             return
         await self._do(lambda: self._presets.save(replace(current, name=name)).name)
@@ -166,11 +168,16 @@ class PresetsScreen(Dialog[Preset | None]):
 
     @work(group="presets", exclusive=True)
     async def action_delete(self) -> None:
-        """Delete the marked preset, once the user says so."""
+        """Delete the marked preset, after asking."""
         marked = self._marked
         if marked is None:
             return
-        question = Confirm(f"Delete {marked.name}?", "Chats that use it stay.", yes="Delete")
+        question = Confirm(
+            f"Delete {marked.name}?",
+            "Chats that use it keep their settings.",
+            yes="Delete",
+            destructive=True,
+        )
         if await self.app.push_screen_wait(question):
 
             def delete() -> str:
@@ -180,7 +187,7 @@ class PresetsScreen(Dialog[Preset | None]):
             await self._do(delete)
 
     async def _do(self, change: Callable[[], str]) -> None:
-        """Do `change`, which says what to mark then, and show the list as it is after it."""
+        """Do `change`, which returns the name to mark, and show the list again."""
         self._tell("")
         try:
             marked = await asyncio.to_thread(change)
@@ -192,9 +199,9 @@ class PresetsScreen(Dialog[Preset | None]):
 
 
 def in_words(preset: Preset) -> str:
-    """What a preset says, in lines; not yet safe."""
+    """A preset in lines; not yet safe."""
     settings = preset.settings
-    said = {"model": preset.model or "the default one"}
+    said = {"model": preset.model or "default"}
     if settings.get("thinking") is not None:
         said["thinking"] = "on" if settings["thinking"] else "off"
     if settings.get("constraint"):

@@ -63,7 +63,7 @@ class PromptView(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static("The prompt is rendered ...", classes="title", markup=False)
+            yield Static("Rendering the prompt…", classes="title", markup=False)
             yield Static("", classes="notices", markup=False)
             with VerticalScroll():
                 yield Static("", id="tokens", markup=False)
@@ -125,7 +125,7 @@ class PromptView(Dialog[None]):
         self.refresh_bindings()
 
     def _share(self, text: str) -> str:
-        """The part of `text` for this window, where its tokens do not say which that is."""
+        """The part of `text` for this window, where its tokens do not determine it."""
         begin, end = (len(text) * at // self._windows for at in (self._window, self._window + 1))
         return text[begin:end]
 
@@ -151,7 +151,7 @@ class PromptView(Dialog[None]):
 
 
 def is_part(pieces: list[Piece], text: str) -> bool:
-    """The texts of single tokens, put together, stand in `text`. They do not where a tokenizer
+    """The joined texts of single tokens are in `text`. They are not where a tokenizer
     gives a token another text by itself than among others. A window may begin and end within a
     character, and the token that begins every text is in no template.
     """

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import OptionList, Select, Static
 
-from hearth.app.cli import words
+from hearth.app import format as words
 from hearth.app.library import quantize_job
 from hearth.app.library.local import LocalModel
 from hearth.app.library.model_files import SUFFIX
@@ -295,7 +295,12 @@ class QuantizeScreen(HearthScreen):
         exists = await asyncio.to_thread(path.exists)
         replaced = "\nIt exists already and is replaced." if exists else ""
         if not await self.app.push_screen_wait(
-            Confirm(question, f"into {folder}{replaced}", yes="Quantize", no="Cancel")
+            Confirm(
+                question,
+                f"into {folder}{replaced}",
+                yes="Replace" if exists else "Quantize",
+                destructive=exists,
+            )
         ):
             return
         wishes = self._wishes_for(one.method)
@@ -334,7 +339,7 @@ class QuantizeScreen(HearthScreen):
         question = f"Cancel {item.target.name}?"
         detail = "What is written so far is deleted."
         if item.state in ("done", "measuring") or await self.app.push_screen_wait(
-            Confirm(question, detail, yes="Delete it", no="Keep it")
+            Confirm(question, detail, yes="Delete", no="Keep", destructive=True)
         ):
             await self.hearth.quantizing.cancel(item)
             self._look()

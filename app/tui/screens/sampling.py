@@ -1,4 +1,4 @@
-"""The settings of one chat: thinking, structured output, and how tokens are drawn."""
+"""The settings of one chat: thinking, structured output and sampling."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from hearth.app.settings import Settings
 from hearth.app.settings_keys import SAMPLING
 from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import Dialog
-from hearth.app.tui.screens.dialogs import Confirm
+from hearth.app.tui.screens.dialogs import discarding
 from hearth.app.tui.widgets.constraint_form import ConstraintForm
 from hearth.app.tui.widgets.setting_row import SettingRow
 
 _FIRST: Final = ("max_tokens", "stop", "seed")
-"""Looked for most often; the others follow as the table has them."""
+"""Used most often; the others follow in the order of the table."""
 _THINKING: Final = {"own": None, "on": True, "off": False}
 
 
 class SamplingScreen(Dialog[dict[str, Any] | None]):
     """A form of every setting of a chat, made from the parameter table.
 
-    The answer has the form of `settings` (`app.presets.check_chat_settings`); None: they stay.
+    The answer has the form of `settings` (`app.presets.check_chat_settings`); None: no change.
 
     Args:
         settings: of the chat.
-        inherited: what holds where the chat says nothing.
-        model: that of the chat, whose own settings are among those.
+        inherited: the values where the chat sets none.
+        model: of the chat, whose own settings are among `inherited`.
     """
 
     DEFAULT_CSS = """
@@ -79,7 +79,7 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
                 with Horizontal(id="thinking"):
                     yield Static("  thinking", classes="name", markup=False)
                     yield Select(
-                        [("the model's own habit", "own"), ("on", "on"), ("off", "off")],
+                        [("model default", "own"), ("on", "on"), ("off", "off")],
                         value=next(name for name, is_on in _THINKING.items() if is_on is thinking),
                         allow_blank=False,
                         compact=True,
@@ -95,7 +95,7 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
         chosen = self._settings.get("set", {})
         for name in names:
             if name == names[len(_FIRST)]:
-                yield Static("How tokens are drawn", classes="section", markup=False)
+                yield Static("Sampling", classes="section", markup=False)
             yield SettingRow(
                 known[name], self._inherited[name], chosen.get(name), is_set=name in chosen
             )
@@ -137,14 +137,14 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
         changed = len(answer["set"]) + (answer["thinking"] is not None)
         changed += answer["constraint"] is not None
         status = self.query_one(".status", Static)
-        text = f"{changed} set for this chat (*); empty: as shown dimly"
-        status.update(f"{wrong} cannot be used, marked !" if wrong else text)
+        text = f"{changed} set for this chat (*); dim values are inherited"
+        status.update(f"{wrong} invalid, marked !" if wrong else text)
         status.set_class(bool(wrong), "-wrong")
         mark = " " if answer["thinking"] is None else "*"
         self.query_one("#thinking .name", Static).update(f"{mark} thinking")
 
     def action_save(self) -> None:
-        """Give the settings back; not while something is wrong, which is shown then."""
+        """Return the settings, unless something is invalid, which is shown then."""
         self._show()
         for row in self.rows:
             if row.error:
@@ -156,7 +156,7 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
         self.dismiss(self.answer)
 
     def action_reset(self) -> None:
-        """Let the field with the focus be as it is without this chat."""
+        """Reset the focused field to the inherited value."""
         for widget in self.focused.ancestors_with_self if self.focused is not None else ():
             if isinstance(widget, SettingRow | ConstraintForm):
                 widget.reset()
@@ -164,7 +164,7 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
                 widget.query_one(Select).value = "own"
 
     def action_reset_all(self) -> None:
-        """Let everything be as it is without this chat."""
+        """Reset all fields to the inherited values."""
         for row in self.rows:
             row.reset()
         self.form.reset()
@@ -172,10 +172,8 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
 
     @work(group="leave", exclusive=True)
     async def action_leave(self) -> None:
-        """Forget what was changed, once the user says so."""
+        """Discard the changes, after asking."""
         before = {"set": {}, "thinking": None, "constraint": None, "preset": "", **self._settings}
         is_same = self.answer == before and not any(row.error for row in self.rows)
-        if is_same or await self.app.push_screen_wait(
-            Confirm("Forget what you changed?", yes="Forget it", no="Go on")
-        ):
+        if is_same or await self.app.push_screen_wait(discarding()):
             self.dismiss(None)

@@ -31,7 +31,7 @@ class SearchScreen(Dialog[Hit | None]):
     """Finds words in titles and messages, archived chats too, as they are typed.
 
     Args:
-        query: what to look for at first.
+        query: the first query.
     """
 
     DEFAULT_CSS = """
@@ -68,7 +68,7 @@ class SearchScreen(Dialog[Hit | None]):
         with Vertical(classes="dialog"):
             yield SafeInput(
                 self._query,
-                placeholder="Words to look for in all chats",
+                placeholder="Search all chats",
                 id="query",
                 compact=True,
             )
@@ -104,7 +104,7 @@ class SearchScreen(Dialog[Hit | None]):
         except HearthError as error:
             hits, said = [], f"{error.message} {error.hint}"
         if not results.is_attached:
-            return  # somebody chose, or left, meanwhile
+            return  # the dialog was closed meanwhile
         chosen = self._chosen
         self._hits, self._looked_for = hits, query
         results.clear_options()
@@ -118,7 +118,7 @@ class SearchScreen(Dialog[Hit | None]):
 
     @property
     def _chosen(self) -> Hit | None:
-        """The result that somebody went to."""
+        """The highlighted result."""
         at = self.query_one(OptionList).highlighted
         return None if at is None else self._hits[at]
 
@@ -152,11 +152,11 @@ def _place(hit: Hit) -> tuple[str, str]:
 def _said(query: str, count: int) -> str:
     if not query.strip():
         return ""
-    return f"{count} found" if count else "Nothing found. Every word must stand in one message."
+    return f"{count} found" if count else "Nothing found. All words must be in the same message."
 
 
 def _line(hit: Hit, archived: Container[str]) -> Content:
-    """Title, date and whose words they are, and below them where the words stand."""
+    """Title, date and author, and below them the words in their context."""
     when = datetime.fromtimestamp(hit.created_at).date().isoformat()
     facts = [when, _WHO.get(hit.role, hit.role)]
     if hit.thread_id in archived:
@@ -166,6 +166,6 @@ def _line(hit: Hit, archived: Container[str]) -> Content:
     for start, end in hit.marks:
         snippet = snippet.stylize("bold $text-accent", start, end)
     head = Content.assemble(
-        cell(hit.title or "New chat", "bold"), (f"  {' · '.join(facts)}", "$text-muted")
+        cell(hit.title or "New chat", "bold"), (f"  {' · '.join(facts)}", "$foreground 60%")
     )
     return head + Content("\n  ") + snippet

@@ -1,4 +1,4 @@
-"""The settings screen: every setting and every key, searched, edited in place, and written down."""
+"""The settings screen: every setting and key binding, to search and edit."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _NARROW = 90
 
 
 class SettingsScreen(HearthScreen):
-    """What holds and where it comes from. What is entered is written into the user's file, whose
-    comments and order stay, and holds at once for what begins after it.
+    """The values in effect and their origins. Edits are written into the user's file, whose
+    comments and order are kept, and apply at once to what starts after them.
     """
 
     NAME = "settings"
@@ -56,8 +56,8 @@ class SettingsScreen(HearthScreen):
         self._entries: dict[str, Entry] = {}
 
     def body(self) -> ComposeResult:
-        yield SafeInput(placeholder="search", id="search", compact=True)
-        yield ColumnList(*_COLUMNS, empty="Nothing is called so.", header=False, id="list")
+        yield SafeInput(placeholder="Type to filter", id="search", compact=True)
+        yield ColumnList(*_COLUMNS, empty="No matching settings.", header=False, id="list")
         with Vertical(id="detail"):
             yield Static("", id="what", markup=False)
             yield Static("", id="more", markup=False)
@@ -71,7 +71,7 @@ class SettingsScreen(HearthScreen):
         self.app.theme_changed_signal.subscribe(self, self._theme_changed)
 
     def on_screen_resume(self) -> None:
-        """They may have been changed elsewhere."""
+        """Read them again: they may have been changed elsewhere."""
         if self._entries:
             self._read()
 
@@ -127,7 +127,7 @@ class SettingsScreen(HearthScreen):
     # ---- search
 
     def action_search(self) -> None:
-        """Type what one looks for."""
+        """Focus the filter."""
         self.query_one("#search", Input).focus()
 
     @on(Input.Changed, "#search")
@@ -158,7 +158,7 @@ class SettingsScreen(HearthScreen):
 
     @on(Input.Changed, "#edit")
     def _check(self, event: Input.Changed) -> None:
-        """Say what is wrong while one types; a theme is shown at once."""
+        """Show what is wrong while the user types; a theme is shown at once."""
         entry = self.chosen
         if entry is None or not event.input.has_class("-shown"):
             return
@@ -180,7 +180,7 @@ class SettingsScreen(HearthScreen):
             self._close_edit()
 
     def action_next(self) -> None:
-        """Take the next of a few choices; of others, edit the value."""
+        """Take the next choice; edit settings that have none."""
         entry = self.chosen
         if entry is None:
             return
@@ -191,13 +191,13 @@ class SettingsScreen(HearthScreen):
         self._write(entry, entry.choices[(at + 1) % len(entry.choices)])
 
     def action_reset(self) -> None:
-        """Take the chosen one out of the file, so that its default holds."""
+        """Remove the chosen one from the file, so that its default applies."""
         entry = self.chosen
         if entry is not None:
             self._apply(entry, None)
 
     def action_leave(self) -> None:
-        """Leave what one edits as it was, or the search."""
+        """Cancel the edit, or clear the filter."""
         if self.query_one("#edit").has_class("-shown"):
             self._close_edit()
             self._take_effect()
@@ -216,7 +216,7 @@ class SettingsScreen(HearthScreen):
         wrong.set_class(bool(text), "-shown")
 
     def _write(self, entry: Entry, text: str) -> bool:
-        """Write it down; False if it cannot be, which is told."""
+        """Write the value; False if it cannot be, which is shown."""
         try:
             entry.check(text)
         except ValueError as error:
@@ -228,7 +228,7 @@ class SettingsScreen(HearthScreen):
         return self._apply(entry, text)
 
     def _apply(self, entry: Entry, text: str | None) -> bool:
-        """Write `text`, or with None take the entry out; then let it hold."""
+        """Write `text`, or with None remove the entry; then apply it."""
         file = self.services.paths.settings_file
         try:
             if text is None:
@@ -245,7 +245,7 @@ class SettingsScreen(HearthScreen):
         self._read()
         now = self._entries[entry.ident]
         if text is not None and file.name not in now.origin and now.origin != "default":
-            self.tell(f"It is kept, but {now.origin} holds: {now.text}.", severity="warning")
+            self.tell(f"Saved, but {now.origin} overrides it: {now.text}.", severity="warning")
         return True
 
     def _take_effect(self) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from textual.app import ComposeResult
 from textual.content import Content
@@ -12,13 +11,10 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from hearth.app.tui.widgets.body import Body
+from hearth.app.tui.widgets.folded import Thinking
 from hearth.app.tui.widgets.incoming import Incoming, shown_text
 from hearth.app.tui.widgets.lines import Line
 from hearth.app.tui.widgets.slab import Slab
-from hearth.app.tui.widgets.thinking import Thinking
-
-if TYPE_CHECKING:
-    from hearth.app.tui.widgets.message import Shown
 
 SHORTEST_S: Final = 1 / 18
 LONGEST_S: Final = 0.5
@@ -27,15 +23,15 @@ SHARE: Final = 0.2
 """Of the time, at most, goes into drawing an answer."""
 AT_ONCE: Final = 1500
 """Characters that one update shows at most."""
+Form = Literal["markdown", "json", "plain"]
 
 
 class AnswerView(Widget):
-    """Shows text as it comes, a few times a second, however often it comes.
+    """Shows streamed text, a few times a second at whatever rate it arrives.
 
     Args:
-        is_markdown: read the content as Markdown; else show it as it is.
+        form: read the content as Markdown, show it as a block of code, or as it is.
         show_thinking: unfold the thoughts.
-        on_finish: told what the message has become.
     """
 
     BLANK = True  # nothing of its own to draw
@@ -46,18 +42,17 @@ class AnswerView(Widget):
     def __init__(
         self,
         *,
-        is_markdown: bool = True,
+        form: Form = "markdown",
         show_thinking: bool = False,
-        on_finish: Callable[[Shown], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__()
-        self._is_markdown = is_markdown
+        self._form = form
         self._show_thinking = show_thinking
-        self._on_finish = on_finish
         self._content = Incoming()
         self._reasoning = Incoming()
         self._thinking = Thinking(show_thinking)
         self._body = Body(self)
+        self._has_fence = False
         self._status: Slab | None = None
         self._paused_updates = False
         self._update_timer: Timer | None = None
@@ -108,11 +103,11 @@ class AnswerView(Widget):
         if channel == "reasoning":
             self._thinking.feed(self._reasoning.feed(text))
         else:
-            self._body.feed(self._content.feed(text))
+            self._feed_body(self._content.feed(text))
         self._schedule()
 
     def status(self, text: str) -> None:
-        """Say how the answer stands, where its text will come."""
+        """Show the state of the answer, where its text will come."""
         if self._heir is not None:
             self._heir.status(text)
         text = " ".join(shown_text(text).split())
@@ -129,18 +124,7 @@ class AnswerView(Widget):
         else:
             self._status.replace(lines)
 
-    async def finish(self, shown: Shown) -> None:
-        """Show all that came, or `shown` where that says something else."""
-        if self._heir is not None:
-            await self._heir.finish(shown)
-            return
-        if self._on_finish is not None:
-            await self._on_finish(shown)
-        else:
-            self.status("")
-            await self.become(shown.content, shown.reasoning)
-
-    async def become(self, content: str, reasoning: str) -> None:
+    async def become(self, content: str, reasoning: str, form: Form | None = None) -> None:
         """Show a text that is complete; what is there already stays."""
         self._stop_timer()
         if reasoning.strip() != self.reasoning.strip():
@@ -150,22 +134,30 @@ class AnswerView(Widget):
             if self._thinking.is_attached:
                 await self._thinking.remove()
             self._thinking = other
-        if content.strip() != self.content.strip():
+        form = form or self._form
+        if form != self._form or content.strip() != self.content.strip():
+            self._form = form
             self._content = Incoming()
             old, body = self._body, Body(self)
             body.before = old.before
             safe = self._content.feed(content)
-            self._body = body
+            self._body, self._has_fence = body, False
             if self.is_attached:
                 await self.remove_children(old.parts)
-            if self._is_markdown:
-                body.feed(safe)
-            else:
+            if self._form == "plain":
                 body.plain(safe)
+            else:
+                self._feed_body(safe)
         self._thinking.feed(self._reasoning.flush())
         self._think(is_done=True)
         self._body.feed(self._content.flush())
         await self._body.complete()
+
+    def _feed_body(self, text: str) -> None:
+        if text and self._form == "json" and not self._has_fence:
+            self._has_fence = True
+            self._body.feed("```json\n")
+        self._body.feed(text)
 
     def catch_up(self) -> None:
         """Show at once what came, before the view is mounted."""
@@ -178,7 +170,7 @@ class AnswerView(Widget):
             self.mount(self._thinking, before=0 if self._nodes else None)
 
     def paused(self, is_paused: bool) -> None:
-        """While nobody looks at its end, text is kept and not drawn."""
+        """While its end is not in view, text is buffered and not drawn."""
         self._paused_updates = is_paused
         if is_paused:
             self._stop_timer()

@@ -29,16 +29,16 @@ _BLANK = " \t>\n"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a Markdown text, in the order in which it stands there.
+    """A part of a Markdown text; the pieces are in the order of the text.
 
     Attributes:
         kind: "prose": blocks to parse; "code": lines of a fence; "table": one row.
         text: its source; of code, without the fence's marks.
-        gap: a blank line stands before it.
-        indent: columns that it stands to the right, as a part of a list.
+        gap: there is a blank line before it.
+        indent: columns of indentation, as a part of a list.
         first: of code and tables: this begins one; a table's first piece has no row.
         last: of code: the fence ends with it.
-        info: of code: what stands behind the fence's mark; of tables: their two first lines.
+        info: of code: the text after the fence; of tables: their first two lines.
     """
 
     kind: Literal["prose", "code", "table"]
@@ -67,7 +67,7 @@ def _leading(line: str) -> int:
 
 
 def _dedented(lines: list[str], columns: int) -> str:
-    """The lines, each without up to so many columns of white space."""
+    """The lines, each without up to `columns` of white space."""
     if not columns:
         return "".join(lines)
     shorter = []
@@ -78,14 +78,14 @@ def _dedented(lines: list[str], columns: int) -> str:
 
 
 class BlockSplitter:
-    """Takes Markdown as it comes and says what of it is closed."""
+    """Takes Markdown in pieces and returns those parts that are closed."""
 
     def __init__(self) -> None:
         self._parser = markdown_parser()
         self._coming: list[str] = []
         self._tail = ""  # what is not closed, from the start of a line on
         self._indent = 0  # columns of a list before the tail
-        self._gap = False  # a blank line stands before the tail
+        self._gap = False  # there is a blank line before the tail
         self._fence = ""  # the mark of the fence that the tail is in
         self._fence_indent = 0
         self._info = ""
@@ -105,7 +105,7 @@ class BlockSplitter:
         """What closed with the text that came since the last call.
 
         Args:
-            most: look at about so many characters of it; without: at all.
+            most: read about that many characters of it; None: all.
         """
         text = "".join(self._coming)
         self._coming.clear()

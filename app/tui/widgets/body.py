@@ -23,8 +23,8 @@ class Body:
     """Markdown that may still be coming in, as children of a widget.
 
     `feed` takes text, which must be safe for a terminal; `advance` shows it. Before the widget is
-    mounted, both only prepare what it will mount. It is no widget itself, since every layer of
-    widgets is drawn wherever another lies on it.
+    mounted, both only prepare what it will mount. It is not a widget itself, since every layer of
+    widgets is drawn where another covers it.
 
     Args:
         host: gets the parts as its children.

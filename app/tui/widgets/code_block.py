@@ -8,7 +8,6 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.message import Message
 from textual.worker import Worker
 
 from hearth.app.tui.widgets.highlight import coloured_line, coloured_lines, lexer_of
@@ -21,9 +20,9 @@ class CodeBlock(Frame, can_focus=True):
     """Code that may still be coming in.
 
     Args:
-        info: what stands behind the fence's mark; its first word is the language.
+        info: the text after the fence; its first word is the language.
         number: the number by which it is copied.
-        indent: columns that it stands to the right, as a part of a list.
+        indent: columns of indentation, as a part of a list.
     """
 
     DEFAULT_CSS = """
@@ -41,21 +40,8 @@ class CodeBlock(Frame, can_focus=True):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "copy_code", "copy code", id="code.copy", show=False),
+        Binding("y", "copy_code", "copy", id="code.copy"),
     ]
-
-    class Copied(Message):
-        """The code went to the clipboard.
-
-        Attributes:
-            number: which block of its message.
-            lines: how many lines it has.
-        """
-
-        def __init__(self, number: int, lines: int) -> None:
-            super().__init__()
-            self.number = number
-            self.lines = lines
 
     def __init__(self, info: str, number: int, indent: int = 0) -> None:
         super().__init__()
@@ -97,7 +83,7 @@ class CodeBlock(Frame, can_focus=True):
         """Copy the code, as it was written."""
         text = self.code.removesuffix("\n")
         self.app.copy_to_clipboard(text)
-        self.post_message(self.Copied(self.number, text.count("\n") + 1))
+        self.app.notify("Code copied.", markup=False)
 
     def _line(self, content: Content) -> Line:
         return Line(content, fold=True)

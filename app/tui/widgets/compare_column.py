@@ -4,63 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
-from typing import Final, cast
+from collections.abc import Sequence
+from typing import Final
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Select, Static
 
-from hearth.app.chats.tree import ChatMessage, EndState, Thread
+from hearth.app.chats.tree import ChatMessage, Numbers, Thread
+from hearth.app.session.answers import StreamingAnswer
+from hearth.app.session.request import build
 from hearth.app.terminal import safe_text
-from hearth.app.tui.count import Count
-from hearth.app.tui.request import build
 from hearth.app.tui.services import Services
 from hearth.app.tui.shown import line_of, shown
 from hearth.app.tui.widgets.transcript import Transcript
-from hearth.backends.contract import (
-    Event,
-    Failed,
-    Finished,
-    Progress,
-    Started,
-    Token,
-    ToolCall,
-    ToolCallPart,
-)
-from hearth.backends.errors import HearthError, from_info
+from hearth.backends.contract import Progress, Started, Token
+from hearth.backends.errors import HearthError
 
 _LOOK_EVERY_S: Final = 0.25
-
-
-@dataclass(slots=True)
-class _Coming:
-    """An answer as far as it came."""
-
-    id: str
-    content: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: dict[int, ToolCall] = field(default_factory=dict)
-    count: Count = field(default_factory=Count)
-    finish_reason: str = ""
-
-    def message(self, state: EndState, error: str = "") -> ChatMessage:
-        """What it has become."""
-        return ChatMessage(
-            self.id,
-            None,
-            "assistant",
-            "".join(self.content),
-            "".join(self.reasoning),
-            tuple(self.calls.values()),
-            state=state,
-            finish_reason=self.finish_reason,
-            error=error,
-            numbers=self.count.numbers(),
-        )
 
 
 class CompareColumn(Vertical):
@@ -82,7 +44,7 @@ class CompareColumn(Vertical):
         self._services = services
         self._names = names
         self._first = model
-        self._coming: _Coming | None = None
+        self._coming: StreamingAnswer | None = None
         self._asked = 0
         self.messages: list[ChatMessage] = []
         """What was said so far, without what failed."""
@@ -90,7 +52,7 @@ class CompareColumn(Vertical):
     def compose(self) -> ComposeResult:
         options = [(Content(safe_text(name)), name) for name in self._names]
         yield Select(options, value=self._first, allow_blank=False, compact=True)
-        yield Transcript()
+        yield Transcript(has_keys=False)
         yield Static("", classes="numbers", markup=False)
 
     def on_mount(self) -> None:
@@ -103,16 +65,22 @@ class CompareColumn(Vertical):
         return str(self.query_one(Select).value)
 
     async def ask(self, text: str) -> None:
-        """Stream the answer to `text`. What goes wrong is said in its place; a cancelled one keeps
-        what came.
+        """Stream the answer to `text`. An error is shown in its place; a cancelled one keeps its
+        text so far.
         """
         transcript = self.query_one(Transcript)
         self._asked += 1
         question = ChatMessage(f"question-{self._asked}", None, "user", text)
-        coming = self._coming = _Coming(f"answer-{self._asked}")
-        coming.count.model = self.model
+        began = ChatMessage(
+            f"answer-{self._asked}",
+            None,
+            "assistant",
+            "",
+            state="streaming",
+            numbers=Numbers(model=self.model),
+        )
+        coming = self._coming = StreamingAnswer(began)
         await transcript.append(shown(question))
-        began = ChatMessage(coming.id, None, "assistant", "", state="streaming")
         await transcript.append(shown(began))
         answer = coming.message("stopped")
         try:
@@ -131,35 +99,20 @@ class CompareColumn(Vertical):
                 self.query_one(".numbers", Static).update("")
                 await transcript.replace(shown(answer))
 
-    async def _stream(self, messages: list[ChatMessage], coming: _Coming) -> None:
+    async def _stream(self, messages: list[ChatMessage], coming: StreamingAnswer) -> None:
         view = self.query_one(Transcript).answer(coming.id)
         view.status("loading the model")
-        chosen = await self._services.choose(self.model, {})
-        backend = await self._services.host.backend(chosen.spec)
-        info = await backend.info()
-        coming.count.model, coming.count.quantization = info.name, info.quantization
-        request = build(self._thread(), messages, chosen.use, info)
-        coming.count.began_s = time.monotonic()
-        generated = cast("AsyncGenerator[Event, None]", backend.generate(request))
-        async with contextlib.aclosing(generated) as events:
+        loaded = await self._services.load(self.model, {})
+        coming.info = loaded.info
+        request = build(self._thread(), messages, loaded.chosen.use, loaded.info)
+        async with contextlib.aclosing(coming.follow(loaded.backend, request)) as events:
             async for event in events:
-                if isinstance(event, Failed):
-                    raise from_info(event.error)
-                if isinstance(event, Finished):
-                    coming.count.finished, coming.finish_reason = event, event.reason
-                elif isinstance(event, Started):
-                    coming.count.started = event
+                if isinstance(event, Started):
                     view.status("reading the prompt")
                 elif isinstance(event, Progress):
                     view.status(f"reading the prompt {event.done:,}/{event.total:,}")
                 elif isinstance(event, Token):
-                    coming.count.tokens(len(event.ids))
-                    is_thought = event.channel == "reasoning"
-                    (coming.reasoning if is_thought else coming.content).append(event.text)
                     view.feed(event.text, event.channel)
-                elif isinstance(event, ToolCallPart):
-                    coming.count.tokens(len(event.ids))
-                    _put_call(coming.calls, event)
 
     def _thread(self) -> Thread:
         """What a request is built for: a chat that is kept nowhere."""
@@ -180,13 +133,5 @@ class CompareColumn(Vertical):
     def _show_numbers(self) -> None:
         """Those of the answer under way; a finished one has its own below it."""
         if self._coming is not None:
-            line = line_of(self._coming.count.numbers())
+            line = line_of(self._coming.numbers())
             self.query_one(".numbers", Static).update(safe_text(line))
-
-
-def _put_call(calls: dict[int, ToolCall], part: ToolCallPart) -> None:
-    """Add a piece of a tool call to what came of it."""
-    before = calls.get(part.index, ToolCall("", "", ""))
-    calls[part.index] = ToolCall(
-        part.id or before.id, part.name or before.name, before.arguments + part.arguments
-    )

@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 
 from hearth.app.terminal import safe_text
 from hearth.app.tui.attachments import quoted
-from hearth.app.tui.commands import beginning, find
+from hearth.app.tui.commands import CHAT_SETTINGS, COMMANDS, beginning, find
 
 MOST: Final = 8
 """Rows of the list."""
@@ -32,9 +32,9 @@ class Completion:
 
     Attributes:
         begin: where in the line that begins which ends at the cursor.
-        text: what stands there then.
+        text: its replacement.
         label: what the list shows; not yet safe.
-        detail: beside it.
+        detail: shown after the label.
     """
 
     begin: int
@@ -55,9 +55,13 @@ def of_commands(line: str) -> list[Completion]:
             Completion(0, f"/{found.name}{' ' * bool(found.argument)}", found.usage, found.help)
             for found in beginning(named[1])
         ]
+    if line == "?":
+        return [Completion(0, "? ", "? QUESTION", COMMANDS["guide"].help)]
     if (argued := _ARGUMENT.fullmatch(line)) is not None:
         command = find(argued[1])
         words = command.words if command is not None else ()
+        if command is COMMANDS["set"]:
+            words = tuple(CHAT_SETTINGS)
         return [
             Completion(argued.start(2), word, word) for word in words if word.startswith(argued[2])
         ]
@@ -65,7 +69,7 @@ def of_commands(line: str) -> list[Completion]:
 
 
 def path_at(line: str) -> str | None:
-    """What stands after the @ before the cursor, where `line` ends; None if no name does."""
+    """The name after the @ before the cursor, where `line` ends; None if there is none."""
     found = _PATH.search(line)
     return None if found is None else found[1] if found[1] is not None else found[2]
 
@@ -101,7 +105,7 @@ def _entries(folder: Path, above: str) -> list[tuple[str, bool]]:
                 found.append((entry.name, entry.is_dir()))
                 if len(found) == _MOST_ENTRIES:
                     break
-    except (OSError, ValueError, RuntimeError):  # Not there, NUL, or the home of nobody.
+    except (OSError, ValueError, RuntimeError):  # Not there, NUL, or the home of an unknown user.
         return []
     return sorted(found, key=lambda one: (not one[1], one[0].lower()))
 

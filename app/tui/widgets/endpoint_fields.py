@@ -1,4 +1,4 @@
-"""Where the endpoint listens, and whether it asks for a key."""
+"""Host and port of the endpoint, and whether it requires a key."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from hearth.app.tui.widgets.fields import SafeInput
 
 
 class EndpointFields(Horizontal):
-    """Host, port and key, as the settings have them; what is changed is told with `Changed` when
-    it is complete.
-    """
+    """Host, port and key, from the settings; `Changed` is posted when an edit is complete."""
 
     DEFAULT_CSS = """
     EndpointFields { height: 1; padding: 0 1; }
@@ -42,11 +40,11 @@ class EndpointFields(Horizontal):
         yield Label("port", markup=False)
         yield SafeInput(self._values["serve_port"], id="serve_port", compact=True)
         yield Checkbox(
-            "ask for a key", self._values["serve_key"] == "true", id="serve_key", compact=True
+            "require a key", self._values["serve_key"] == "true", id="serve_key", compact=True
         )
 
     def show(self, host: str, port: str, *, key: bool) -> None:
-        """Show what holds now; a field that one writes in stays."""
+        """Show the values in effect; a field with focus keeps its text."""
         self._values = {"serve_host": host, "serve_port": port, "serve_key": _word(key)}
         for field in self.query(Input):
             if not field.has_focus:

@@ -1,8 +1,11 @@
-"""Fields to write in, whose text is safe to show, wherever it was pasted from."""
+"""Text fields whose text is safe to show, wherever it was pasted from."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from rich.text import Text
+from textual.binding import Binding, BindingType
 from textual.widgets import Input, TextArea
 
 from hearth.app.terminal import safe_text
@@ -31,8 +34,30 @@ class SafeTextArea(TextArea):
 
 
 class SafeInput(Input):
-    """A line to write in. Its value is what is shown: it goes through `safe_text` as a whole."""
+    """A line of text. Its value is what is shown: it goes through `safe_text` as a whole."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+z,super+z", "undo", "undo", id="input.undo", show=False),
+    ]
+
+    _earlier: tuple[str, ...] = ()
+    """Values since the field got the focus, oldest first."""
+
+    def watch_value(self, before: str, _: str) -> None:
+        """Remember the value before a change."""
+        self._earlier = (*self._earlier[-99:], before)
+
+    def on_focus(self) -> None:
+        """Only what the user changes is undone."""
+        self._earlier = ()
+
+    def action_undo(self) -> None:
+        """Take back the last change."""
+        if self._earlier:
+            earlier = self._earlier[:-1]
+            self.value = self._earlier[-1]
+            self._earlier = earlier
 
     def validate_value(self, value: str) -> str:
-        """What the field holds once `value` is written into it."""
+        """The value that the field gets for `value`."""
         return safe_text(value).replace("\n", " ").replace("\t", " ")

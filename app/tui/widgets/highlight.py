@@ -39,7 +39,7 @@ _STYLES: Final = {
 
 
 def lexer_of(info: str) -> Lexer | None:
-    """The lexer for what stands behind a fence's mark, if there is one."""
+    """The lexer for the text after a fence, if there is one."""
     from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
     from pygments.util import ClassNotFound  # type: ignore[import-untyped]
 

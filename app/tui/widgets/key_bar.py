@@ -12,8 +12,8 @@ _QUIT = "leave"
 
 
 class KeyBar(Footer):
-    """As many keys as there is room for in full, and always the one that shows all of them: where
-    not all have room, that to leave goes first, then the screen's own from the last one on.
+    """The keys of the focused widget, then those of the screen and the app. Where not all fit,
+    the one to quit is left out first, then the others from the last one on, but never help.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class KeyBar(Footer):
         """What was last to be shown: each binding, whether it is enabled, and its tooltip."""
 
     def bindings_changed(self, screen: Screen[object]) -> None:
-        """Show the keys anew if they are others; Textual asks for it whenever the focus moves."""
+        """Show the keys if they changed; Textual calls this whenever the focus moves."""
         keys = [
             (binding, enabled, tooltip)
             for _, binding, enabled, tooltip in screen.active_bindings.values()
@@ -30,7 +30,7 @@ class KeyBar(Footer):
         ]
         if keys == self._keys:
             return
-        if screen.app.app_focus:  # Without it, nothing is shown anew.
+        if screen.app.app_focus:  # Without it, nothing is shown again.
             self._keys = keys
         super().bindings_changed(screen)
 

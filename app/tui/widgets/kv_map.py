@@ -1,4 +1,4 @@
-"""What the key-value memory of a model holds, as a bar of blocks."""
+"""The KV cache of a model as a bar of blocks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from hearth.app.cli.words import size
+from hearth.app.format import size
 from hearth.backends.contract import EngineStats
 
-_PARTS: Final = (("used", "█", "$primary"), ("kept", "█", "$secondary"), ("free", "░", "dim"))
+_PARTS: Final = (("used", "█", "$primary"), ("cached", "█", "$secondary"), ("free", "░", "dim"))
 _UNALLOCATED: Final = ("▁", "dim")
 
 
 class KvMap(Vertical):
-    """Cells used, kept and free of those that are allocated, then what may be allocated yet."""
+    """Tokens used, cached and free of those that are allocated, then those that may still be."""
 
     DEFAULT_CSS = """
     KvMap { height: auto; padding: 0 1; }
@@ -29,23 +29,24 @@ class KvMap(Vertical):
     def __init__(self) -> None:
         super().__init__()
         self._engine: EngineStats | None = None
+        self.display = False
 
     def compose(self) -> ComposeResult:
-        yield Static("Keys and values", id="kv-title", markup=False)
+        yield Static("", id="kv-title", markup=False)
         yield Static(id="kv-bar", markup=False)
         yield Static(id="kv-legend", markup=False)
 
     def show(self, name: str, engine: EngineStats | None) -> None:
-        """Show the memory of the model called `name`; None: it does not say, or there is none."""
+        """Show the cache of the model called `name`; None: it is not known, or there is none."""
         self.display = engine is not None
         self._engine = engine
         if engine is not None:
-            self.query_one("#kv-title", Static).update(Content(f"Keys and values of {name}"))
+            self.query_one("#kv-title", Static).update(Content(f"KV cache of {name}"))
             self.query_one("#kv-legend", Static).update(legend(engine))
             self._draw()
 
     def on_resize(self) -> None:
-        """Draw the bar as wide as there is room."""
+        """Draw the bar at the new width."""
         self._draw()
 
     def _draw(self) -> None:
@@ -54,7 +55,7 @@ class KvMap(Vertical):
 
 
 def bar(engine: EngineStats, width: int) -> Content:
-    """The cells in `width` blocks; what is there at all has a block."""
+    """The cache in `width` blocks; each part that is not empty has at least one."""
     counts = _counts(engine)
     total = max(1, sum(counts))
     blocks = [-(-count * width // total) for count in counts]
@@ -73,18 +74,18 @@ def bar(engine: EngineStats, width: int) -> Content:
 def legend(engine: EngineStats) -> Content:
     """The same in numbers."""
     used, kept, free, _ = _counts(engine)
-    told: list[Content | tuple[str, str] | str] = []
+    parts: list[Content | tuple[str, str] | str] = []
     for (name, mark, color), count in zip(_PARTS, (used, kept, free), strict=True):
-        told += [(mark, color), f" {name} {count:,}  "]
+        parts += [(mark, color), f" {name} {count:,}  "]
     if engine.shelved_tokens:
-        told.append(f"shelved {engine.shelved_tokens:,}  ")
+        parts.append(f"offloaded {engine.shelved_tokens:,}  ")
     held, budget = size(engine.allocated_bytes), size(engine.pool_bytes)
-    told.append(f"of {engine.pool_tokens:,} tokens · {held} of {budget}")
-    return Content.assemble(*told)
+    parts.append(f"of {engine.pool_tokens:,} tokens · {held} of {budget}")
+    return Content.assemble(*parts)
 
 
 def _counts(engine: EngineStats) -> tuple[int, int, int, int]:
-    """Tokens used, kept, free, and not allocated yet."""
+    """Tokens used, cached, free, and not allocated yet."""
     used, kept = engine.live_tokens, engine.kept_tokens
     free = max(0, engine.allocated_tokens - used - kept)
     return used, kept, free, max(0, engine.pool_tokens - used - kept - free)

@@ -22,6 +22,8 @@ from textual.style import Style
 from textual.visual import RenderOptions, Visual
 
 EMPTY: Final = Content("")
+MEASURE: Final = 100
+"""Cells: the longest rows of text that are read easily. Code and tables have the whole width."""
 _WORD = re.compile(r"\s*\S+|\s+$")
 
 
@@ -46,7 +48,7 @@ INKS: Final = {
 }
 """What the styles of lines mean, in the theme's colours.
 
-As component classes of a widget they would be worked out for each widget anew, which costs more
+As component classes of a widget they would be resolved again for each widget, which costs more
 than everything else in mounting it.
 """
 ANSI_INKS: Final = INKS | {
@@ -122,8 +124,8 @@ class Line:
 
     Args:
         content: the text, without newlines and tabs.
-        head: what stands before its first row: bullets, bars, spaces.
-        rest: what stands before its other rows; as wide as `head`.
+        head: precedes its first row: bullets, bars, spaces.
+        rest: precedes its other rows; as wide as `head`.
         fold: break anywhere, as code is broken.
         rule: the content is repeated over the whole width.
     """
@@ -151,11 +153,11 @@ class Line:
 
     @property
     def plain(self) -> str:
-        """The text of the line with what stands before it."""
+        """The text of the line with its head."""
         return self.head.plain + self.content.plain
 
     def shifted(self, columns: int) -> Line:
-        """The line, so many columns further to the right."""
+        """The line, `columns` further to the right."""
         if not columns:
             return self
         space = Content(" " * columns)
@@ -165,7 +167,10 @@ class Line:
 
     def height(self, width: int) -> int:
         """Rows at a width."""
-        return len(self._broken(width))
+        return len(self._broken(self._measure(width)))
+
+    def _measure(self, width: int) -> int:
+        return width if self.fold else min(width, MEASURE)
 
     def _broken(self, width: int) -> list[int]:
         if self._width != width:
@@ -193,10 +198,11 @@ class Line:
         y: int,
         chosen: tuple[int, int] | None,
     ) -> list[Strip]:
-        starts = self._broken(width)
+        measure = self._measure(width)
+        starts = self._broken(measure)
         content = self.content
         if self.rule:
-            room = max(width - self.head.cell_length, 0)
+            room = max(measure - self.head.cell_length, 0)
             content = Content.styled(content.plain * room, ".muted")
         if chosen is not None and options.selection_style is not None:
             start, end = chosen
@@ -219,7 +225,7 @@ class Line:
         return strips
 
     def forget(self) -> None:
-        """Draw anew next time: the theme has changed."""
+        """Draw again next time: the theme has changed."""
         self._key = ()
 
 

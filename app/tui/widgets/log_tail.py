@@ -1,4 +1,4 @@
-"""The last lines of a log, followed while one is at their end."""
+"""The last lines of a log, followed while the end is in view."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from hearth.app.terminal import safe_text
 
 
 class LogTail(Vertical):
-    """A title and lines as they come, broken where they are long; whoever has scrolled up is not
-    moved.
-    """
+    """A title and wrapped lines; while the user has scrolled up, the position stays."""
 
     DEFAULT_CSS = """
     LogTail { height: 1fr; min-height: 3; padding: 0 1; }
@@ -39,14 +37,14 @@ class LogTail(Vertical):
         yield RichLog(max_lines=MOST_LINES, markup=False, highlight=False, wrap=True, min_width=1)
 
     def on_mount(self) -> None:
-        """Note whether one is at the end, whoever scrolls."""
+        """Note whether the end is in view after each scroll."""
         self.watch(self.query_one(RichLog), "scroll_y", self._note_end, init=False)
 
     def _note_end(self) -> None:
         self._follows = self.query_one(RichLog).is_vertical_scroll_end
 
     def on_resize(self) -> None:
-        """Break the lines anew, once the log has its size."""
+        """Wrap the lines again, once the log has its size."""
         if self._lines is not None:
             self.call_after_refresh(self._show, self._lines)
 
@@ -60,7 +58,7 @@ class LogTail(Vertical):
         follows, at = self._follows, log.scroll_y
         if log.size.width and (self._lines != list(lines) or self._width != log.size.width):
             log.clear()
-            for line in lines or ["Nothing has been written yet."]:
+            for line in lines or ["The log is empty."]:
                 text = Text(safe_text(line).expandtabs(4))
                 log.write(text, width=log.scrollable_content_region.width, scroll_end=False)
             self._lines, self._width = list(lines), log.size.width

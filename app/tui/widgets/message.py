@@ -1,8 +1,7 @@
-"""One message of a chat: who says it, what was thought, what is said, and its numbers."""
+"""One message of a chat: its author, thoughts, text, attached files and numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,11 +10,14 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
 
-from hearth.app.tui.widgets.answer import AnswerView
+from hearth.app.tui.attachments import Attached
+from hearth.app.tui.widgets.answer import AnswerView, Form
+from hearth.app.tui.widgets.cells import model_name
+from hearth.app.tui.widgets.folded import Attachment
 from hearth.app.tui.widgets.incoming import shown_text
 from hearth.app.tui.widgets.lines import Line
-from hearth.app.tui.widgets.slab import Frame, Slab
-from hearth.app.tui.widgets.tool_call import ShownCall, call_slabs
+from hearth.app.tui.widgets.slab import FULL, Frame, Slab
+from hearth.backends.messages import ToolCall
 
 State = Literal["complete", "streaming", "stopped", "failed"]
 ActionName = Literal[
@@ -28,24 +30,28 @@ class Shown:
     """A message as the transcript shows it.
 
     Attributes:
-        id: by which it is found again.
-        role: who says it: user, assistant, system, tool.
-        content: what is said; Markdown of an assistant, as it is of anybody else.
-        reasoning: what was thought before.
-        calls: the tools it asks for.
-        state: complete, still streaming, stopped by somebody, or failed.
+        id: of the message.
+        role: its author: user, assistant, system, tool.
+        content: its text; an assistant's is read as Markdown, all others are shown as they are.
+        reasoning: the thoughts before it.
+        files: the files attached to it.
+        calls: the tools that it calls, in a chat that was imported; they are not run.
+        is_json: the content is JSON, or will be.
+        state: complete, still streaming, stopped by the user, or failed.
         note: why it stopped or failed.
-        numbers: one line of what was measured.
+        numbers: one line of measurements.
         sibling: which of the versions of this message it is, from 1.
         siblings: how many versions there are.
-        model: who wrote it.
+        model: the model that wrote it.
     """
 
     id: str
     role: str
     content: str
     reasoning: str = ""
-    calls: tuple[ShownCall, ...] = ()
+    files: tuple[Attached, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    is_json: bool = False
     state: State = "complete"
     note: str = ""
     numbers: str = ""
@@ -53,14 +59,19 @@ class Shown:
     siblings: int = 1
     model: str = ""
 
+    @property
+    def form(self) -> Form:
+        """How the text is shown."""
+        return "plain" if self.role != "assistant" else "json" if self.is_json else "markdown"
+
 
 class MessageView(Frame, can_focus=True):
-    """A message with its keys; what they ask for, somebody else does.
+    """A message with its keys; it asks for their actions, which others do.
 
     Args:
         shown: the message.
         show_thinking: unfold the thoughts.
-        on_finish: told what a streaming message has become.
+        has_keys: what is done with messages of a chat can be asked for.
     """
 
     DEFAULT_CSS = """
@@ -79,19 +90,19 @@ class MessageView(Frame, can_focus=True):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("e", "ask('edit')", "edit", id="message.edit", show=False),
-        Binding("r", "ask('regenerate')", "regenerate", id="message.regenerate", show=False),
-        Binding("c", "ask('continue')", "continue", id="message.continue", show=False),
-        Binding("y", "ask('copy')", "copy", id="message.copy", show=False),
-        Binding("d", "ask('delete_branch')", "delete", id="message.delete", show=False),
-        Binding("left", "ask('previous')", "version before", id="message.previous", show=False),
+        Binding("e", "ask('edit')", "edit", id="message.edit"),
+        Binding("r", "ask('regenerate')", "retry", id="message.regenerate"),
+        Binding("c", "ask('continue')", "continue", id="message.continue"),
+        Binding("y", "ask('copy')", "copy", id="message.copy"),
+        Binding("b", "ask('clone')", "branch", id="message.clone"),
+        Binding("d", "ask('delete_branch')", "delete", id="message.delete"),
+        Binding("left", "ask('previous')", "versions", key_display="←→", id="message.previous"),
         Binding("right", "ask('next')", "next version", id="message.next", show=False),
-        Binding("b", "ask('clone')", "branch off", id="message.clone", show=False),
-        Binding("t", "think", "thinking", id="message.thinking", show=False),
+        Binding("enter", "unfold", "fold / unfold", id="message.thinking", show=False),
     ]
 
     class Action(Message):
-        """Somebody wants something done with a message.
+        """The user wants something done with a message.
 
         Attributes:
             id: of the message.
@@ -108,17 +119,16 @@ class MessageView(Frame, can_focus=True):
         shown: Shown,
         *,
         show_thinking: bool = False,
-        on_finish: Callable[[Shown], None] | None = None,
+        has_keys: bool = True,
     ) -> None:
         super().__init__()
         self.shown = shown
-        self._on_finish = on_finish
+        self._has_keys = has_keys
         self._head = Slab()
-        self._below: list[Slab] = []  # the tool calls and the numbers
+        self._below: list[Slab | Attachment] = []  # files, tool calls, the note and the numbers
         self.answer = AnswerView(
-            is_markdown=shown.role == "assistant",
+            form=shown.form,
             show_thinking=show_thinking,
-            on_finish=self._finished,
         )
 
     async def prepare(self) -> None:
@@ -129,7 +139,7 @@ class MessageView(Frame, can_focus=True):
             self.answer.catch_up()
         else:
             await self.answer.become(self.shown.content, self.shown.reasoning)
-        self._dress()
+        self._show_rest()
 
     def compose(self) -> ComposeResult:
         yield self._head
@@ -141,13 +151,14 @@ class MessageView(Frame, can_focus=True):
         self.shown = shown
         if shown.state != "streaming":
             self.answer.status("")
-            await self.answer.become(shown.content, shown.reasoning)
+            await self.answer.become(shown.content, shown.reasoning, shown.form)
         gone = self._below
-        self._dress()
+        self._show_rest()
         if self.is_attached:
-            for slab in gone:
-                await slab.remove()
+            for part in gone:
+                await part.remove()
             await self.mount_all(self._below)
+            self.refresh_bindings()
 
     def copy_code(self, number: int) -> bool:
         """Copy one of its code blocks, by its number; false where there is none."""
@@ -157,36 +168,49 @@ class MessageView(Frame, can_focus=True):
         self.app.copy_to_clipboard(codes[number - 1])
         return True
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A message that streams, and a part of one that has the focus, has no such keys; a message
+        without other versions, or none to continue, shows them dimmed.
+        """
+        if action != "ask":
+            return True
+        if not self._has_keys or not self.has_focus or self.shown.state == "streaming":
+            return False
+        is_dim = {
+            "previous": self.shown.siblings == 1,
+            "next": self.shown.siblings == 1,
+            "continue": self.shown.role != "assistant",
+        }
+        return None if is_dim.get(str(parameters[0])) else True
+
     def action_ask(self, action: ActionName) -> None:
         """Ask for something to be done with the message."""
         self.post_message(self.Action(self.shown.id, action))
 
-    def action_think(self) -> None:
-        """Fold or unfold the thoughts."""
-        self.answer.thinking.action_fold()
+    def action_unfold(self) -> None:
+        """Fold or unfold the thoughts and the files."""
+        parts = [self.answer.thinking, *self.query(Attachment)]
+        is_open = any(part.is_open for part in parts)
+        for part in parts:
+            part.set_open(not is_open)
 
-    async def _finished(self, shown: Shown) -> None:
-        await self.show(shown)
-        if self._on_finish is not None:
-            self._on_finish(shown)
-
-    def _dress(self) -> None:
+    def _show_rest(self) -> None:
         """Everything but the text."""
         shown = self.shown
         self.set_class(shown.role == "user", "-user", update=self.is_attached)
         self.set_class(shown.state == "failed", "-failed", update=self.is_attached)
         self._head.replace([Line(self._title())])
-        self._below = [slab for call in shown.calls for slab in call_slabs(call)]
+        lines = [line for call in shown.calls for line in _call_lines(call)]
         style = ".error" if shown.state == "failed" else ".muted"
-        rows = [(row, style) for row in _rows(shown.note or _UNSAID.get(shown.state, ""))]
+        rows = [(row, style) for row in _rows(shown.note or _NOTES.get(shown.state, ""))]
         rows += [(row, ".muted") for row in _rows(shown.numbers)]
-        if rows:
-            lines = [Line(Content.styled(row, style)) for row, style in rows]
-            self._below.append(Slab(lines))
+        lines += [Line(Content.styled(row, style)) for row, style in rows]
+        self._below = [Attachment(file) for file in shown.files]
+        self._below += [Slab(lines[at : at + FULL]) for at in range(0, len(lines), FULL)]
 
     def _title(self) -> Content:
         shown = self.shown
-        names = {"user": "you", "assistant": shown.model or "assistant"}
+        names = {"user": "you", "assistant": model_name(shown.model) or "assistant"}
         name = " ".join(shown_text(names.get(shown.role, shown.role)).split())
         parts = [Content.styled(name, ".heading" if shown.role == "user" else ".muted")]
         if shown.siblings > 1:
@@ -194,8 +218,16 @@ class MessageView(Frame, can_focus=True):
         return Content("").join(parts)
 
 
-_UNSAID = {"stopped": "stopped", "failed": "failed"}
+_NOTES = {"stopped": "stopped", "failed": "failed"}
 
 
 def _rows(text: str) -> list[str]:
     return shown_text(text).expandtabs(8).split("\n") if text else []
+
+
+def _call_lines(call: ToolCall) -> list[Line]:
+    name = " ".join(shown_text(call.name).split())
+    head = Content.assemble(("tool call ", ".muted"), (name, ".strong"), ("  not run", ".muted"))
+    bar = Content.styled("│ ", ".muted")
+    rows = _rows(call.arguments)
+    return [Line(head), *(Line(Content(row), bar, fold=True) for row in rows)]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Self, cast
+from typing import ClassVar, Final, Self, cast
 
 from textual import events, on, work
 from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import OptionList, Static, TextArea
@@ -28,10 +31,7 @@ from hearth.app.tui.widgets.completions import (
 from hearth.app.tui.widgets.fields import SafeTextArea
 from hearth.backends.errors import HearthError
 
-if TYPE_CHECKING:
-    from hearth.app.tui.app import HearthApp
-
-_HISTORY_FILE: Final = "prompt-history"
+_BUSY: Final = "An answer is in progress: esc stops it."
 _LONGEST_NAME: Final = 1_024
 """Characters before the cursor in which a name to complete is looked for."""
 
@@ -53,7 +53,7 @@ class PromptArea(SafeTextArea):
         Binding("ctrl+down", "newer", "newer prompt", id="prompt.newer", show=False),
         Binding("ctrl+e", "open_editor", "editor", id="prompt.editor", show=False),
         Binding("ctrl+x", "cut", "cut", id="prompt.cut", show=False),
-        Binding("escape", "escape", "stop", id="prompt.stop", show=False),
+        Binding("escape", "close_list", "close the list", id="prompt.stop", show=False),
     ]
 
     @property
@@ -70,6 +70,7 @@ class PromptArea(SafeTextArea):
         # Keys that are bound here are obeyed in the order in which they were typed. Textual looks
         # for bindings with priority before a key gets into this queue, and for others after it has
         # passed the queues of all parents: in a busy app either would change places with letters.
+        self.box.note("")
         found = None if event.is_printable else self.screen.active_bindings.get(event.key)
         if (
             found is not None
@@ -82,6 +83,7 @@ class PromptArea(SafeTextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         # Lines end as this text area ends them, however the terminal or the source wrote them.
         text = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        self.box.note("")
         event.stop()
         event.prevent_default()
         await super()._on_paste(events.Paste(text))
@@ -136,17 +138,20 @@ class PromptArea(SafeTextArea):
         """Edit the text in the user's own editor."""
         self.box.open_editor()
 
-    def action_escape(self) -> None:
-        """Close the list, or stop the answer under way."""
-        if not self.box.leave():
-            raise SkipAction
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Escape closes the list; without one it has the meaning that the screen gives it."""
+        return action != "close_list" or self.box.completions.is_open
+
+    def action_close_list(self) -> None:
+        """Close the list."""
+        self.box.close_list()
 
 
 class PromptBox(Vertical):
     """Grows with its text up to ten lines; knows what was said before; completes names.
 
     Args:
-        history_file: where prompts are kept; by default the app's own place.
+        history_file: where prompts are kept.
         folder: where relative paths begin; by default the working directory.
     """
 
@@ -170,7 +175,8 @@ class PromptBox(Vertical):
         text-overflow: ellipsis;
     }
     PromptBox > .hint:ansi { text-style: dim; }
-    PromptBox > .hint.-wrong { color: $text-error; }
+    PromptBox > .hint.-note { height: auto; max-height: 4; color: $text; text-wrap: wrap; }
+    PromptBox > .hint.-note.-wrong { color: $text-error; }
     """
 
     class Submitted(Message):
@@ -181,10 +187,11 @@ class PromptBox(Vertical):
             self.text = text
 
     class Command(Message):
-        """The user wants `command` done; `name` and `argument` are its parts."""
+        """The user wants `command` done, which was written as `text`; empty: chosen in a list."""
 
-        def __init__(self, command: commands.Command) -> None:
+        def __init__(self, command: commands.Command, text: str = "") -> None:
             super().__init__()
+            self.text = text
             self.command = command
             self.name = command.name
             self.argument = command.argument
@@ -196,20 +203,17 @@ class PromptBox(Vertical):
             super().__init__()
             self.text = text
 
-    class Stop(Message):
-        """The user wants the answer under way to end."""
-
     def __init__(
         self,
+        history_file: Path,
         *,
-        history_file: Path | None = None,
         folder: Path | None = None,
         id: str | None = None,  # noqa: A002 - as all widgets call it
     ) -> None:
         super().__init__(id=id)
-        self._history_file = history_file
+        self.history = PromptHistory(history_file)
         self._folder = folder or Path.cwd()
-        self._hint = ""
+        self._hint = self._note = ""
         self._is_busy = False
         self._closed_for: str | None = None
         """The text for which the list is not wanted."""
@@ -217,17 +221,10 @@ class PromptBox(Vertical):
     def compose(self) -> ComposeResult:
         yield Completions()
         yield PromptArea(
-            placeholder="Write a message, or / for commands",
+            placeholder="Message, or / command, ? question about Hearth, @file",
             highlight_cursor_line=False,
         )
         yield Static("", classes="hint", markup=False)
-
-    def on_mount(self) -> None:
-        """Read what was said before."""
-        file = self._history_file
-        if file is None:
-            file = cast("HearthApp", self.app).services.paths.state / _HISTORY_FILE
-        self.history = PromptHistory(file)
 
     # ---- what others ask of it
 
@@ -250,16 +247,25 @@ class PromptBox(Vertical):
         return self
 
     def set_busy(self, busy: bool) -> None:
-        """An answer is under way: escape stops it, and nothing else can be said meanwhile."""
+        """An answer is in progress: escape stops it, and messages have to wait."""
         self._is_busy = busy
+        self.refresh_bindings()
         self.set_class(busy, "-busy")
-        if not busy:
-            self.set_hint(self._hint)
+        if self._note == _BUSY:
+            self.note("")
 
     def set_hint(self, hint: str) -> None:
-        """Show one line below the text."""
+        """Show one line below the text, except where a note is."""
         self._hint = hint
-        self._show(hint)
+        if not self._note:
+            self._show_below(hint)
+
+    def note(self, text: str, *, is_wrong: bool = False) -> None:
+        """Show `text` in place of the hint, until the next key."""
+        if text or self._note:
+            self._note = text
+            self._show_below(text or self._hint)
+            self.query_one(".hint").set_class(bool(text), "-note").set_class(is_wrong, "-wrong")
 
     def restore(self, text: str) -> None:
         """Put back what could not be said; before what was written meanwhile."""
@@ -289,12 +295,12 @@ class PromptBox(Vertical):
             return
         if commands.is_command(text):
             try:
-                message: Message = self.Command(commands.parse(text))
+                message: Message = self.Command(commands.parse(text), text)
             except HearthError as error:
-                self._show(str(error), is_wrong=True)
+                self.note(str(error), is_wrong=True)
                 return
         elif self._is_busy:
-            self._show("An answer is under way: esc stops it.", is_wrong=True)
+            self.note(_BUSY, is_wrong=True)
             return
         else:
             message = self.Submitted(text)
@@ -325,16 +331,10 @@ class PromptBox(Vertical):
         self.area.move_cursor((row, marked.begin + len(marked.text)))
         return True
 
-    def leave(self) -> bool:
-        """Close the list, else stop the answer under way; False if there is neither."""
-        if self.completions.is_open:
-            self._closed_for = self.text
-            self.completions.show([])
-        elif self._is_busy:
-            self.post_message(self.Stop())
-        else:
-            return False
-        return True
+    def close_list(self) -> None:
+        """Close the list; it opens again with another text."""
+        self._closed_for = self.text
+        self.completions.show([])
 
     @work(exclusive=True, group="editor")
     async def open_editor(self) -> None:
@@ -342,7 +342,7 @@ class PromptBox(Vertical):
         try:
             text = await edited(self.app, self.text)
         except HearthError as error:
-            self._show(str(error), is_wrong=True)
+            self.note(str(error), is_wrong=True)
             return
         self.load(text)
 
@@ -352,7 +352,6 @@ class PromptBox(Vertical):
     def _changed(self, event: TextArea.Changed) -> None:
         event.stop()
         text = self.text
-        self._show(self._hint)
         self.post_message(self.Drafted(text))
         if text == self._closed_for:
             return
@@ -375,7 +374,7 @@ class PromptBox(Vertical):
 
     @property
     def _line(self) -> str:
-        """What stands before the cursor in its line."""
+        """The text before the cursor in its line."""
         row, column = self.area.cursor_location
         return self.area.document.get_line(row)[:column]
 
@@ -390,9 +389,36 @@ class PromptBox(Vertical):
         try:
             await asyncio.to_thread(self.history.keep, text)
         except OSError as error:
-            self._show(f"The prompt is not kept: {error.strerror or error}.", is_wrong=True)
+            self.note(f"The prompt is not kept: {error.strerror or error}.", is_wrong=True)
 
-    def _show(self, hint: str, *, is_wrong: bool = False) -> None:
-        line = self.query_one(".hint", Static)
-        line.update(safe_text(hint).replace("\n", " "))
-        line.set_class(is_wrong, "-wrong")
+    def _show_below(self, text: str) -> None:
+        self.query_one(".hint", Static).update(safe_text(text).replace("\n", " "))
+
+
+class ChatCommands(Provider):
+    """Every slash command in the command palette of a screen with a prompt."""
+
+    async def discover(self) -> Hits:
+        for command in commands.COMMANDS.values():
+            yield DiscoveryHit(_title(command), self._begin(command), help=_sentence(command))
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for command in commands.COMMANDS.values():
+            title = _title(command)
+            score = matcher.match(f"{title} {command.help}")
+            if score > 0:
+                shown = matcher.highlight(title)
+                begin = self._begin(command)
+                yield Hit(score, shown, begin, text=title, help=_sentence(command))
+
+    def _begin(self, command: commands.SlashCommand) -> Callable[[], None]:
+        return partial(self.screen.query_one(PromptBox).begin, command)
+
+
+def _title(command: commands.SlashCommand) -> str:
+    return f"Chat: /{command.name}"
+
+
+def _sentence(command: commands.SlashCommand) -> str:
+    return command.help[0].upper() + command.help[1:]

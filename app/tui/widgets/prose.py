@@ -159,7 +159,7 @@ def _in_table(tokens: Sequence[Token], number: int) -> bool:
 
 
 def _item(token: Token) -> _Around:
-    """What stands before a list item: the number that was written, or a bullet."""
+    """The mark of a list item: the number that was written, or a bullet."""
     mark = f"{token.info}{token.markup} " if token.info else "• "
     return _Around(Content.styled(mark, ".mark"), Content(" " * len(mark)))
 
@@ -190,7 +190,7 @@ def table_cells(tokens: Sequence[Token]) -> list[list[Content]]:
 
 
 def table_sides(tokens: Sequence[Token]) -> list[str]:
-    """Where the text of each column of the first table in `tokens` stands."""
+    """The alignment of each column of the first table in `tokens`."""
     heads = [token for token in tokens if token.type == "th_open"]
     return [str(token.attrs.get("style", "")).removeprefix("text-align:") for token in heads]
 

@@ -18,10 +18,10 @@ from hearth.app.tui.widgets.fields import SafeInput
 
 
 class SettingRow(Vertical):
-    """One `Key`. An empty field means: as it is without this chat, which the field shows dimly.
+    """One `Key`. An empty field means the inherited value, which it shows dimly.
 
     Args:
-        inherited: what holds while the field is empty, and where it comes from.
+        inherited: the value while the field is empty, and its origin.
         value: what is set here, a JSON value.
         is_set: `value` counts.
     """
@@ -55,7 +55,7 @@ class SettingRow(Vertical):
         super().__init__(id=f"row-{key.name}")
         self.key = key
         self.error = ""
-        """Why the field's text is no value; empty if it is one."""
+        """Why the field's text is invalid; empty if it is not."""
         self._inherited = inherited
         self._text = written(key, key.check(value)) if is_set else ""
 
@@ -124,7 +124,7 @@ class SettingRow(Vertical):
 def expects(key: Key) -> str:
     """The allowed values in words, as `read` reads them."""
     if key.kind == "texts":
-        return 'one text, or more as JSON such as ["END", "\\n\\n"]'
+        return 'a string, or a JSON array such as ["END", "\\n\\n"]'
     return key.expects()
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from textual import events
 from textual.geometry import Region, Size
 from textual.message import Message
+from textual.screen import Screen
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.visual import Visual
@@ -20,7 +21,7 @@ FULL: Final = 40
 
 
 class LinkAsked(Message):
-    """Somebody clicked a link; nothing is opened before somebody says so.
+    """A link was clicked; nothing is opened before the user confirms it.
 
     Attributes:
         url: its address, as the text gives it.
@@ -31,10 +32,41 @@ class LinkAsked(Message):
         self.url = url
 
 
+def prompt_of(screen: Screen[Any]) -> Widget | None:
+    """The field of a screen in which the user writes to the model."""
+    return next(iter(screen.query("PromptArea, #question")), None)
+
+
+def goes_to_prompt(widget: Widget, event: events.Event) -> bool:
+    """Text that is typed or pasted while `widget` has the focus goes to the prompt, before it is in
+    a queue, so that keys that are typed fast keep their order; False: `event` is something else.
+    """
+    is_text = isinstance(event, events.Paste) or (
+        isinstance(event, events.Key)
+        and event.is_printable
+        and event.key not in widget.screen.active_bindings
+    )
+    prompt = prompt_of(widget.screen) if is_text else None
+    if prompt is None:
+        return False
+    widget.screen.set_focus(prompt)
+    prompt._forward_event(event)
+    return True
+
+
 class Frame(Widget):
     """A container of which each row looks like the others: at most borders and padding at its
-    sides. It is drawn as one row, since Textual would draw each anew whenever its height changes.
+    sides. It is drawn as one row, since Textual would draw each again whenever its height changes.
+
+    One that can have the focus gets it by keyboard only. It has the keys that are bound; whatever
+    else is typed or pasted goes to the prompt, which gets the focus.
     """
+
+    FOCUS_ON_CLICK = False
+
+    def _forward_event(self, event: events.Event) -> None:
+        if not goes_to_prompt(self, event):
+            super()._forward_event(event)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         return super().render_lines(Region(crop.x, 0, crop.width, 1)) * crop.height
@@ -120,7 +152,7 @@ class Slab(Widget):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The rows, each the same `Strip` as long as its line stays as it is: Textual keeps what it
-        works out for a strip with it, where it would draw all rows anew when one more comes.
+        works out for a strip with it, where it would draw all rows again when one is added.
         """
         if self.opacity != 1.0 or self.styles.tint.a:
             return super().render_lines(crop)

@@ -1,4 +1,4 @@
-"""A number and how it came to be: the last minute as a line of small bars."""
+"""A number and how it changed: the last minute as a line of small bars."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.widgets import Sparkline, Static
+from textual.content import Content
+from textual.widgets import Static
+
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 class SparklineRow(Horizontal):
-    """A title, the value now, the course of the last minute, and its highest value."""
+    """A title, the value now, the last minute, and its highest value."""
 
     DEFAULT_CSS = """
     SparklineRow { height: 1; padding: 0 1; }
     SparklineRow > .sparkline-row--title { width: auto; text-style: bold; padding: 0 2 0 0; }
     SparklineRow > .sparkline-row--now { width: 9; text-align: right; padding: 0 2 0 0; }
-    SparklineRow > Sparkline { width: 1fr; }
+    SparklineRow > .sparkline-row--bars { width: 1fr; color: $primary; }
     SparklineRow > .sparkline-row--peak {
         width: auto; color: $text-muted; padding: 0 0 0 2; text-align: right;
     }
@@ -28,15 +31,28 @@ class SparklineRow(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Static(self._title, classes="sparkline-row--title", markup=False)
-        yield Static("0.0", classes="sparkline-row--now", markup=False)
-        yield Sparkline([0.0])
-        yield Static("", classes="sparkline-row--peak", markup=False)
+        for part in ("now", "bars", "peak"):
+            yield Static("", classes=f"sparkline-row--{part}", markup=False)
 
     def show(self, now: float, course: Sequence[float]) -> None:
         """Show the value `now`, and its `course`, oldest first."""
-        self.query_one(".sparkline-row--now", Static).update(f"{now:,.1f}")
-        self.query_one(Sparkline).data = list(course)
         peak = max(course, default=0.0)
+        line = self.query_one(".sparkline-row--bars", Static)
+        line.update(Content(bars(course, line.size.width)))
+        self.query_one(".sparkline-row--now", Static).update(f"{now:,.1f}")
         self.query_one(".sparkline-row--peak", Static).update(
             f"peak {peak:,.0f} in the last minute"
         )
+
+
+def bars(course: Sequence[float], width: int) -> str:
+    """`course` in `width` cells, each from zero to the highest value; a space where it is zero."""
+    peak = max(course, default=0.0)
+    if not peak or not width:
+        return ""
+    shown = []
+    for cell in range(width):
+        begin = cell * len(course) // width
+        value = max(course[begin : max((cell + 1) * len(course) // width, begin + 1)])
+        shown.append(_BARS[round(value / peak * (len(_BARS) - 1))] if value else " ")
+    return "".join(shown)

@@ -1,9 +1,11 @@
-"""The list of chats, with what each of them does now."""
+"""The list of chats, with the state of each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from datetime import date
+from itertools import groupby
+from typing import ClassVar, Final, Literal, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -12,34 +14,56 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from hearth.app.chats.tree import Thread
-from hearth.app.terminal import safe_text
+from hearth.app.tui.widgets.cells import cell, model_name
 
 Action = Literal["open", "pin", "rename", "archive", "delete", "clone", "export"]
 MARKS = {"loading": "◌", "prefill": "◔", "generating": "●", "stopping": "◌"}
 _UNREAD = "•"
+_WIDTH: Final = 29
+_WEEK_DAYS: Final = 7
+
+
+class _Row(NamedTuple):
+    """A chat, or the name of a group of them, which has no id."""
+
+    id: str | None
+    title: str
+    mark: str = ""
+    model: str = ""
+    is_open: bool = False
 
 
 class ThreadList(OptionList):
-    """Chats, pinned ones first; those that answer are marked, also where nobody looks."""
+    """Chats by date, pinned ones first. The highlighted one is open; the underlined one has the
+    cursor, while the list has the focus.
+    """
 
     DEFAULT_CSS = """
     ThreadList {
         width: 30;
         height: 1fr;
         border: none;
-        padding: 0 1 0 0;
+        padding: 0;
         background: $surface;
         scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;
+    }
+    ThreadList > .option-list--option { padding: 0; }
+    ThreadList > .option-list--option-highlighted {
+        color: $foreground; background: transparent; text-style: none;
     }
     ThreadList:focus { border: none; background-tint: $foreground 3%; }
+    ThreadList:focus > .option-list--option-highlighted {
+        color: $foreground; background: $boost; text-style: underline;
+    }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("p", "ask('pin')", "pin", id="threads.pin", show=False),
-        Binding("r", "ask('rename')", "rename", id="threads.rename", show=False),
-        Binding("a", "ask('archive')", "archive", id="threads.archive", show=False),
-        Binding("c", "ask('clone')", "clone", id="threads.clone", show=False),
-        Binding("x", "ask('export')", "export", id="threads.export", show=False),
-        Binding("d,delete", "ask('delete')", "delete", id="threads.delete", show=False),
+        Binding("p", "ask('pin')", "pin", id="threads.pin"),
+        Binding("r", "ask('rename')", "rename", id="threads.rename"),
+        Binding("a", "ask('archive')", "archive", id="threads.archive"),
+        Binding("c", "ask('clone')", "clone", id="threads.clone"),
+        Binding("x", "ask('export')", "export", id="threads.export"),
+        Binding("d,delete", "ask('delete')", "delete", id="threads.delete"),
     ]
 
     class Asked(Message):
@@ -52,46 +76,44 @@ class ThreadList(OptionList):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id, markup=False)
-        self._threads: tuple[Thread, ...] = ()
+        self._rows: list[_Row] = []
 
     def show(
         self,
         threads: Sequence[Thread],
         current: str,
         state_of: Callable[[str], tuple[str, bool]],
+        model: str = "",
     ) -> None:
-        """Show `threads`.
+        """Show `threads`, in their order.
 
         Args:
             current: id of the one that is open.
-            state_of: gives for an id the state of its turn, and whether an answer is unread.
+            state_of: returns for an id the state of its turn, and whether an answer is unread.
+            model: the default one; that of a chat is shown where it is another.
         """
-        highlighted = self._highlighted_id()
-        self._threads = tuple(threads)
-        self.clear_options()
-        self.add_options(
-            Option(self._line(thread, current, *state_of(thread.id)), id=thread.id)
-            for thread in threads
-        )
-        wanted = highlighted if any(t.id == highlighted for t in threads) else current
-        for index, thread in enumerate(threads):
-            if thread.id == wanted:
-                self.highlighted = index
+        rows: list[_Row] = []
+        for group, members in groupby(threads, _group):
+            rows.append(_Row(None, group))
+            for thread in members:
+                state, is_unread = state_of(thread.id)
+                mark = MARKS.get(state, _UNREAD if is_unread else "")
+                other = thread.model if thread.model != model else ""
+                title = thread.title or "New chat"
+                rows.append(_Row(thread.id, title, mark, other, thread.id == current))
+        wanted = (self.has_focus and self._cursor) or current
+        if rows != self._rows:
+            self._rows = rows
+            self.clear_options()
+            self.add_options(Option(_drawn(row), id=row.id, disabled=not row.id) for row in rows)
+        ids = [row.id for row in rows]
+        at = wanted if wanted in ids else current
+        self.highlighted = ids.index(at) if at in ids else None
 
-    def _highlighted_id(self) -> str:
-        if self.highlighted is None or self.highlighted >= len(self._threads):
-            return ""
-        return self._threads[self.highlighted].id
-
-    @staticmethod
-    def _line(thread: Thread, current: str, state: str, unread: bool) -> Content:
-        mark = MARKS.get(state, _UNREAD if unread else " ")
-        pin = "▲ " if thread.pinned else ""
-        title = " ".join(safe_text(thread.title or "New chat").split())
-        style = "bold" if thread.id == current else ""
-        return Content.assemble(
-            (f"{mark} ", "$accent"), (pin, "$text-muted"), (title, style)
-        ).truncate(27, ellipsis=True)
+    @property
+    def _cursor(self) -> str | None:
+        option = self.highlighted_option
+        return None if option is None else option.id
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Enter or a click opens a chat."""
@@ -99,7 +121,45 @@ class ThreadList(OptionList):
         self.post_message(self.Asked("open", str(event.option.id)))
 
     def action_ask(self, action: Action) -> None:
-        """Ask for something to be done with the highlighted chat."""
-        thread = self._highlighted_id()
-        if thread:
-            self.post_message(self.Asked(action, thread))
+        """Ask for something to be done with the chat at the cursor."""
+        if self._cursor:
+            self.post_message(self.Asked(action, self._cursor))
+
+
+def _group(thread: Thread) -> str:
+    """The name of the group that a chat belongs to."""
+    if thread.pinned:
+        return "Pinned"
+    day, today = date.fromtimestamp(thread.changed_at), date.today()
+    days = (today - day).days
+    if days <= 1:
+        return "Yesterday" if days == 1 else "Today"
+    if days <= _WEEK_DAYS:
+        return f"Previous {_WEEK_DAYS} days"
+    return f"{day:%B}" if day.year == today.year else f"{day:%B %Y}"
+
+
+def _drawn(row: _Row) -> Content:
+    if row.id is None:
+        return cell(row.title, "$foreground 60%")
+    title = Content.assemble((f"{row.mark or ' '} ", "$accent"), _shortened(row.title))
+    lines = (
+        [title, Content("  ") + cell(model_name(row.model), "$foreground 60%")]
+        if row.model
+        else [title]
+    )
+    drawn = Content("\n").join(
+        line.truncate(_WIDTH, ellipsis=True, pad=row.is_open) for line in lines
+    )
+    style = "bold $block-cursor-foreground on $block-cursor-background"
+    return drawn.stylize(style) if row.is_open else drawn
+
+
+def _shortened(title: str) -> Content:
+    """As many words as have room."""
+    line, room = cell(title), _WIDTH - 3
+    if line.cell_length <= room:
+        return line
+    cut = line.truncate(room).plain
+    words = cut if line.plain[len(cut)] == " " else cut.rpartition(" ")[0]
+    return Content((words or cut).rstrip(" ,;:.–—-(…") + "…")

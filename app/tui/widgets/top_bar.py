@@ -1,17 +1,64 @@
-"""The bar on top of every screen: where one is, and where one can go."""
+"""The bar on top of every screen: the screens with their keys, and what is running."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Static
 
+from hearth.app.terminal import safe_text
+
 SCREENS = ("chat", "library", "quantize", "engine", "endpoint", "settings", "doctor")
+_BRAND = " hearth "
+_MOST_CELLS = 32
+"""That activities may have while the tabs are spaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A download or another long job.
+
+    Attributes:
+        name: what is downloaded or made, such as "Qwen3-4B:Q4_K_M".
+        share: of it that is done, from 0 to 1; None: not known.
+        mark: the character in front.
+    """
+
+    name: str
+    share: float | None = None
+    mark: str = "▸"
+
+    def within(self, cells: int) -> str:
+        """It in at most `cells` cells, of which the percentage needs five."""
+        done = "" if self.share is None else f"{min(self.share, 1):.0%}"
+        name = safe_text(self.name)
+        room = cells - len(f"{self.mark} {done} ")
+        if len(name) > room:
+            name = f"{name[: room - 1]}…" if room > 4 else ""
+        return " ".join(filter(None, (self.mark, name, done)))[: max(cells, 0)]
+
+
+def tabs(keys: Sequence[str], current: str, width: int, wanted: int) -> tuple[str, list[str]]:
+    """(the program's name or nothing, a label for each screen): the widest form that leaves
+    `wanted` of `width` cells, else the shortest, which names only the current screen.
+    """
+    pairs = list(zip(keys, SCREENS, strict=True))
+    spaced = [f" {key} {name} " for key, name in pairs]
+    close = [f"{key} {name} " for key, name in pairs]
+    short = [f"{key} {name} " if name == current else f"{key} " for key, name in pairs]
+    for brand, labels in ((_BRAND, spaced), ("", spaced), ("", close)):
+        if len(brand) + sum(map(len, labels)) + wanted <= width:
+            return brand, labels
+    fits = sum(map(len, close)) + min(wanted, 5) <= width
+    return "", close if fits else short
 
 
 class TopBar(Horizontal):
-    """Names of the screens, the current one marked; a click goes there."""
+    """The screens, the current one marked; a click goes there. What is running at the right."""
 
     DEFAULT_CSS = """
     TopBar {
@@ -19,9 +66,10 @@ class TopBar(Horizontal):
         background: $panel;
         color: $text-muted;
     }
-    TopBar > Static { width: auto; padding: 0 1; }
+    TopBar > Static { width: auto; }
     TopBar > .brand { color: $primary; text-style: bold; }
     TopBar > .current { color: $text; text-style: bold reverse; }
+    TopBar > .activity { width: 1fr; text-align: right; color: $text-accent; text-wrap: nowrap; }
     """
 
     class Wanted(Message):
@@ -31,15 +79,52 @@ class TopBar(Horizontal):
             super().__init__()
             self.name = name
 
-    def __init__(self, current: str) -> None:
+    def __init__(self, current: str, keys: Sequence[str]) -> None:
         super().__init__()
         self._current = current
+        self._keys = keys
+        self._activities: Sequence[Activity] = ()
+        self._shown: tuple[str, ...] = ()
 
     def compose(self) -> ComposeResult:
-        yield Static("hearth", classes="brand", markup=False)
-        for name in SCREENS:
+        # With the texts of this width, so that the first layout is the last one.
+        self._shown = self._texts(self.app.size.width)
+        brand, *labels, activity = self._shown
+        yield Static(brand, classes="brand", markup=False)
+        for name, label in zip(SCREENS, labels, strict=True):
             mark = "current" if name == self._current else ""
-            yield Static(name, id=f"to-{name}", classes=mark, markup=False)
+            yield Static(label, id=f"to-{name}", classes=mark, markup=False)
+        yield Static(activity, classes="activity", markup=False)
+
+    def show(self, keys: Sequence[str], activities: Sequence[Activity]) -> None:
+        """Show the keys of the screens, and what is running."""
+        self._keys, self._activities = keys, activities
+        self._show()
+
+    def on_resize(self) -> None:
+        """Use the new width."""
+        self._show()
+
+    def _show(self) -> None:
+        texts, widgets = self._texts(self.app.size.width), list(self.query(Static))
+        if len(widgets) < len(texts):
+            return  # They are being mounted; their size then is new.
+        for widget, old, new in zip(widgets, self._shown, texts, strict=True):
+            if old != new:
+                widget.update(new)
+        self._shown = texts
+
+    def _texts(self, width: int) -> tuple[str, ...]:
+        """The program's name, the label of each screen, and what is running."""
+        whole = "  ".join(one.within(_MOST_CELLS) for one in self._activities)
+        wanted = min(len(whole), _MOST_CELLS)
+        brand, labels = tabs(self._keys, self._current, width, wanted)
+        room = width - len(brand) - sum(map(len, labels))
+        if len(whole) > room and self._activities:
+            count = len(self._activities)
+            more = f" +{count - 1}" if count > 1 and room > 12 else ""
+            whole = self._activities[0].within(room - len(more)) + more
+        return brand, *labels, whole
 
     def on_click(self, event: object) -> None:
         widget = getattr(event, "widget", None)

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from hearth.app.tui.widgets.message import MessageView, Shown
 
 
-class Transcript(VerticalScroll):
+class Transcript(VerticalScroll, can_focus=False):
     """The messages of a chat.
 
-    Only a window of them is mounted; it moves as one scrolls. At the end it follows what comes;
-    scrolled up, what one reads stays where it is, whatever changes above or below it, and answers
+    Only a window of them is mounted; it moves with scrolling. At the end it follows what comes;
+    scrolled up, what is read stays where it is, whatever changes above or below it, and answers
     that come are kept and not drawn.
 
     Args:
         show_thinking: unfold what models think.
+        has_keys: its messages have keys, for what can be done with those of a chat.
     """
 
     BLANK = True  # nothing of its own to draw
@@ -59,19 +60,18 @@ class Transcript(VerticalScroll):
             super().__init__()
             self.is_following = is_following
 
-    class PastEnd(Message):
-        """Somebody went down from the last message."""
-
     def __init__(
         self,
         *,
         show_thinking: bool = False,
+        has_keys: bool = True,
         name: str | None = None,
         id: str | None = None,  # noqa: A002 - Textual's name
         classes: str | None = None,
     ) -> None:
         super().__init__(name=name, id=id, classes=classes)
         self.show_thinking = show_thinking
+        self._has_keys = has_keys
         self._messages: list[Shown] = []
         self._numbers: dict[str, int] = {}
         self._mounted = Window(0, 0)
@@ -195,8 +195,10 @@ class Transcript(VerticalScroll):
         self._tell_following()
 
     def action_select(self, step: int) -> None:
-        """Move the focus to the message before or after."""
-        views = sorted(self._views.values(), key=lambda view: self._numbers[view.shown.id])
+        """Move the focus to the message before or after; from elsewhere to the last one, and from
+        there down to the prompt.
+        """
+        views = self._sorted()
         if not views:
             return
         places = {view.shown.id: place for place, view in enumerate(views)}
@@ -206,13 +208,32 @@ class Transcript(VerticalScroll):
             return
         place = places[selected] + step
         if place == len(views) and self._mounted.end == len(self._messages):
-            self.post_message(self.PastEnd())
+            self._leave()
         elif 0 <= place < len(views):
             self._select(views[place])
 
+    @property
+    def selected_place(self) -> int | None:
+        """The number of the selected message in the chat, from 0."""
+        return None if self.selected is None else self._numbers[self.selected]
+
+    def select_place(self, place: int) -> None:
+        """Focus the message at `place`, or the last one before it."""
+        before = [view for view in self._sorted() if self._numbers[view.shown.id] <= place]
+        if before:
+            self._select(before[-1])
+
+    def _sorted(self) -> list[MessageView]:
+        return sorted(self._views.values(), key=lambda view: self._numbers[view.shown.id])
+
+    def _leave(self) -> None:
+        from hearth.app.tui.widgets.slab import prompt_of
+
+        self.screen.set_focus(prompt_of(self.screen))
+
     def _select(self, view: MessageView) -> None:
         view.remove_class("-found")
-        view.focus(scroll_visible=False)
+        self.screen.set_focus(view, scroll_visible=False)
         self.scroll_to_widget(
             view, animate=False, top=view.size.height > self.size.height, immediate=True
         )
@@ -302,14 +323,14 @@ class Transcript(VerticalScroll):
         self._numbers = {shown.id: number for number, shown in enumerate(self._messages)}
 
     async def _view(self, shown: Shown) -> MessageView:
-        """The view of a message that will be mounted; a streaming one goes on with its text."""
+        """The view of a message that will be mounted; a streaming one keeps its text."""
         # How messages look is imported with the first one, not before the app is drawn.
         from hearth.app.tui.widgets.message import MessageView
 
         live = self._live.get(shown.id)
         if live is not None:
             shown = replace(shown, content=live.content, reasoning=live.reasoning)
-        view = MessageView(shown, show_thinking=self.show_thinking, on_finish=self._finished)
+        view = MessageView(shown, show_thinking=self.show_thinking, has_keys=self._has_keys)
         await view.prepare()
         if shown.state == "streaming":
             if live is not None:
@@ -317,11 +338,6 @@ class Transcript(VerticalScroll):
             self._live[shown.id] = view.answer
         self._views[shown.id] = view
         return view
-
-    def _finished(self, shown: Shown) -> None:
-        self._live.pop(shown.id, None)
-        if shown.id in self._numbers:
-            self._messages[self._numbers[shown.id]] = shown
 
     async def _show_window(self, window: Window) -> None:
         with self.app.batch_update():
@@ -344,11 +360,11 @@ class Transcript(VerticalScroll):
         await self.mount(view, before=0)
 
     async def _remove(self, name: str) -> None:
-        """Remove a message's view, if it has one; the focus stays in the transcript."""
+        """Remove a message's view, if it has one; the focus goes from it to the prompt."""
         view = self._views.pop(name, None)
         if view is not None:
             if view.has_focus_within:
-                self.focus(scroll_visible=False)
+                self._leave()
             await view.remove()
 
     async def _trim(self, window: Window) -> None:

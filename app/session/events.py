@@ -1,4 +1,4 @@
-"""What a chat session tells whoever watches it."""
+"""The events of a chat session, which front ends subscribe to."""
 
 from __future__ import annotations
 
@@ -7,34 +7,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from hearth.backends.contract import Channel, ToolCall
+    from hearth.backends.errors import HearthError
+    from hearth.backends.events import Channel
 
 TurnState = Literal["idle", "loading", "prefill", "generating", "stopping"]
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The messages of the shown branch are others than before, or one of them says something else;
-    read them anew.
-    """
+    """The messages of the shown branch have changed; read them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The answer under way goes on."""
+    """The answer continues with `text`.
+
+    Attributes:
+        message: its id.
+    """
 
     message: str
-    """Its id."""
     text: str
     channel: Channel = "content"
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """The tool calls of the answer under way, as far as they are written."""
-
-    message: str
-    calls: tuple[ToolCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +45,10 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The answer with this id is over, well or not."""
+    """The answer with the id `message` has ended; `error`: why it failed."""
 
     message: str
+    error: HearthError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,5 +59,5 @@ class Noticed:
     severity: Literal["information", "warning", "error"] = "information"
 
 
-Happening = Changed | Piece | Calls | Moved | Ended | Noticed
-Listener = Callable[[Happening], None]
+SessionEvent = Changed | Piece | Moved | Ended | Noticed
+Listener = Callable[[SessionEvent], None]

@@ -1,24 +1,33 @@
-"""From a chat to the request that its next answer needs."""
+"""From a chat to the request for its next answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from random import SystemRandom
 from typing import Any, Final
 
 from hearth.app.chats.tree import ChatMessage, Thread
 from hearth.app.settings import ModelUse
-from hearth.backends.contract import Constraint, Message, ModelInfo, Request
+from hearth.backends.contract import Backend, Constraint, Message, ModelInfo, Request
 from hearth.backends.errors import NoChatTemplate
 
 _SEED_BITS: Final = 53  # so that every JSON reader keeps it exactly
 
 
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A request, and the model that it is for."""
+
+    request: Request
+    info: ModelInfo
+    backend: Backend
+
+
 def build(
     thread: Thread, messages: Sequence[ChatMessage], use: ModelUse, info: ModelInfo
 ) -> Request:
-    """What is asked of `info`'s model after `messages`.
+    """The request to `info`'s model for an answer to `messages`.
 
     Raises:
         NoChatTemplate: it cannot chat.
@@ -27,20 +36,23 @@ def build(
         raise NoChatTemplate(
             f"{info.name} has no chat template, so it cannot chat.", "Choose another model."
         )
-    seed = use.sampling.seed
-    if seed is None:
-        seed = SystemRandom().getrandbits(_SEED_BITS)
     system = thread.system or use.system
     head = (Message("system", system),) if system else ()
     return Request(
-        messages=(*head, *map(message_of, messages)),
-        sampling=replace(use.sampling, seed=seed),
+        messages=(*head, *map(message_of, _answered(messages))),
+        sampling=replace(use.sampling, seed=reportable_seed(use)),
         max_tokens=use.max_tokens,
         stop=use.stop,
         session=thread.id,
         constraint=constraint_of(thread.settings),
         template_values=_template_values(thread.settings, info),
     )
+
+
+def reportable_seed(use: ModelUse) -> int:
+    """The seed of the settings, or a random one."""
+    seed = use.sampling.seed
+    return SystemRandom().getrandbits(_SEED_BITS) if seed is None else seed
 
 
 def message_of(kept: ChatMessage) -> Message:
@@ -51,9 +63,23 @@ def message_of(kept: ChatMessage) -> Message:
 
 
 def constraint_of(settings: dict[str, Any]) -> Constraint | None:
-    """What answers of a chat with these settings must look like; None: they are free."""
+    """The constraint on the answers of a chat with these settings; None: free text."""
     found = settings.get("constraint")
     return None if not found else Constraint(found["kind"], found.get("source", ""))
+
+
+def _answered(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
+    """`messages` without the questions whose answers failed or were stopped before their first
+    word: most templates want an answer after each question.
+    """
+    sent: list[ChatMessage] = []
+    for message in messages:
+        if message.role != "assistant" or message.content or message.tool_calls:
+            sent.append(message)
+            continue
+        while sent and sent[-1].role == "user":
+            sent.pop()
+    return sent
 
 
 def _template_values(settings: dict[str, Any], info: ModelInfo) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a model thought before it answered: folded into one line, or open."""
+"""Text below one line that folds it: what a model thought, files in a message."""
 
 from __future__ import annotations
 
@@ -7,40 +7,43 @@ from typing import ClassVar
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import ScrollableContainer
 from textual.content import Content
 
+from hearth.app.sizes import readable_size
+from hearth.app.tui.attachments import Attached
+from hearth.app.tui.widgets.incoming import shown_text
 from hearth.app.tui.widgets.lines import Line
 from hearth.app.tui.widgets.prose import plain_lines
 from hearth.app.tui.widgets.slab import FULL, Frame, Slab
 
 
-class Thinking(Frame, can_focus=True):
-    """Thoughts that may still be coming in; while they are folded, none of them is drawn.
+class Folded(Frame, can_focus=True):
+    """Text that may still be coming in; while it is folded, none of it is drawn.
 
     Args:
         is_open: shown from the start.
     """
 
     DEFAULT_CSS = """
-    Thinking {
+    Folded {
         width: 1fr;
         height: auto;
         layout: stream;
-        margin-bottom: 1;
         &:focus { text-style: bold; background: $boost; }
         &:ansi:focus { background: transparent; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space", "fold", "thinking", id="thinking.toggle", show=False),
+        Binding("enter,space", "fold", "fold / unfold", id="thinking.toggle"),
     ]
 
-    def __init__(self, is_open: bool) -> None:
+    def __init__(self, is_open: bool = False) -> None:
         super().__init__()
         self.is_open = is_open
         self.is_done = False
-        self._thought = ""
-        self._pending_thought = ""
+        self._text = ""
+        self._pending_text = ""
         self._label = Slab()
         self._slabs: list[Slab] = []
 
@@ -48,19 +51,23 @@ class Thinking(Frame, can_focus=True):
         yield self._label
         yield from self._slabs
 
+    def title(self) -> str:
+        """The text of the line, safe to show."""
+        raise NotImplementedError
+
     def feed(self, text: str) -> None:
         """Take more; cheap."""
-        self._pending_thought += text
+        self._pending_text += text
 
     @property
     def pending(self) -> bool:
         """There is text that `advance` has not looked at."""
-        return bool(self._pending_thought)
+        return bool(self._pending_text)
 
     def advance(self, *, is_done: bool = False) -> None:
         """Show what came. `is_done`: no more will come."""
-        self._thought += self._pending_thought
-        pending, self._pending_thought = self._pending_thought, ""
+        self._text += self._pending_text
+        pending, self._pending_text = self._pending_text, ""
         self.is_done = self.is_done or is_done
         if self.is_open:
             self._show(pending)
@@ -68,8 +75,8 @@ class Thinking(Frame, can_focus=True):
 
     @property
     def has_text(self) -> bool:
-        """There are thoughts at all."""
-        return bool(self._thought.strip())
+        """There is any text at all."""
+        return bool(self._text.strip())
 
     def action_fold(self) -> None:
         """Fold or unfold."""
@@ -80,11 +87,16 @@ class Thinking(Frame, can_focus=True):
         if self.is_open == is_open:
             return
         self.is_open = is_open
+        if self.is_done and self.is_attached:
+            # What is unfolded is read from its beginning, and not from the end of the chat.
+            for node in self.ancestors:
+                if isinstance(node, ScrollableContainer):
+                    node.release_anchor()
         for slab in self._slabs:
             slab.remove()
         self._slabs = []
         if is_open:
-            self._show(self._thought)
+            self._show(self._text)
         self._show_label()
 
     def on_click(self, event: events.Click) -> None:
@@ -93,11 +105,8 @@ class Thinking(Frame, can_focus=True):
             self.action_fold()
 
     def _show_label(self) -> None:
-        words = len(self._thought.split())
-        verb = "thought" if self.is_done else "thinking"
-        mark = "▾" if self.is_open else "▸"
-        label = Content.styled(f"{mark} {verb} · {words} word{'' if words == 1 else 's'}", ".muted")
-        self._label.replace([Line(label)])
+        label = f"{'▾' if self.is_open else '▸'} {self.title()}"
+        self._label.replace([Line(Content.styled(label, ".muted"))])
 
     def _show(self, text: str) -> None:
         """Show more lines; the last one stays open, since it may go on."""
@@ -119,3 +128,30 @@ class Thinking(Frame, can_focus=True):
             if self.is_attached:
                 self.mount(self._slabs[-1])
         return self._slabs[-1]
+
+
+class Thinking(Folded):
+    """What a model thought before it answered."""
+
+    DEFAULT_CSS = "Thinking { margin-bottom: 1; }"
+
+    def title(self) -> str:
+        words = len(self._text.split())
+        verb = "thought" if self.is_done else "thinking"
+        return f"{verb} · {words} word{'' if words == 1 else 's'}"
+
+
+class Attachment(Folded):
+    """A file in a message."""
+
+    def __init__(self, file: Attached) -> None:
+        super().__init__()
+        self._file = file
+        self.feed(shown_text(file.text))
+        self.advance(is_done=True)
+
+    def title(self) -> str:
+        path = self._file.path
+        name = " ".join(shown_text(path.name if path.is_absolute() else str(path)).split())
+        count = "" if self._file.tokens is None else f" · {self._file.tokens:,} tokens"
+        return f"{name} · {readable_size(self._file.bytes)}{count}"

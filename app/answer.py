@@ -1,0 +1,271 @@
+"""The reducer of event streams: folds the events of a request into its answer, for every front
+end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, cast
+
+from hearth.backends.contract import (
+    ChoiceFinished,
+    ErrorInfo,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Request,
+    Started,
+    Timings,
+    Token,
+    TokenLogprob,
+    ToolCall,
+    ToolCallPart,
+    Usage,
+)
+from hearth.backends.errors import InternalError, from_info
+
+PartKind = Literal["content", "reasoning", "call"]
+
+
+class Generates(Protocol):
+    """Generates the events of requests, such as a `Backend`."""
+
+    def generate(self, request: Request) -> AsyncIterator[Event]:
+        """The events of one request; closing the iterator cancels it."""
+        ...
+
+
+@dataclass(slots=True)
+class Part:
+    """Consecutive text of one kind, or a tool call, whose arguments are the text.
+
+    Attributes:
+        id, name: of a tool call.
+    """
+
+    kind: PartKind
+    id: str = ""
+    name: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        if len(self.pieces) > 1:
+            self.pieces = ["".join(self.pieces)]
+        return self.pieces[0] if self.pieces else ""
+
+
+@dataclass(slots=True)
+class Choice:
+    """One of the choices of an answer, as far as it is generated.
+
+    Attributes:
+        parts: in the order of their generation.
+        ids: of all its tokens.
+        reason: of its end; empty until then.
+        gap_s: seconds between its last two events of tokens; None: there were fewer.
+    """
+
+    index: int = 0
+    reason: FinishReason | Literal[""] = ""
+    stop: str | None = None
+    parts: list[Part] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    gap_s: float | None = None
+    _calls: dict[int, Part] = field(default_factory=dict)
+    _last_s: float | None = None
+
+    @property
+    def content(self) -> str:
+        """The text of the answer."""
+        return self._text("content")
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning that precedes it."""
+        return self._text("reasoning")
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The tool calls."""
+        calls = (part for part in self.parts if part.kind == "call")
+        return tuple(ToolCall(part.id, part.name, part.text) for part in calls)
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """Of the tokens of the content."""
+        texts = (part for part in self.parts if part.kind == "content")
+        return [token for part in texts for token in part.logprobs]
+
+    def add(self, event: Token | ToolCallPart) -> None:
+        """Add text, or a piece of a tool call."""
+        if event.ids:
+            self.ids += event.ids
+        if isinstance(event, Token):
+            text, logprobs = event.text, event.logprobs
+            if not text and not logprobs:
+                return
+            part = self.parts[-1] if self.parts else None
+            if part is None or part.kind != event.channel:
+                part = Part(event.channel)
+                self.parts.append(part)
+            part.pieces.append(text)
+            if logprobs:
+                part.logprobs += logprobs
+        else:
+            if event.position not in self._calls:
+                self._calls[event.position] = Part("call", event.id, event.name)
+                self.parts.append(self._calls[event.position])
+            self._calls[event.position].pieces.append(event.arguments)
+
+    def time(self, now_s: float) -> None:
+        """Tokens came at `now_s`."""
+        if self._last_s is not None:
+            self.gap_s = now_s - self._last_s
+        self._last_s = now_s
+
+    def _text(self, kind: PartKind) -> str:
+        texts = [part.text for part in self.parts if part.kind == kind]
+        return texts[0] if len(texts) == 1 else "".join(texts)
+
+
+class Answer:
+    """The answer to a request, as far as its events have come.
+
+    Args:
+        choices: `Request.n`.
+        position: of the request, where several are answered together.
+        notices: that precede those of the events.
+        clock: a monotonic clock, in seconds.
+
+    Attributes:
+        choices: complete when their `reason` is set.
+        last: the choice that ended last.
+        tokens: completion tokens that came.
+        reason: of the end; empty until then.
+        began_s, first_s, last_s: when the request was sent, and when its first and its last tokens
+            came, by `clock`.
+    """
+
+    def __init__(
+        self,
+        choices: int = 1,
+        position: int = 0,
+        notices: Iterable[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.choices = [Choice(index) for index in range(choices)]
+        self.last = self.choices[0]
+        self.position = position
+        self.started = Started(0)
+        self.finished: Finished | None = None
+        self.error: ErrorInfo | None = None
+        self.reason: FinishReason | Literal["", "error"] = ""
+        self.tokens = 0
+        self.clock = clock
+        self.began_s = clock()
+        self.first_s: float | None = None
+        self.last_s = self.began_s
+        self._notices = dict.fromkeys(notices)
+
+    def add(self, event: Event) -> None:
+        """Add the next event of the stream."""
+        if isinstance(event, (Token, ToolCallPart)):
+            choice = self.choices[event.index]
+            choice.add(event)
+            self.tokens += len(event.ids)
+            now_s = self.last_s = self.clock()
+            choice.time(now_s)
+            if self.first_s is None:
+                self.first_s = now_s
+        elif isinstance(event, Started):
+            self.started = event
+            self._notices.update(dict.fromkeys(event.notices))
+        elif isinstance(event, ChoiceFinished):
+            self._end(event.index, event.reason, event.stop)
+        elif isinstance(event, Finished):
+            self.finished, self.reason = event, event.reason
+            self._notices.update(dict.fromkeys(event.notices))
+            if len(self.choices) == 1:
+                self._end(0, event.reason, event.stop)
+        elif isinstance(event, Failed):
+            self.error, self.reason = event.error, "error"
+
+    def _end(self, index: int, reason: FinishReason, stop: str | None) -> None:
+        self.last = self.choices[index]
+        self.last.reason, self.last.stop = reason, stop
+
+    async def follow(self, backend: Generates, request: Request) -> AsyncGenerator[Event, None]:
+        """The events of `request`, each after it was added; closing the iterator cancels it.
+
+        Raises:
+            HearthError: the error of a `Failed` event.
+            InternalError: the stream ends without a final event.
+        """
+        self.began_s = self.clock()
+        self.error, self.reason = None, ""
+        generated = cast(AsyncGenerator[Event, None], backend.generate(request))
+        async with aclosing(generated) as events:
+            async for event in events:
+                self.add(event)
+                if self.error is not None:
+                    raise from_info(self.error)
+                yield event
+                if self.finished is not None:
+                    return
+        raise InternalError("The event stream ended without a final event.")
+
+    @property
+    def content(self) -> str:
+        """The text of the first choice."""
+        return self.choices[0].content
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning of the first choice."""
+        return self.choices[0].reasoning
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The tool calls of the first choice."""
+        return self.choices[0].calls
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user should know about the answer, each notice once."""
+        return list(self._notices)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a choice has not ended."""
+        return not all(choice.reason for choice in self.choices)
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens so far; as the worker counted them, once the answer is complete."""
+        if self.finished is not None:
+            return self.finished.usage
+        return Usage(self.started.prompt_tokens, self.started.cached_tokens, self.tokens)
+
+    @property
+    def timings(self) -> Timings:
+        """As the worker measured them; all 0 until the answer is complete."""
+        return Timings() if self.finished is None else self.finished.timings
+
+
+def total_usage(answers: Iterable[Answer]) -> Usage:
+    """The tokens of all `answers`."""
+    used = [answer.usage for answer in answers]
+    return Usage(
+        sum(usage.prompt_tokens for usage in used),
+        sum(usage.cached_tokens for usage in used),
+        sum(usage.completion_tokens for usage in used),
+        sum(usage.reasoning_tokens for usage in used),
+        sum(usage.kept_tokens for usage in used),
+    )

@@ -1,0 +1,314 @@
+"""Chats that are open: their messages, and the answers that are generated. Knows no widgets."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import to_thread
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from hearth.app.chats.tree import ChatMessage, EndState, Thread
+from hearth.app.session.events import (
+    Changed,
+    Ended,
+    Listener,
+    Moved,
+    Noticed,
+    SessionEvent,
+    TurnState,
+)
+from hearth.app.session.services import ChatServices
+from hearth.backends.errors import Busy, HearthError, InvalidParameter
+
+if TYPE_CHECKING:
+    from hearth.app.session.answers import StreamingAnswer
+    from hearth.app.session.request import Asking
+    from hearth.app.session.turn import Turn
+    from hearth.backends.contract import ModelInfo
+
+
+class ChatSession:
+    """A chat that is open. Its answers go on without subscribers.
+
+    Every change is in the store before it has an effect. Methods that change something raise `Busy`
+    while an answer is generated, except `stop`.
+
+    Attributes:
+        thread: title, model, system prompt, settings.
+        messages: the shown branch, oldest first.
+        live: the answer that is generated; None between turns.
+        state, progress: where the turn is.
+        info: of the model that answered last; None before the first answer.
+    """
+
+    def __init__(self, services: ChatServices, thread: Thread, messages: list[ChatMessage]) -> None:
+        self.thread = thread
+        self.messages = messages
+        self.live: StreamingAnswer | None = None
+        self.state: TurnState = "idle"
+        self.progress = Moved("idle")
+        self.info: ModelInfo | None = None
+        self.unread = False
+        """An answer ended without a subscriber."""
+        self._services = services
+        self._listeners: list[Listener] = []
+        self._turn: Turn | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, services: ChatServices, thread: str) -> ChatSession:
+        """The chat with this id. Raises what the store raises."""
+        found = await to_thread(services.chats.thread, thread)
+        return cls(services, found, await to_thread(services.chats.path, thread))
+
+    # ---- watching
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with each event from now on; returns what ends that."""
+        self._listeners.append(listener)
+        self.unread = False
+        return lambda: self._listeners.remove(listener)
+
+    def emit(self, event: SessionEvent) -> None:
+        """Call all listeners."""
+        if isinstance(event, Moved):
+            self.state, self.progress = event.state, event
+        for listener in tuple(self._listeners):
+            listener(event)
+
+    @property
+    def is_busy(self) -> bool:
+        """An answer is being generated."""
+        return self._task is not None and not self._task.done()
+
+    @property
+    def model(self) -> str:
+        """The name of the model that answers next."""
+        return self.thread.model or self._services.settings.text("model")
+
+    @property
+    def left_out(self) -> int:
+        """Number of first messages that are not sent any more: the context is full."""
+        return self._turn.left_out if self._turn is not None else 0
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens of prompt and answer of the last turn, as its worker counted them."""
+        for message in reversed(self.messages):
+            if message.numbers is not None and message.numbers.prompt_tokens:
+                return message.numbers.prompt_tokens + message.numbers.completion_tokens
+        return 0
+
+    # ---- turns
+
+    async def send(self, text: str) -> None:
+        """Add `text` and let the model answer."""
+        self._check_idle()
+        parent = self.messages[-1].id if self.messages else None
+        await to_thread(self._services.chats.add, self.thread.id, parent, "user", text)
+        await self.refresh()
+        await self._answer(self.messages)
+
+    async def regenerate(self, message: str) -> None:
+        """Let the model answer again: as an alternative to this answer, or to this question."""
+        self._check_idle()
+        at = self._index(message)
+        is_answer = self.messages[at].role == "assistant"
+        await self._answer(self.messages[:at] if is_answer else self.messages[: at + 1])
+
+    async def resume(self, message: str) -> None:
+        """Let the model continue this answer, the last of the branch."""
+        self._check_idle()
+        at = self._index(message)
+        if self.messages[at].role != "assistant" or at + 1 < len(self.messages):
+            raise InvalidParameter(
+                "message", "Only the last answer can be continued.", "Regenerate it instead."
+            )
+        await to_thread(self._services.chats.continue_answer, message)
+        await self.refresh()
+        await self._answer(self.messages[:at], begun=self.messages[at])
+
+    async def edit(self, message: str, content: str) -> None:
+        """Add an alternative to this message; a question is answered again. The old branch
+        stays.
+        """
+        self._check_idle()
+        role = self.messages[self._index(message)].role
+        await to_thread(self._services.chats.edit, self.thread.id, message, content)
+        await self.refresh()
+        if role == "user":
+            await self._answer(self.messages)
+
+    def stop(self) -> None:
+        """End the answer that is being generated; its text so far stays."""
+        if self._turn is not None and self.is_busy:
+            self.emit(Moved("stopping"))
+            self._turn.stop()
+
+    async def wait(self) -> None:
+        """Until the answer that is being generated has ended."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def close(self) -> None:
+        """End the answer that is being generated; its text so far stays."""
+        self.stop()
+        await self.wait()
+
+    # ---- the tree
+
+    async def step(self, message: str, by: int) -> None:
+        """Show the `by`-th next alternative of this message, and what followed it."""
+        siblings = self.messages[self._index(message)].siblings
+        wanted = siblings.index(message) + by
+        if 0 <= wanted < len(siblings):
+            await self.select(siblings[wanted])
+
+    async def select(self, message: str) -> None:
+        """Show the branch through this message."""
+        self._check_idle()
+        self._turn = None
+        await to_thread(self._services.chats.select, self.thread.id, message)
+        await self.refresh()
+
+    async def delete_branch(self, message: str) -> None:
+        """Delete this message and what followed it."""
+        self._check_idle()
+        await to_thread(self._services.chats.delete_branch, self.thread.id, message)
+        await self.refresh()
+
+    async def clone(self, message: str | None = None) -> Thread:
+        """Another chat with the same past, up to this message."""
+        return await to_thread(self._services.chats.clone, self.thread.id, message)
+
+    async def change(self, **fields: Any) -> None:
+        """Change title, pinned, archived, model, system or settings of the chat."""
+        if {"model", "system", "settings"} & fields.keys():
+            self._check_idle()
+        self.thread = await to_thread(
+            partial(self._services.chats.update, self.thread.id, **fields)
+        )
+        self.emit(Changed())
+
+    async def refresh(self) -> None:
+        """Read thread and messages again."""
+        chats = self._services.chats
+        self.thread = await to_thread(chats.thread, self.thread.id)
+        self.messages = await to_thread(chats.path, self.thread.id)
+        self.emit(Changed())
+
+    # ---- within
+
+    async def asking(self, messages: Sequence[ChatMessage]) -> Asking:
+        """The request for an answer to `messages`, and its model, which is loaded."""
+        from hearth.app.session.request import Asking, build
+
+        loaded = await self._services.load(self.thread.model, self.thread.settings.get("set", {}))
+        self.info = loaded.info
+        self._emit_notices(loaded.info)
+        request = build(self.thread, messages, loaded.chosen.use, loaded.info)
+        return Asking(request, loaded.info, loaded.backend)
+
+    def _emit_notices(self, info: ModelInfo) -> None:
+        """The notices of a model, each once, and only to subscribers."""
+        shown = self._services.shown_notices
+        for notice in info.notices if self._listeners else ():
+            if (info.path, notice) not in shown:
+                shown.add((info.path, notice))
+                self.emit(Noticed(notice))
+
+    def _check_idle(self) -> None:
+        if self.is_busy:
+            raise Busy("This chat is already generating an answer.", "Stop it, or wait.")
+
+    def _index(self, message: str) -> int:
+        for index, shown in enumerate(self.messages):
+            if shown.id == message:
+                return index
+        raise InvalidParameter("message", "This message is not shown any more.", "Choose another.")
+
+    async def _answer(
+        self, messages: Sequence[ChatMessage], begun: ChatMessage | None = None
+    ) -> None:
+        if begun is None:
+            parent = messages[-1].id if messages else None
+            begin = self._services.chats.begin_answer
+            begun = await to_thread(begin, self.thread.id, parent, self.model)
+            await self.refresh()
+        # What a turn needs is imported with the first one, not before the app is drawn.
+        from hearth.app.session.answers import StreamingAnswer
+        from hearth.app.session.turn import Turn
+
+        self.live = StreamingAnswer(begun)
+        self._turn = Turn(
+            self._services.chats, self.live, list(messages), self.left_out, self.asking, self.emit
+        )
+        self._task = asyncio.create_task(self._run(self._turn))
+
+    async def _run(self, turn: Turn) -> None:
+        try:
+            await turn.run()
+        finally:
+            ended = turn.ended
+            try:
+                await to_thread(
+                    partial(
+                        self._services.chats.end_answer,
+                        ended.id,
+                        ended.content,
+                        ended.reasoning,
+                        ended.tool_calls,
+                        state=cast(EndState, ended.state),
+                        finish_reason=ended.finish_reason,
+                        error=ended.error,
+                        numbers=ended.numbers,
+                    )
+                )
+            except HearthError as error:
+                self.emit(Noticed(f"The answer is not saved: {error.message}", "error"))
+            self.live = None
+            self.messages = [ended if one.id == ended.id else one for one in self.messages]
+            self.unread = not self._listeners
+            self.emit(Ended(turn.ended.id, turn.failure))
+            self.emit(Moved("idle"))
+            with suppress(HearthError):  # It is read again before the next change.
+                await self.refresh()
+
+
+@dataclass(slots=True)
+class Sessions:
+    """The chats that are open."""
+
+    services: ChatServices
+    open_ones: dict[str, ChatSession] = field(default_factory=dict)
+
+    async def open(self, thread: str) -> ChatSession:
+        """The chat with this id, opened now if need be."""
+        if thread not in self.open_ones:
+            self.open_ones[thread] = await ChatSession.open(self.services, thread)
+        return self.open_ones[thread]
+
+    async def create(self, model: str = "", system: str = "", settings: Any = None) -> ChatSession:
+        """A new chat."""
+        create = self.services.chats.create
+        thread = await to_thread(partial(create, model=model, system=system, settings=settings))
+        return await self.open(thread.id)
+
+    async def delete(self, thread: str) -> None:
+        """Delete a chat permanently."""
+        session = self.open_ones.pop(thread, None)
+        if session is not None:
+            await session.close()
+        await to_thread(self.services.chats.delete, thread)
+
+    @property
+    def busy(self) -> list[ChatSession]:
+        """Those whose answers are being generated."""
+        return [session for session in self.open_ones.values() if session.is_busy]
+
+    async def close(self) -> None:
+        """End every answer that is being generated; the texts so far stay."""
+        await asyncio.gather(*(session.close() for session in self.open_ones.values()))

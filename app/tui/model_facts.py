@@ -1,0 +1,105 @@
+"""What is known of a model before it is loaded, and which larger one suits this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from hearth.app.sizes import readable_size
+from hearth.app.tui.services import Services
+
+if TYPE_CHECKING:
+    from hearth.app.library.local import FoundModel, LocalModel
+
+_USUAL_BYTES_PER_S: Final = 20e9
+"""Read from memory, for the class of speed where this machine's own was not measured."""
+_FAST_TOK_PER_S: Final = 20.0
+_SLOW_TOK_PER_S: Final = 6.0
+"""About as fast as one reads."""
+_LARGER: Final = 1.5
+_MUCH_LARGER: Final = 3.0
+"""Times the size of the model."""
+_SMALL_DOWNLOAD_BYTES: Final = 5e9
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model that may not be loaded.
+
+    Attributes:
+        context: tokens of its context as the settings ask for it; 0: not known.
+        speed: fast, moderate or slow, by the bytes that each token reads; empty: not known.
+        larger: the larger model of the catalogue to download; empty: there is none that suits.
+    """
+
+    model: LocalModel
+    context: int
+    speed: str
+    larger: str
+
+    @property
+    def line(self) -> str:
+        """Name, type, size and speed."""
+        model = self.model
+        size = readable_size(model.size_bytes) if model.size_bytes else ""
+        speed = f"{self.speed} on this machine" if self.speed else ""
+        where = f"at {model.url}" if model.url else ""
+        return " · ".join(filter(None, (model.name, model.file_type, size, speed, where)))
+
+
+async def facts_of(services: Services, name: str) -> ModelFacts:
+    """The facts of the model called `name`. Raises `HearthError` as `LibraryIndex.resolve`."""
+    found = await services.index.resolve(name)
+    installed = await services.index.models()
+    return await asyncio.to_thread(_read, services, found, installed)
+
+
+def _read(services: Services, found: FoundModel, installed: Sequence[FoundModel]) -> ModelFacts:
+    # What this takes is imported with the first model that is asked about, after the first paint.
+    from hearth.app.library.bandwidth import known_bandwidth
+    from hearth.app.library.facts import KnownFacts
+    from hearth.app.library.local import describe
+    from hearth.app.machine import this_machine
+
+    facts = KnownFacts(services.paths.facts_file)
+    model = describe(found, facts)
+    facts.keep()
+    measured = known_bandwidth(services.paths.cache, this_machine())
+    bytes_per_s = measured.bytes_per_s if measured is not None else _USUAL_BYTES_PER_S
+    asked = services.settings.for_model(found.name).load.context
+    context = min(filter(None, (asked, model.context)), default=0)
+    speed = _speed_class(bytes_per_s / model.size_bytes) if model.size_bytes else ""
+    return ModelFacts(model, context, speed, _larger(services, model, installed, bytes_per_s))
+
+
+def _speed_class(tok_per_s: float) -> str:
+    if tok_per_s >= _FAST_TOK_PER_S:
+        return "fast"
+    return "slow" if tok_per_s < _SLOW_TOK_PER_S else "moderate"
+
+
+def _larger(
+    services: Services, model: LocalModel, installed: Sequence[FoundModel], bytes_per_s: float
+) -> str:
+    """The largest chat model of the catalogue that fits, is not slow, and is not installed."""
+    from hearth.app.library.cache_layout import hub_cache
+    from hearth.app.library.catalogue import load_catalogue
+    from hearth.app.library.menu import fit_of_entry, room_for
+
+    room = room_for(hub_cache(), services.paths.cache)
+    most_bytes = max(_SMALL_DOWNLOAD_BYTES, _MUCH_LARGER * model.size_bytes)
+    repos = {found.repo.lower() for found in installed}
+    for entry in sorted(load_catalogue().entries, key=lambda one: -one.parameters):
+        read_bytes = entry.size_bytes * entry.active_parameters / entry.parameters
+        if (
+            entry.purpose == "chat"
+            and _LARGER * model.size_bytes < entry.size_bytes < most_bytes
+            and entry.repo.lower() not in repos
+            and bytes_per_s / read_bytes >= _SLOW_TOK_PER_S
+        ):
+            fit = fit_of_entry(entry, services.settings, room)
+            if fit.state == "fits" and fit.is_usable:
+                return f"{entry.title}, {readable_size(entry.size_bytes)}, fits"
+    return ""

@@ -1,0 +1,104 @@
+"""The line above the prompt: what answers, what is set for it, and how full its context is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from textual.content import Content
+from textual.widget import Widget
+
+from hearth.app.tui.widgets.cells import cell
+
+_BAR_CELLS: Final = 10
+_LONGEST: Final = 24
+"""Cells of a system prompt, or of another value."""
+_NEARLY_FULL: Final = 0.8
+_CONSTRAINTS: Final = {"json": "JSON", "json_schema": "JSON schema"}
+
+
+class StatusLine(Widget):
+    """One line. The context is always shown; of the rest, what has room."""
+
+    DEFAULT_CSS = """
+    StatusLine {
+        height: 1;
+        padding: 0 1;
+        color: $text-muted;
+        &:ansi { text-style: dim; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id)
+        self._parts = self._fill = Content()
+
+    def show(
+        self,
+        model: str,
+        state: str = "",
+        settings: Sequence[str] = (),
+        warning: str = "",
+        *,
+        used: int = 0,
+        draft: int = 0,
+        context: int = 0,
+    ) -> None:
+        """Show the state of a chat.
+
+        Args:
+            state: what the model does; empty between answers.
+            settings: what the chat sets.
+            warning: what does not fit into the context.
+            used: tokens of the last prompt and its answer.
+            draft: tokens of what is being written.
+            context: tokens that there may be; 0 while that is unknown.
+        """
+        parts = [cell(model, "$text"), cell(state, "$accent"), cell(warning, "$text-warning")]
+        parts += map(cell, settings)
+        self._parts = Content(" · ").join(part for part in parts if part)
+        self._fill = _fill(used, draft, context)
+        self.refresh()
+
+    def render(self) -> Content:
+        """What is set at the left, the context at the right."""
+        width = self.content_size.width
+        room = max(0, width - self._fill.cell_length - 1)
+        left = self._parts.truncate(room, ellipsis=True)
+        gap = max(0, width - self._fill.cell_length - left.cell_length)
+        return left.pad_right(gap) + self._fill
+
+
+def settings_in_words(system: str, settings: Mapping[str, Any]) -> list[str]:
+    """What a chat with this system prompt and these settings sets, the most important first."""
+    parts = []
+    if system:
+        parts.append(f"system: {_short(system)}")
+    if constraint := settings.get("constraint"):
+        kind = constraint["kind"]
+        parts.append(_CONSTRAINTS.get(kind) or f"{kind}: {_short(constraint.get('source', ''))}")
+    if settings.get("thinking") is not None:
+        parts.append(f"thinking {'on' if settings['thinking'] else 'off'}")
+    parts += [f"{name} {_short(str(value))}" for name, value in settings.get("set", {}).items()]
+    if settings.get("preset"):
+        parts.append(f"preset {_short(settings['preset'])}")
+    return parts
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+def _fill(used: int, draft: int, context: int) -> Content:
+    if not context:
+        return Content(f"{used:,} tokens" if used else "")
+    share = (used + draft) / context
+    style = "$error" if share > 1 else "$warning" if share > _NEARLY_FULL else "$success"
+    filled = min(_BAR_CELLS, round(share * _BAR_CELLS))
+    more = f" + {draft:,}" if draft else ""
+    return Content.assemble(
+        ("━" * filled, style),
+        ("━" * (_BAR_CELLS - filled), "$surface-lighten-2"),
+        f" {used:,}{more} of {context:,} ({share:.0%})",
+    )
