@@ -33,6 +33,7 @@ from hearth.backends.errors import HearthError, SettingsError
 if TYPE_CHECKING:
     from hearth.app.library.downloads import DownloadItem
     from hearth.app.presets import Presets
+    from hearth.app.tui.quantizing import Quantizing
 
 _CLASSES: Final = {
     "chat": ("chat", "ChatScreen"),
@@ -121,8 +122,18 @@ class HearthApp(App[int]):
 
         return Presets(self.services.paths.presets_file)
 
+    @cached_property
+    def quantizing(self) -> Quantizing:
+        """The quantizations of all screens."""
+        from hearth.app.tui.quantizing import Quantizing
+
+        return Quantizing(self, self.services)
+
     def on_mount(self) -> None:
         """Continue the downloads; report keys that clash."""
+        self.services.downloads.on_complete = lambda item, path: self.quantizing.follow_up(
+            item, path
+        )
         self._downloading = self.run_worker(
             self._download(), group="downloads", exit_on_error=False
         )
