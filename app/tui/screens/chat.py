@@ -561,7 +561,8 @@ class ChatScreen(HearthScreen):
 
     @work(group="threads")
     async def action_other(self, by: int) -> None:
-        """Show the next chat of the list."""
+        """Show the next chat of the list, which another app may have changed."""
+        await self.refresh_list()
         ids = [thread.id for thread in self._threads]
         if not ids:
             return
