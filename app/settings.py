@@ -147,6 +147,22 @@ class Settings:
             ) from error
 
 
+def layer_of(values: Mapping[str, Any], origin: str) -> Layer:
+    """`values` by the names of settings. Raises `SettingsError` for unknown names and wrong values."""
+    layer: Layer = {}
+    for name, value in values.items():
+        if name not in keys.ALL:
+            raise SettingsError(
+                f"{origin}: unknown setting \"{name}\".{did_you_mean(name, keys.ALL)}",
+                "`hearth settings --default` lists every key.",
+            )
+        try:
+            layer[name] = Setting(keys.ALL[name].check(value), origin)
+        except ValueError as error:
+            raise SettingsError(f"{origin}: {name}: {error}.") from None
+    return layer
+
+
 def load_settings(file: Path, environ: Mapping[str, str] | None = None) -> Settings:
     """Read `file` (if there is one) and the environment.
 
