@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 1.0
 """How often the terminal is looked for."""
+_LEAVE_S: Final = 10.0
+"""How long the app may take to leave a terminal that is gone; what was written is saved by then."""
 
 
 def open_app(
@@ -106,21 +109,22 @@ def left_on_signals(app: HearthApp) -> Iterator[None]:
     def begin(number: int) -> None:
         leaving.add(loop.create_task(leave(number)))
 
-    timer: asyncio.TimerHandle
+    is_over = threading.Event()
 
     def look() -> None:
-        nonlocal timer
-        if _is_gone(0):
-            begin(signal.SIGHUP)
-        else:
-            timer = loop.call_later(_LOOK_S, look)
+        while not is_over.wait(_LOOK_S):
+            if _is_gone(0):
+                loop.call_soon_threadsafe(begin, signal.SIGHUP)
+                # Textual's loop may wait for ever for the thread that wrote on that terminal.
+                if not is_over.wait(_LEAVE_S):
+                    os._exit(128 + signal.SIGHUP)
 
     with ExitStack() as after:
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, begin, int(number))
             after.callback(loop.remove_signal_handler, number)
-        timer = loop.call_later(_LOOK_S, look)
-        after.callback(lambda: timer.cancel())
+        threading.Thread(target=look, name="terminal", daemon=True).start()
+        after.callback(is_over.set)
         yield
 
 
