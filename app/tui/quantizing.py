@@ -178,7 +178,7 @@ class Quantizing:
         except (Stopped, asyncio.CancelledError) as stopped:
             why = "The measurement was stopped."
             if not made:
-                del self._all[item.target]
+                self._all.pop(item.target, None)
             if isinstance(stopped, asyncio.CancelledError):
                 raise
         except HearthError as error:
@@ -247,7 +247,8 @@ class Quantizing:
             item.share = done / max(1, total)
 
         host = self._services.host
-        spec = with_settings(model, self._services.settings).spec
+        chosen = await asyncio.to_thread(with_settings, model, self._services.settings)
+        spec = chosen.spec
         stats = await host.stats()
         was_loaded = stats is not None and any(one.path == spec.path for one in stats.workers)
         try:

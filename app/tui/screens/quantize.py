@@ -80,7 +80,7 @@ class QuantizeScreen(HearthScreen):
         Binding("q", "start", "quantize", id="quantize.start"),
         Binding("o", "options", "options", id="quantize.options"),
         Binding("space", "pause", "pause / resume", id="quantize.pause"),
-        Binding("x", "cancel", "cancel", id="quantize.cancel"),
+        Binding("x", "cancel", "cancel", id="quantize.stop"),
         Binding("m", "source", "model", id="quantize.source"),
         Binding("r", "refresh", "refresh", id="quantize.refresh", show=False),
     ]
@@ -343,6 +343,7 @@ class QuantizeScreen(HearthScreen):
         ):
             await self.hearth.quantizing.cancel(item)
             self._look()
+            self.refresh_sources()
 
     # ---- showing it
 
