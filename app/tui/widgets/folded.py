@@ -153,5 +153,4 @@ class Attachment(Folded):
     def title(self) -> str:
         path = self._file.path
         name = " ".join(shown_text(path.name if path.is_absolute() else str(path)).split())
-        count = "" if self._file.tokens is None else f" · {self._file.tokens:,} tokens"
-        return f"{name} · {readable_size(self._file.bytes)}{count}"
+        return f"{name} · {readable_size(self._file.bytes)}"
