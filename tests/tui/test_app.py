@@ -149,8 +149,8 @@ async def test_an_error_stays_on_its_screen_until_the_next_key(services: Service
         chat.tell_error(HearthError("It is [broken].", "Mend it."))
         await until_shown(pilot, "It is [broken]. Mend it.")  # As a notice.
         await pilot.press("x", "f2")
-        await until_shown(pilot, "Write a message")
-        assert "It is [broken]" in text_of(app).partition("Write a message")[2]
+        await until_shown(pilot, "Message, or /")
+        assert "It is [broken]" in text_of(app).partition("Message, or /")[2]
 
 
 @in_loop

@@ -133,6 +133,7 @@ def test_a_hostile_name_is_one_safe_line(folder: Path) -> None:
     (folder / "a\x1b[31m").write_text("x")
     expanded = expand("@a\x1b[31m", folder)
     assert "\n\na␛[31m:\n" in expanded.text
+    assert in_words(expanded.files) == "a␛[31m 1 bytes"
     assert "\x1b" not in in_words(expanded.files)
 
 

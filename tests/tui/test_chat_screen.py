@@ -192,7 +192,7 @@ def test_attached_files_are_folded_and_json_is_code(
         async with opened(services) as (app, pilot):
             await say(pilot, "/json on")
             await ask(pilot, f"read @{tmp_path}/notes.md now")
-            await until_shown(pilot, "notes.md · 1.3 kB")
+            await until_shown(pilot, "notes.md · 1.3 kB · 2")
             await until_shown(pilot, '{"a": "`b`"}')
             assert "json · 1" in text_of(app) and "hidden words" not in text_of(app)
             await pilot.press("ctrl+t", "up", "enter")

@@ -256,7 +256,7 @@ async def test_a_repository_is_found_and_a_file_picked(services: Services, onlin
     assert online.gated
     async with opened(services, SIZE) as (app, pilot):
         app.switch_mode("library")
-        await until_shown(pilot, "guide-draft")
+        await until_shown(pilot, "8.5 MB")
         await pilot.press("slash")
         await until(pilot, lambda: isinstance(app.focused, Input))
         await pilot.press(*"name", "enter")

@@ -90,7 +90,7 @@ async def library(services: Services, size: tuple[int, int] = (120, 34)) -> Any:
     async with opened(services, size) as (app, pilot):
         await pilot.press("f3")
         await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
-        await until_shown(pilot, "guide-draft")
+        await until_shown(pilot, "8.5 MB")
         yield app, pilot
 
 
@@ -186,14 +186,15 @@ def test_offline_is_told_with_what_to_do(services: Services) -> None:
 
 def test_chat_with_a_model(services: Services) -> None:
     async def go() -> None:
+        put(services)
         async with library(services) as (_, pilot):
-            await choose(pilot, "here", "guide-draft")
+            await choose(pilot, "here", "mine")
             await pilot.press("enter")
             await until(
                 pilot,
                 lambda: (
                     (session := chat_of(pilot).session) is not None
-                    and session.model == "guide-draft"
+                    and session.model == "mine"
                 ),
             )
 
@@ -202,11 +203,12 @@ def test_chat_with_a_model(services: Services) -> None:
 
 def test_quantize_a_model(services: Services) -> None:
     async def go() -> None:
+        put(services)
         async with library(services) as (app, pilot):
-            await choose(pilot, "here", "guide-draft")
+            await choose(pilot, "here", "mine")
             await pilot.press("z")
             await until(pilot, lambda: isinstance(app.screen, QuantizeScreen))
-            await until_shown(pilot, "guide-draft · F16")
+            await until_shown(pilot, "mine · F16")
 
     run(go())
 

@@ -63,7 +63,7 @@ def session(folder: Path, texts: Sequence[str], name: str) -> bytes:
         for number, text in enumerate(texts[::40]):
             title = "".join(char if char.isprintable() else "x" for char in text)
             opened.say(f"/rename {number} {title}"[:90].rstrip())
-            opened.until(lambda at=number: "Write a message" in opened.text)
+            opened.until(lambda at=number: "Message, or /" in opened.text)
         opened.type("\x06")  # ctrl+f
         opened.until_shown("Search all chats")
         opened.type("before")
@@ -111,7 +111,7 @@ def test_what_was_suspended_is_drawn_again_and_says_nothing(tmp_path: Path) -> N
         assert ALTERNATE_OFF in opened.sent.decode("utf-8", "replace")
         os.kill(opened.pid, signal.SIGCONT)
         opened.until(lambda: opened.sent.decode("utf-8", "replace").count(ALTERNATE_ON) == 2)
-        opened.until_shown("F3 library", "Write a message", "quit")
+        opened.until_shown("F3 library", "Message, or /", "quit")
         opened.type("\x1b[18~")  # f7
         opened.until_shown("Type to filter")
         opened.type("\x1a")  # ctrl+z

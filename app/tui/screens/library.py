@@ -127,7 +127,7 @@ class LibraryScreen(HearthScreen):
         Binding("ctrl+up", "move(-1)", "earlier", id="library.earlier"),
         Binding("ctrl+down", "move(1)", "later", id="library.later"),
         Binding("slash", "search", "find", id="library.search"),
-        Binding("r", "refresh", "read anew", id="library.refresh", show=False),
+        Binding("r", "refresh", "refresh", id="library.refresh", show=False),
         Binding("1", "tab('here')", "here", id="library.tab-here", show=False),
         Binding("2", "tab('worth')", "worth having", id="library.tab-worth", show=False),
         Binding("3", "tab('hub')", "the Hub", id="library.tab-hub", show=False),

@@ -94,7 +94,7 @@ class QuantizeScreen(HearthScreen):
         Binding("o", "options", "options", id="quantize.options"),
         Binding("x", "stop", "stop", id="quantize.stop"),
         Binding("s", "source", "source", id="quantize.source"),
-        Binding("r", "refresh", "read anew", id="quantize.refresh", show=False),
+        Binding("r", "refresh", "refresh", id="quantize.refresh", show=False),
     ]
 
     def __init__(self) -> None:
@@ -406,7 +406,7 @@ def _plan(one: _Type, source: Path, options: Any) -> Plan | HearthError:
         return error
     except OSError as error:
         why = f"{source} cannot be read: {error.strerror or error}."
-        return ModelNotFound(why, "Read the list of models anew.")
+        return ModelNotFound(why, "Refresh the list of models.")
 
 
 def _row(one: _Type) -> Row:
