@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
-from hearth.app.library.local import FoundModel
+from hearth.app.library.local import FoundModel, Library
+from hearth.app.library.sources import find_sources
+from hearth.app.paths import Paths
 from hearth.app.settings import ModelUse, Settings
 from hearth.app.settings_keys import LOADING
 from hearth.backends.errors import SettingsError
@@ -20,6 +23,18 @@ class Chosen:
     found: FoundModel
     use: ModelUse
     spec: ModelSpec
+
+
+def library_of(paths: Paths, settings: Settings) -> Library:
+    """The models on this machine, and those of others that `settings` name."""
+    folders = cast("tuple[str, ...]", settings.all()["library_folders"].value)
+    return Library(
+        paths.models,
+        remotes=settings.remotes.values(),
+        aliases=settings.aliases,
+        sources=find_sources(folders=folders),
+        facts_file=paths.facts_file,
+    )
 
 
 def with_settings(found: FoundModel, settings: Settings) -> Chosen:
@@ -44,7 +59,7 @@ def with_settings(found: FoundModel, settings: Settings) -> Chosen:
 
 def _is_typed(use: ModelUse) -> bool:
     """A flag says how to load the model; a remote one says in its notices that it cannot."""
-    return any(use.origins[key.name].startswith("-") for key in LOADING)
+    return any(use.origins[key.name].startswith(("-", "LLM(")) for key in LOADING)
 
 
 def _check_online(remote: RemoteServer, settings: Settings) -> None:

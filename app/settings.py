@@ -90,6 +90,9 @@ class Settings:
         defaults = {key.name: Setting(keys.default_of(key)) for key in keys.ALL.values()}
         if model.lower() in self.remotes:
             defaults |= {name: Setting(value) for name, value in UNSET_SAMPLING.items()}
+        else:
+            own_defaults = keys.MODEL_DEFAULTS.get(model.lower(), {})
+            defaults |= {name: Setting(value) for name, value in own_defaults.items()}
         own = self.models.get(model.lower(), {})
         return {**defaults, **self.base, **own, **self.environment, **self.flags}
 
@@ -142,6 +145,22 @@ class Settings:
                 f"{setting.origin}: the chat template {path} cannot be read ({error}).",
                 "Correct chat_template, or remove it to use the model's own template.",
             ) from error
+
+
+def layer_of(values: Mapping[str, Any], origin: str) -> Layer:
+    """`values` by the names of settings. Raises `SettingsError` for unknown names and wrong values."""
+    layer: Layer = {}
+    for name, value in values.items():
+        if name not in keys.ALL:
+            raise SettingsError(
+                f"{origin}: unknown setting \"{name}\".{did_you_mean(name, keys.ALL)}",
+                "`hearth settings --default` lists every key.",
+            )
+        try:
+            layer[name] = Setting(keys.ALL[name].check(value), origin)
+        except ValueError as error:
+            raise SettingsError(f"{origin}: {name}: {error}.") from None
+    return layer
 
 
 def load_settings(file: Path, environ: Mapping[str, str] | None = None) -> Settings:

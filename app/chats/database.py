@@ -26,6 +26,7 @@ from hearth.app.chats.errors import (
     ChatsUnwritable,
 )
 from hearth.app.chats.gaps import zero_gaps
+from hearth.app.chats.index import remove_forgotten
 from hearth.app.chats.schema import APPLICATION_ID, LATEST, migrate
 from hearth.app.paths import private_folder
 from hearth.backends.errors import HearthError, InternalError
@@ -188,8 +189,7 @@ class Database:
     def _erase(self, file: io.FileIO, marked: int) -> None:
         connection = self._connection
         with self.write():
-            for (part,) in connection.execute("SELECT DISTINCT part FROM deleted_words").fetchall():
-                connection.execute(f"INSERT INTO {part}({part}) VALUES ('optimize')")
+            remove_forgotten(connection)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         with self.write():
             wal = Path(f"{self.path}-wal")

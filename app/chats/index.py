@@ -1,7 +1,8 @@
 """The index of words: what each ended message and each title says, under their numbers.
 
-Messages are indexed in parts. FTS5 keeps deleted words until it has merged everything that a table
-holds; with parts, the work for a deleted chat does not grow with the history.
+FTS5 keeps deleted words until it has merged everything that a table holds. Messages are indexed in
+parts, so that this work does not grow with the history, and it is done when the store closes:
+`deleted_words` has the numbers of messages until then, which are not used again.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Final
 
 from hearth.app.chats.words import spaced
 
-_MESSAGES: Final = 4096
-"""Of one part."""
+_PART: Final = 4096
+"""Numbers of messages that one table indexes."""
+TITLES: Final = -1
+"""Stands for titles where the number of a deleted message is meant."""
 
 
 def parts(connection: sqlite3.Connection) -> list[str]:
@@ -25,18 +28,9 @@ def parts(connection: sqlite3.Connection) -> list[str]:
     return [row[0] for row in connection.execute(query)]
 
 
-def part_of(connection: sqlite3.Connection, number: int) -> str:
-    """The table that indexes the message `number`, made where it is missing."""
-    table = f"message_words_{number // _MESSAGES}"
-    connection.execute(
-        f"CREATE VIRTUAL TABLE IF NOT EXISTS {table} USING fts5(words, tokenize = 'ascii')"
-    )
-    return table
-
-
 def index_message(connection: sqlite3.Connection, number: int, content: str) -> None:
     """Note the words of the message `number`, in place of those it had."""
-    _index(connection, part_of(connection, number), number, content)
+    _index(connection, _part_of(connection, number), number, content)
 
 
 def index_title(connection: sqlite3.Connection, number: int, title: str) -> None:
@@ -44,18 +38,21 @@ def index_title(connection: sqlite3.Connection, number: int, title: str) -> None
     _index(connection, "title_words", number, title)
 
 
-def forget_messages(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
-    """Drop the words of messages that are deleted."""
-    tables = {part_of(connection, number): None for number in numbers}
-    for number in numbers:
-        connection.execute(f"DELETE FROM {part_of(connection, number)} WHERE rowid = ?", (number,))
+def forget(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
+    """Note that these messages are deleted, or titles."""
+    rows = ((number,) for number in numbers)
+    connection.executemany("INSERT INTO deleted_words(message) VALUES (?)", rows)
+
+
+def remove_forgotten(connection: sqlite3.Connection) -> None:
+    """Remove the words of all that was deleted."""
+    tables = {}
+    for (number,) in connection.execute("SELECT message FROM deleted_words").fetchall():
+        table = "title_words" if number == TITLES else _part_of(connection, number)
+        connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (number,))
+        tables[table] = None
     for table in tables:
-        mark_deleted(connection, table)
-
-
-def mark_deleted(connection: sqlite3.Connection, table: str) -> None:
-    """Note that words were deleted from the index `table`, and rows with them."""
-    connection.execute("INSERT INTO deleted_words(part) VALUES (?)", (table,))
+        connection.execute(f"INSERT INTO {table}({table}) VALUES ('optimize')")
 
 
 def index_everything(connection: sqlite3.Connection) -> None:
@@ -73,3 +70,12 @@ def _index(connection: sqlite3.Connection, table: str, number: int, text: str) -
     connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (number,))
     if words := spaced(text):
         connection.execute(f"INSERT INTO {table}(rowid, words) VALUES (?, ?)", (number, words))
+
+
+def _part_of(connection: sqlite3.Connection, number: int) -> str:
+    """The table that indexes the message `number`, made where it is missing."""
+    table = f"message_words_{number // _PART}"
+    connection.execute(
+        f"CREATE VIRTUAL TABLE IF NOT EXISTS {table} USING fts5(words, tokenize = 'ascii')"
+    )
+    return table

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Final, get_args
 
 from hearth.app.chats.errors import ChatNotFound, InvalidChat, MessageInUse
-from hearth.app.chats.index import forget_messages, index_message
+from hearth.app.chats.index import forget, index_message
 from hearth.app.chats.outline import Outline
 from hearth.app.chats.rows import MESSAGE_COLUMNS, calls_json, clean, hash_of, message_of
 from hearth.app.chats.tree import ChatMessage, State
@@ -60,8 +60,9 @@ def insert(
     digest = hash_of(connection, parent, draft.role, content, reasoning, calls) if ended else None
     message = new_id()
     (number,) = connection.execute(
-        f"INSERT INTO message({MESSAGE_COLUMNS}, writer) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
+        f"INSERT INTO message(number, {MESSAGE_COLUMNS}, writer) VALUES (1 + max("
+        "(SELECT ifnull(max(number), 0) FROM message), "
+        "(SELECT ifnull(max(message), 0) FROM deleted_words)), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
         (
             message,
             parent,
@@ -217,5 +218,5 @@ def leave(connection: sqlite3.Connection, thread: str, messages: Sequence[str]) 
         "AND NOT EXISTS (SELECT 1 FROM branch WHERE branch.message = message.id)"
     )
     numbers = [row[0] for row in connection.execute(f"SELECT number {orphans}", (gone,))]
-    forget_messages(connection, numbers)
+    forget(connection, numbers)
     connection.execute(f"DELETE {orphans}", (gone,))

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Final
 
-from hearth.app.chats.index import index_everything, mark_deleted
+from hearth.app.chats.index import TITLES, forget, index_everything
 
 APPLICATION_ID: Final = 0x48525448
 """`HRTH`; says whose database it is."""
@@ -36,13 +36,13 @@ def m003_drafts(connection: sqlite3.Connection) -> None:
 
 
 def m004_parts(connection: sqlite3.Connection) -> None:
-    """The index of words in parts, and the parts from which words were deleted. What an index of
-    `m002_words` and its table `deletion` held is removed for good when the store closes.
+    """The index of words in parts, and the numbers of deleted messages that it still has. What the
+    tables of before held is removed for good when the store closes.
     """
     for statement in _WORDS:
         connection.execute(statement)
     index_everything(connection)
-    mark_deleted(connection, "title_words")
+    forget(connection, [TITLES])
 
 
 MIGRATIONS: Final[tuple[Migration, ...]] = (
@@ -122,6 +122,6 @@ _WORDS: Final = (
     "DROP TABLE IF EXISTS deletion",
     "CREATE VIRTUAL TABLE IF NOT EXISTS title_words USING fts5(words, tokenize = 'ascii')",
     """
-    CREATE TABLE IF NOT EXISTS deleted_words (number INTEGER PRIMARY KEY, part TEXT NOT NULL)
+    CREATE TABLE IF NOT EXISTS deleted_words (number INTEGER PRIMARY KEY, message INTEGER NOT NULL)
     """,
 )

@@ -57,7 +57,8 @@ def _messages(
 ) -> list[Hit]:
     best = " UNION ALL ".join(
         f"SELECT * FROM (SELECT rowid AS number, rank FROM {part} "
-        f"WHERE {part} MATCH ?1 ORDER BY rank LIMIT ?2)"
+        f"WHERE {part} MATCH ?1 AND rowid NOT IN (SELECT message FROM deleted_words) "
+        "ORDER BY rank LIMIT ?2)"
         for part in parts(connection)
     )
     if not best:

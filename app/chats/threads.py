@@ -12,7 +12,7 @@ from typing import Any
 
 from hearth.app.chats import messages
 from hearth.app.chats.errors import ChatNotFound
-from hearth.app.chats.index import index_title, mark_deleted
+from hearth.app.chats.index import TITLES, forget, index_title
 from hearth.app.chats.messages import Draft
 from hearth.app.chats.outline import Outline
 from hearth.app.chats.rows import THREAD_QUERY, clean, numbers_json, settings_json, thread_of
@@ -100,7 +100,7 @@ def remove(connection: sqlite3.Connection, thread: str, shape: Outline) -> None:
         "DELETE FROM thread WHERE id = ? RETURNING number", (thread,)
     ).fetchone()
     index_title(connection, number, "")
-    mark_deleted(connection, "title_words")
+    forget(connection, [TITLES])
     messages.leave(connection, thread, shape.messages)
     keep_draft(connection, thread, "")
 

@@ -20,9 +20,9 @@ from hearth.app.host_link import HostLink, wait_for_item
 from hearth.app.nearest import did_you_mean, nearest
 from hearth.app.session.answers import StreamingAnswer
 from hearth.app.session.events import Ended, Noticed, Piece, SessionEvent
-from hearth.app.session.services import ChatServices, Loaded, layer_of
+from hearth.app.session.services import ChatServices, Loaded
 from hearth.app.session.sessions import ChatSession, Sessions
-from hearth.app.settings import Settings
+from hearth.app.settings import Settings, layer_of
 from hearth.backends.errors import HearthError, InvalidParameter
 
 T = TypeVar("T")
@@ -277,7 +277,7 @@ class Repl:
         known = {key.name: key for key in keys.SAMPLING if key.name != "logprobs"}
         changes = self._values["settings"].get("set", {})
         if not name:
-            settings = self._services.settings.with_flags(layer_of(changes))
+            settings = self._services.settings.with_flags(layer_of(changes, "this chat"))
             values = settings.all(self._loaded.chosen.found.name)
             for key in known.values():
                 shown = words.setting(key.name, values[key.name].value)

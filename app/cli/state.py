@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -62,24 +62,18 @@ class State:
     @cached_property
     def library(self) -> Library:
         """The models on this machine, and those of others that the settings name."""
+        from hearth.app.chosen import library_of
         from hearth.app.library.local import Library
         from hearth.app.library.sources import find_sources
         from hearth.backends.errors import SettingsError
 
         try:
             settings = self.settings
-        except SettingsError:  # What needs the settings says what is wrong with them.
+        except SettingsError:  # Commands that need the settings report what is wrong with them.
             return Library(
                 self.paths.models, sources=find_sources(), facts_file=self.paths.facts_file
             )
-        folders = cast("tuple[str, ...]", settings.all()["library_folders"].value)
-        return Library(
-            self.paths.models,
-            remotes=settings.remotes.values(),
-            aliases=settings.aliases,
-            sources=find_sources(folders=folders),
-            facts_file=self.paths.facts_file,
-        )
+        return library_of(self.paths, settings)
 
     def choose(self, model: str, flags: Layer) -> Chosen:
         """The model called `model` (the default one if empty) with its settings.

@@ -12,8 +12,7 @@ from hearth.app.chosen import Chosen, with_settings
 from hearth.app.library.index import LibraryIndex
 from hearth.app.library.local import Library
 from hearth.app.paths import Paths
-from hearth.app.settings import Layer, Setting, Settings
-from hearth.app.settings_keys import ALL
+from hearth.app.settings import Settings, layer_of
 
 if TYPE_CHECKING:
     from hearth.app.host_connection import HostConnection
@@ -60,7 +59,7 @@ class ChatServices:
             HearthError: as `LibraryIndex.resolve`.
             SettingsError: a change is out of range, or the settings cannot be used.
         """
-        settings = self.settings.with_flags(layer_of(changes))
+        settings = self.settings.with_flags(layer_of(changes, "this chat"))
         found = await self.index.resolve(model or settings.text("model"))
         # A template file is read for it.
         return await asyncio.to_thread(with_settings, found, settings)
@@ -70,21 +69,3 @@ class ChatServices:
         chosen = await self.choose(model, changes)
         backend = await self.host.backend(chosen.spec)
         return Loaded(chosen, backend, await backend.info())
-
-
-def layer_of(changes: Mapping[str, Any]) -> Layer:
-    """`changes` as a layer of settings. Raises `SettingsError` for an unknown name or a value that
-    is out of range.
-    """
-    from hearth.backends.errors import SettingsError
-
-    layer: Layer = {}
-    for name, value in changes.items():
-        key = ALL.get(name)
-        if key is None:
-            raise SettingsError(f'This chat sets "{name}", which is not a setting.', "Remove it.")
-        try:
-            layer[name] = Setting(key.check(value), "this chat")
-        except ValueError as error:
-            raise SettingsError(f"This chat's {name}: {error}.", "Change it.") from error
-    return layer

@@ -162,9 +162,17 @@ class HearthApp(App[int]):
 
     def show_activity(self) -> None:
         """Let the top bar show the downloads and jobs that run now."""
+        # What is cached in `quantizing` is there once a screen has used it.
+        jobs = getattr(self.__dict__.get("quantizing"), "items", ())
+        quantizing = (
+            Activity(job.detail if job.state == "measuring" else job.target.name, job.share)
+            for job in jobs
+            if job.is_active
+        )
+        running = (*self._downloads(), *quantizing, *self.activities.values())
         for screen in self.screen_stack[:1]:
             for bar in screen.query(TopBar):
-                bar.show(self.tab_keys(), (*self._downloads(), *self.activities.values()))
+                bar.show(self.tab_keys(), running)
 
     def _downloads(self) -> list[Activity]:
         with suppress(HearthError):  # The library shows why the queue cannot be read.

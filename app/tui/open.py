@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.host_connection import HostConnection
@@ -131,6 +131,19 @@ def _is_gone(terminal: int) -> bool:
     return any(events & (select.POLLHUP | select.POLLNVAL) for _, events in poll.poll(0))
 
 
+class TerminalFile(io.FileIO):
+    """The terminal, also when it is gone. An error would end Textual's thread that writes, and the
+    app would then wait forever for room in the queue of that thread.
+    """
+
+    def write(self, data: Any, /) -> int:
+        """Write `data`; bytes that can no longer be written are dropped."""
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
 @contextmanager
 def own_screen(log: Path) -> Iterator[None]:
     """Nothing but Textual writes on the terminal: what native code and libraries print to standard
@@ -141,7 +154,7 @@ def own_screen(log: Path) -> Iterator[None]:
         os.dup2(file.fileno(), 2)
     # Textual writes to it.
     sys.__stderr__ = io.TextIOWrapper(  # type: ignore[misc]
-        os.fdopen(terminal, "wb", buffering=0), encoding="utf-8", write_through=True
+        TerminalFile(terminal, "wb"), encoding="utf-8", write_through=True
     )
     try:
         yield

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 from textual.app import App
 from textual.worker import Worker, WorkerCancelled, WorkerFailed
 
-from hearth.app.chosen import with_settings
 from hearth.app import format as words
+from hearth.app.chosen import with_settings
 from hearth.app.jobs.child import Stopped
 from hearth.app.jobs.job import Job
 from hearth.app.library import quantize_job

@@ -50,9 +50,9 @@ def test_a_deleted_thread_leaves_no_trace(path: Path) -> None:
             assert bool(store.search(name)) == (name not in gone)
 
 
-@pytest.mark.parametrize("seed", [100, 102])
+@pytest.mark.parametrize("seed", [109, 110])
 def test_rows_that_moved_between_pages_leave_no_trace(path: Path, seed: int) -> None:
-    """Without `zero_gaps`, these two seeds leave words of deleted chats."""
+    """Without `zero_gaps`, the first seed leaves words of a deleted chat (SQLite 3.40)."""
     chance = random.Random(seed)
     leaves: dict[str, tuple[str, str | None]] = {}
     answers: dict[str, tuple[str, str]] = {}

@@ -295,6 +295,10 @@ class LibraryScreen(HearthScreen):
         for name, entry in self._worth.items():
             self._fits[name] = fit_of_entry(entry, settings, room)
 
+    @work(group="fit", exclusive=True)
+    async def _find_fit(self, model: LocalModel) -> None:
+        await self._find_fits(model)
+
     async def _find_fits(self, *models: LocalModel) -> None:
         """How installed models suit this machine."""
         room = room_for(hub_cache(), self.services.paths.cache, self._bandwidth)
@@ -313,7 +317,8 @@ class LibraryScreen(HearthScreen):
         self._show_here()
         self._describe()
 
-    def on_column_list_sorted(self, event: ColumnList.Sorted) -> None:
+    @work(group="fits", exclusive=True)
+    async def on_column_list_sorted(self, event: ColumnList.Sorted) -> None:
         """Sorting by speed needs that of every model."""
         lacking = [
             model
@@ -321,7 +326,7 @@ class LibraryScreen(HearthScreen):
             if not (model.error or model.url or str(model.path) in self._fits)
         ]
         if self._tab == "here" and event.order == _SPEED and lacking:
-            self.run_worker(lambda: self._find_fits(*lacking), group="fits", exclusive=True)
+            await self._find_fits(*lacking)
 
     def _read_queue(self) -> dict[str, DownloadItem]:
         try:
@@ -370,7 +375,7 @@ class LibraryScreen(HearthScreen):
             if key in self._made:
                 text = f"{self._made[key].words}\n{text}"
             if fit is None and not model.error and not model.url:
-                self.run_worker(lambda: self._find_fits(model), group="fit", exclusive=True)
+                self._find_fit(model)
         elif self._tab == "worth" and key in self._worth:
             text = _about_entry(self._worth[key], self._fits.get(key))
         elif self._tab == "hub" and key in self._found:
@@ -471,7 +476,7 @@ class LibraryScreen(HearthScreen):
         freed = words.size(removal.frees_bytes)
         question = f"Delete {model.name}? It frees {freed}."
         if not await self.app.push_screen_wait(
-            Confirm(question, "\n".join(details), yes="Delete it", no="Keep it")
+            Confirm(question, "\n".join(details), yes="Delete", destructive=True)
         ):
             return
         if is_loaded:
@@ -488,8 +493,17 @@ class LibraryScreen(HearthScreen):
 
     async def _import(self) -> None:
         library = self.services.library
+
+        async def check(typed: str) -> None:
+            if typed:
+                await asyncio.to_thread(plan_adoption, typed_path(typed), library, "link")
+
         typed = await self.app.push_screen_wait(
-            AskLine("Import a model", placeholder="a GGUF file, or a folder with a model")
+            AskLine(
+                "Import a model",
+                placeholder="path of a GGUF file, or of a folder with a model",
+                check=check,
+            )
         )
         if not typed:
             return
@@ -620,7 +634,8 @@ class LibraryScreen(HearthScreen):
         if fit.is_usable:
             return True
         question = f"{choice.name} does not fit this machine. Download it anyway?"
-        return cast("bool", await self.app.push_screen_wait(Confirm(question, fit.words)))
+        dialog = Confirm(question, fit.words, yes="Download")
+        return cast("bool", await self.app.push_screen_wait(dialog))
 
     # ---- downloads
 
