@@ -1,5 +1,5 @@
-"""Tasks of a user, forty and more, in a real terminal of three sizes. At each sample (`TerminalSession.agree`)
-the screen is compared with the host, the history and the downloads.
+"""Tasks of a user, forty and more, in a real terminal of three sizes. At each sample
+(`TerminalSession.agree`) the screen is compared with the host, the history and the downloads.
 """
 
 from __future__ import annotations
