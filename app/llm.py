@@ -186,9 +186,8 @@ class AsyncLLM:
         **options: Unpack[Options],
     ) -> Completion | list[Completion]:
         """See `LLM.chat`."""
-        first = messages[0] if messages else ""
-        is_one = isinstance(messages, str) or isinstance(first, Message | Mapping)
-| Mapping)
+        first = messages[0] if messages else None
+        is_one = isinstance(messages, str) or isinstance(first, (Message, Mapping))
         chats: Any = [messages] if is_one else messages
         backend = await self._backend()
         requests = [self._request(params, options, messages=_messages(chat)) for chat in chats]
