@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+MODEL_TRIED := .venv/.smollm2
 ROOMS := app backends quant kernels assets
 LINKS := $(ROOMS:%=.types/hearth/%)
 # Only these are imported there: others need packages that such a machine may lack (tests/native/test_alone.py).
@@ -16,7 +17,8 @@ BENCHMARKS := $(filter-out $(GPU_BENCHMARKS),$(wildcard benchmarks/*.py))
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 20
 
-chat: $(READY) ## talk to the bundled model
+chat: SET_UP = --model
+chat: $(READY) $(MODEL_TRIED) ## chat in the terminal, with SmolLM2 if it can be downloaded
 	@$(BIN)/hearth
 
 test: $(READY) ## the default test suite
@@ -68,7 +70,11 @@ ifneq ($(shell cat $(READY) 2>/dev/null),$(shell pwd -P))
 $(READY): again
 endif
 $(READY): pyproject.toml setup.py constraints.txt tools/setup_env.py tools/toolchain.py tools/torch_source.py
-	@$(PYTHON) tools/setup_env.py
+	@$(PYTHON) tools/setup_env.py $(SET_UP)
+
+# Tried once: afterwards `hearth pull smollm2` is for the user to run.
+$(MODEL_TRIED): | $(READY)
+	@$(PYTHON) tools/setup_env.py --model-only
 
 .types/hearth/%:
 	@mkdir -p .types/hearth && ln -sfn ../../$* $@

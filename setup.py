@@ -1,10 +1,13 @@
-"""Maps the top-level rooms into one import namespace: `backends/` is `hearth.backends`
-(docs/decisions/0001).
+"""Maps the top-level folders into one import namespace: `backends/` is `hearth.backends`
+(docs/decisions/0001). The pages of `docs/` are installed with them, as data.
 """
 
 from setuptools import find_packages, setup
 
-ROOMS = ("app", "backends", "quant", "kernels", "assets")
-packages = [f"hearth.{room}" for room in ROOMS]
-packages += [f"hearth.{room}.{sub}" for room in ROOMS for sub in find_packages(room)]
-setup(packages=packages, package_dir={f"hearth.{room}": room for room in ROOMS})
+FOLDERS = ("app", "backends", "quant", "kernels", "assets")
+packages = [f"hearth.{folder}" for folder in (*FOLDERS, "docs")]
+packages += [f"hearth.{folder}.{sub}" for folder in FOLDERS for sub in find_packages(folder)]
+setup(
+    packages=packages,
+    package_dir={f"hearth.{folder}": folder for folder in (*FOLDERS, "docs")},
+)

@@ -217,7 +217,6 @@ def _keys(settings: Settings) -> Iterator[Finding]:
 
 def _models(library: Library) -> Iterator[Finding]:
     models = library.list(anew=True)
-    names = {model.name for model in models}
     for model in models:
         if model.error:
             state: Literal["warning", "fault"] = "fault" if model.origin == "bundled" else "warning"
@@ -228,6 +227,7 @@ def _models(library: Library) -> Iterator[Finding]:
                 _model_cure(model),
                 {"path": str(model.path), "origin": model.origin},
             )
+    names = {model.name for model in library.fixed()}
     missing = [name for name in BUNDLED if name not in names]
     if missing:
         text = f"the bundled {' and '.join(missing)} cannot be found"

@@ -271,9 +271,7 @@ class AsyncLLM:
             )
         return await self._host.backend(chosen.spec)
 
-    def _request(
-        self, params: SamplingParams | None, options: Options, **prompt: Any
-    ) -> Request:
+    def _request(self, params: SamplingParams | None, options: Options, **prompt: Any) -> Request:
         for name in options.keys() - Options.__annotations__.keys():
             raise InvalidParameter(
                 name,
@@ -291,9 +289,7 @@ class AsyncLLM:
         fields: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
         return Request(**fields, **prompt)
 
-    async def _each(
-        self, do: Callable[[S], Coroutine[Any, Any, T]], items: Sequence[S]
-    ) -> list[T]:
+    async def _each(self, do: Callable[[S], Coroutine[Any, Any, T]], items: Sequence[S]) -> list[T]:
         """The results of `do` for each of `items`: as many at once as the model runs, and as many
         waiting. If one fails, the others are cancelled.
         """
@@ -618,6 +614,6 @@ def _message(fields: Mapping[str, str], param: str) -> Message:
             )
         _text(value, f"{param}[{name!r}]")
     if "role" not in fields:
-        raise InvalidParameter(param, f"{param} has no role.", "Such as \"user\".")
+        raise InvalidParameter(param, f"{param} has no role.", 'Such as "user".')
     known: Any = fields
     return Message(**known)

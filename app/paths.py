@@ -36,6 +36,11 @@ class Paths:
         return self.data / "models"
 
     @property
+    def smollm2_file(self) -> Path:
+        """The model that the set-up downloads; it has this name only when it is complete."""
+        return self.models / "smollm2" / "smollm2.gguf"
+
+    @property
     def chats_file(self) -> Path:
         """The history of chats."""
         return self.data / "chats.db"

@@ -145,7 +145,7 @@ class Presets:
 
     def _unusable(self, why: str) -> PresetsUnusable:
         return PresetsUnusable(
-            f"{self._file} {why}.", "Correct the file, or move it away to begin anew."
+            f"{self._file} {why}.", "Correct the file, or move it away to start with an empty one."
         )
 
     def _checked(self, entry: object, where: str) -> Preset:

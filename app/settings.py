@@ -90,6 +90,9 @@ class Settings:
         defaults = {key.name: Setting(keys.default_of(key)) for key in keys.ALL.values()}
         if model.lower() in self.remotes:
             defaults |= {name: Setting(value) for name, value in UNSET_SAMPLING.items()}
+        else:
+            own_defaults = keys.MODEL_DEFAULTS.get(model.lower(), {})
+            defaults |= {name: Setting(value) for name, value in own_defaults.items()}
         own = self.models.get(model.lower(), {})
         return {**defaults, **self.base, **own, **self.environment, **self.flags}
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from hearth.app.paths import find_paths
 from hearth.app.sizes import format_size, parse_size
 from hearth.backends.engine.fields import REQUEST_FIELDS, SAMPLING_FIELDS, Field
 from hearth.backends.models import BackendName, Dtype, KvPool, KvType, ModelSettings
@@ -255,7 +256,7 @@ _PARSERS: dict[Kind, Callable[[str], object]] = {
 }
 
 GENERAL = (
-    Key("model", "text", "model of a bare `hearth` and `hearth chat`", default="guide"),
+    Key("model", "text", "model of new chats; unset: smollm2 if it is installed, else guide"),
     Key("system", "text", "system prompt", default=""),
     Key(
         "backend",
@@ -362,7 +363,7 @@ LOADING = (
     Key(
         "target_itl_ms",
         "float",
-        "while others stream, prefill is cut to steps of about so many milliseconds",
+        "while others stream, prefill is cut to steps of about this many milliseconds",
         low=1,
         high=60_000,
     ),
@@ -408,7 +409,7 @@ LOADING = (
     Key(
         "extra_buffers", "bool", "repacked weights; auto: on where the self-test passed", auto=True
     ),
-    Key("keep_alive_s", "float", "unload after so many idle seconds; negative: not by itself"),
+    Key("keep_alive_s", "float", "unload after this many idle seconds; negative: not by itself"),
 )
 
 
@@ -445,9 +446,23 @@ MODEL_ONLY = (
 
 ALL = {key.name: key for key in (*GENERAL, *LOADING, *SAMPLING)}
 
+# The sampling that its authors recommend, and their system prompt with a second sentence: without
+# it, many answers to English questions are in French.
+MODEL_DEFAULTS: Mapping[str, Mapping[str, Value]] = {
+    "smollm2": {
+        "system": "You are a helpful AI assistant named SmolLM, trained by Hugging Face. "
+        "Answer in English.",
+        "temperature": 0.2,
+        "top_p": 0.9,
+    }
+}
+"""Defaults of one model, by its name."""
+
 
 def default_of(key: Key) -> Value:
     """What `key` is when nobody sets it: its own default, or that of the contract's field."""
+    if key.name == "model":
+        return "smollm2" if find_paths().smollm2_file.is_file() else "guide"
     for defaults in (ModelSettings(), SamplingParams()):
         if hasattr(defaults, key.target):
             value: Value = getattr(defaults, key.target)

@@ -240,7 +240,7 @@ class Host:
                 await asyncio.wait_for(self._leaving.wait(), _TICK_S)
             await self.supervisor.unload_idle()
             if server is not None and not os.path.exists(self._place.address):
-                log.warning("the socket was removed; listening anew")
+                log.warning("the socket was removed; listening again")
                 server.close()
                 self._place.prepare()
                 server = await listen(self._place, self._on_client)

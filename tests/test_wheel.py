@@ -1,4 +1,4 @@
-"""The wheel holds what the rooms hold, below `hearth/` alone."""
+"""The wheel contains the packages and the pages of the documentation, below `hearth/` alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def room_files() -> list[Path]:
-    return [path for path in tracked_files() if path.relative_to(ROOT).parts[0] in ROOMS]
+    pages = (ROOT / "docs").glob("*.md")
+    rooms = (path for path in tracked_files() if path.relative_to(ROOT).parts[0] in ROOMS)
+    return [*rooms, *pages]
 
 
 def test_the_wheel_and_the_tree_hold_the_same_files(wheel_names: list[str]) -> None:

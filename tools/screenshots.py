@@ -1,48 +1,53 @@
-"""Draws every screen of the terminal app at 80 and 120 columns into `docs/screens/`.
+"""Draws every screen of the app at 80 and 120 columns, dark and light, to `docs/screens/`.
 
-    python tools/screenshots.py [NAME ...]
+    python tools/screenshots.py [--model FILE] [NAME ...]
 
-The app is the real one over a history made for this and models whose answers are written down, so
-that the pictures are the same on every machine.
+The app is the real one, with its host, over a history of its own. SmolLM2 answers, from FILE or the
+installed one, with a fixed seed. Figures of speed are those of the machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parent.parent
 SCREENS = ROOT / "docs" / "screens"
+THEMES = {"": "textual-dark", "-light": "textual-light"}
 WIDTHS = (80, 120)
 HEIGHT = 32
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+MODEL = "SmolLM2-135M-Instruct.Q4_1"
+QUESTION = "What is the capital of France?"
+FURTHER = ("Give me three names for a cat.", "What is a regular expression?")
+LONG = "Write a long story about a lighthouse."
+SETTINGS = """\
+theme = "{theme}"
+model = "{model}"
+max_tokens = 120
 
-ANSWER = """\
-Three things decide whether a model fits:
-
-1. **Its weights**, which take about the size of the file.
-2. **Keys and values**, which grow with the context: `--ctx` sets how far.
-3. Buffers, some hundred megabytes.
-
-```console
-$ hearth fit Qwen/Qwen3-0.6B-GGUF:Q8_0 --ctx 8192
-```
-
-`hearth fit` adds them up *before* anything is downloaded.
+[sampling]
+seed = 7
+temperature = 0.2
 """
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+polling = import_module("polling")
+screens = import_module("screens")
+View = Callable[[Any], Awaitable[None]]
 
 
 def build(home: Path) -> Any:
-    """Services over a small history and scripted models."""
+    """The app's services over `home`."""
     from hearth.app.chats.store import ChatStore
+    from hearth.app.host_connection import HostConnection
     from hearth.app.library.downloads import Downloads
     from hearth.app.library.hub import Hub
     from hearth.app.library.local import Library
@@ -50,119 +55,186 @@ def build(home: Path) -> Any:
     from hearth.app.settings import load_settings
     from hearth.app.tui.services import Services
 
-    scripted = import_module("scripted")
-
-    paths = find_paths({"HEARTH_HOME": str(home)})
-    paths.data.mkdir(parents=True)
-    scripts = {
-        "guide": scripted.Script(ANSWER, reasoning="What fits? Name the parts, then the command."),
-        "guide-draft": scripted.Script("It depends on the size of the model and of the context."),
-    }
-    settings = load_settings(paths.settings_file, {})
-    chats = ChatStore(paths.chats_file)
-    for title in ("Regular expressions for log files", "Names for a cat", "Travel to Lisbon"):
-        thread = chats.create(title=title, model="guide")
-        chats.add(thread.id, None, "user", title)
+    paths = find_paths()
+    settings = load_settings(paths.settings_file)
     hub = Hub(offline=True)
     return Services(
         paths,
         settings,
         Library(paths.models),
-        chats,
-        import_module("busy_engine").BusyHost(scripts),
+        ChatStore(paths.chats_file),
+        HostConnection(paths.host_place(), settings.host_idle_s, settings.host_limits),
         hub,
         Downloads(paths.downloads_file, home / "hub", hub),
         lambda: settings,
     )
 
 
+async def shown(pilot: Any, *texts: str) -> None:
+    """Wait until all of `texts` are on the screen."""
+    await polling.until(pilot, lambda: all(one in screens.text_of(pilot.app) for one in texts))
+    await pilot.pause(0.3)
+
+
+async def ask(pilot: Any, text: str) -> None:
+    """Ask the model and wait for the end of its answer."""
+    await pilot.press(*text, "enter")
+    await polling.until(pilot, lambda: pilot.app.sessions.busy)
+    for session in pilot.app.sessions.busy:
+        await session.wait()
+    await pilot.pause(0.5)
+
+
+async def on_first(pilot: Any) -> None:
+    await pilot.pause(1.5)
+
+
 async def on_chat(pilot: Any) -> None:
-    await import_module("pilots").ask(pilot, "What decides whether a model fits my laptop?")
-    await pilot.pause(0.4)
+    await pilot.press("alt+down")
+    await shown(pilot, QUESTION, "Paris")
+
+
+async def on_message(pilot: Any) -> None:
+    await on_chat(pilot)
+    await pilot.press("ctrl+t")
+    await pilot.pause(0.3)
 
 
 async def on_search(pilot: Any) -> None:
-    await import_module("pilots").ask(pilot, "What decides whether a model fits my laptop?")
-    await pilot.press("ctrl+f", *"fits")
-    await pilot.pause(0.6)
+    await pilot.press("ctrl+f", *"france")
+    await shown(pilot, "France")
 
 
 async def on_compare(pilot: Any) -> None:
-    await import_module("pilots").say(pilot, "/compare guide-draft")
-    await pilot.pause(0.2)
-    await pilot.press(*"What fits?", "enter")
-    await pilot.pause(0.8)
+    await pilot.press(*"/compare guide", "enter")
+    await pilot.pause(0.5)
+    await pilot.press(*QUESTION, "enter")
+    await polling.until(pilot, lambda: screens.text_of(pilot.app).count("tok/s") >= 2)
+    await pilot.pause(0.5)
 
 
 async def on_form(pilot: Any) -> None:
+    await on_chat(pilot)
     await pilot.press("ctrl+g")
-    await pilot.pause(0.4)
-
-
-async def on_engine(pilot: Any) -> None:
-    from hearth.app.tui.screens import engine
-
-    busy = import_module("busy_engine")
-    services = pilot.app.services
-    busy.write_logs(services.paths.log)
-    with patch.object(engine, "time", services.host):
-        pilot.app.action_go("engine")
-        await pilot.pause(0.5)
-        await busy.watch_a_minute(pilot.app.screen, services.host)
-        await pilot.pause(0.5)
+    await pilot.pause(0.5)
 
 
 async def on_help(pilot: Any) -> None:
     await pilot.press("f1")
-    await pilot.pause(0.3)
+    await pilot.pause(0.5)
 
 
-def on(name: str) -> Callable[[Any], Awaitable[None]]:
+async def on_engine(pilot: Any) -> None:
+    await pilot.press(*LONG, "enter")
+    await polling.until(pilot, lambda: pilot.app.sessions.busy)
+    pilot.app.action_go("engine")
+    await shown(pilot, "SmolLM2")
+    await pilot.pause(4.0)
+
+
+async def on_catalogue(pilot: Any) -> None:
+    pilot.app.action_go("library")
+    await pilot.pause(1.0)
+    await pilot.press("2")
+    await pilot.pause(1.0)
+
+
+def on(name: str) -> View:
     """Go to the screen called `name`."""
 
     async def go(pilot: Any) -> None:
         pilot.app.action_go(name)
-        await pilot.pause(1.0)
+        await pilot.pause(2.0)
 
     return go
 
 
-VIEWS: dict[str, Callable[[Any], Awaitable[None]]] = {
+VIEWS: dict[str, View] = {
+    "first": on_first,
     "chat": on_chat,
+    "message": on_message,
     "search": on_search,
     "compare": on_compare,
     "chat-settings": on_form,
     "help": on_help,
     "engine": on_engine,
+    "catalogue": on_catalogue,
     **{name: on(name) for name in ("library", "quantize", "endpoint", "settings", "doctor")},
 }
 
 
-async def draw(name: str, width: int) -> Path:
-    """Draw one view; returns the file."""
+async def visit(home: Path, width: int, view: View) -> str:
+    """What `view` shows, as SVG."""
     from hearth.app.tui.app import HearthApp
 
-    with tempfile.TemporaryDirectory(prefix="hearth-screens-") as folder:
-        services = build(Path(folder, "home"))
-        with closing(services.chats):
-            app = HearthApp(services)
+    services = build(home)
+    with closing(services.chats):
+        app = HearthApp(services)
+        try:
             async with app.run_test(size=(width, HEIGHT)) as pilot:
-                await pilot.pause(0.2)
-                await VIEWS[name](pilot)
-                svg = app.export_screenshot(title="hearth")
-    svg = svg.replace(folder, "~").replace(str(ROOT), "~/hearth")
-    path = SCREENS / f"{name}-{width}.svg"
-    path.write_text(svg, encoding="utf-8")
-    return path
+                await pilot.pause(0.5)
+                await view(pilot)
+                drawn = app.export_screenshot(title="hearth")
+                await app.sessions.close()
+        finally:
+            await services.host.close()
+            services.downloads.close()
+    return drawn.replace(str(home), "~/.hearth").replace(str(ROOT), "~/hearth")
+
+
+async def history(pilot: Any) -> None:
+    """Chats with real answers, the one with `QUESTION` last."""
+    for text in (*FURTHER, QUESTION):
+        await pilot.press("ctrl+n")
+        await pilot.pause(0.3)
+        await ask(pilot, text)
+
+
+def draw(names: Sequence[str], model: Path, home: Path) -> None:
+    """Draw these views in all widths and themes, the app's folders below `home`."""
+    from hearth.app.paths import find_paths
+
+    os.environ |= {"HEARTH_HOME": str(home), "HF_HUB_CACHE": str(home / "hub")}
+    paths = find_paths()
+    for folder in (paths.config, paths.models):
+        folder.mkdir(parents=True)
+    (paths.models / f"{MODEL}.gguf").symlink_to(model)
+    write_settings = partial(SETTINGS.format, model=MODEL)
+    paths.settings_file.write_text(write_settings(theme="textual-dark"), encoding="utf-8")
+    asyncio.run(visit(home, 120, history))
+    kept = paths.chats_file.read_bytes()
+    for name in names:
+        for suffix, theme in THEMES.items():
+            paths.settings_file.write_text(write_settings(theme=theme), encoding="utf-8")
+            for width in WIDTHS:
+                for file in paths.data.glob(f"{paths.chats_file.name}*"):
+                    file.unlink()
+                if name != "first":
+                    paths.chats_file.write_bytes(kept)
+                path = SCREENS / f"{name}-{width}{suffix}.svg"
+                path.write_text(asyncio.run(visit(home, width, VIEWS[name])), encoding="utf-8")
+                print(path.relative_to(ROOT))
 
 
 def main() -> None:
     """Draw the views that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, metavar="FILE", help="a GGUF file of SmolLM2")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(VIEWS))
+    given = parser.parse_args()
     os.environ.pop("NO_COLOR", None)
     SCREENS.mkdir(parents=True, exist_ok=True)
-    for name in sys.argv[1:] or VIEWS:
-        for width in WIDTHS:
-            print(asyncio.run(draw(name, width)).relative_to(ROOT))
+    model = (given.model or installed()).resolve()
+    with tempfile.TemporaryDirectory(prefix="hearth-screens-") as folder:
+        draw(given.names or list(VIEWS), model, Path(folder, "home"))
+
+
+def installed() -> Path:
+    """The file of the installed SmolLM2."""
+    from hearth.app.library.local import Library
+    from hearth.app.paths import find_paths
+
+    return Library(find_paths().models).resolve("smollm2").path
 
 
 if __name__ == "__main__":

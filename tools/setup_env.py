@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import toolchain
@@ -33,8 +33,11 @@ STAMP = VENV / ".ready"
 LOG = VENV / "setup.log"
 CONSTRAINTS = ROOT / "constraints.txt"
 INSTALLED_RECIPE = VENV / ".llama-recipe"
+MODEL_TRIED = VENV / ".smollm2"
+PACKAGE_MODEL = ROOT / "app" / "library" / "package_model.py"
 EXTRAS = ".[test,check]"
 HEARTBEAT_S = 60
+MODEL_WAIT_S = 5
 
 
 class SetupFailed(Exception):
@@ -254,6 +257,38 @@ def first_recipe(machine: toolchain.Machine) -> toolchain.Recipe:
     return safer or recipe
 
 
+@contextmanager
+def model_download(wait_s: float) -> Iterator[None]:
+    """Downloads SmolLM2 while the block runs, and for at most `wait_s` after it. Failure is a line:
+    set-up goes on without the model, and `hearth pull` completes the download.
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-I", str(PACKAGE_MODEL)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield
+        reason = ""
+        try:
+            _, output = child.communicate(timeout=wait_s)
+            if child.returncode != 0:
+                reason = (output.strip().splitlines() or ["it failed."])[-1]
+        except subprocess.TimeoutExpired:
+            reason = "the download takes too long."
+    finally:
+        if child.poll() is None:
+            child.terminate()
+            child.communicate()
+    MODEL_TRIED.touch()
+    if reason:
+        say(f"SmolLM2 is not installed: {reason} To get it later: .venv/bin/hearth pull smollm2")
+    else:
+        say("SmolLM2 is in the model library")
+
+
 def set_up() -> None:
     start = time.monotonic()
     version = ".".join(map(str, sys.version_info[:3]))
@@ -272,12 +307,20 @@ def set_up() -> None:
     say(f"ready after {time.monotonic() - start:.0f} s")
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
+    """Makes `.venv`; with `--model` SmolLM2 is downloaded meanwhile, with `--model-only` nothing
+    else happens.
+    """
     if os.name == "nt":
-        say("On Windows install with pip: see README.md, section Windows.")
+        say("On Windows install with pip: see docs/install.md, section Windows.")
         return 1
     try:
-        set_up()
+        if "--model-only" in arguments:
+            say("downloading SmolLM2, 93 MB (10 s at most)")
+            with model_download(wait_s=2 * MODEL_WAIT_S):
+                return 0
+        with model_download(MODEL_WAIT_S) if "--model" in arguments else nullcontext():
+            set_up()
     except (SetupFailed, toolchain.NoCompiler) as error:
         say(str(error))
         return 1
@@ -288,4 +331,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def chat(
     ctx: click.Context, /, model: str, plain: bool, stats: bool, resume: bool, **_: Any
 ) -> int:
-    """Chat with MODEL, by default the one in the settings (guide).
+    """Chat with MODEL, by default the one of the setting `model`.
 
     At a terminal the app opens; F1 shows its keys. Line by line, /help shows the commands, Ctrl+C
     stops an answer and keeps its text, Ctrl+D leaves. A line that ends in a backslash continues in

@@ -17,6 +17,7 @@ from hearth.app.cli.state import State
 from hearth.app.cli.streams import is_terminal
 from hearth.app.cli.words import answer_json, ending, statistics
 from hearth.app.exit_codes import ExitCode
+from hearth.app.guide_pages import page_for, page_location
 from hearth.app.session.request import reportable_seed
 from hearth.app.settings import Layer
 from hearth.backends.contract import Message, ModelInfo, Request
@@ -47,7 +48,7 @@ def run(
 
     The PROMPT is what is piped in, then what is typed; with neither, the chat opens.
 
-    MODEL is guide, a name that `hearth list` shows, or a path to a GGUF file or to a
+    MODEL is a name that `hearth list` shows, or a path to a GGUF file or to a
     folder of safetensors.
     """
     state: State = ctx.obj
@@ -111,6 +112,8 @@ def run_once(
     narrate_end(state, answer, info, request, stats=stats)
     if answer.error is not None:
         state.output.error(from_info(answer.error))
+    elif chosen.found.origin == "bundled" and not raw and (page := page_for(text)):
+        state.output.note(f"See {page_location(page)}")
     return exit_code(answer)
 
 

@@ -69,7 +69,7 @@ class State:
 
         try:
             settings = self.settings
-        except SettingsError:  # What needs the settings says what is wrong with them.
+        except SettingsError:  # Commands that need the settings report what is wrong with them.
             return Library(
                 self.paths.models, sources=find_sources(), facts_file=self.paths.facts_file
             )

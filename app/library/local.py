@@ -27,6 +27,8 @@ from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.backends.remote.server import RemoteServer
 
 BUNDLED = ("guide", "guide-draft")
+_DRAFT = "guide-draft"
+"""Only drafts for guide: it is found by name, and not listed."""
 Origin = Literal["bundled", "library", "path", "remote"] | Store
 MODEL_SUFFIXES = (SUFFIX, WEIGHTS, *PICKLE_SUFFIXES)
 
@@ -111,11 +113,12 @@ class Library:
         another program never takes the name of one before it: then its own begins with its
         repository, or with whose it is.
         """
-        models = self.fixed()
+        fixed = self.fixed()
+        models = [model for model in fixed if model.name != _DRAFT]
         paths = sorted(self._in_folder(), key=lambda path: (stem(path).lower(), path))
         stems = Counter(stem(path).lower() for path in paths)
         stems.update((*BUNDLED, *(remote.name.lower() for remote in self._remotes)))
-        taken = {model.name.lower() for model in models}
+        taken = {model.name.lower() for model in fixed}
         ambiguous = {name for name, times in stems.items() if times > 1}
         for path in paths:
             name = stem(path)
@@ -196,8 +199,9 @@ class Library:
         )
 
     def names_of(self, models: Sequence[FoundModel]) -> ModelNames:
-        """The names of `models`, with the library's aliases."""
-        return ModelNames(models, self._aliases)
+        """The names of `models`, with the library's aliases and the models that are not listed."""
+        unlisted = [model for model in self.fixed() if model.name == _DRAFT]
+        return ModelNames(models, self._aliases, unlisted)
 
     def at_path(self, path: str, known: Sequence[FoundModel]) -> FoundModel:
         """The model at `path`, which is not the name of one. Raises as `resolve`.
@@ -241,16 +245,21 @@ class ModelNames:
     """Which model each name stands for; finding one takes no scan and reads no file.
 
     Attributes:
-        models: all of them, in the order in which they are listed.
+        models: all that are listed, in that order.
     """
 
-    def __init__(self, models: Sequence[FoundModel], aliases: Aliases) -> None:
+    def __init__(
+        self,
+        models: Sequence[FoundModel],
+        aliases: Aliases,
+        unlisted: Sequence[FoundModel] = (),
+    ) -> None:
         self.models = models
         self._aliases = aliases
         self._by_name: dict[str, FoundModel] = {}
         self._by_other_name: dict[str, list[FoundModel]] = {}
         self._by_repo: dict[str, list[FoundModel]] = {}
-        for model in models:
+        for model in dict.fromkeys((*models, *unlisted)):
             self._by_name.setdefault(model.name.lower(), model)
             if model.remote is None:
                 for name in {stem(model.path).lower(), *map(str.lower, model.also)}:

@@ -139,7 +139,7 @@ def fit_of_file(path: Path, name: str, settings: Settings, room: Room) -> Fit:
         return fit_of_header(preflight.check(path), load, room)
     except OSError as error:
         why = f"{path} cannot be read: {error.strerror or error}."
-        raise ModelNotFound(why, "Read the list of models anew.") from error
+        raise ModelNotFound(why, "Refresh the list of models.") from error
 
 
 def _load(settings: Settings, name: str) -> ModelSettings:

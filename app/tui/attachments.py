@@ -49,12 +49,10 @@ class Attached:
     Attributes:
         path: as the message names it.
         bytes: its size.
-        tokens: its size for a model; None while that is not counted.
     """
 
     path: Path
     bytes: int
-    tokens: int | None = None
     text: str = field(default="", repr=False)
 
 
@@ -105,7 +103,7 @@ def split(content: str) -> tuple[str, tuple[Attached, ...]]:
         written, at = content[: first.start()], first.start()
         files: list[Attached] = []
         while (block := _BLOCK.match(content, at)) and Path(block[1]).name in written:
-            files.append(Attached(Path(block[1]), len(block[3].encode()), None, block[3]))
+            files.append(Attached(Path(block[1]), len(block[3].encode()), block[3]))
             at = block.end()
         if files and at == len(content):
             return written, tuple(files)
@@ -117,23 +115,9 @@ async def count(backend: Backend, text: str) -> int:
     return len(await backend.tokenize(text))
 
 
-async def counted(backend: Backend, files: tuple[Attached, ...]) -> tuple[Attached, ...]:
-    """`files` with the tokens of each."""
-    return tuple(
-        [
-            Attached(file.path, file.bytes, await count(backend, file.text), file.text)
-            for file in files
-        ]
-    )
-
-
 def in_words(files: tuple[Attached, ...]) -> str:
     """Names and sizes of `files`, safe to show; empty without files."""
-    return ", ".join(
-        f"{safe_text(str(file.path))} "
-        + (f"{file.tokens:,} tokens" if file.tokens is not None else _about(file.bytes))
-        for file in files
-    )
+    return ", ".join(f"{safe_text(str(file.path))} {_about(file.bytes)}" for file in files)
 
 
 def not_found(names: Sequence[str]) -> str:
@@ -225,7 +209,7 @@ def _read(path: Path, folder: Path) -> Attached:
         raise AttachmentRefused(
             f"{shown} is not text in UTF-8.", "Only text can go into a message: convert the file."
         )
-    return Attached(shown, len(data), None, text)
+    return Attached(shown, len(data), text)
 
 
 def _contents(path: Path, shown: Path) -> tuple[bytes, int]:

@@ -71,7 +71,10 @@ def _read(services: Services, found: FoundModel, installed: Sequence[FoundModel]
     asked = services.settings.for_model(found.name).load.context
     context = min(filter(None, (asked, model.context)), default=0)
     speed = _speed_class(bytes_per_s / model.size_bytes) if model.size_bytes else ""
-    return ModelFacts(model, context, speed, _larger(services, model, installed, bytes_per_s))
+    larger = _larger(services, model, installed, bytes_per_s)
+    if model.name == "guide" and not services.paths.smollm2_file.is_file():
+        larger = " or ".join(filter(None, ("SmolLM2 135M, 93 MB (hearth pull smollm2)", larger)))
+    return ModelFacts(model, context, speed, larger)
 
 
 def _speed_class(tok_per_s: float) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 
+from hearth.app import guide_pages
 from hearth.app.chats.tree import ChatMessage, Numbers
 from hearth.app.session.sessions import ChatSession
 from hearth.app.tui.attachments import split
@@ -21,7 +23,7 @@ def shown_of(session: ChatSession) -> list[Shown]:
     """The branch that `session` shows, with the answer in progress as far as it is there."""
     wants_json = (session.thread.settings.get("constraint") or {}).get("kind") in _JSON
     live = session.live
-    return [
+    found = [
         shown(
             replace(
                 one,
@@ -36,6 +38,21 @@ def shown_of(session: ChatSession) -> list[Shown]:
         )
         for one in session.messages
     ]
+    return list(_with_pages(found)) if guide_pages.is_loaded() else found
+
+
+def _with_pages(messages: Iterable[Shown]) -> Iterator[Shown]:
+    """`messages`, and below the numbers of an answer of guide the page that it comes from."""
+    question = ""
+    for one in messages:
+        if one.role == "user":
+            question = one.content
+        page = guide_pages.page_for(question) if one.model == "guide" and one.numbers else ""
+        yield (
+            replace(one, numbers=f"{one.numbers}\n{guide_pages.page_location(page)}")
+            if page
+            else one
+        )
 
 
 def shown(message: ChatMessage, *, wants_json: bool = False) -> Shown:

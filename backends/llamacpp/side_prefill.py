@@ -91,7 +91,7 @@ class LlamaSidePrefill:
         try:
             self._state = self._compute()
         except (HearthError, MemoryError) as error:
-            log.warning("a prompt cannot be computed beside the steps: %s", error)
+            log.warning("a prompt cannot be computed in the background: %s", error)
         except Exception:
             log.exception("a side prefill failed")
         finally:

@@ -169,7 +169,7 @@ def test_a_server_s_errors_are_shown_and_fail_the_command(
         found = hearth("bench", "some-model", "--url", fake.url, *typed)
         as_json = hearth("bench", "some-model", "--url", fake.url, *typed, "--json")
     assert found.code == as_json.code == 1
-    assert "3 of 3 requests: the stream broke off before [DONE]" in found.err
+    assert "3 of 3 requests: some-model ended its stream before" in found.err
     assert as_json.json["results"][0]["failed"] == 3
     _, headers, body = fake.requests[0]
     assert headers["authorization"] == "Bearer secret" and body["model"] == "some-model"

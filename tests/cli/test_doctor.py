@@ -65,7 +65,7 @@ def test_the_report_for_programs(
     assert found["offline"]["data"] == {"offline": True}
     assert found["host"]["data"]["running"] is True
     assert found["llama.cpp"]["data"] == dataclasses.asdict(GOOD)
-    assert found["models"]["data"]["usable"] == ["guide", "guide-draft", "tiny"]
+    assert found["models"]["data"]["usable"] == ["guide", "tiny"]
     assert found["environment"]["state"] == "warning"
     assert "HEARTH_NO_SUCH_THING" in found["environment"]["text"]
     assert found["packages"]["data"]["versions"]["numpy"]

@@ -99,7 +99,7 @@ def test_ctrl_c_while_a_model_loads_gives_up(terminal, tmp_path) -> None:
 @pytest.mark.parametrize("command", [(), ("run", "tiny"), ("chat",)], ids=["", "run", "chat"])
 def test_without_a_prompt_the_app_opens(terminal, command) -> None:
     app = terminal(*command)
-    app.expect("Write a message")
+    app.expect("Message, or /")
     app.press("Q")
     assert app.finish() == 0
     assert b"\x1b[?1049l" in app.seen, "the screen of before is there again"

@@ -24,6 +24,7 @@ from tiny_folders import tiny_folder
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals here")
 
 ESCAPE, ALT_DOWN, ALT_UP, CTRL_N, CTRL_F = "\x1b", "\x1b[1;3B", "\x1b[1;3A", "\x0e", "\x06"
+RIGHT = "\x1b[C"
 ENDLESS = "endless"
 NO_END = {"HEARTH_LOGIT_BIAS": f"{tiny_vocabulary().id_of('<|end|>')}=-100", "HEARTH_SEED": "1"}
 
@@ -53,7 +54,11 @@ def opened(home: Path, *arguments: str) -> AppTerminal:
         **(NO_END if ENDLESS in "".join(arguments) else {}),
     }
     app = AppTerminal(arguments, env)
-    app.until_ready()
+    try:
+        app.until_ready()
+    except BaseException:
+        app.terminal.close()
+        raise
     return app
 
 
@@ -175,7 +180,7 @@ def test_two_chats_answer_while_one_looks_from_one_to_the_other(home: Path, endl
         app.say("first")
         app.until(lambda: said(home, "first"))
         app.type(CTRL_N)
-        app.until(lambda: "escape" not in app.text and "Write a message" in app.text)
+        app.until(lambda: "escape" not in app.text and "Message, or /" in app.text)
         app.say("second")
         app.until(lambda: said(home, "second"))
         before = len(said(home, "first"))
@@ -185,7 +190,10 @@ def test_two_chats_answer_while_one_looks_from_one_to_the_other(home: Path, endl
         app.until_shown("Stopped.")
         app.type(ALT_UP)
         app.until(lambda: "Stopped." not in app.text)
-        assert app.leave() == 0
+        app.type("\x11")  # ctrl+q
+        app.until_shown("Stop and quit")
+        app.type(2 * RIGHT + "\r")
+        assert app.terminal.finish() == 0
     states = {title: messages(home, title)[-1].state for title in ("first", "second")}
     assert states == {"first": "stopped", "second": "stopped"}
 

@@ -25,7 +25,7 @@ def test_the_opened_model_comes_first_then_the_library(endpoint, tmp_path, tiny_
     listed = made.get("/v1/models").json
     assert listed["object"] == "list"
     names = [Model.model_validate(model, strict=True).id for model in listed["data"]]
-    assert names == ["tiny", "guide", "guide-draft", "other"]
+    assert names == ["tiny", "guide", "other"]
     assert made.chat(model="OTHER").status == 200
     assert made.host.specs[-1]["path"].endswith("other.gguf")
 
@@ -63,9 +63,7 @@ def test_a_file_whose_name_is_no_unicode_is_left_out(endpoint, tmp_path, tiny_mo
     (tmp_path / "models").mkdir(exist_ok=True)
     name = os.fsdecode(b"bad\xff.gguf")
     (tmp_path / "models" / name).write_bytes(tiny_model.read_bytes())
-    assert [model["id"] for model in made.get("/v1/models").json["data"]][1:] == [
-        *("guide", "guide-draft")
-    ]
+    assert [model["id"] for model in made.get("/v1/models").json["data"]][1:] == ["guide"]
 
 
 def test_one_model(endpoint) -> None:

@@ -24,6 +24,7 @@ _SEQUENCE = re.compile(
     "|(?P<control>[\x00-\x1a\x1c-\x1f\x7f-\x9f])",
     re.DOTALL,
 )
+_COLOR = re.compile(r"(?:^|;)([34]8;(?:2;\d+;\d+;\d+|5;\d+))(?=;|$)")
 _STRINGS = {"]": "OSC", "P": "DCS", "X": "SOS", "^": "PM", "_": "APC"}
 
 
@@ -48,15 +49,35 @@ class Drawn:
     """The characters on a terminal of this size, as a program has drawn them."""
 
     def __init__(self, size: tuple[int, int] = SIZE) -> None:
-        self._columns, self._rows = size
+        self.columns, self._rows = size
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._rest = ""
+        self._rest = self._style = ""
         self._clear()
 
     @property
     def text(self) -> str:
         """The lines, without spaces at their ends."""
-        return "\n".join("".join(row).rstrip() for row in self._cells)
+        return "\n".join(self.lines)
+
+    @property
+    def lines(self) -> list[str]:
+        """The same, line by line."""
+        return ["".join(row).rstrip() for row in self._cells]
+
+    def background(self, row: int, column: int) -> str:
+        """The colour behind a character, as the control sequence has it, with "7" where it is
+        exchanged with that of the character; empty: the terminal's own.
+        """
+        style = self._styles[row][column]
+        rest = _COLOR.sub("", style).split(";")
+        behind = [one for one in _COLOR.findall(style) if one.startswith("48")]
+        behind += [one for one in rest if one == "7" or one[:-1] in ("4", "10")]
+        return ";".join(behind)
+
+    def resize(self, size: tuple[int, int]) -> None:
+        """The terminal has another size, and the program draws all of it again."""
+        self.columns, self._rows = size
+        self._clear()
 
     def feed(self, sent: bytes) -> None:
         """Draw what was sent."""
@@ -75,7 +96,8 @@ class Drawn:
         self._rest = text[at:]
 
     def _clear(self) -> None:
-        self._cells = [[" "] * self._columns for _ in range(self._rows)]
+        self._cells = [[" "] * self.columns for _ in range(self._rows)]
+        self._styles = [[""] * self.columns for _ in range(self._rows)]
         self._row = self._column = 0
 
     def _obey(self, match: re.Match[str]) -> None:
@@ -86,7 +108,9 @@ class Drawn:
             self._column = 0
         elif match["final"] == "H":
             row, column = (*numbers, 1, 1)[:2]
-            self._row, self._column = min(row, self._rows) - 1, min(column, self._columns) - 1
+            self._row, self._column = min(row, self._rows) - 1, min(column, self.columns) - 1
+        elif match["final"] == "m":
+            self._style = match["arguments"]
         elif match["final"] == "J" or (match["final"] == "h" and "1049" in match["arguments"]):
             self._clear()
 
@@ -94,15 +118,16 @@ class Drawn:
         width = cell_len(char)
         row = self._cells[self._row]
         if not width:
-            row[max(self._column - 1, 0)] += char
+            row[min(max(self._column - 1, 0), self.columns - 1)] += char
             return
-        if self._column < self._columns:
+        if self._column < self.columns:
             row[self._column : self._column + width] = [char, *[""] * (width - 1)]
+            self._styles[self._row][self._column : self._column + width] = [self._style] * width
         self._column += width
 
 
 class AppTerminal:
-    """The terminal app in a pseudo-terminal of its own."""
+    """The terminal app in a pseudo-terminal of its own, or the shell `command` to start it from."""
 
     def __init__(
         self,
@@ -111,19 +136,19 @@ class AppTerminal:
         *,
         program: Sequence[str] = ("-m", "hearth.app.cli.main"),
         wrapper: Sequence[str] = (),
+        command: Sequence[str] = (),
+        size: tuple[int, int] = SIZE,
     ) -> None:
-        columns, lines = map(str, SIZE)
-        self.drawn = Drawn()
+        self._drawn = Drawn(size)
         self._fed = 0
         self.terminal: Terminal = open_terminal(
-            [*wrapper, sys.executable, *program, *arguments],
+            command or [*wrapper, sys.executable, *program, *arguments],
             {
-                "COLUMNS": columns,
-                "LINES": lines,
                 "TERM": "xterm-256color",
                 "TEXTUAL_ANIMATIONS": "none",
                 **(env or {}),
             },
+            size,
         )
 
     def __enter__(self) -> AppTerminal:
@@ -143,15 +168,25 @@ class AppTerminal:
         return self.terminal.seen
 
     @property
+    def drawn(self) -> Drawn:
+        """The terminal as it is now."""
+        self._drawn.feed(self.terminal.seen[self._fed :])
+        self._fed = len(self.terminal.seen)
+        return self._drawn
+
+    @property
     def text(self) -> str:
         """What the terminal shows now."""
-        self.drawn.feed(self.terminal.seen[self._fed :])
-        self._fed = len(self.terminal.seen)
         return self.drawn.text
 
     def type(self, text: str) -> None:
         """Press these keys."""
         os.write(self.terminal.fd, text.encode())
+
+    def resize(self, size: tuple[int, int]) -> None:
+        """Give the terminal another size."""
+        self.drawn.resize(size)  # What was sent before is drawn at the size of before.
+        self.terminal.resize(size)
 
     def say(self, text: str) -> None:
         """Write `text` into the prompt box and send it."""
@@ -167,13 +202,19 @@ class AppTerminal:
                 pytest.fail(f"it never came to that; the terminal:\n{self.text}")
             self.terminal._read(time.monotonic() + 0.05)
 
+    def look(self, for_s: float) -> None:
+        """Read what the app draws, for this long."""
+        until = time.monotonic() + for_s
+        while self.terminal._read(until):
+            pass
+
     def until_shown(self, *texts: str) -> None:
         """Wait until all of `texts` stand on the screen."""
         self.until(lambda: all(text in self.text for text in texts))
 
     def until_ready(self) -> None:
         """Wait for the prompt box."""
-        self.until_shown("Write a message")
+        self.until_shown("Message, or /")
 
     def leave(self) -> int:
         """Quit, as a person does; returns the exit code, and prints what a failure said."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import struct
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -83,6 +84,10 @@ class Terminal:
 
         return termios.tcgetattr(self.fd)
 
+    def resize(self, size: tuple[int, int]) -> None:
+        """Give the terminal this many columns and lines; the command gets a signal."""
+        _set_size(self.fd, size)
+
     def close(self) -> None:
         """Kill the command if it still runs, and close the terminal."""
         if self.process.poll() is None:
@@ -91,11 +96,17 @@ class Terminal:
         os.close(self.fd)
 
 
-def open_terminal(command: Sequence[str], env: Mapping[str, str] | None = None) -> Terminal:
-    """Start `command` in a pseudo-terminal of its own."""
+def open_terminal(
+    command: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    size: tuple[int, int] = (80, 24),
+) -> Terminal:
+    """Start `command` in a pseudo-terminal of its own, of this many columns and lines."""
     import pty
 
     ours, theirs = pty.openpty()
+    _set_size(ours, size)
+    inherited = {key: text for key, text in os.environ.items() if key not in ("COLUMNS", "LINES")}
     process = subprocess.Popen(
         command,
         stdin=theirs,
@@ -103,10 +114,18 @@ def open_terminal(command: Sequence[str], env: Mapping[str, str] | None = None) 
         stderr=theirs,
         start_new_session=True,
         preexec_fn=_take_terminal,
-        env={**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **(env or {})},
+        env={**inherited, "TERM": "xterm", "LC_ALL": "C.UTF-8", **(env or {})},
     )
     os.close(theirs)
     return Terminal(process, ours)
+
+
+def _set_size(fd: int, size: tuple[int, int]) -> None:
+    import fcntl
+    import termios
+
+    columns, lines = size
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
 
 def _take_terminal() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -13,14 +12,12 @@ from hearth.app.tui.attachments import (
     MOST_FILES,
     Attached,
     AttachmentRefused,
-    counted,
     expand,
     in_words,
     not_found,
     quoted,
+    split,
 )
-from hearth.backends.contract import ModelSettings, ModelSpec
-from scripted import Script, ScriptedModel
 
 
 @pytest.fixture
@@ -35,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_file_follows_the_text_with_its_name(folder: Path) -> None:
     expanded = expand("Sum up @notes.txt, please", folder)
     assert expanded.text == "Sum up @notes.txt, please\n\nnotes.txt:\n```txt\none\ntwo\n```"
-    assert expanded.files == (Attached(Path("notes.txt"), 7, None, "one\ntwo"),)
+    assert expanded.files == (Attached(Path("notes.txt"), 7, "one\ntwo"),)
 
 
 def test_text_without_names_stays_as_it_is(folder: Path) -> None:
@@ -136,14 +133,19 @@ def test_a_hostile_name_is_one_safe_line(folder: Path) -> None:
     (folder / "a\x1b[31m").write_text("x")
     expanded = expand("@a\x1b[31m", folder)
     assert "\n\na␛[31m:\n" in expanded.text
+    assert in_words(expanded.files) == "a␛[31m 1 bytes"
     assert "\x1b" not in in_words(expanded.files)
 
 
-def test_sizes_are_told_in_tokens_once_they_are_counted(folder: Path) -> None:
-    files = expand("@notes.txt", folder).files
-    assert in_words(files) == "notes.txt 7 bytes"
-    model = ScriptedModel(ModelSpec("p", "guide", "llamacpp", ModelSettings()), Script())
-    assert in_words(asyncio.run(counted(model, files))) == "notes.txt 2 tokens"
+def test_what_was_written_and_the_files_are_split_again(folder: Path) -> None:
+    for text in ("Sum up @notes.txt", '(@"my notes.md") and @src/main.py'):
+        expanded = expand(text, folder)
+        written, files = split(expanded.text)
+        assert written == text
+        assert [file.path for file in files] == [file.path for file in expanded.files]
+    code = "Explain:\n\nmain.py:\n```py\nprint(1)\n```"
+    assert split(code) == (code, ())
+    assert in_words(expand("@notes.txt", folder).files) == "notes.txt 7 bytes"
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a b.txt", "dir/x@y"])

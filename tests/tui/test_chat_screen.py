@@ -34,6 +34,8 @@ def test_ask_and_read_the_answer(services: Services) -> None:
             await until_shown(pilot, "It works.")
             shown = text_of(app)
             assert "does it work?" in shown and "42.0 tok/s" in shown
+            await say(pilot, "/stats")
+            await until(pilot, lambda: "42.0 tok/s" not in text_of(app))
             (thread,) = services.chats.threads()
             assert thread.title == "does it work?"
 
@@ -190,7 +192,7 @@ def test_attached_files_are_folded_and_json_is_code(
         async with opened(services) as (app, pilot):
             await say(pilot, "/json on")
             await ask(pilot, f"read @{tmp_path}/notes.md now")
-            await until_shown(pilot, "notes.md · 1.3 kB")
+            await until_shown(pilot, "notes.md · 1.3 kB · 2")
             await until_shown(pilot, '{"a": "`b`"}')
             assert "json · 1" in text_of(app) and "hidden words" not in text_of(app)
             await pilot.press("ctrl+t", "up", "enter")
@@ -322,7 +324,7 @@ def test_commands_confirm_and_errors_stay_until_the_next_key(services: Services)
 
 def test_drafts_belong_to_chats_and_survive_quitting(services: Services) -> None:
     async def go() -> None:
-        async with opened(services) as (app, pilot):
+        async with opened(services) as (_, pilot):
             await ask(pilot, "first")
             prompt = chat_of(pilot).prompt
             await pilot.press(*"half a thought")
@@ -486,6 +488,9 @@ def test_quit_and_reopen(services: Services, host: ScriptedHost) -> None:
             gate.release()
             await until_shown(pilot, "one")
             await pilot.press("ctrl+q")
+            await until_shown(pilot, "Stop and quit")
+            await pilot.click("#answer-2")
+            await until(pilot, lambda: not app.sessions.busy)
         (thread,) = services.chats.threads()
         async with opened(services, thread=thread.id) as (_, pilot):
             await until_shown(pilot, "one")

@@ -90,7 +90,7 @@ async def library(services: Services, size: tuple[int, int] = (120, 34)) -> Any:
     async with opened(services, size) as (app, pilot):
         await pilot.press("f3")
         await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
-        await until_shown(pilot, "guide-draft")
+        await until_shown(pilot, "8.5 MB")
         yield app, pilot
 
 
@@ -102,7 +102,7 @@ async def choose(pilot: Pilot[Any], tab: str, key: str) -> None:
 
 
 async def look_for(pilot: Pilot[Any], words: str) -> None:
-    await pilot.press("slash")
+    await pilot.press("escape", "f")
     await until(pilot, lambda: isinstance(pilot.app.focused, Input))
     pilot.app.screen.query_one("#query", Input).value = words
     await pilot.press("enter")
@@ -124,11 +124,53 @@ def test_search_choose_download_and_it_is_here(online: Services) -> None:
             await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
             await until_shown(pilot, f"{REPO}:Q4_K_M")
             await until(pilot, lambda: [i.state for i in online.downloads.items()] == ["done"])
-            await until_shown(pilot, "is here.")
+            await until_shown(pilot, "is installed.")
             await pilot.press("1")
             await until_shown(pilot, "tiny-Q4_K_M")
             await choose(pilot, "here", "tiny-Q4_K_M")
             await until(pilot, lambda: REPO in about(pilot))
+
+    run(go())
+
+
+def test_quantize_when_the_download_is_complete(online: Services, hub: HubServer) -> None:
+    hub.repos[REPO] = Repo({"tiny-F16.gguf": DRAFT.read_bytes()}, parameters=1_000_000)
+
+    async def go() -> None:
+        async with library(online) as (app, pilot):
+            await look_for(pilot, f"{REPO}:F16")
+            await until(pilot, lambda: isinstance(app.screen, PickFile))
+            await until(pilot, lambda: app.screen.query_one(ColumnList).selected == "F16")
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, PickOne))
+            await pilot.press(*"Q8", "enter")
+            made = online.paths.models / "tiny-Q8_0.gguf"
+            await until(pilot, made.exists)
+            await until(pilot, lambda: online.downloads.items()[0].quantize == "")
+            await pilot.press("4", "l")
+            await until(pilot, lambda: online.downloads.items() == ())
+            await pilot.press("1", "r")
+            await until_shown(pilot, "└ tiny-Q8_0")
+            await choose(pilot, "here", "tiny-Q8_0")
+            await until(pilot, lambda: "Quantized from tiny-F16" in about(pilot))
+
+    run(go())
+
+
+def test_filter_and_sort(services: Services) -> None:
+    put(services)
+
+    async def go() -> None:
+        async with library(services) as (_, pilot):
+            here = pilot.app.screen.query_one("#here-list", ColumnList)
+            await pilot.press("slash", *"draft")
+            await until(pilot, lambda: here.list.option_count == 1)
+            assert here.list.get_option_at_index(0).id == "guide-draft"
+            await pilot.press("escape")
+            await until(pilot, lambda: here.list.option_count == 3)
+            await pilot.press("s", "s")
+            await until_shown(pilot, "by size")
+            assert here.list.get_option_at_index(0).id == "guide"
 
     run(go())
 
@@ -153,7 +195,7 @@ def test_a_repository_that_is_not_there(online: Services) -> None:
             await look_for(pilot, "nobody/tiny")
             await until_shown(pilot, REPO)  # what the Hub has instead
             await look_for(pilot, "nothing at all")
-            await until(pilot, lambda: "no GGUF repository" in about(pilot))
+            await until_shown(pilot, "no GGUF repository")
 
     run(go())
 
@@ -186,14 +228,15 @@ def test_offline_is_told_with_what_to_do(services: Services) -> None:
 
 def test_chat_with_a_model(services: Services) -> None:
     async def go() -> None:
+        put(services)
         async with library(services) as (_, pilot):
-            await choose(pilot, "here", "guide-draft")
+            await choose(pilot, "here", "mine")
             await pilot.press("enter")
             await until(
                 pilot,
                 lambda: (
                     (session := chat_of(pilot).session) is not None
-                    and session.model == "guide-draft"
+                    and session.model == "mine"
                 ),
             )
 
@@ -202,11 +245,12 @@ def test_chat_with_a_model(services: Services) -> None:
 
 def test_quantize_a_model(services: Services) -> None:
     async def go() -> None:
+        put(services)
         async with library(services) as (app, pilot):
-            await choose(pilot, "here", "guide-draft")
+            await choose(pilot, "here", "mine")
             await pilot.press("z")
             await until(pilot, lambda: isinstance(app.screen, QuantizeScreen))
-            await until_shown(pilot, "guide-draft · F16")
+            await until_shown(pilot, "mine · F16")
 
     run(go())
 
@@ -223,7 +267,7 @@ def test_delete_unloads_and_says_what_it_frees(services: Services, host: Scripte
             await until(pilot, lambda: isinstance(app.screen, Confirm))
             await until_shown(pilot, "It frees")
             shown = text_of(app)
-            assert "It is loaded now" in shown and "mine.gguf" in shown
+            assert "The model is loaded" in shown and "mine.gguf" in shown
             await pilot.press("y")
             await until(pilot, lambda: not path.exists())
             assert host.unloaded == [str(path)]
@@ -259,9 +303,8 @@ def test_import_a_copy(services: Services, tmp_path: Path) -> None:
             await until(pilot, lambda: isinstance(app.screen, AskLine))
             app.screen.query_one(Input).value = str(tmp_path / "nothing.gguf")
             await pilot.press("enter")
-            await until(
-                pilot, lambda: any("nothing.gguf" in one.message for one in app._notifications)
-            )
+            await until(pilot, lambda: str(app.screen.query_one(".wrong", Static).content))
+            assert app.screen.query_one(Input).value == str(tmp_path / "nothing.gguf")
 
     run(go())
 
@@ -318,7 +361,7 @@ def test_each_tab_fits_every_width(services: Services, width: int) -> None:
     async def go() -> None:
         async with library(services, (width, 24)) as (app, pilot):
             assert "F16" in text_of(app)
-            for key, words in (("2", "about"), ("3", "Press / and"), ("4", "Nothing is being")):
+            for key, words in (("2", "about"), ("3", "Press f and"), ("4", "No downloads")):
                 await pilot.press(key)
                 await until_shown(pilot, words)
 
@@ -337,11 +380,9 @@ def test_memory_is_timed_once_where_nobody_has_so_that_speeds_are_told(services:
 
     async def go() -> None:
         async with library(services, (160, 34)) as (_, pilot):
-            await choose(pilot, "here", "guide")
+            await pilot.press("2")
             await until(pilot, lambda: "20.0 GB/s" in about(pilot))
-            await pilot.press("r", "2")
-            await until_shown(pilot, "tok/s")
-            await pilot.press("1")
+            await pilot.press("1", "r", "2")
             await until(pilot, lambda: "20.0 GB/s" in about(pilot))
         assert times == 1
 

@@ -17,6 +17,7 @@ import pytest
 
 import app_over_script
 from drawn import ALTERNATE_OFF, ALTERNATE_ON, AppTerminal, kinds
+from hearth.app.tui.open import TerminalFile
 from payloads import MARKDOWN_PAYLOADS, PAYLOADS
 from terminals import PATIENCE_S
 
@@ -63,7 +64,7 @@ def session(folder: Path, texts: Sequence[str], name: str) -> bytes:
         for number, text in enumerate(texts[::40]):
             title = "".join(char if char.isprintable() else "x" for char in text)
             opened.say(f"/rename {number} {title}"[:90].rstrip())
-            opened.until(lambda at=number: "Write a message" in opened.text)
+            opened.until(lambda at=number: "Message, or /" in opened.text)
         opened.type("\x06")  # ctrl+f
         opened.until_shown("Search all chats")
         opened.type("before")
@@ -111,7 +112,7 @@ def test_what_was_suspended_is_drawn_again_and_says_nothing(tmp_path: Path) -> N
         assert ALTERNATE_OFF in opened.sent.decode("utf-8", "replace")
         os.kill(opened.pid, signal.SIGCONT)
         opened.until(lambda: opened.sent.decode("utf-8", "replace").count(ALTERNATE_ON) == 2)
-        opened.until_shown("F3 library", "Write a message", "quit")
+        opened.until_shown("F3 library", "Message, or /", "quit")
         opened.type("\x1b[18~")  # f7
         opened.until_shown("Type to filter")
         opened.type("\x1a")  # ctrl+z
@@ -120,6 +121,13 @@ def test_what_was_suspended_is_drawn_again_and_says_nothing(tmp_path: Path) -> N
         opened.until(lambda: opened.sent.decode("utf-8", "replace").count(ALTERNATE_ON) == 3)
         assert opened.leave() == 0
         opened.check_left()
+
+
+def test_what_is_written_to_a_terminal_that_is_gone_is_dropped() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with TerminalFile(writes, "wb") as terminal:
+        assert terminal.write(b"text") == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="setsid")

@@ -23,6 +23,7 @@ from hearth.app.library.local import Library
 from hearth.app.paths import find_paths
 from hearth.app.presets import Preset, Presets
 from hearth.app.settings import load_settings
+from hearth.app.tui import quantizing
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens import doctor, endpoint, engine, library, quantize, settings
 from hearth.app.tui.screens.compare import CompareScreen
@@ -202,7 +203,7 @@ class Walk:
         await self.pilot.press("escape", "2")
         screen.query_one("#worth-list", ColumnList).select("experts-30b-a3b-instruct")
         await self.keep("library-worth", "tight: needs")
-        await self.pilot.press("slash")
+        await self.pilot.press("f")
         await until(self.pilot, lambda: isinstance(self.app.focused, Input))
         screen.query_one("#query", Input).value = "maker"
         await self.pilot.press("enter")
@@ -313,7 +314,7 @@ def script(patch: pytest.MonkeyPatch, host: BusyHost) -> None:
     patch.setattr(Hub, "search", lambda *_, **__: filled.FOUND)
     patch.setattr(Downloads, "items", lambda _: filled.DOWNLOADS)
     patch.setattr(quantize, "methods", lambda: [filled.ScriptedMethod()])
-    patch.setattr(quantize, "Job", filled.ScriptedJob)
+    patch.setattr(quantizing, "Job", filled.ScriptedJob)
 
 
 async def walk_through(services: Services, host: BusyHost) -> dict[tuple[str, int], str]:

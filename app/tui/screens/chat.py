@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -17,6 +18,7 @@ from textual.containers import Horizontal, Vertical
 from hearth.app.chats.export import to_json, to_markdown
 from hearth.app.chats.imports import import_json
 from hearth.app.chats.tree import Thread
+from hearth.app.guide_pages import page_for
 from hearth.app.nearest import did_you_mean
 from hearth.app.session.events import Changed, Ended, Moved, Noticed, Piece, SessionEvent
 from hearth.app.session.sessions import ChatSession
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from hearth.app.tui.widgets.answer import AnswerView
     from hearth.app.tui.widgets.message import MessageView, Shown
     from hearth.app.tui.widgets.slab import LinkAsked
+    from hearth.backends.contract import Backend
 
 _GUIDE: Final = "guide"
 """The bundled model, which answers questions about Hearth."""
@@ -90,7 +93,9 @@ class ChatScreen(HearthScreen):
         self._shown: list[Shown] = []
         self._threads: list[Thread] = []
         self._syncing = asyncio.Lock()
+        self._hides_numbers = False
         self._draft, self._draft_tokens = "", 0
+        self._file_tokens: dict[tuple[str, str], int] = {}
         self._kept: dict[str, str] = {}
         """Drafts as the store has them, by the ids of their chats."""
         self._keeping = asyncio.Lock()
@@ -148,6 +153,7 @@ class ChatScreen(HearthScreen):
 
     async def on_unmount(self) -> None:
         """Keep what is written and not sent."""
+        self._leave_session()
         with suppress(HearthError):
             await self._keep_draft(self._draft)
 
@@ -164,6 +170,8 @@ class ChatScreen(HearthScreen):
         await self._watch(session)
 
     async def _watch(self, session: ChatSession) -> None:
+        if session.model == _GUIDE:  # Which pages its answers come from.
+            await asyncio.to_thread(page_for, "")
         self._leave_session()
         self.session = session
         self._leave_session = session.subscribe(self._hear)
@@ -314,6 +322,8 @@ class ChatScreen(HearthScreen):
         from hearth.app.tui.shown import shown_of
 
         self._shown = shown_of(session)
+        if self._hides_numbers:
+            self._shown = [replace(one, numbers="") for one in self._shown]
         for one in self._shown:
             if one.state == "streaming" and self._fed[0] != one.id:
                 self._fed = (one.id, len(one.content), len(one.reasoning))
@@ -360,6 +370,30 @@ class ChatScreen(HearthScreen):
                 self.transcript.select_place(place)
         self._show_live()
         self._show_state(session.progress)
+        self._count_files(session)
+
+    @work(group="files", exclusive=True)
+    async def _count_files(self, session: ChatSession) -> None:
+        """Count the tokens of attached files, once the model is loaded."""
+        if self.session is not session or session.info is None:
+            return
+        from hearth.app.tui.widgets.folded import Attachment
+
+        for file in self.transcript.query(Attachment):
+            key = (session.info.path, file.file.text)
+            if key not in self._file_tokens:
+                try:
+                    backend = await self._backend(session)
+                    self._file_tokens[key] = await attachments.count(backend, file.file.text)
+                except HearthError:
+                    return  # The line has no tokens; the next answer reports the error.
+            if not file.tokens:
+                file.show_tokens(self._file_tokens[key])
+
+    async def _backend(self, session: ChatSession) -> Backend:
+        changes = session.thread.settings.get("set", {})
+        chosen = await self.services.choose(session.thread.model, changes)
+        return await self.services.host.backend(chosen.spec)
 
     def show_status(self) -> None:
         """Show the model, its state, what is set, and how full the context is."""
@@ -531,7 +565,8 @@ class ChatScreen(HearthScreen):
 
     @work(group="threads")
     async def action_other(self, by: int) -> None:
-        """Show the next chat of the list."""
+        """Show the next chat of the list, which another app may have changed."""
+        await self.refresh_list()
         ids = [thread.id for thread in self._threads]
         if not ids:
             return
@@ -618,9 +653,10 @@ class ChatScreen(HearthScreen):
                 await self.open(thread.id)
                 await self.refresh_list()
             case "stats":
-                self.toggle_class("-no-numbers")
-                hidden = "hidden" if self.has_class("-no-numbers") else "shown"
-                self.tell(f"Numbers below answers are {hidden}.")
+                self._hides_numbers = not self._hides_numbers
+                self._sync()
+                state = "hidden" if self._hides_numbers else "shown"
+                self.tell(f"Numbers below answers are {state}.")
             case "suspend":
                 self.hearth.action_suspend()
             case "quit":
@@ -648,8 +684,8 @@ class ChatScreen(HearthScreen):
 
     async def _set_thinking(self, argument: str) -> None:
         said = {
-            "on": "The model thinks before it answers.",
-            "off": "The model answers without thinking.",
+            "on": "Thinking is on, for a model that can think.",
+            "off": "Thinking is off.",
             "auto": "The model decides whether to think.",
         }[argument]
         info = self.session.info if self.session is not None else None
@@ -874,10 +910,8 @@ class ChatScreen(HearthScreen):
         try:
             expanded = await asyncio.to_thread(attachments.expand, text, self.folder)
             if session is not None and session.info is not None:
-                changes = session.thread.settings.get("set", {})
-                chosen = await self.services.choose(session.thread.model, changes)
-                backend = await self.services.host.backend(chosen.spec)
-                tokens, about = await attachments.count(backend, expanded.text), ""
+                tokens = await attachments.count(await self._backend(session), expanded.text)
+                about = ""
             else:
                 tokens, about = -(-len(expanded.text.encode()) // _BYTES_PER_TOKEN), "about "
         except HearthError as error:

@@ -142,16 +142,27 @@ class Thinking(Folded):
 
 
 class Attachment(Folded):
-    """A file in a message."""
+    """A file in a message.
+
+    Attributes:
+        file: the file.
+        tokens: its tokens; 0 while they are not counted.
+    """
 
     def __init__(self, file: Attached) -> None:
         super().__init__()
-        self._file = file
+        self.file = file
+        self.tokens = 0
         self.feed(shown_text(file.text))
         self.advance(is_done=True)
 
+    def show_tokens(self, tokens: int) -> None:
+        """Add the tokens to the line."""
+        self.tokens = tokens
+        self.advance()
+
     def title(self) -> str:
-        path = self._file.path
+        path = self.file.path
         name = " ".join(shown_text(path.name if path.is_absolute() else str(path)).split())
-        count = "" if self._file.tokens is None else f" · {self._file.tokens:,} tokens"
-        return f"{name} · {readable_size(self._file.bytes)}{count}"
+        count = f" · {self.tokens:,} tokens" if self.tokens else ""
+        return f"{name} · {readable_size(self.file.bytes)}{count}"
