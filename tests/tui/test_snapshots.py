@@ -261,7 +261,7 @@ class Walk:
         names = [model.name for model in models]
         sizes = {model.name: model.file_type for model in models}
         async with self.over(PickOne("Model", names, details=sizes, marked=names[1])):
-            await self.keep("pick", "write to narrow")
+            await self.keep("pick", "Type to filter")
         async with self.over(EditText("System prompt", "Be brief.\n" + "Say no more. " * 12)):
             await self.keep("edit", "Be brief.")
 
