@@ -153,7 +153,7 @@ def layer_of(values: Mapping[str, Any], origin: str) -> Layer:
     for name, value in values.items():
         if name not in keys.ALL:
             raise SettingsError(
-                f"{origin}: unknown setting \"{name}\".{did_you_mean(name, keys.ALL)}",
+                f'{origin}: unknown setting "{name}".{did_you_mean(name, keys.ALL)}',
                 "`hearth settings --default` lists every key.",
             )
         try:

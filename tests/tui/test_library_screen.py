@@ -192,10 +192,7 @@ def test_chat_with_a_model(services: Services) -> None:
             await pilot.press("enter")
             await until(
                 pilot,
-                lambda: (
-                    (session := chat_of(pilot).session) is not None
-                    and session.model == "mine"
-                ),
+                lambda: (session := chat_of(pilot).session) is not None and session.model == "mine",
             )
 
     run(go())
