@@ -23,7 +23,11 @@ from hearth.app.library.local import Library
 from hearth.app.paths import find_paths
 from hearth.app.presets import Preset, Presets
 from hearth.app.settings import load_settings
+<<<<<<< ours
 from hearth.app.tui import quantizing
+=======
+from hearth.app.tui import model_facts
+>>>>>>> theirs
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens import doctor, endpoint, engine, library, quantize, settings
 from hearth.app.tui.screens.compare import CompareScreen
@@ -158,7 +162,8 @@ class Walk:
         await until(self.pilot, lambda: session.is_busy)
         screen: Any = self.app.screen
         await screen.refresh_list()
-        await self.pilot.press("ctrl+b")  # Narrow terminals show the list only if it is wanted.
+        # Narrow terminals show the list only if it is wanted: hidden and shown again, it is.
+        await self.pilot.press("ctrl+b", "ctrl+b")
         await self.keep("chats", "Names for a cat", "●")
 
     async def engine(self) -> None:
@@ -306,6 +311,7 @@ def script(patch: pytest.MonkeyPatch, host: BusyHost) -> None:
     )
     patch.setattr(doctor, "examine", lambda *_: filled.FINDINGS)
     patch.setattr(Library, "list", lambda _: filled.models())
+    patch.setattr(model_facts, "_larger", lambda *_: "Qwen3 4B, 2.5 GB, fits")
     patch.setattr(library, "_last_used", filled.last_used)
     patch.setattr(library, "load_catalogue", lambda: filled.CATALOGUE)
     patch.setattr(library, "room_for", lambda *_: None)

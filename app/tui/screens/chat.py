@@ -69,7 +69,7 @@ class ChatScreen(HearthScreen):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "stop", id="chat.stop"),
-        Binding("escape", "write", "write", show=False),
+        Binding("escape", "write", "write", id="chat.write", show=False),
         Binding("ctrl+n", "new", "new chat", id="chat.new"),
         Binding("ctrl+f", "search", "search", id="chat.search"),
         Binding("ctrl+b", "toggle_list", "chats", id="chat.list"),
