@@ -23,11 +23,7 @@ from hearth.app.library.local import Library
 from hearth.app.paths import find_paths
 from hearth.app.presets import Preset, Presets
 from hearth.app.settings import load_settings
-<<<<<<< ours
-from hearth.app.tui import quantizing
-=======
-from hearth.app.tui import model_facts
->>>>>>> theirs
+from hearth.app.tui import model_facts, quantizing
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens import doctor, endpoint, engine, library, quantize, settings
 from hearth.app.tui.screens.compare import CompareScreen
