@@ -172,7 +172,7 @@ def test_filter_and_sort(services: Services) -> None:
             await until_shown(pilot, "by size")
             assert here.selected == "guide"
             await pilot.press("s")
-            await until_shown(pilot, "by last used")
+            await until_shown(pilot, "by speed")
 
     run(go())
 

@@ -36,6 +36,7 @@ from hearth.app.tui.screens.sampling import SamplingScreen
 from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.column_list import ColumnList
+from hearth.app.tui.widgets.thread_list import ThreadList
 from hearth.backends.contract import Message, Request
 from pilots import opened, until, until_shown
 from screens import check_text, text_of
@@ -159,7 +160,11 @@ class Walk:
         screen: Any = self.app.screen
         await screen.refresh_list()
         # Narrow terminals show the list only if it is wanted: hidden and shown again, it is.
-        await self.pilot.press("ctrl+b", "ctrl+b")
+        threads = screen.query_one(ThreadList)
+        for is_shown in (False, True):
+            while threads.display is not is_shown:
+                await self.pilot.press("ctrl+b")
+                await self.pilot.pause()
         await self.keep("chats", "Names for a cat", "●")
 
     async def engine(self) -> None:
