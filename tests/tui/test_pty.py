@@ -48,7 +48,7 @@ def spoken(texts: Sequence[str]) -> dict[str, Any]:
              *pieces, {"call": call}, {"text": "It is over."}, {"finish": "stop"}],
             [{"prompt_tokens": 3}, {"text": "".join(texts)},
              {"error": {"code": "worker_died", "message": "Broken. " + texts[9],
-                        "hint": "".join(texts)}}],
+                        "hint": "".join(texts[10:14])}}],
         ],
     }  # fmt: skip
 
@@ -161,4 +161,4 @@ def test_an_error_of_the_app_itself_is_said_on_the_normal_screen(tmp_path: Path)
         assert "hearth.log" in after
         assert not any(kind.startswith("OSC") for kind in kinds(after.encode()))
         log = (tmp_path / "home" / "log" / "hearth.log").read_text("utf-8", "replace")
-        assert "Traceback" in log and "RuntimeError: broken" in log
+        assert "Traceback" in log and "RuntimeError" in log and "broken" not in log

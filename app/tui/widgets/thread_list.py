@@ -161,5 +161,7 @@ def _shortened(title: str) -> Content:
     if line.cell_length <= room:
         return line
     cut = line.truncate(room).plain
-    words = cut if line.plain[len(cut)] == " " else cut.rpartition(" ")[0]
+    # Half of a wide character is cut to a space.
+    is_whole = line.plain[len(cut) : len(cut) + 1] == " "
+    words = cut if is_whole else cut.rpartition(" ")[0]
     return Content((words or cut).rstrip(" ,;:.–—-(…") + "…")
