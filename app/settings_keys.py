@@ -446,12 +446,11 @@ MODEL_ONLY = (
 
 ALL = {key.name: key for key in (*GENERAL, *LOADING, *SAMPLING)}
 
-# The sampling that its authors recommend, and their system prompt with a second sentence: without
-# it, many answers to English questions are in French.
+# The sampling that its authors recommend, and a system prompt in place of theirs, which makes it
+# answer "What is the capital of France?" in French most of the time.
 MODEL_DEFAULTS: Mapping[str, Mapping[str, Value]] = {
     "smollm2": {
-        "system": "You are a helpful AI assistant named SmolLM, trained by Hugging Face. "
-        "Answer in English.",
+        "system": "Answer in English.",
         "temperature": 0.2,
         "top_p": 0.9,
     }

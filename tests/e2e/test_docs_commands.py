@@ -1,5 +1,5 @@
-"""Every block of shell commands and of Python in README.md and docs/ runs as it is printed, or has a
-comment before it with the reason why it is not run: `<!-- not run: GPU -->`.
+"""Every block of shell commands and of Python in README.md and docs/ runs as it is printed, or has
+a comment before it with the reason why it is not run: `<!-- not run: GPU -->`.
 """
 
 from __future__ import annotations

@@ -23,10 +23,13 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-async def compare(pilot: Pilot[Any], question: str, command: str = "/compare") -> CompareScreen:
+async def compare(
+    pilot: Pilot[Any], question: str, command: str = "/compare guide-draft"
+) -> CompareScreen:
     """Open the comparison and ask."""
     await say(pilot, command)
     await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
+    await until(pilot, lambda: getattr(pilot.app.focused, "id", "") == "question")
     await pilot.press(*question, "enter")
     screen = pilot.app.screen
     assert isinstance(screen, CompareScreen)

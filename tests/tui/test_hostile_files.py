@@ -257,7 +257,7 @@ async def test_a_repository_is_found_and_a_file_picked(services: Services, onlin
     assert online.gated
     async with opened(services, SIZE) as (app, pilot):
         app.switch_mode("library")
-        await until_shown(pilot, "guide-draft")
+        await until_shown(pilot, "fits")
         await pilot.press("escape", "f")
         await until(pilot, lambda: isinstance(app.focused, Input))
         await pilot.press(*"name", "enter")
@@ -340,6 +340,6 @@ async def test_a_settings_file_that_says_them(services: Services, tmp_path: Path
         file.write_text(f'model = "{"".join(MARKUP)}\n', "utf-8")
         screen.list.select("set:max_sessions")
         await pilot.press("delete")  # The file cannot be read any more, which is told.
-        await until(pilot, lambda: bool(app._notifications))
+        await until(pilot, lambda: bool(app.error_lines))
         await pilot.pause()
         check(app)

@@ -260,7 +260,7 @@ async def test_what_the_doctor_finds(services: Services, monkeypatch: pytest.Mon
     monkeypatch.setattr(doctor, "examine", lambda *_: found)
     async with opened(services, LARGE) as (app, pilot):
         app.switch_mode("doctor")
-        await until_shown(pilot, "broken")
+        await until_shown(pilot, "problems")
         await pages(pilot, app.screen.query_one("#findings"))
         check(app)
 
