@@ -27,7 +27,6 @@ from hearth.app.chats.store import ChatStore
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 began = time.perf_counter()
 store = ChatStore(Path(sys.argv[1]))
-store.path(sys.argv[2])
 opened, before = time.perf_counter(), peak()
 store.delete(sys.argv[2])
 deleted, after = time.perf_counter(), peak()

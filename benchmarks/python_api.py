@@ -110,6 +110,7 @@ def main() -> int:
                     began = time.perf_counter()
                     tokens = ways[name](texts)
                     took.setdefault(name, []).append(time.perf_counter() - began)
+                    print(f"{name}: {took[name][-1]:.1f} s", file=sys.stderr, flush=True)
                     assert tokens == args.prompts * args.tokens, (name, tokens)
         serve.send_signal(signal.SIGINT)
         serve.wait(timeout=30)
