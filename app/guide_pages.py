@@ -61,13 +61,13 @@ def _topics() -> tuple[list[tuple[str, Mapping[str, float]]], Mapping[str, float
     with (guide / "pages.toml").open("rb") as file:
         pages = {topic: page for page, text in tomllib.load(file).items() for topic in text.split()}
     counted: list[tuple[str, int, Counter[str]]] = []
-    for file in sorted(guide.glob("corpus/**/*.toml")):
-        for topic in tomllib.loads(file.read_text(encoding="utf-8")).get("topic", ()):
+    for part in sorted(guide.glob("corpus/**/*.toml")):
+        for topic in tomllib.loads(part.read_text(encoding="utf-8")).get("topic", ()):
             asked = Counter(word for ask in topic["ask"] for word in _words(ask))
             counted.append((pages.get(topic["id"], ""), len(topic["ask"]), asked))
     spread = Counter(word for *_, asked in counted for word in asked)
     weights = {word: math.log(1 + len(counted) / times) for word, times in spread.items()}
-    topics = [
+    topics: list[tuple[str, Mapping[str, float]]] = [
         (page, {word: min(1.0, (times / asks) ** 0.5 + 0.3) for word, times in asked.items()})
         for page, asks, asked in counted
     ]

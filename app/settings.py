@@ -148,7 +148,7 @@ class Settings:
 
 
 def layer_of(values: Mapping[str, Any], origin: str) -> Layer:
-    """`values` by the names of settings. Raises `SettingsError` for unknown names and wrong values."""
+    """`values` by names of settings. Raises `SettingsError` for unknown names and wrong values."""
     layer: Layer = {}
     for name, value in values.items():
         if name not in keys.ALL:

@@ -258,7 +258,8 @@ class HostClient:
     def _lost_answer(self) -> Failed:
         error = HostUnreachable(
             "The connection to Hearth's host process was lost.",
-            f"Retry the request: the host is started again. Its log is {self._place.log_dir / 'host.log'}.",
+            "Retry the request: the host is started again. Its log is"
+            f" {self._place.log_dir / 'host.log'}.",
         )
         return Failed(to_info(error))
 

@@ -424,7 +424,9 @@ class WorkerProcess:
 
     def _unloaded(self) -> WorkerDied:
         return WorkerDied(
-            f"{self.name} was unloaded.", "Retry the request: the model is loaded again.", unloaded=True
+            f"{self.name} was unloaded.",
+            "Retry the request: the model is loaded again.",
+            unloaded=True,
         )
 
     def _fail_all(self) -> None:

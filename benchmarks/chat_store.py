@@ -96,7 +96,7 @@ def main() -> int:
         deleted = fill(path, args.mb, args.chats)
         cores = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
         print(f"{path.stat().st_size / (1 << 20):.0f} MB, {cores}\n")
-        print("| open, ms | delete, ms | close, ms | memory: delete, close, MB | traces before, after |")
+        print("| open, ms | delete, ms | close, ms | memory: delete, close, MB | traces |")
         print("|---|---|---|---|---|")
         for thread, secret in deleted:
             before = traces(Path(folder), secret)
@@ -106,7 +106,7 @@ def main() -> int:
             left = traces(Path(folder), secret)
             print(
                 f"| {opened:.0f} | {took:.0f} | {closed:.0f} | {peak:.1f}, {last:.1f} "
-                f"| {before}, {left} |"
+                f"| {before}, then {left} |"
             )
     return 0
 

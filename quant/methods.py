@@ -16,6 +16,8 @@ from hearth.quant.errors import HearthError, UnsupportedModel
 
 OnProgress = Callable[[int, int, str], None]
 """Gets bytes of the source done, bytes of the source in all, and the tensor at hand."""
+OnNote = Callable[[str], None]
+"""Gets a sentence about an earlier attempt: it is resumed, or why it cannot be."""
 Check = Callable[[], None]
 """Raises when the work should end; called at least once a second."""
 
@@ -125,6 +127,7 @@ class Method(Protocol):
         threads: int,
         replace: bool,
         on_progress: OnProgress,
+        on_note: OnNote,
         check: Check,
     ) -> Quantized:
         """Make the file `path` as `plan`, which is this method's own, says."""

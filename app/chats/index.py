@@ -46,11 +46,11 @@ def forget(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
 
 def remove_forgotten(connection: sqlite3.Connection) -> None:
     """Remove the words of all that was deleted."""
-    tables = {}
+    tables = set[str]()
     for (number,) in connection.execute("SELECT message FROM deleted_words").fetchall():
         table = "title_words" if number == TITLES else _part_of(connection, number)
         connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (number,))
-        tables[table] = None
+        tables.add(table)
     for table in tables:
         connection.execute(f"INSERT INTO {table}({table}) VALUES ('optimize')")
 

@@ -62,7 +62,8 @@ def insert(
     (number,) = connection.execute(
         f"INSERT INTO message(number, {MESSAGE_COLUMNS}, writer) VALUES (1 + max("
         "(SELECT ifnull(max(number), 0) FROM message), "
-        "(SELECT ifnull(max(message), 0) FROM deleted_words)), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
+        "(SELECT ifnull(max(message), 0) FROM deleted_words)), "
+        "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
         (
             message,
             parent,

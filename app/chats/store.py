@@ -150,8 +150,8 @@ class ChatStore:
             return threads.clone(connection, old, shape, end)
 
     def delete(self, thread_id: str) -> None:
-        """Delete a thread, and the messages that no other one shares. When the store has closed, the
-        file and the files next to it hold no trace of them.
+        """Delete a thread, and the messages that no other one shares. When the store has closed,
+        the file and the files next to it hold no trace of them.
         """
         with self._tree(thread_id) as (connection, _, shape):
             threads.remove(connection, thread_id, shape)

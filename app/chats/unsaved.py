@@ -55,7 +55,7 @@ class Unsaved:
         """By the id of the message."""
 
     def reserve(self, writer: str) -> None:
-        """Make the file of this store, at the first call. Raises `OSError`, e.g. for a full disk."""
+        """Make the file of this store, at the first call. Raises `OSError`, as for a full disk."""
         if self._writer:
             return
         file = os.open(self._file(writer), os.O_WRONLY | os.O_CREAT, 0o600)

@@ -42,9 +42,7 @@ def ps(state: State, as_json: bool) -> None:
         rows = [_HEADER, *(_row(worker) for worker in stats.workers)]
         state.output.table(rows, right=range(1, len(_HEADER)))
     others = stats.clients - 1
-    attached = (
-        f"{others} other{'' if others == 1 else 's'} attached" if others else "no others attached"
-    )
+    attached = f"{others or 'no'} other{'' if others == 1 else 's'} attached"
     loaded = "" if stats.workers else "; nothing is loaded"
     state.output.note(f"host process {stats.pid}, version {stats.version}, {attached}{loaded}")
 

@@ -1,9 +1,8 @@
-"""`hearth quantize`: make a smaller file of a model, and say what that cost."""
+"""`hearth quantize`: make a smaller file of a model, and measure what that changed."""
 
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,12 +19,10 @@ if TYPE_CHECKING:
     from hearth.app.library.local import FoundModel
     from hearth.quant.methods import Method, Plan
 
-_FULL_PRECISION = re.compile(r"[-._](f16|bf16|f32|fp16|fp32)$", re.IGNORECASE)
-
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What is to be made, found possible."""
+    """What is to be made; it can be."""
 
     source: FoundModel
     method: Method
@@ -85,12 +82,13 @@ def quantize(
     as_json: bool,
 ) -> int:
     """Make a smaller file of SOURCE: a name that `hearth list` shows, or a path to a GGUF file in
-    F16, BF16 or F32, or to a folder of safetensors.
+    F16, BF16 or F32, or to a folder of safetensors. Ctrl+C pauses; the same command resumes.
 
     TYPE is what to make, such as Q4_K_M, Q6_K, Q8_0 or IQ4_XS; docs/quantize.md has them all.
     """
     from hearth.app.library.compare_quality import perplexity_change
-    from hearth.quant.gguf.quantize_file import check_room, check_target
+    from hearth.app.library.quantized import keep_measured
+    from hearth.quant.gguf.quantize_file import check_target
 
     if (type is None) == (to is None):
         raise click.UsageError("Say once which TYPE to make, such as Q4_K_M.")
@@ -100,7 +98,6 @@ def quantize(
         _show_plan(state, wish, as_json=as_json)
         return 0
     check_target(wish.target, replace=yes)
-    check_room(wish.target, wish.plan.size_bytes)
     sample = None if no_check else _sample(text, wish.source)
     if not as_json:
         state.output.note(_headline(wish))
@@ -112,6 +109,7 @@ def quantize(
         before, after = _measure(state, wish, sample)
         facts["before"], facts["after"] = before.facts(), after.facts()
         change, error = perplexity_change(before, after)
+        keep_measured(wish.target, sample.name, before, after, (change, error))
         known = math.isfinite(change)
         facts["perplexity_change"] = {"relative": change, "error": error} if known else None
         facts["text"] = sample.name
@@ -127,6 +125,7 @@ def quantize(
 def _wish(
     state: State, source: str, kind: str, options: dict[str, Any], output: Path | None
 ) -> _Wish:
+    from hearth.app.library.quantize_job import file_name
     from hearth.backends.errors import UnsupportedModel
     from hearth.quant.methods import methods
 
@@ -138,41 +137,48 @@ def _wish(
         )
     method, name = methods().making(kind, found.path)
     plan = method.plan(found.path, name, options)
-    if output is None:
-        stem = _FULL_PRECISION.sub("", Path(found.name).name)
-        output = state.paths.models / f"{stem}-{name}{method.suffix}"
-    elif output.is_dir():
-        stem = _FULL_PRECISION.sub("", Path(found.name).name)
-        output = output / f"{stem}-{name}{method.suffix}"
+    if output is None or output.is_dir():
+        folder = state.paths.models if output is None else output
+        output = folder / file_name(found.name, name, method.suffix)
     return _Wish(found, method, name, options, plan, output.absolute())
 
 
 def _make(state: State, wish: _Wish, threads: int | None, *, replace: bool) -> dict[str, Any]:
-    """Run the job; Ctrl+C stops it, and it leaves nothing."""
-    import psutil
-
+    """Run the job, or resume it. Raises `Stopped` after Ctrl+C; what is complete is kept."""
     from hearth.app.cli.progress import ProgressLine
+    from hearth.app.jobs.child import Stopped
     from hearth.app.jobs.run import run_job
-    from hearth.app.library.quantize_job import MODULE
+    from hearth.app.library import quantize_job
     from hearth.app.paths import own_folder
 
-    question = {
-        "method": wish.method.name,
-        "source": str(wish.source.path),
-        "type": wish.type,
-        "target": str(wish.target),
-        "options": wish.options,
-        "threads": threads or psutil.cpu_count(logical=False) or 1,
-        "replace": replace,
-    }
+    question = quantize_job.question(
+        method=wish.method.name,
+        source=str(wish.source.path),
+        type=wish.type,
+        options=wish.options,
+        target=wish.target,
+        replace=replace,
+        threads=threads,
+    )
+    note, share = "", 0.0
     with ProgressLine(state, wish.target.name) as line:
 
         def show(values: dict[str, Any]) -> None:
+            nonlocal note, share
+            if values["note"] != note:
+                note = values["note"]
+                state.output.note(note)
+            share = values["done"] / max(1, values["total"])
             left = values["eta_s"]
             after = "" if left is None else f"{words.duration(left)} left"
             line.show(values["done"], values["total"], after=after)
 
-        return run_job(MODULE, question, show, own_folder(state.paths.log))
+        try:
+            return run_job(quantize_job.MODULE, question, show, own_folder(state.paths.log))
+        except Stopped as stopped:
+            raise Stopped(
+                f"Paused at {share:.0%}; run the same command again to resume.", share=share
+            ) from stopped
 
 
 def _sample(path: Path | None, source: FoundModel) -> Sample:
@@ -254,6 +260,7 @@ def _show_plan(state: State, wish: _Wish, *, as_json: bool) -> None:
 
 def _show_result(state: State, wish: _Wish, before: Quality | None, after: Quality | None) -> None:
     from hearth.app.library.compare_quality import perplexity_change
+    from hearth.app.library.quantized import speed_change
 
     plan = wish.plan
     rows = [("", "BEFORE", "AFTER"), ("model", wish.source.name, wish.target.stem)]
@@ -270,6 +277,8 @@ def _show_result(state: State, wish: _Wish, before: Quality | None, after: Quali
             f"Perplexity {change:+.2%} ± {error:.2%}, over {after.scored_tokens:,} tokens of the "
             f"text, each after at least {after.window_tokens // 2:,} others."
         )
+        if before.is_busy or after.is_busy:
+            state.output.note(f"Decoding: {speed_change(before, after)}.")
 
 
 def _perplexity(quality: Quality) -> str:

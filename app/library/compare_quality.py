@@ -8,6 +8,7 @@ window or protocol cannot be compared with these.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -31,6 +32,9 @@ _FEWEST_TOKENS: Final = 32
 _PROMPT_TOKENS: Final = 64
 _DECODED_TOKENS: Final = 64
 _DECODE_RUNS: Final = 3
+_LOOK_S: Final = 0.25
+_QUIET_CORES: Final = 0.4
+"""Processors that other programs may use while speed is measured."""
 
 OnProgress = Callable[[int, int], None]
 """Gets tokens done and tokens in all."""
@@ -57,6 +61,8 @@ class Quality:
     window_tokens: int
     decode_tok_per_s: float
     """The best of three greedy answers; 0 if none could be measured."""
+    is_busy: bool
+    """Other programs used the processors, so that the model may be faster at rest."""
     losses: tuple[float, ...] = field(repr=False)
     """Negative log probability of each scored token."""
 
@@ -149,6 +155,7 @@ async def measure(
         on_progress(number * step, len(starts) * step)
     mean, error = _mean_and_error(losses)
     prompt = [*prefix, *ids[:_PROMPT_TOKENS]][: max(1, window // 2)]
+    busy_before = await _busy_cores()
     speeds = [await _decode_speed(backend, prompt, window) for _ in range(_DECODE_RUNS)]
     return Quality(
         perplexity=_exp(mean),
@@ -156,6 +163,7 @@ async def measure(
         scored_tokens=len(losses),
         window_tokens=window,
         decode_tok_per_s=max(speeds),
+        is_busy=max(busy_before, await _busy_cores()) > _QUIET_CORES,
         losses=tuple(losses),
     )
 
@@ -188,6 +196,15 @@ async def _beginning(backend: Backend) -> Sequence[int]:
     prompt = (await backend.render(Request(text=word))).ids
     kept = len(prompt) - len(alone)
     return prompt[:kept] if kept > 0 and list(prompt[kept:]) == list(alone) else ()
+
+
+async def _busy_cores() -> float:
+    """How many processors are used while nothing is measured."""
+    import psutil
+
+    psutil.cpu_percent()
+    await asyncio.sleep(_LOOK_S)
+    return psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
 
 
 async def _decode_speed(backend: Backend, prompt: list[int], window: int) -> float:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
+from hearth.app.library.cache_layout import RepositoryCache
 from hearth.app.library.download_rate import Rate
 from hearth.app.library.errors import (
     DownloadNotFound,
@@ -26,6 +27,7 @@ from hearth.app.library.errors import (
     QueueHeld,
     QueueUnreadable,
 )
+from hearth.app.library.model_files import WEIGHTS
 from hearth.app.paths import private_folder
 from hearth.backends.errors import ErrorInfo, HearthError, InternalError, to_info
 from hearth.backends.json_file import write_json
@@ -72,6 +74,7 @@ class DownloadItem:
         activity: of a running one: downloading, checking, or waiting for another process.
         bytes_per_s, eta_s: None while unknown.
         error: why it is paused, failed or waits for the connection.
+        quantize: the type that it is quantized to when it is complete; empty: none.
     """
 
     id: str
@@ -84,6 +87,7 @@ class DownloadItem:
     bytes_per_s: float | None
     eta_s: float | None
     error: ErrorInfo | None
+    quantize: str = ""
 
 
 @dataclass(slots=True)
@@ -94,6 +98,7 @@ class _Entry:
     state: DownloadState = "waiting"
     done_bytes: int = 0
     error: ErrorInfo | None = None
+    quantize: str = ""
     activity: str = ""
     file: str = ""
     rate: Rate = field(default_factory=Rate)
@@ -116,6 +121,7 @@ class _Entry:
             bytes_per_s=self.rate.bytes_per_s if running else None,
             eta_s=self.rate.eta_s(total - self.done_bytes) if running else None,
             error=self.error,
+            quantize=self.quantize,
         )
 
     def to_json(self) -> Values:
@@ -126,6 +132,7 @@ class _Entry:
             "state": self.state,
             "done_bytes": self.done_bytes,
             "error": asdict(self.error) if self.error else None,
+            "quantize": self.quantize,
         }
 
     @classmethod
@@ -142,6 +149,7 @@ class _Entry:
             state=state,
             done_bytes=values["done_bytes"],
             error=ErrorInfo(**values["error"]) if values["error"] else None,
+            quantize=values.get("quantize", ""),
         )
 
 
@@ -186,6 +194,8 @@ class Downloads:
         self._read_from: tuple[int, int] | None = None
         """Modification time and size of the file that `_entries` were read from, of no keeper."""
         self._changed = asyncio.Event()
+        self.on_complete: Callable[[DownloadItem, Path], None] | None = None
+        """Called by `run` for what is complete and to be quantized, until `end_quantize`."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="download queue")
 
     def items(self) -> tuple[DownloadItem, ...]:
@@ -201,15 +211,20 @@ class Downloads:
                 self._read_from = state
         return tuple(entry.item() for entry in self._entries)
 
-    async def add(self, download: Download, name: str) -> str:
+    async def add(self, download: Download, name: str, quantize: str = "") -> str:
         """Put `download` at the end; returns its id. One that is queued already and not done is
         not added twice.
+
+        Args:
+            quantize: the type that it is quantized to when it is complete; empty: none.
         """
         self._keep()
         for entry in self._entries:
             if entry.download == download and entry.state != "done":
+                entry.quantize = quantize
+                await self._saved()
                 return entry.id
-        entry = _Entry(uuid.uuid4().hex[:8], name, download)
+        entry = _Entry(uuid.uuid4().hex[:8], name, download, quantize=quantize)
         self._entries.append(entry)
         await self._saved()
         return entry.id
@@ -239,6 +254,11 @@ class Downloads:
         await self._end_job(entry)
         await asyncio.to_thread(discard_parts, entry.download, self._cache)
 
+    async def end_quantize(self, ident: str) -> None:
+        """Forget that it is to be quantized."""
+        self._find(ident).quantize = ""
+        await self._saved()
+
     async def move(self, ident: str, place: int) -> None:
         """Put it at `place` of the order, 0 the first."""
         entry = self._find(ident)
@@ -260,6 +280,9 @@ class Downloads:
                     entry.state, entry.error = "running", None
                     entry.task = asyncio.create_task(self._work(entry))
                     self._save(wake=False)
+                for entry in self._entries:
+                    if entry.state == "done" and entry.quantize and self.on_complete is not None:
+                        self.on_complete(entry.item(), self._model_of(entry.download))
                 later = [entry.not_before for entry in self._entries if entry.not_before > now]
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(later) - now if later else None):
@@ -284,6 +307,13 @@ class Downloads:
             if entry.state == "waiting" and entry.task is None and entry.not_before <= now
         ]
         return waiting[: max(self._most_running - running, 0)]
+
+    def _model_of(self, download: Download) -> Path:
+        """The model that was downloaded: its folder, or its first file."""
+        place = RepositoryCache(self._cache, download.repo_id)
+        if any(file.path.endswith(WEIGHTS) for file in download.files):
+            return place.snapshot(download.commit)
+        return place.file(download.commit, download.files[0].path)
 
     async def _work(self, entry: _Entry) -> None:
         """Run one download until it ends, fails or is stopped."""

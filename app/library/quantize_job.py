@@ -2,12 +2,16 @@
 
 The question: {"method": "gguf", "source": path, "type": "Q4_K_M", "target": path, "options": {...},
 "threads": n, "replace": bool}. Progress: {"done": bytes, "total": bytes, "tensor": name, "eta_s":
-seconds or null}. The answer: {"path", "manifest", "size_bytes", "sha256", "facts", "wall_s"}.
+seconds or null, "note": what became of an earlier run, or ""}. The answer: {"path", "manifest",
+"size_bytes", "sha256", "facts", "wall_s"}. A job that is stopped or killed is resumed by asking the
+same question again.
 """
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,23 +23,60 @@ if TYPE_CHECKING:
 
 MODULE: Final = "hearth.app.library.quantize_job"
 _ETA_AFTER_S: Final = 1.0
-"""Before that, what is left cannot be told from what was done."""
+"""Before that, the time left cannot be estimated."""
+_FULL_PRECISION: Final = re.compile(r"[-._](f16|bf16|f32|fp16|fp32)$", re.IGNORECASE)
+
+
+def file_name(source: str, kind: str, suffix: str) -> str:
+    """The usual name of the file that is made of the model called `source`."""
+    stem = _FULL_PRECISION.sub("", Path(source).name)
+    return f"{stem}-{kind}{suffix}"
+
+
+def question(
+    *,
+    method: str,
+    source: str,
+    type: str,  # noqa: A002 - what people call it
+    options: Mapping[str, Any],
+    target: Path,
+    replace: bool,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """What the job is asked; with all physical cores unless `threads` is given."""
+    import psutil
+
+    return {
+        "method": method,
+        "source": source,
+        "type": type,
+        "target": str(target),
+        "options": dict(options),
+        "threads": threads or psutil.cpu_count(logical=False) or 1,
+        "replace": replace,
+    }
 
 
 def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     """Do what `question` asks.
 
     Raises:
-        Stopped: it was told to.
+        Stopped: it was asked to; the tensors that are complete are kept.
         HearthError: why it cannot be done.
     """
     started = time.monotonic()
     method = methods().named(question["method"])
+    notes: list[str] = []
+    resumed_at: int | None = None
 
-    def tell(done: int, total: int, tensor: str) -> None:
-        spent = time.monotonic() - started
-        eta_s = spent * (total - done) / done if done and spent >= _ETA_AFTER_S else None
-        reporter.progress(done=done, total=total, tensor=tensor, eta_s=eta_s)
+    def show(done: int, total: int, tensor: str) -> None:
+        nonlocal resumed_at
+        if resumed_at is None:
+            resumed_at = done
+        spent, made = time.monotonic() - started, done - resumed_at
+        eta_s = spent * (total - done) / made if made and spent >= _ETA_AFTER_S else None
+        note = " ".join(notes)
+        reporter.progress(done=done, total=total, tensor=tensor, eta_s=eta_s, note=note)
 
     try:
         plan = method.plan(Path(question["source"]), question["type"], question["options"])
@@ -44,7 +85,8 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
             Path(question["target"]),
             threads=question["threads"],
             replace=question["replace"],
-            on_progress=tell,
+            on_progress=show,
+            on_note=notes.append,
             check=reporter.check,
         )
     except OSError as error:

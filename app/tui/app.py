@@ -33,6 +33,7 @@ from hearth.backends.errors import HearthError, SettingsError
 if TYPE_CHECKING:
     from hearth.app.library.downloads import DownloadItem
     from hearth.app.presets import Presets
+    from hearth.app.tui.quantizing import Quantizing
 
 _CLASSES: Final = {
     "chat": ("chat", "ChatScreen"),
@@ -121,8 +122,18 @@ class HearthApp(App[int]):
 
         return Presets(self.services.paths.presets_file)
 
+    @cached_property
+    def quantizing(self) -> Quantizing:
+        """The quantizations of all screens."""
+        from hearth.app.tui.quantizing import Quantizing
+
+        return Quantizing(self, self.services)
+
     def on_mount(self) -> None:
         """Continue the downloads; report keys that clash."""
+        self.services.downloads.on_complete = lambda item, path: self.quantizing.follow_up(
+            item, path
+        )
         self._downloading = self.run_worker(
             self._download(), group="downloads", exit_on_error=False
         )
@@ -151,9 +162,17 @@ class HearthApp(App[int]):
 
     def show_activity(self) -> None:
         """Let the top bar show the downloads and jobs that run now."""
+        # What is cached in `quantizing` is there once a screen has used it.
+        jobs = getattr(self.__dict__.get("quantizing"), "items", ())
+        quantizing = (
+            Activity(job.detail if job.state == "measuring" else job.target.name, job.share)
+            for job in jobs
+            if job.is_active
+        )
+        running = (*self._downloads(), *quantizing, *self.activities.values())
         for screen in self.screen_stack[:1]:
             for bar in screen.query(TopBar):
-                bar.show(self.tab_keys(), (*self._downloads(), *self.activities.values()))
+                bar.show(self.tab_keys(), running)
 
     def _downloads(self) -> list[Activity]:
         with suppress(HearthError):  # The library shows why the queue cannot be read.

@@ -8,10 +8,11 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.host_connection import HostConnection
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 1.0
 """How often the terminal is looked for."""
+_LEAVE_S: Final = 10.0
+"""How long the app may take to leave a terminal that is gone; what was written is saved by then."""
 
 
 def open_app(
@@ -106,21 +109,22 @@ def left_on_signals(app: HearthApp) -> Iterator[None]:
     def begin(number: int) -> None:
         leaving.add(loop.create_task(leave(number)))
 
-    timer: asyncio.TimerHandle
+    is_over = threading.Event()
 
     def look() -> None:
-        nonlocal timer
-        if _is_gone(0):
-            begin(signal.SIGHUP)
-        else:
-            timer = loop.call_later(_LOOK_S, look)
+        while not is_over.wait(_LOOK_S):
+            if _is_gone(0):
+                loop.call_soon_threadsafe(begin, signal.SIGHUP)
+                # Textual's loop may wait for ever for the thread that wrote on that terminal.
+                if not is_over.wait(_LEAVE_S):
+                    os._exit(128 + signal.SIGHUP)
 
     with ExitStack() as after:
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, begin, int(number))
             after.callback(loop.remove_signal_handler, number)
-        timer = loop.call_later(_LOOK_S, look)
-        after.callback(lambda: timer.cancel())
+        threading.Thread(target=look, name="terminal", daemon=True).start()
+        after.callback(is_over.set)
         yield
 
 
@@ -129,6 +133,19 @@ def _is_gone(terminal: int) -> bool:
     poll = select.poll()
     poll.register(terminal, 0)
     return any(events & (select.POLLHUP | select.POLLNVAL) for _, events in poll.poll(0))
+
+
+class TerminalFile(io.FileIO):
+    """The terminal, also when it is gone. An error would end Textual's thread that writes, and the
+    app would then wait forever for room in the queue of that thread.
+    """
+
+    def write(self, data: Any, /) -> int:
+        """Write `data`; bytes that can no longer be written are dropped."""
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
 
 
 @contextmanager
@@ -141,7 +158,7 @@ def own_screen(log: Path) -> Iterator[None]:
         os.dup2(file.fileno(), 2)
     # Textual writes to it.
     sys.__stderr__ = io.TextIOWrapper(  # type: ignore[misc]
-        os.fdopen(terminal, "wb", buffering=0), encoding="utf-8", write_through=True
+        TerminalFile(terminal, "wb"), encoding="utf-8", write_through=True
     )
     try:
         yield

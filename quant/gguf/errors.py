@@ -47,3 +47,10 @@ class NoSpace(HearthError):
     code = "no_space"
     exit_code = 4
     http_status = 507
+
+
+class BeingWritten(HearthError):
+    """Another process is writing the same file."""
+
+    code = "being_written"
+    http_status = 409

@@ -1,90 +1,293 @@
-"""A large file that appears whole or not at all: a temporary beside it, fsync, rename.
+"""A large file that appears whole or not at all, and whose writing survives a kill.
 
-A process that dies leaves a temporary behind, never a file under the final name. The next one that
-writes into that folder removes it: a temporary is locked as long as somebody writes it (on Windows
-an open file cannot be removed in any case).
+While `NAME` is written, its bytes are in `.NAME.quantizing.part`, and `.NAME.quantizing.journal`
+records what they are, one JSON object a line: first what they are made of, then for each part that
+is complete (the header, each tensor) where it ends and the SHA-256 of the file up to there. The
+next run that makes the same file of the same things continues after the last part whose checksum is
+right. A kill loses the part in progress; a power failure also what was written in the last second.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
-from hearth.quant.gguf.errors import NoSpace, TargetExists
+from hearth.quant.gguf.errors import BeingWritten, NoSpace, TargetExists
+from hearth.quant.methods import Check
 
-_MARK = ".quantizing-"
-_SUFFIX = ".part"
+_PART: Final = ".quantizing.part"
+_JOURNAL: Final = ".quantizing.journal"
+_SYNC_EVERY_S: Final = 1.0
+_READ_BYTES: Final = 4 << 20
+_LOCK_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A file that was begun and is not complete.
+
+    Attributes:
+        request: what was asked for: source, type and options, in JSON values.
+        done_bytes, size_bytes: of the result.
+        is_running: a process is writing it now.
+    """
+
+    target: Path
+    request: dict[str, Any]
+    done_bytes: int
+    size_bytes: int
+    is_running: bool
+
+
+def unfinished_in(folder: Path) -> list[Unfinished]:
+    """The files in `folder` that were begun and are not complete, by name."""
+    found = []
+    for path in filter(Path.is_file, sorted(folder.glob(f".*{_PART}"))):
+        target = path.with_name(path.name[1 : -len(_PART)])
+        with contextlib.suppress(OSError), path.open("rb") as stream:
+            is_running = not _lock(stream)
+            entries = _read_journal(_journal_path(target))
+            if entries:
+                done = entries[-1].get("end", 0)
+                begin = entries[0]
+                request, size = begin["request"], begin["size_bytes"]
+                found.append(Unfinished(target, request, done, size, is_running))
+    return found
+
+
+def discard(target: Path) -> None:
+    """Delete what was written of the unfinished file `target`; no process may be writing it."""
+    _part_path(target).unlink(missing_ok=True)
+    _journal_path(target).unlink(missing_ok=True)
+
+
+class Partial:
+    """A file that is being written, in parts; use `open_partial`.
+
+    Attributes:
+        path: where its bytes are until it is complete.
+        parts: how many are complete.
+        note: what became of an earlier attempt, in a sentence; empty: there was none.
+    """
+
+    def __init__(self, target: Path, stream: BinaryIO, journal: BinaryIO) -> None:
+        self.path = _part_path(target)
+        self.parts = 0
+        self.note = ""
+        self._target = target
+        self._stream = stream
+        self._journal = journal
+        self._digest = hashlib.sha256()
+        self._synced_at = time.monotonic()
+
+    @property
+    def sha256(self) -> str:
+        """Of what was written so far, in hexadecimal."""
+        return self._digest.hexdigest()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append `data`."""
+        self._stream.write(data)
+        self._digest.update(data)
+
+    def end_part(self, name: str) -> None:
+        """All of the part `name` was written."""
+        self._stream.flush()
+        self.parts += 1
+        self._note({"part": name, "end": self._stream.tell(), "sha256": self.sha256})
+        if time.monotonic() - self._synced_at >= _SYNC_EVERY_S:
+            self.sync()
+
+    def sync(self) -> None:
+        """Wait until what was written is on the disk."""
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        os.fsync(self._journal.fileno())
+        self._synced_at = time.monotonic()
+
+    def begin(self, begin: Mapping[str, Any], check: Check) -> None:
+        """Continue after the parts that are complete, or start over where they are of something
+        else.
+        """
+        entries = _read_journal(_journal_path(self._target))
+        before = entries[0]["made_of"] if entries else {}
+        changed = [key for key, value in begin["made_of"].items() if before.get(key) != value]
+        valid_bytes = 0
+        if entries and changed:
+            name = self._target.name
+            self.note = f"Starting over: the {changed[0]} changed since {name} was begun."
+            entries = []
+        elif entries:
+            for entry in entries[1:]:
+                if not self._read_part(entry, check):
+                    # The part was hashed before it was found to be damaged.
+                    self._digest = _digest_of(self.path, valid_bytes, check)
+                    break
+                self.parts += 1
+                valid_bytes = entry["end"]
+            written = f"{valid_bytes:,} of {begin['size_bytes']:,} bytes"
+            self.note = f"Resuming {self._target.name}: {written} are written."
+            if self.parts < len(entries) - 1:
+                self.note += " What follows is damaged and is written again."
+        self._journal.truncate(sum(len(_line(entry)) for entry in entries[: self.parts + 1]))
+        self._stream.seek(valid_bytes)
+        self._stream.truncate()
+        if not entries:
+            self._note(begin)
+
+    def _read_part(self, entry: Mapping[str, Any], check: Check) -> bool:
+        """Hash the bytes up to the end of the part; False if they are not what was written."""
+        left = entry["end"] - self._stream.tell()
+        while left > 0:
+            check()
+            data = self._stream.read(min(left, _READ_BYTES))
+            if not data:
+                return False
+            self._digest.update(data)
+            left -= len(data)
+        return bool(self.sha256 == entry["sha256"])
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        self._journal.write(_line(entry))
+        self._journal.flush()
+
+    def finish(self) -> None:
+        """Give the file its name. All of it must have been written and synced."""
+        if sys.platform == "win32":
+            self._stream.close()
+            self._journal.close()
+        os.replace(self.path, self._target)
+        _sync_folder(self._target.parent)
+        _journal_path(self._target).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def new_file(target: Path, size_bytes: int) -> Iterator[BinaryIO]:
-    """A temporary of `target`, open for writing; it gets the final name when the block ends well
-    and is removed when it does not.
+def open_partial(target: Path, begin: Mapping[str, Any], check: Check) -> Iterator[Partial]:
+    """The partial file of `target`, positioned after the parts that are complete. What was written
+    stays when the block is left before `Partial.finish`.
 
     Args:
-        size_bytes: how much room it needs.
+        begin: `request`, `size_bytes` of the result, and `made_of`, what its bytes depend on by
+            the name of each thing; JSON values.
 
     Raises:
-        NoSpace: the disk has less room, now or while it is written.
+        BeingWritten: another process is writing it.
+        NoSpace: the disk has less room than is needed, now or while it is written.
         OSError: the folder cannot be written to.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale(target.parent)
-    check_room(target, size_bytes)
-    temporary, stream = _open_temporary(target)
+    _remove_old_temporaries(target)
+    path = _part_path(target)
+    written = path.stat().st_size if path.exists() else 0
+    check_room(target, begin["size_bytes"] - written)
+    stream = _open_locked(target)
     try:
-        with stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-            if sys.platform != "win32":
-                # Under its lock: until it has its final name, it must not look left behind.
-                _take_name(temporary, target)
-        if sys.platform == "win32":
-            _take_name(temporary, target)
-    except BaseException as error:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _no_space(target, size_bytes) from error
+        with stream, _journal_path(target).open("ab") as journal:
+            partial = Partial(target, stream, journal)
+            partial.begin(begin, check)
+            yield partial
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _no_space(target, begin["size_bytes"]) from error
         raise
 
 
-def _open_temporary(target: Path) -> tuple[Path, BinaryIO]:
-    """A temporary of `target`, locked."""
+def _open_locked(target: Path) -> BinaryIO:
+    """The partial file of `target`, locked until it is closed. Raises `BeingWritten`."""
+    path = _part_path(target)
+    give_up_at = time.monotonic() + _LOCK_S
     while True:
-        path = target.with_name(f".{target.name}{_MARK}{secrets.token_hex(4)}{_SUFFIX}")
-        stream = path.open("xb")
-        # Before it is locked, another process may take it for one that was left behind.
-        with contextlib.suppress(BlockingIOError):
-            _lock(stream)
-            if path.exists():
-                return path, stream
+        stream = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b")
+        while not _lock(stream):  # `unfinished_in` holds the lock for a moment.
+            if time.monotonic() >= give_up_at:
+                stream.close()
+                raise BeingWritten(
+                    f"Another process is writing {target}.",
+                    "Wait until it ends, or write to another name (--output).",
+                    path=str(target),
+                )
+            time.sleep(0.05)
+        # The process that held the lock may just have given the file its final name.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(stream.fileno()), path.stat()):
+                return stream
         stream.close()
 
 
-def _take_name(temporary: Path, target: Path) -> None:
-    os.replace(temporary, target)
-    _sync_folder(target.parent)
+def _read_journal(path: Path) -> list[dict[str, Any]]:
+    """The entries that are complete, the first about the whole file; empty: there is none."""
+    entries: list[dict[str, Any]] = []
+    with contextlib.suppress(FileNotFoundError):
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            try:
+                entry = json.loads(line)
+                if entries:
+                    str(entry["sha256"]), entry["end"] + 0
+                else:
+                    dict(entry["request"]), dict(entry["made_of"]), entry["size_bytes"] + 0
+            except (ValueError, LookupError, TypeError):
+                break
+            entries.append(entry)
+    return entries
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    return json.dumps(entry).encode() + b"\n"
+
+
+def _digest_of(path: Path, size_bytes: int, check: Check) -> Any:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while (left := size_bytes - stream.tell()) and (
+            data := stream.read(min(left, _READ_BYTES))
+        ):
+            check()
+            digest.update(data)
+    return digest
+
+
+def _remove_old_temporaries(target: Path) -> None:
+    """Delete what versions before 0.1.0 left behind when they were killed; it cannot be resumed."""
+    for path in target.parent.glob(f".{target.name}.quantizing-*.part"):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _part_path(target: Path) -> Path:
+    return target.with_name(f".{target.name}{_PART}")
+
+
+def _journal_path(target: Path) -> Path:
+    return target.with_name(f".{target.name}{_JOURNAL}")
 
 
 def write_json(target: Path, values: Mapping[str, Any]) -> None:
-    """`values` as the JSON file `target`, whole or not at all."""
-    data = (json.dumps(values, indent=2) + "\n").encode()
-    with new_file(target, len(data)) as stream:
-        stream.write(data)
+    """Write `values` to the JSON file `target`, whole or not at all."""
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write((json.dumps(values, indent=2) + "\n").encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(target.parent)
 
 
 def check_target(target: Path, *, replace: bool) -> None:
-    """Raises `TargetExists` where something is in the way that must not be replaced."""
+    """Raises `TargetExists` if `target` exists and must not be replaced."""
     if target.is_dir() or (target.exists() and not replace):
         raise TargetExists(
             f"{target} exists already.",
@@ -94,41 +297,25 @@ def check_target(target: Path, *, replace: bool) -> None:
 
 
 def check_room(target: Path, size_bytes: int) -> None:
-    """Raises `NoSpace` where the disk of `target`'s folder has less room than `size_bytes`."""
-    folder = target.parent
-    while not folder.exists():
-        folder = folder.parent
-    if shutil.disk_usage(folder).free < size_bytes:
+    """Raises `NoSpace` if the disk of `target`'s folder has less room than `size_bytes`."""
+    if shutil.disk_usage(_existing_folder(target)).free < size_bytes:
         raise _no_space(target, size_bytes)
 
 
-def remove_stale(folder: Path) -> list[Path]:
-    """Remove the temporaries in `folder` that nobody writes any more; returns them."""
-    removed = []
-    for path in folder.glob(f".*{_MARK}*{_SUFFIX}"):
-        # Somebody else may be faster, or the folder may not be ours: then they stay.
-        with contextlib.suppress(OSError), path.open("r+b") as stream:
-            _lock(stream)
-            if sys.platform != "win32":
-                path.unlink()
-        if sys.platform == "win32":
-            with contextlib.suppress(OSError):
-                path.unlink()
-        if not path.exists():
-            removed.append(path)
-    return removed
-
-
-def _lock(stream: BinaryIO) -> None:
-    """Hold `stream` until it is closed. Raises `OSError` where somebody else does."""
+def _lock(stream: BinaryIO) -> bool:
+    """Lock `stream` until it is closed; False: another process has locked it."""
     if sys.platform != "win32":
         import fcntl
 
-        fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename last, where folders can be synced."""
+    """Make a rename survive a power failure, where folders can be synced."""
     if sys.platform == "win32":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -138,19 +325,24 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _no_space(target: Path, size_bytes: int) -> NoSpace:
+def _existing_folder(target: Path) -> Path:
     folder = target.parent
     while not folder.exists():
         folder = folder.parent
+    return folder
+
+
+def _no_space(target: Path, size_bytes: int) -> NoSpace:
+    folder = _existing_folder(target)
     free = shutil.disk_usage(folder).free
     return NoSpace(
         f"{target.name} needs {size_bytes:,} bytes, but {folder} has {free:,} free.",
-        "Free some space, or write to another folder (--output).",
+        "Free some space and start again, or write to another folder (--output).",
         needed=size_bytes,
         free=free,
     )
 
 
 def manifest_path(target: Path) -> Path:
-    """Where the manifest of the file `target` lies."""
+    """The path of the manifest of the file `target`."""
     return target.with_name(target.name + ".json")

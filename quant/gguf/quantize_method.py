@@ -13,7 +13,7 @@ from hearth.quant.gguf.imatrix import read
 from hearth.quant.gguf.mixes import mixes, read_recipe
 from hearth.quant.gguf.quantize import QuantizePlan, plan
 from hearth.quant.gguf.source import GgufSource
-from hearth.quant.methods import Check, OnProgress, Option, Plan, Quantized, Target
+from hearth.quant.methods import Check, OnNote, OnProgress, Option, Plan, Quantized, Target
 
 Stamp = tuple[tuple[str, int, int], ...]
 _MAGIC = b"GGUF"
@@ -102,6 +102,7 @@ class GgufMethod:
         threads: int,
         replace: bool,
         on_progress: OnProgress,
+        on_note: OnNote,
         check: Check,
     ) -> Quantized:
         """See `quantize_run.run`. Raises `TypeError` for a plan of another method."""
@@ -110,7 +111,13 @@ class GgufMethod:
         if not isinstance(plan, QuantizePlan):
             raise TypeError(f"a plan of {type(plan).__name__} is not one of {self.title}")
         return run(
-            plan, path, threads=threads, replace=replace, on_progress=on_progress, check=check
+            plan,
+            path,
+            threads=threads,
+            replace=replace,
+            on_progress=on_progress,
+            on_note=on_note,
+            check=check,
         )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -20,11 +20,19 @@ from hearth.quant.errors import CorruptFile
 from hearth.quant.ggml import Floats, Ggml
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.errors import CannotQuantize
+from hearth.quant.gguf.mixes import PLAIN
 from hearth.quant.gguf.quantize import QuantizePlan, TensorPlan
-from hearth.quant.gguf.quantize_file import check_target, manifest_path, new_file, write_json
+from hearth.quant.gguf.quantize_file import (
+    Partial,
+    check_target,
+    discard,
+    manifest_path,
+    open_partial,
+    write_json,
+)
 from hearth.quant.gguf.source import SourceFile, WeightReader
 from hearth.quant.gguf.writer import padded
-from hearth.quant.methods import Check, OnProgress, Quantized
+from hearth.quant.methods import Check, OnNote, OnProgress, Quantized
 
 _CHUNK_WEIGHTS = 1 << 18
 """Weights that one thread packs at a time: 1 MiB as float32, under a second in the slowest type."""
@@ -40,21 +48,24 @@ def run(
     threads: int = 2,
     replace: bool = False,
     on_progress: OnProgress = lambda done, total, name: None,
+    on_note: OnNote = lambda text: None,
     check: Check = lambda: None,
 ) -> Quantized:
-    """Make the file `target` as `plan` says, and its manifest beside it.
+    """Make the file `target` as `plan` says, and its manifest next to it.
 
-    The file appears under its name only when it is whole; see `quantize_file.new_file`.
+    The file appears under its name only when it is complete. What an earlier run wrote of it before
+    it was stopped or killed is kept, and the result is the same to the byte; see `quantize_file`.
 
     Args:
         threads: how many pack at once, at least 1.
         replace: a file that is there already may be replaced.
-        check: raises to cancel; nothing is left under the final name then.
+        on_note: gets a sentence where an earlier run is resumed, or cannot be.
+        check: raises to stop; the tensors that are complete are kept.
 
     Raises:
-        CannotQuantize: a weight is no finite number, or the target is the source itself.
+        CannotQuantize: a weight is not a finite number, or the target is the source itself.
         CorruptFile: the source changed since it was planned.
-        TargetExists, NoSpace, GgmlUnavailable: as the names say.
+        BeingWritten, TargetExists, NoSpace, GgmlUnavailable: as the names say.
         OSError: a file cannot be read or written.
     """
     ggml = Ggml()
@@ -63,37 +74,51 @@ def run(
     check_target(target, replace=replace)
     for kind in {tensor.type for tensor in plan.tensors if tensor.changes}:
         ggml.prepare(kind)
-    begun_at = [_stamp(file) for file in files]
-    digest = hashlib.sha256()
-    with ExitStack() as leaving:
-        hashes = _SourceHashes([file.path for file in files])
-        leaving.callback(hashes.stop)
-        stream = leaving.enter_context(new_file(target, plan.size_bytes))
-        work = _Work(plan, ggml, threads, on_progress, check)
-        with closing(work.file()) as pieces:
-            for data in pieces:
-                stream.write(data)
-                digest.update(data)
-        stream.flush()
-        source_hashes = hashes.result(check)
-        if [_stamp(file) for file in files] != begun_at:
-            raise CorruptFile(
-                f"{plan.source.header.path.name} changed while it was quantized.",
-                "Wait until nobody writes it, then start again.",
-                path=str(plan.source.header.path),
-            )
-        _verify(Path(stream.name), plan)
-        check()
-        check_target(target, replace=replace)
-        # What it says is of the file that is about to be replaced.
-        manifest_path(target).unlink(missing_ok=True)
-    facts = _manifest(plan, target, digest.hexdigest(), source_hashes, ggml.version)
+    begun_at = _stamps(plan)
+    begin = {
+        "request": {**_request(plan), "replace": replace},
+        "size_bytes": plan.size_bytes,
+        "made_of": {
+            "source": begun_at,
+            "importance matrix": _stamp(plan.matrix.path) if plan.matrix is not None else None,
+            "options or version": [
+                hashlib.sha256(plan.layout.header).hexdigest(),
+                *_versions(ggml),
+            ],
+        },
+    }
+    try:
+        with ExitStack() as leaving:
+            partial = leaving.enter_context(open_partial(target, begin, check))
+            if partial.note:
+                on_note(partial.note)
+            hashes = _SourceHashes([file.path for file in files])
+            leaving.callback(hashes.stop)
+            _Work(plan, ggml, threads, on_progress, check).write(partial)
+            partial.sync()
+            source_hashes = hashes.result(check)
+            if _stamps(plan) != begun_at:
+                raise CorruptFile(
+                    f"{plan.source.header.path.name} changed while it was quantized.",
+                    "Wait until no program writes it, then start again.",
+                    path=str(plan.source.header.path),
+                )
+            _verify(partial.path, plan)
+            check()
+            check_target(target, replace=replace)
+            # It describes the file that is about to be replaced.
+            manifest_path(target).unlink(missing_ok=True)
+            partial.finish()
+    except (CannotQuantize, CorruptFile):
+        discard(target)
+        raise
+    facts = _manifest(plan, target, partial.sha256, source_hashes, ggml)
     write_json(manifest_path(target), facts)
-    return Quantized(target, manifest_path(target), plan.size_bytes, digest.hexdigest(), facts)
+    return Quantized(target, manifest_path(target), plan.size_bytes, partial.sha256, facts)
 
 
 class _Work:
-    """The bytes of the new file, in order."""
+    """Packs the tensors, in order."""
 
     def __init__(
         self, plan: QuantizePlan, ggml: Ggml, threads: int, on_progress: OnProgress, check: Check
@@ -106,20 +131,25 @@ class _Work:
         self._done = 0
         self._total = sum(tensor.source_bytes for tensor in plan.tensors)
 
-    def file(self) -> Generator[bytes | memoryview]:
-        """Header, tensors, padding."""
+    def write(self, partial: Partial) -> None:
+        """Append what `partial` lacks: header, tensors, padding."""
         layout = self._plan.layout
-        yield layout.header
+        if not partial.parts:
+            partial.write(layout.header)
+            partial.end_part("header")
+        written = partial.parts - 1
+        self._done = sum(tensor.source_bytes for tensor in self._plan.tensors[:written])
         with ExitStack() as leaving:
             pool = leaving.enter_context(ThreadPoolExecutor(self._threads, "quantize"))
             leaving.callback(pool.shutdown, wait=True, cancel_futures=True)
             source = leaving.enter_context(self._plan.source.open())
-            for tensor in self._plan.tensors:
-                written = 0
+            for tensor in self._plan.tensors[written:]:
+                size = 0
                 for data in self._packed(tensor, source, pool):
-                    written += data.nbytes
-                    yield data.data
-                yield bytes(padded(written, layout.alignment) - written)
+                    size += data.nbytes
+                    partial.write(data.data)
+                partial.write(bytes(padded(size, layout.alignment) - size))
+                partial.end_part(tensor.name)
                 source.done(tensor.name)
 
     def _packed(
@@ -232,9 +262,29 @@ def _check_places(files: Sequence[SourceFile], target: Path) -> None:
             )
 
 
-def _stamp(file: SourceFile) -> tuple[int, int, int]:
-    found = file.path.stat()
-    return found.st_size, found.st_mtime_ns, found.st_ino
+def _stamps(plan: QuantizePlan) -> list[list[int]]:
+    return [_stamp(file.path) for file in plan.source.files]
+
+
+def _stamp(path: Path) -> list[int]:
+    """What differs once the file at `path` was changed or replaced."""
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns, found.st_ino]
+
+
+def _request(plan: QuantizePlan) -> dict[str, Any]:
+    """What was asked for, from which the same plan can be made again."""
+    requantize = any(one.changes and one.source_type not in PLAIN for one in plan.tensors)
+    return {
+        "method": "gguf",
+        "source": str(plan.source.header.path),
+        "type": plan.recipe.mix.name,
+        "options": {
+            "imatrix": str(plan.matrix.path) if plan.matrix is not None else None,
+            "tensor": [str(override) for override in plan.recipe.overrides],
+            "requantize": requantize,
+        },
+    }
 
 
 def _verify(path: Path, plan: QuantizePlan) -> None:
@@ -250,14 +300,16 @@ def _verify(path: Path, plan: QuantizePlan) -> None:
 
 
 def _manifest(
-    plan: QuantizePlan, target: Path, sha256: str, source_hashes: list[str], ggml_version: str
+    plan: QuantizePlan, target: Path, sha256: str, source_hashes: list[str], ggml: Ggml
 ) -> dict[str, Any]:
     matrix = plan.matrix
+    hearth, llama_cpp, ggml_version = _versions(ggml)
     return {
         "format": 1,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "method": "gguf",
         "source": {
+            "name": plan.source.header.path.name,
             "type": plan.source.header.file_type_name,
             "files": [
                 {"name": file.path.name, "size_bytes": file.size_bytes, "sha256": digest}
@@ -284,8 +336,8 @@ def _manifest(
             "types": {kind.name: count for kind, count in plan.types.most_common()},
         },
         "versions": {
-            "hearth": _version("hearth-llm"),
-            "llama-cpp-python": _version("llama-cpp-python"),
+            "hearth": hearth,
+            "llama-cpp-python": llama_cpp,
             "ggml": ggml_version,
         },
     }
@@ -294,6 +346,11 @@ def _manifest(
 def _sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _versions(ggml: Ggml) -> list[str | None]:
+    """Of Hearth, llama-cpp-python and ggml."""
+    return [_version("hearth-llm"), _version("llama-cpp-python"), ggml.version]
 
 
 def _version(distribution: str) -> str | None:

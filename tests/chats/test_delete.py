@@ -1,4 +1,4 @@
-"""What is deleted is gone from all files of the store, to the last byte, when the store has closed."""
+"""What is deleted is gone from all files, to the last byte, when the store has closed."""
 
 from __future__ import annotations
 

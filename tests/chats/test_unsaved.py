@@ -129,7 +129,7 @@ def test_a_full_disk_does_not_lose_the_end(tmp_path: Path, freed: str) -> None:
     folder.mkdir()
     if not can_mount(folder):
         pytest.skip("no file system can be mounted here")
-    steps = f"mount -t tmpfs -o size={SPACE} none {folder}; \"$@\" || true; cp -r {folder} {copy}"
+    steps = f'mount -t tmpfs -o size={SPACE} none {folder}; "$@" || true; cp -r {folder} {copy}'
     before = [*MOUNT, steps, "sh"]
     told = run(folder / "chats.db", "full", freed, "close", *before)
     check(copy / "chats.db", told, "chats_disk_full")
@@ -190,4 +190,3 @@ def test_with_a_locked_database_the_next_start_shows_the_text_and_saves_it_later
     with contextlib.closing(store), contextlib.suppress(ChatsError):
         store.add(str(told[1]), str(told[2]), "user", "more")
         assert store.message(str(told[2])).hash
-

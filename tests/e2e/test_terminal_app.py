@@ -54,7 +54,11 @@ def opened(home: Path, *arguments: str) -> AppTerminal:
         **(NO_END if ENDLESS in "".join(arguments) else {}),
     }
     app = AppTerminal(arguments, env)
-    app.until_ready()
+    try:
+        app.until_ready()
+    except BaseException:
+        app.terminal.close()
+        raise
     return app
 
 

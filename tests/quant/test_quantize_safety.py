@@ -1,4 +1,4 @@
-"""Whatever happens while a model is quantized, no broken file is left."""
+"""Quantizing is resumed after any interruption, and never leaves a broken file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from gguf_builder import mutate, tiny_llama
 from hearth.quant.errors import CorruptFile, HearthError
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.errors import (
+    BeingWritten,
     CannotQuantize,
     NoSpace,
     TargetExists,
 )
-from hearth.quant.gguf.quantize_file import new_file, remove_stale
+from hearth.quant.gguf.quantize_file import discard, open_partial, unfinished_in
 from hearth.quant.gguf.quantize_run import run
 from quantizing import GUIDE, planned, sha256
 
@@ -67,17 +68,87 @@ class Enough(Exception):
     pass
 
 
-def test_cancelling_leaves_nothing(tmp_path: Path, wide: Path) -> None:
-    for most in range(0, 20, 3):
-        left = iter(range(most))
+def stop_after(count: int) -> Any:
+    """A `check` that raises when it was called `count` times."""
+    left = iter(range(count))
 
-        def check(left: Any = left) -> None:
-            if next(left, None) is None:
-                raise Enough
+    def check() -> None:
+        if next(left, None) is None:
+            raise Enough
 
-        with pytest.raises(Enough):
-            run(planned(wide, "Q8_0"), tmp_path / "out.gguf", check=check)
-        assert list(tmp_path.iterdir()) == []
+    return check
+
+
+def test_stopped_at_every_tensor_the_result_is_the_same(tmp_path: Path, wide: Path) -> None:
+    whole = run(planned(wide, "Q4_K_M"), tmp_path / "whole.gguf")
+    target = tmp_path / "out.gguf"
+    parts = []
+    for count in range(1, 200):
+        try:
+            made = run(planned(wide, "Q4_K_M"), target, check=stop_after(count))
+            break
+        except Enough:
+            assert not target.exists()
+            parts.append(unfinished_in(tmp_path)[0].done_bytes)
+    assert len(set(parts)) > 5 and parts == sorted(parts), "nothing is written twice"
+    assert made.path.read_bytes() == whole.path.read_bytes()
+    assert made.sha256 == whole.sha256 == sha256(target)
+    assert not list(tmp_path.glob(".*"))
+
+
+def begun(source: Path, target: Path) -> Path:
+    """Write half of `target`; returns the partial file."""
+    with pytest.raises(Enough):
+        run(planned(source, "Q8_0"), target, check=stop_after(12))
+    (partial,) = target.parent.glob(".*.part")
+    return partial
+
+
+@pytest.mark.parametrize("at", [0.02, 0.5, 0.99])
+def test_what_is_damaged_in_a_partial_file_is_written_again(
+    tmp_path: Path, wide: Path, at: float
+) -> None:
+    whole = run(planned(wide, "Q8_0"), tmp_path / "whole.gguf")
+    target = tmp_path / "out.gguf"
+    partial = begun(wide, target)
+    data = bytearray(partial.read_bytes())
+    data[int(at * unfinished_in(tmp_path)[0].done_bytes)] ^= 1
+    partial.write_bytes(data)
+    notes: list[str] = []
+    assert run(planned(wide, "Q8_0"), target, on_note=notes.append).sha256 == whole.sha256
+    assert "damaged" in notes[0]
+    partial = begun(wide, target.with_name("cut.gguf"))
+    partial.write_bytes(partial.read_bytes()[: int(at * 5000)])
+    assert run(planned(wide, "Q8_0"), tmp_path / "cut.gguf").sha256 == whole.sha256
+
+
+def test_another_source_or_another_type_starts_over(tmp_path: Path, wide: Path) -> None:
+    source, target = tmp_path / "source.gguf", tmp_path / "out.gguf"
+    source.write_bytes(wide.read_bytes())
+    notes: list[str] = []
+    begun(source, target)
+    data = bytearray(source.read_bytes())
+    data[-1] ^= 1
+    source.write_bytes(data)
+    with pytest.raises(Enough):
+        run(planned(source, "Q8_0"), target, on_note=notes.append, check=stop_after(12))
+    assert "the source changed" in notes[0]
+    made = run(planned(source, "Q6_K"), target, on_note=notes.append)
+    assert "the options or version changed" in notes[1]
+    assert made.sha256 == run(planned(source, "Q6_K"), tmp_path / "other.gguf").sha256
+
+
+def test_what_is_unfinished_says_how_to_go_on(tmp_path: Path, wide: Path) -> None:
+    target = tmp_path / "out.gguf"
+    with pytest.raises(Enough):
+        run(planned(wide, "Q4_K_M", "attn_v=F16"), target, check=stop_after(12))
+    (found,) = unfinished_in(tmp_path)
+    assert found.target == target and not found.is_running
+    assert 0 < found.done_bytes < found.size_bytes
+    assert found.request["source"] == str(wide) and found.request["type"] == "Q4_K_M"
+    assert found.request["options"]["tensor"] == ["attn_v=F16"]
+    discard(target)
+    assert unfinished_in(tmp_path) == [] and list(tmp_path.iterdir()) == []
 
 
 def test_a_file_in_the_way_is_replaced_only_when_asked(tmp_path: Path, wide: Path) -> None:
@@ -107,40 +178,59 @@ def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, wide: Path) 
     assert not (tmp_path / "out.gguf").exists()
 
 
-def test_a_full_disk_is_told_before_and_while_writing(
+def none() -> None:
+    """A `check` that lets it go on."""
+
+
+def test_a_full_disk_keeps_what_is_written(
     tmp_path: Path, wide: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wish = planned(wide, "Q8_0")
-    with pytest.raises(NoSpace) as caught, new_file(tmp_path / "out", 1 << 60):
+    begin = {"request": {}, "made_of": {}, "size_bytes": 1 << 60}
+    with pytest.raises(NoSpace) as caught, open_partial(tmp_path / "large", begin, none):
         raise AssertionError("it was opened")
     assert caught.value.data["needed"] == 1 << 60
-    with pytest.raises(NoSpace), new_file(tmp_path / "out", wish.size_bytes):
-        raise OSError(28, "No space left on device")
-    assert list(tmp_path.iterdir()) == []
+    target = tmp_path / "out.gguf"
+    partial = begun(wide, target)
+    size = partial.stat().st_size
+    full = OSError(28, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr("hearth.quant.gguf.quantize_file.Partial.end_part", raising(full))
+        with pytest.raises(NoSpace):
+            run(planned(wide, "Q8_0"), target)
+    assert partial.stat().st_size >= size
+    assert run(planned(wide, "Q8_0"), target).path == target
 
 
-def test_only_what_nobody_writes_is_removed(tmp_path: Path) -> None:
-    left = tmp_path / ".a.gguf.quantizing-00000000.part"
-    left.write_bytes(b"left behind")
-    (tmp_path / "b.gguf").write_bytes(b"mine")
-    with new_file(tmp_path / "c.gguf", 1) as stream:
-        stream.write(b"x")
-        assert not left.exists(), "the next one cleans up"
-        assert remove_stale(tmp_path) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.gguf", "c.gguf"]
+def raising(error: Exception) -> Any:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_two_processes_do_not_write_one_file(tmp_path: Path, wide: Path) -> None:
+    target = tmp_path / "out.gguf"
+    begin = {"request": {}, "made_of": {}, "size_bytes": 1}
+    with open_partial(target, begin, none):
+        assert unfinished_in(tmp_path)[0].is_running
+        with pytest.raises(BeingWritten):
+            run(planned(wide, "Q8_0"), target)
+    run(planned(wide, "Q8_0"), target)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.gguf", "out.gguf.json"]
 
 
 def kill_at_random(folder: Path, times: int, seed: int) -> None:
-    """Quantize guide in a real process and kill it, `times` times; then once to the end."""
+    """Quantize guide in real processes that are killed, `times` times, each resuming the one before
+    or starting when that was complete; then once to the end.
+    """
     target = folder / "guide-Q4_K_M.gguf"
-    expected = planned(GUIDE, "Q4_K_M")
+    expected = run(planned(GUIDE, "Q4_K_M"), folder / "whole.gguf").sha256
     question = json.dumps(
         {"method": "gguf", "source": str(GUIDE), "type": "Q4_K_M", "target": str(target)}
         | {"options": {}, "threads": 2, "replace": True}
     )
     rng = random.Random(seed)
-    hashes: set[str] = set()
-    unfinished = 0
+    unfinished, resumed = 0, 0
     for number in range(times):
         process = subprocess.Popen(
             [sys.executable, "-m", "hearth.app.library.quantize_job"],
@@ -151,32 +241,35 @@ def kill_at_random(folder: Path, times: int, seed: int) -> None:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(question.encode() + b"\n")
         process.stdin.flush()
+        before = [one.done_bytes for one in unfinished_in(folder)]
         if number % 4:
-            process.stdout.readline()  # the first progress: it writes
+            first = json.loads(process.stdout.readline())  # It writes now.
+            resumed += "Resuming" in first.get("progress", {}).get("note", "")
         try:
-            process.wait(timeout=rng.uniform(0.0, 0.6))
+            process.wait(timeout=rng.uniform(0.0, 0.1))
         except subprocess.TimeoutExpired:
             process.kill()
         process.wait()
         process.stdin.close()
         process.stdout.close()
-        unfinished += bool(list(folder.glob(".*.part")))
         if target.exists():
-            assert target.stat().st_size == expected.size_bytes
-            hashes.add(sha256(target))
+            assert sha256(target) == expected
             target.unlink()
+        else:
+            unfinished += 1
+            after = [one.done_bytes for one in unfinished_in(folder)]
+            assert after >= before, "a kill loses at most the tensor in progress"
     assert unfinished, "it was never killed while it wrote"
-    made = run(expected, target, replace=True)
-    assert hashes <= {made.sha256}
-    assert not list(folder.glob(".*")), "what was left behind is cleaned up"
-    assert sorted(path.name for path in folder.iterdir()) == [target.name, f"{target.name}.json"]
+    assert resumed or times < 10
+    assert run(planned(GUIDE, "Q4_K_M"), target, replace=True).sha256 == expected
+    assert not list(folder.glob(".*"))
 
 
-def test_killed_at_any_point_it_leaves_no_broken_file(tmp_path: Path) -> None:
+def test_killed_at_any_point_it_goes_on(tmp_path: Path) -> None:
     kill_at_random(tmp_path, 5, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_at_fifty_points_it_leaves_no_broken_file(tmp_path: Path) -> None:
+def test_killed_at_fifty_points_it_goes_on(tmp_path: Path) -> None:
     kill_at_random(tmp_path, 50, seed=2)

@@ -72,4 +72,5 @@ def texts(app: BoxApp) -> list[str]:
 
 
 def commands(app: BoxApp) -> list[tuple[str, str]]:
-    return [(one.name, one.argument) for one in app.said if isinstance(one, PromptBox.Command)]
+    said = [one.command for one in app.said if isinstance(one, PromptBox.Command)]
+    return [(command.name, command.argument) for command in said]

@@ -312,7 +312,13 @@ class ScriptedJob:
         return cls(question)
 
     async def updates(self) -> AsyncIterator[dict[str, Any]]:
-        yield {"done": 34, "total": 100, "tensor": "blk.5.ffn_gate.weight", "eta_s": 7.0}
+        yield {
+            "done": 34,
+            "total": 100,
+            "tensor": "blk.5.ffn_gate.weight",
+            "eta_s": 7.0,
+            "note": "",
+        }
         await self.may_end.wait()
 
     async def result(self) -> dict[str, Any]:

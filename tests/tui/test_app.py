@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from textual.widgets import Button, TextArea
@@ -11,6 +12,7 @@ from textual.widgets import Button, TextArea
 from async_tests import in_loop
 from hearth.app.library.downloads import DownloadItem, Downloads, DownloadState
 from hearth.app.tui.app import HearthApp
+from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.screens.dialogs import EditText, Question
 from hearth.app.tui.screens.help import HelpScreen
 from hearth.app.tui.services import Services
@@ -106,7 +108,10 @@ async def test_downloads_and_jobs_are_in_the_bar_of_every_screen(
     )
     monkeypatch.setattr(Downloads, "items", lambda _: (item,))
     async with opened(services, (80, 24)) as (app, pilot):
-        app.activities["job"] = Activity("measuring guide", 0.5)
+        job = SimpleNamespace(
+            is_active=True, state="measuring", detail="measuring guide", share=0.5
+        )
+        app.__dict__["quantizing"] = SimpleNamespace(items=[job])
         for name in SCREENS:
             app.action_go(name)
             await until(pilot, lambda: "↓ 25%" in text_of(app).splitlines()[0])
@@ -136,21 +141,22 @@ async def test_the_end_of_a_download_is_reported_where_its_list_is_not_shown(
 
 @in_loop
 async def test_an_error_stays_on_its_screen_until_the_next_key(services: Services) -> None:
-    async with opened(services) as (app, pilot):
-        chat_of(pilot).tell_error(HearthError("It is [broken].", "Mend it."))
+    app = app_on("settings", services)
+    async with app.run_test(size=(100, 30), notifications=True) as pilot:
+        await until(pilot, lambda: app.focused is not None)
+        screen = app.screen
+        assert isinstance(screen, HearthScreen)
+        screen.tell_error(HearthError("It is [broken].", "Mend it."))
         await until_shown(pilot, "It is [broken]. Mend it.")
-        assert not app._notifications
+        assert not notices(app)
+        await pilot.press("down")
+        await until(pilot, lambda: "It is [broken]" not in text_of(app))
         await pilot.press("f5")
-        await pilot.press("f2")
-        await pilot.pause()
-        assert "It is [broken]" not in text_of(app)
-        chat = chat_of(pilot)
-        await pilot.press("f5")
-        chat.tell_error(HearthError("It is [broken].", "Mend it."))
-        await until_shown(pilot, "It is [broken]. Mend it.")  # As a notice.
-        await pilot.press("x", "f2")
-        await until_shown(pilot, "Message, or /")
-        assert "It is [broken]" in text_of(app).partition("Message, or /")[2]
+        screen.tell_error(HearthError("It is [broken].", "Mend it."))
+        await until(pilot, lambda: "It is [broken]. Mend it." in notices(app))
+        app.clear_notifications()
+        await pilot.press("x", "f7")
+        await until_shown(pilot, "It is [broken]. Mend it.")
 
 
 @in_loop

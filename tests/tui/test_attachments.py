@@ -16,6 +16,7 @@ from hearth.app.tui.attachments import (
     in_words,
     not_found,
     quoted,
+    split,
 )
 
 
@@ -134,6 +135,17 @@ def test_a_hostile_name_is_one_safe_line(folder: Path) -> None:
     assert "\n\na␛[31m:\n" in expanded.text
     assert in_words(expanded.files) == "a␛[31m 1 bytes"
     assert "\x1b" not in in_words(expanded.files)
+
+
+def test_what_was_written_and_the_files_are_split_again(folder: Path) -> None:
+    for text in ("Sum up @notes.txt", '(@"my notes.md") and @src/main.py'):
+        expanded = expand(text, folder)
+        written, files = split(expanded.text)
+        assert written == text
+        assert [file.path for file in files] == [file.path for file in expanded.files]
+    code = "Explain:\n\nmain.py:\n```py\nprint(1)\n```"
+    assert split(code) == (code, ())
+    assert in_words(expand("@notes.txt", folder).files) == "notes.txt 7 bytes"
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a b.txt", "dir/x@y"])

@@ -34,6 +34,8 @@ def test_ask_and_read_the_answer(services: Services) -> None:
             await until_shown(pilot, "It works.")
             shown = text_of(app)
             assert "does it work?" in shown and "42.0 tok/s" in shown
+            await say(pilot, "/stats")
+            await until(pilot, lambda: "42.0 tok/s" not in text_of(app))
             (thread,) = services.chats.threads()
             assert thread.title == "does it work?"
 

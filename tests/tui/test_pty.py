@@ -17,6 +17,7 @@ import pytest
 
 import app_over_script
 from drawn import ALTERNATE_OFF, ALTERNATE_ON, AppTerminal, kinds
+from hearth.app.tui.open import TerminalFile
 from payloads import MARKDOWN_PAYLOADS, PAYLOADS
 from terminals import PATIENCE_S
 
@@ -120,6 +121,13 @@ def test_what_was_suspended_is_drawn_again_and_says_nothing(tmp_path: Path) -> N
         opened.until(lambda: opened.sent.decode("utf-8", "replace").count(ALTERNATE_ON) == 3)
         assert opened.leave() == 0
         opened.check_left()
+
+
+def test_what_is_written_to_a_terminal_that_is_gone_is_dropped() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with TerminalFile(writes, "wb") as terminal:
+        assert terminal.write(b"text") == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="setsid")

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -92,6 +93,7 @@ class ChatScreen(HearthScreen):
         self._shown: list[Shown] = []
         self._threads: list[Thread] = []
         self._syncing = asyncio.Lock()
+        self._hides_numbers = False
         self._draft, self._draft_tokens = "", 0
         self._file_tokens: dict[tuple[str, str], int] = {}
         self._kept: dict[str, str] = {}
@@ -320,6 +322,8 @@ class ChatScreen(HearthScreen):
         from hearth.app.tui.shown import shown_of
 
         self._shown = shown_of(session)
+        if self._hides_numbers:
+            self._shown = [replace(one, numbers="") for one in self._shown]
         for one in self._shown:
             if one.state == "streaming" and self._fed[0] != one.id:
                 self._fed = (one.id, len(one.content), len(one.reasoning))
@@ -649,9 +653,10 @@ class ChatScreen(HearthScreen):
                 await self.open(thread.id)
                 await self.refresh_list()
             case "stats":
-                self.toggle_class("-no-numbers")
-                hidden = "hidden" if self.has_class("-no-numbers") else "shown"
-                self.tell(f"Numbers below answers are {hidden}.")
+                self._hides_numbers = not self._hides_numbers
+                self._sync()
+                state = "hidden" if self._hides_numbers else "shown"
+                self.tell(f"Numbers below answers are {state}.")
             case "suspend":
                 self.hearth.action_suspend()
             case "quit":
@@ -679,8 +684,8 @@ class ChatScreen(HearthScreen):
 
     async def _set_thinking(self, argument: str) -> None:
         said = {
-            "on": "The model thinks before it answers.",
-            "off": "The model answers without thinking.",
+            "on": "Thinking is on, for a model that can think.",
+            "off": "Thinking is off.",
             "auto": "The model decides whether to think.",
         }[argument]
         info = self.session.info if self.session is not None else None

@@ -1,4 +1,4 @@
-"""The models: those that are here, those worth having, those of the Hub, and what is on its way."""
+"""The models: installed ones, the catalogue, those of the Hub, and the downloads."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from hearth.app.library.catalogue import Entry, load_catalogue
 from hearth.app.library.download import Download
 from hearth.app.library.downloads import DownloadItem
 from hearth.app.library.errors import RepositoryNotFound
-from hearth.app.library.fit import Fit
+from hearth.app.library.fit import Fit, Speed
 from hearth.app.library.hub import HubModel
 from hearth.app.library.hub_files import Choice, Reference, parse_reference
 from hearth.app.library.local import LocalModel
 from hearth.app.library.menu import Menu, fit_of_entry, fit_of_file, make_menu, room_for
+from hearth.app.library.quantized import Quantized, quantized
 from hearth.app.library.removal import plan_removal, remove
 from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import HearthScreen
@@ -38,12 +39,17 @@ from hearth.app.tui.widgets.cells import bar, cell
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
 from hearth.app.tui.widgets.fields import SafeInput
 from hearth.backends.errors import HearthError
+from hearth.quant.gguf.quantize_method import GgufMethod
 
 _TICK_S: Final = 0.5
 _BAR: Final = 14
 _LICENCE: Final = 14
+_SPEED: Final = "speed"
+_UNQUANTIZED: Final = ("F16", "FP16", "BF16", "F32", "FP32")
+_OFFERED: Final = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M")
+"""Types that a download can be quantized to; they need no importance matrix."""
 _WAYS: Final[dict[str, Way]] = {"Copy it": "copy", "Move it": "move", "Link to it": "link"}
-_TOLD_OF: Final = {"waiting": "Waits for its turn.", "done": "It is under Here."}
+_TEXT_OF: Final = {"waiting": "Waiting for another download.", "done": "Installed."}
 _STATE_STYLES: Final = {"failed": "$text-error", "paused": "$text-warning", "done": "$text-success"}
 _TAB_OF: Final = {
     "chat": ("here",),
@@ -54,6 +60,7 @@ _TAB_OF: Final = {
     "pull": ("worth", "hub"),
     "pause": ("downloads",),
     "cancel": ("downloads",),
+    "clear": ("downloads",),
     "move": ("downloads",),
 }
 """Where each action has something to act on."""
@@ -65,6 +72,7 @@ _HERE: Final = (
     Column("Weights", 7, right=True, least=66),
     Column("Context", 9, right=True, least=88),
     Column("Last used", 10, least=76),
+    Column("tok/s", 12, right=True, least=124),
     Column("From", 11, least=104),
     Column("Repository", 38, least=150),
 )
@@ -122,14 +130,16 @@ class LibraryScreen(HearthScreen):
         Binding("z", "quantize", "quantize", id="library.quantize"),
         Binding("i", "import", "import", id="library.import"),
         Binding("u", "unload", "unload", id="library.unload"),
-        Binding("space", "pause", "pause / go on", id="library.pause"),
+        Binding("space", "pause", "pause / resume", id="library.pause"),
         Binding("x", "cancel", "cancel", id="library.cancel"),
+        Binding("l", "clear", "clear finished", id="library.clear"),
         Binding("ctrl+up", "move(-1)", "earlier", id="library.earlier"),
         Binding("ctrl+down", "move(1)", "later", id="library.later"),
-        Binding("slash", "search", "find", id="library.search"),
+        Binding("f", "search", "search the Hub", id="library.search"),
+        Binding("slash", "filter", "filter", id="library.filter", show=False),
         Binding("r", "refresh", "refresh", id="library.refresh", show=False),
-        Binding("1", "tab('here')", "here", id="library.tab-here", show=False),
-        Binding("2", "tab('worth')", "worth having", id="library.tab-worth", show=False),
+        Binding("1", "tab('here')", "installed", id="library.tab-here", show=False),
+        Binding("2", "tab('worth')", "recommended", id="library.tab-worth", show=False),
         Binding("3", "tab('hub')", "the Hub", id="library.tab-hub", show=False),
         Binding("4", "tab('downloads')", "downloads", id="library.tab-downloads", show=False),
         Binding("down,escape", "enter_list", "list", id="library.list", show=False),
@@ -138,6 +148,11 @@ class LibraryScreen(HearthScreen):
     def __init__(self) -> None:
         super().__init__()
         self._here: dict[str, LocalModel] = {}
+        self._loaded_paths: set[str] = set()
+        self._used: dict[str, float] = {}
+        """When each model was last chatted with, by its name in lower case."""
+        self._made: dict[str, Quantized] = {}
+        """The models that were made of another one, by name."""
         self._worth: dict[str, Entry] = {}
         self._found: dict[str, HubModel] = {}
         self._items: dict[str, DownloadItem] = {}
@@ -151,24 +166,24 @@ class LibraryScreen(HearthScreen):
 
     def body(self) -> ComposeResult:
         with TabbedContent(id="tabs"):
-            with TabPane("1 Here", id="here"):
-                yield ColumnList(*_HERE, empty="No model is here.", id="here-list")
-            with TabPane("2 Worth having", id="worth"):
-                yield ColumnList(*_WORTH, id="worth-list")
+            with TabPane("1 Installed", id="here"):
+                yield ColumnList(*_HERE, empty="Loading…", filters=True, id="here-list")
+            with TabPane("2 Recommended", id="worth"):
+                yield ColumnList(*_WORTH, empty="Loading…", filters=True, id="worth-list")
             with TabPane("3 Hub", id="hub"):
                 yield SafeInput(
                     placeholder="Words of a name, or organisation/name, or …/name:Q4_K_M",
                     id="query",
                 )
-                empty = "Press / and write what to look for. Only this asks the network."
-                yield ColumnList(*_HUB, empty=empty, id="hub-list")
+                empty = "Press f and type what to search for. Only this uses the network."
+                yield ColumnList(*_HUB, empty=empty, filters=True, id="hub-list")
             with TabPane("4 Downloads", id="downloads"):
-                empty = "Nothing is being downloaded. Tabs 2 and 3 have what can be."
-                yield ColumnList(*_DOWNLOADS, empty=empty, id="downloads-list")
+                empty = "No downloads. Tabs 2 and 3 list models to download."
+                yield ColumnList(*_DOWNLOADS, empty=empty, filters=True, id="downloads-list")
         yield Static("", id="about", markup=False)
 
     def on_mount(self) -> None:
-        """Fill what is here, and look at the downloads while the screen is shown."""
+        """Fill the lists, and watch the downloads while the screen is shown."""
         self._timer = self.set_interval(_TICK_S, self._show_downloads)
         self._items = self._read_queue()
         self._show_items()
@@ -176,18 +191,18 @@ class LibraryScreen(HearthScreen):
         self._list("here").list.focus()
 
     def on_screen_resume(self) -> None:
-        """A model may have come since."""
+        """A model may have been added since."""
         if self._timer is not None:
             self._timer.resume()
             self.refresh_models()
 
     def on_screen_suspend(self) -> None:
-        """Nobody sees it: look no more."""
+        """Stop watching the downloads."""
         if self._timer is not None:
             self._timer.pause()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that mean nothing in a tab are not offered in it."""
+        """Keys that do nothing in a tab are not shown in it."""
         return self._tab in _TAB_OF.get(action, (self._tab,))
 
     def _list(self, tab: str) -> ColumnList:
@@ -195,37 +210,48 @@ class LibraryScreen(HearthScreen):
 
     @property
     def _chosen(self) -> str | None:
-        """The key of the chosen line of the tab that is shown."""
+        """The key of the selected line of the tab that is shown."""
         return self._list(self._tab).selected
 
-    # ---- what there is
+    # ---- what is listed
 
     @work(group="here", exclusive=True)
     async def refresh_models(self) -> None:
-        """Read the models of this machine, and the catalogue, anew."""
+        """Read the models of this machine and the catalogue."""
         try:
             here = await asyncio.to_thread(self.services.library.list)
-            used, loaded = await self._last_chats(), await self._loaded()
+            self._made = await asyncio.to_thread(quantized, here)
+            self._used, self._loaded_paths = await self._last_chats(), await self._loaded()
             await asyncio.to_thread(self._read_catalogue)
         except HearthError as error:
             self.tell_error(error)
             return
         self._here = {model.name: model for model in here}
-        self._list("here").show(
-            [
-                _here_row(
-                    model,
-                    is_loaded=str(model.path) in loaded,
-                    used_at=_last_used(used, model),
-                )
-                for model in here
-            ]
-        )
+        self._show_here()
         self._list("worth").show(
             [_worth_row(entry, self._fits.get(name)) for name, entry in self._worth.items()]
         )
         self._describe()
         self._time_memory()
+
+    def _show_here(self) -> None:
+        rows = [
+            _here_row(
+                model,
+                is_loaded=str(model.path) in self._loaded_paths,
+                used_at=_last_used(self._used, model),
+                fit=self._fits.get(str(model.path)),
+                source=self._source_of(model),
+            )
+            for model in self._here.values()
+        ]
+        self._list("here").show(rows, empty="No models are installed. Tab 2 lists some.")
+
+    def _source_of(self, model: LocalModel) -> str:
+        """The name of the model that `model` was made of and is shown under; empty: none."""
+        made = self._made.get(model.name)
+        is_shown = made is not None and made.source.name not in self._made
+        return made.source.name if made is not None and is_shown else ""
 
     @work(group="memory")
     async def _time_memory(self) -> None:
@@ -271,16 +297,36 @@ class LibraryScreen(HearthScreen):
 
     @work(group="fit", exclusive=True)
     async def _find_fit(self, model: LocalModel) -> None:
-        """How a model that is here suits this machine."""
+        await self._find_fits(model)
+
+    async def _find_fits(self, *models: LocalModel) -> None:
+        """How installed models suit this machine."""
         room = room_for(hub_cache(), self.services.paths.cache, self._bandwidth)
         settings = self.services.settings
-        try:
-            fit = await asyncio.to_thread(fit_of_file, model.path, model.name, settings, room)
-        except HearthError as error:
-            self.say(f"{error.message} {error.hint}")
-            return
-        self._fits[str(model.path)] = fit
+        for at, model in enumerate(models, 1):
+            if len(models) > 1:
+                self.say(f"Loading… {at} of {len(models)}")
+            try:
+                fit = await asyncio.to_thread(fit_of_file, model.path, model.name, settings, room)
+            except HearthError as error:
+                if len(models) == 1:
+                    self.say(f"{error.message} {error.hint}")
+                    return
+                continue
+            self._fits[str(model.path)] = fit
+        self._show_here()
         self._describe()
+
+    @work(group="fits", exclusive=True)
+    async def on_column_list_sorted(self, event: ColumnList.Sorted) -> None:
+        """Sorting by speed needs that of every model."""
+        lacking = [
+            model
+            for model in self._here.values()
+            if not (model.error or model.url or str(model.path) in self._fits)
+        ]
+        if self._tab == "here" and event.order == _SPEED and lacking:
+            await self._find_fits(*lacking)
 
     def _read_queue(self) -> dict[str, DownloadItem]:
         try:
@@ -298,7 +344,7 @@ class LibraryScreen(HearthScreen):
         self._show_items()
         for ident, item in self._items.items():
             if item.state == "done" and ident in before and before[ident].state != "done":
-                self.tell(f"{item.name} is here.")
+                self.tell(f"{item.name} is installed.")
                 self.refresh_models()
 
     def _show_items(self) -> None:
@@ -307,17 +353,17 @@ class LibraryScreen(HearthScreen):
             self._describe()
 
     def on_option_list_option_highlighted(self) -> None:
-        """Say more about the line."""
+        """Describe the selected line."""
         self._describe()
 
     def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        """Other keys mean something now."""
+        """Show the keys of the tab."""
         self._tab = event.pane.id or "here"
         self.refresh_bindings()
         self._describe()
 
     def _describe(self) -> None:
-        """Say more about the chosen line."""
+        """Describe the selected line."""
         key = self._chosen
         text = ""
         if key is None:
@@ -326,6 +372,8 @@ class LibraryScreen(HearthScreen):
             model = self._here[key]
             fit = self._fits.get(str(model.path))
             text = _about_here(model, fit, self.size.width - 2)
+            if key in self._made:
+                text = f"{self._made[key].words}\n{text}"
             if fit is None and not model.error and not model.url:
                 self._find_fit(model)
         elif self._tab == "worth" and key in self._worth:
@@ -340,7 +388,7 @@ class LibraryScreen(HearthScreen):
         """Show `text` below the lists."""
         self.query_one("#about", Static).update(safe_text(text))
 
-    # ---- where one is
+    # ---- tabs and focus
 
     def action_tab(self, tab: str) -> None:
         """Show another list."""
@@ -348,29 +396,34 @@ class LibraryScreen(HearthScreen):
         self.call_after_refresh(self.action_enter_list)
 
     def action_search(self) -> None:
-        """Write what to look for on the Hub."""
+        """Search the Hub."""
         self.query_one(TabbedContent).active = "hub"
         self.call_after_refresh(self.query_one("#query").focus)
 
+    async def action_filter(self) -> None:
+        """Filter the list of the tab."""
+        await self._list(self._tab).action_filter()
+
     def action_enter_list(self) -> None:
-        """Go to the list; to the tabs while there is nothing in it."""
+        """Go to the list; to the tabs while it is empty."""
         found = self._list(self._tab).list
         (found if found.option_count else self.query_one(Tabs)).focus()
 
     def action_refresh(self) -> None:
-        """Read the models of this machine anew."""
-        self.workers.cancel_group(self, "fit")  # what it finds would be of before
+        """Read the models of this machine again."""
+        for group in ("fit", "fits"):
+            self.workers.cancel_group(self, group)
         self._fits.clear()
         self.refresh_models()
 
     def on_option_list_option_selected(self) -> None:
-        """Enter does what one most likely wants."""
+        """Enter starts a chat, or downloads."""
         if self._tab == "here":
             self.action_chat()
         elif self._tab != "downloads":
             self.action_pull()
 
-    # ---- models that are here
+    # ---- installed models
 
     async def _loaded(self) -> set[str]:
         """The paths of the models that are loaded."""
@@ -396,7 +449,7 @@ class LibraryScreen(HearthScreen):
 
     @work(group="here.act", exclusive=True)
     async def action_unload(self) -> None:
-        """Take the model out of memory."""
+        """Unload the model from memory."""
         if (model := self._here.get(self._chosen or "")) is not None:
             await self.told(self._unload(model))
             self.refresh_models()
@@ -419,18 +472,18 @@ class LibraryScreen(HearthScreen):
         is_loaded = str(found.path) in await self._loaded()
         details = [*map(str, removal.paths), *removal.keeps]
         if is_loaded:
-            details.append("It is loaded now and is unloaded first, which ends what it says.")
+            details.append("The model is loaded; deleting it stops running responses.")
         freed = words.size(removal.frees_bytes)
         question = f"Delete {model.name}? It frees {freed}."
         if not await self.app.push_screen_wait(
-            Confirm(question, "\n".join(details), yes="Delete it", no="Keep it")
+            Confirm(question, "\n".join(details), yes="Delete", destructive=True)
         ):
             return
         if is_loaded:
             await self.services.host.unload(str(found.path))
         await asyncio.to_thread(remove, removal)
         await self.services.index.changed()
-        self.tell(f"{model.name} is deleted; {freed} are free again.")
+        self.tell(f"{model.name} is deleted; {freed} freed.")
 
     @work(group="here.act", exclusive=True)
     async def action_import(self) -> None:
@@ -440,8 +493,17 @@ class LibraryScreen(HearthScreen):
 
     async def _import(self) -> None:
         library = self.services.library
+
+        async def check(typed: str) -> None:
+            if typed:
+                await asyncio.to_thread(plan_adoption, typed_path(typed), library, "link")
+
         typed = await self.app.push_screen_wait(
-            AskLine("Import a model", placeholder="a GGUF file, or a folder with a model")
+            AskLine(
+                "Import a model",
+                placeholder="path of a GGUF file, or of a folder with a model",
+                check=check,
+            )
         )
         if not typed:
             return
@@ -467,14 +529,19 @@ class LibraryScreen(HearthScreen):
         text = f"Importing {plan.name}: {words.size(done)} of {words.size(plan.size_bytes)}"
         self.app.call_from_thread(self.say, text)
 
-    # ---- models that could be here
+    # ---- models to download
 
     @work(group="search", exclusive=True)
     async def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Look for what was written, or open the repository that it names."""
+        """Search for what was typed, or open the repository that it names."""
         query = event.value.strip()
-        if query:
-            await self.told(self._look_for(query))
+        if not query:
+            return
+        try:
+            await self._look_for(query)
+        except HearthError as error:
+            self._found = {}
+            self._list("hub").show([], empty=safe_text(f"{error.message} {error.hint}"))
 
     async def _look_for(self, query: str) -> None:
         entry = self._worth.get(query.partition(":")[0].lower())
@@ -493,24 +560,22 @@ class LibraryScreen(HearthScreen):
         await self._search(query)
 
     async def _search(self, query: str) -> None:
-        self.say("Asking the Hub …")
-        hub = self.services.hub
+        found = self._list("hub")
         self._found = {}
-        try:
-            found = await asyncio.to_thread(lambda: hub.search(query, tag="gguf"))
-            self._found = {model.repo_id: model for model in found}
-        finally:
-            self._list("hub").show([_hub_row(model) for model in self._found.values()])
-            self.say("")
-        if self._found:
-            self._list("hub").list.focus()
+        found.show([], empty="Searching the Hub…")
+        self.say("")
+        hub = self.services.hub
+        models = await asyncio.to_thread(lambda: hub.search(query, tag="gguf"))
+        self._found = {model.repo_id: model for model in models}
+        nothing = f"The Hub has no GGUF repository with “{query}” in its name."
+        found.show([_hub_row(model) for model in models], empty=safe_text(nothing))
+        if models:
+            found.list.focus()
             self._describe()
-        else:
-            self.say(f"The Hub has no GGUF repository with “{query}” in its name.")
 
     @work(group="pull", exclusive=True)
     async def action_pull(self) -> None:
-        """Choose what to download of the repository."""
+        """Choose a file of the repository to download."""
         key = self._chosen
         if self._tab == "worth" and key in self._worth:
             entry = self._worth[key]
@@ -536,7 +601,9 @@ class LibraryScreen(HearthScreen):
             return
         found = menu.repository
         download = Download(found.repo_id, found.revision, found.commit, choice.files)
-        await self.services.downloads.add(download, f"{found.repo_id}:{choice.name}")
+        name = f"{found.repo_id}:{choice.name}"
+        wanted = await self._quantize_after(choice)
+        await self.services.downloads.add(download, name, quantize=wanted)
         self._show_downloads()
         self.action_tab("downloads")
 
@@ -545,19 +612,36 @@ class LibraryScreen(HearthScreen):
         room = room_for(hub_cache(), self.services.paths.cache, self._bandwidth)
         return make_menu(repository, self.services.settings, room, hub_cache(), entry)
 
+    async def _quantize_after(self, choice: Choice) -> str:
+        """The type to which an unquantized file is quantized when it is complete; empty: none."""
+        if choice.kind != "safetensors" and choice.name not in _UNQUANTIZED:
+            return ""
+        targets = GgufMethod().targets()
+        about = {target.name: target.about for target in targets if target.name in _OFFERED}
+        kept = "Keep it as it is"
+        wanted = await self.app.push_screen_wait(
+            PickOne(
+                f"{choice.name} is not quantized. Quantize it when the download is complete?",
+                [kept, *about],
+                details={kept: words.size(choice.size_bytes), **about},
+            )
+        )
+        return "" if wanted in (None, kept) else str(wanted)
+
     async def _is_sure(self, menu: Menu, choice: Choice) -> bool:
         """What does not fit is downloaded only when the user confirms it."""
         fit = menu.fits[choice.name]
         if fit.is_usable:
             return True
         question = f"{choice.name} does not fit this machine. Download it anyway?"
-        return cast("bool", await self.app.push_screen_wait(Confirm(question, fit.words)))
+        dialog = Confirm(question, fit.words, yes="Download")
+        return cast("bool", await self.app.push_screen_wait(dialog))
 
     # ---- downloads
 
     @work(group="downloads")
     async def action_pause(self) -> None:
-        """Pause the download, or let it go on."""
+        """Pause the download, or resume it."""
         if (item := self._items.get(self._chosen or "")) is not None:
             downloads = self.services.downloads
             goes = item.state == "running" or (item.state == "waiting" and item.error is None)
@@ -566,43 +650,64 @@ class LibraryScreen(HearthScreen):
 
     @work(group="downloads")
     async def action_cancel(self) -> None:
-        """Take the download out of the queue."""
+        """Remove the download from the queue."""
         if (item := self._items.get(self._chosen or "")) is not None:
-            question = Confirm(f"Cancel {item.name}?", "What arrived of it is removed.")
+            question = Confirm(
+                f"Cancel {item.name}?",
+                "What was downloaded of it is deleted.",
+                yes="Delete",
+                no="Keep",
+                destructive=True,
+            )
             if item.state != "done" and not await self.app.push_screen_wait(question):
                 return
             await self.told(self.services.downloads.cancel(item.id))
             self._show_downloads()
 
     @work(group="downloads")
+    async def action_clear(self) -> None:
+        """Remove the downloads that are complete from the list; the models stay."""
+        for item in [one for one in self._items.values() if one.state == "done"]:
+            await self.told(self.services.downloads.cancel(item.id))
+        self._show_downloads()
+
+    @work(group="downloads")
     async def action_move(self, by: int) -> None:
-        """Let the download come earlier or later."""
+        """Move the download in the queue."""
         if (item := self._items.get(self._chosen or "")) is not None:
             place = list(self._items).index(item.id) + by
             await self.told(self.services.downloads.move(item.id, place))
             self._show_downloads()
 
 
-def _here_row(model: LocalModel, *, is_loaded: bool, used_at: float) -> Row:
-    """A model of this machine.
+def _here_row(
+    model: LocalModel, *, is_loaded: bool, used_at: float, fit: Fit | None, source: str
+) -> Row:
+    """An installed model.
 
     Args:
         used_at: seconds since 1970 of the last chat with it; 0: none is known.
+        source: the name of the model that it was made of; empty: none.
     """
+    speed = fit.speed if fit is not None else None
+    name = f"└ {model.name}" if source else model.name
     used = Content.styled("loaded", "$text-success") if is_loaded else cell(_date(used_at))
     kind = "remote" if model.url else model.file_type
     return Row(
         model.name,
         (
-            cell(model.name, "$text-error" if model.error else ""),
+            cell(name, "$text-error" if model.error else ""),
             cell("damaged" if model.error else kind, "$text-error" if model.error else ""),
             words.size(model.size_bytes) if model.size_bytes else "",
             words.count(model.parameters) if model.parameters else "",
             f"{model.context:,}" if model.context else "",
             used,
+            speed_words(speed),
             cell(model.origin, "$text-muted"),
             cell(model.repo, "$text-muted"),
         ),
+        _order(model.name, model.size_bytes, speed) | {"last used": used_at},
+        source,
     )
 
 
@@ -621,6 +726,7 @@ def _worth_row(entry: Entry, fit: Fit | None) -> Row:
             cell(entry.licence),
             cell(entry.repo, "$text-muted"),
         ),
+        _order(entry.title, entry.size_bytes, fit.speed if fit is not None else None),
     )
 
 
@@ -637,6 +743,12 @@ def _hub_row(model: HubModel) -> Row:
             Content.styled("gated", "$text-warning") if model.gated else "open",
             model.changed_at.date().isoformat() if model.changed_at else "",
         ),
+        {
+            "name": model.repo_id,
+            "weights": model.parameters or 0,
+            "downloads": model.downloads,
+            "changed": model.changed_at.timestamp() if model.changed_at else 0.0,
+        },
     )
 
 
@@ -654,14 +766,19 @@ def _download_row(item: DownloadItem) -> Row:
             f"{words.size(item.bytes_per_s)}/s" if item.bytes_per_s else "",
             words.duration(item.eta_s) if item.eta_s is not None else "",
         ),
+        {"name": item.name, "size": item.total_bytes},
     )
 
 
+def _order(name: str, size_bytes: int, speed: Speed | None) -> dict[str, str | float]:
+    return {"name": name, "size": size_bytes, _SPEED: speed.tok_per_s if speed else 0.0}
+
+
 def _about_here(model: LocalModel, fit: Fit | None, width: int) -> str:
-    """What is said of a chosen model of this machine.
+    """The description of an installed model.
 
     Args:
-        width: of a line, in cells, which its path gets at most.
+        width: of a line, in cells; paths are cut to it.
     """
     if model.error:
         return f"{model.error}\n{_where(model, width)}"
@@ -671,13 +788,13 @@ def _about_here(model: LocalModel, fit: Fit | None, width: int) -> str:
 
 
 def _about_entry(entry: Entry, fit: Fit | None) -> str:
-    """What is said of a chosen model of the catalogue."""
+    """The description of a model of the catalogue."""
     fitting = f"\nAbout: {fit_line(fit)}" if fit is not None else ""
     return f"{entry.summary} {entry.repo} · {entry.licence}{fitting}"
 
 
 def _about_hub(model: HubModel, endpoint: str) -> str:
-    """What is said of a chosen repository."""
+    """The description of a repository."""
     licence = model.licence or "licence not stated"
     if not model.gated:
         return f"{model.repo_id} · {licence}"
@@ -688,16 +805,18 @@ def _about_hub(model: HubModel, endpoint: str) -> str:
 
 
 def _about_download(item: DownloadItem) -> str:
-    """What is said of a chosen download; its name too, which the list may have to cut."""
+    """The description of a download, with its name, which the list may cut."""
     if item.error is not None:
-        told = f"{item.error.message} {item.error.hint}".strip()
+        text = f"{item.error.message} {item.error.hint}".strip()
     else:
-        told = item.file or _TOLD_OF.get(item.state, "")
-    return f"{item.name}\n{told}".strip()
+        text = item.file or _TEXT_OF.get(item.state, "")
+    if item.quantize:
+        text += f" It is quantized to {item.quantize} when it is complete."
+    return f"{item.name}\n{text}".strip()
 
 
 def _last_used(threads: Mapping[str, float], model: LocalModel) -> float:
-    """When somebody last chatted with `model`; 0 if nobody is known to have."""
+    """When `model` was last chatted with; 0: not known."""
     return max(threads.get(model.name.lower(), 0.0), threads.get(str(model.path).lower(), 0.0))
 
 

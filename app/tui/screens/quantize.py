@@ -1,44 +1,40 @@
-"""Quantizing: what it would make, how far it is, and what it did to the model."""
+"""Quantizing: what each type would take, what is being made, and what quantizing did to a model."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-import psutil
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
 from textual.content import Content
-from textual.widgets import OptionList, ProgressBar, Select, Static
+from textual.timer import Timer
+from textual.widgets import OptionList, Select, Static
 
 from hearth.app import format as words
-from hearth.app.chosen import with_settings
-from hearth.app.jobs.child import Stopped
-from hearth.app.jobs.job import Job
 from hearth.app.library import quantize_job
-from hearth.app.library.compare_quality import Quality, Sample, measure, perplexity_change
-from hearth.app.library.local import FoundModel, LocalModel
+from hearth.app.library.local import LocalModel
 from hearth.app.library.model_files import SUFFIX
-from hearth.app.paths import own_folder, private_folder
+from hearth.app.library.quantized import Measured, Quantized, quantized
+from hearth.app.paths import private_folder
 from hearth.app.terminal import safe_text
+from hearth.app.tui.quantizing import Quantization
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.screens.dialogs import Confirm
 from hearth.app.tui.screens.quantize_options import QuantizeOptions, Wishes
-from hearth.app.tui.widgets.cells import cell
+from hearth.app.tui.widgets.cells import bar, cell
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
 from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.quant.methods import Method, Plan, Target, methods
 
+_TICK_S: Final = 0.25
 _SOURCES: Final = ("F32", "F16", "BF16")
-_FULL_PRECISION: Final = re.compile(r"[-._](f16|bf16|f32|fp16|fp32)$", re.IGNORECASE)
 _CONTEXT: Final = 4096
 _USUAL: Final = "Q4_K_M"
+_BAR: Final = 16
 _TYPES: Final = (
     Column("Type", 9),
     Column("Size", 9, right=True),
@@ -46,11 +42,11 @@ _TYPES: Final = (
     Column("In memory", 10, right=True, least=70),
     Column("About"),
 )
-_RESULTS: Final = (
+_MODELS: Final = (
     Column("Model"),
     Column("Size", 9, right=True),
-    Column("Perplexity", 16, right=True),
-    Column("Speed", 13, right=True),
+    Column("Perplexity", _BAR, right=True),
+    Column("Speed", 18, right=True),
 )
 
 
@@ -68,79 +64,86 @@ class _Type:
 
 
 class QuantizeScreen(HearthScreen):
-    """A source, the types that can be made of it with their sizes, and the results."""
+    """A source, the types that can be made of it with their sizes, and what was made."""
 
     NAME = "quantize"
     DEFAULT_CSS = """
     QuantizeScreen Select { width: 1fr; margin: 1 1 0 1; }
     QuantizeScreen #types { height: 1fr; margin-top: 1; }
     QuantizeScreen #types > OptionList { height: 1fr; }
-    QuantizeScreen #run { height: 1; padding: 0 1; display: none; }
-    QuantizeScreen #run.-on { display: block; }
-    QuantizeScreen #state {
-        width: 1fr; height: 1; padding: 0 2 0 0; color: $text;
-        text-wrap: nowrap; text-overflow: ellipsis;
-    }
-    QuantizeScreen ProgressBar { width: auto; }
-    QuantizeScreen #bar { width: 24; }
-    QuantizeScreen.-narrow #bar { width: 12; }
-    QuantizeScreen #results { height: auto; margin-top: 1; display: none; }
-    QuantizeScreen #results.-on { display: block; }
+    QuantizeScreen #models { height: auto; max-height: 40%; margin-top: 1; display: none; }
+    QuantizeScreen #models.-on { display: block; }
     QuantizeScreen #about { height: auto; max-height: 8; padding: 0 1; margin-top: 1;
         color: $text-muted; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "start", "quantize", id="quantize.start"),
         Binding("o", "options", "options", id="quantize.options"),
-        Binding("x", "stop", "stop", id="quantize.stop"),
-        Binding("s", "source", "source", id="quantize.source"),
+        Binding("space", "pause", "pause / resume", id="quantize.pause"),
+        Binding("x", "cancel", "cancel", id="quantize.stop"),
+        Binding("m", "source", "model", id="quantize.source"),
         Binding("r", "refresh", "refresh", id="quantize.refresh", show=False),
     ]
 
     def __init__(self) -> None:
         super().__init__()
         self._sources: dict[str, LocalModel] = {}
+        self._made: dict[str, Quantized] = {}
+        """By the path of the result."""
         self._types: dict[str, _Type] = {}
         self._planned: LocalModel | None = None
         """The source that the types were planned for."""
         self._wishes: dict[str, Wishes] = {}
         """By the name of a method."""
-        self._job: Job | None = None
-        self._is_busy = False
-        self._news = ""
-        """What came of the last job; it stays until another type is chosen."""
-        self._told_of: str | None = None
-        """The key of the type that was chosen last."""
+        self._states: dict[Path, str] = {}
+        """Of the quantizations, when they were last looked at."""
+        self._timer: Timer | None = None
 
     def body(self) -> ComposeResult:
         yield Select[str]([], prompt="A model in F16, BF16 or F32", id="source", compact=True)
-        empty = "Only models in F16, BF16 or F32 are quantized, and none is here."
-        yield ColumnList(*_TYPES, empty=empty, id="types")
-        with Horizontal(id="run"):
-            yield Static("", id="state", markup=False)
-            yield ProgressBar(id="progress", show_eta=False)
-        yield ColumnList(*_RESULTS, id="results")
+        yield ColumnList(*_TYPES, empty="Loading…", filters=True, id="types")
+        yield ColumnList(*_MODELS, filters=True, id="models")
         yield Static("", id="about", markup=False)
 
     def on_mount(self) -> None:
         """Begin with the types."""
-        self.query_one("#results", ColumnList).list.can_focus = False
+        self._timer = self.set_interval(_TICK_S, self._look)
         self._list.list.focus()
         self.refresh_sources()
 
     def on_screen_resume(self) -> None:
-        """A model may have come since, or have been chosen on another screen."""
-        self.refresh_sources()
+        """A model may have been added since, or been chosen on another screen."""
+        if self._timer is not None:
+            self._timer.resume()
+            self.refresh_sources()
+
+    def on_screen_suspend(self) -> None:
+        """Stop watching the jobs."""
+        if self._timer is not None:
+            self._timer.pause()
 
     @property
     def _list(self) -> ColumnList:
         return self.query_one("#types", ColumnList)
 
     @property
+    def _models(self) -> ColumnList:
+        return self.query_one("#models", ColumnList)
+
+    @property
     def _source(self) -> LocalModel | None:
         """The model that is to be quantized."""
         value = self.query_one("#source", Select).value
         return self._sources.get(value) if isinstance(value, str) else None
+
+    @property
+    def _job(self) -> Quantization | None:
+        """The selected quantization; if none is, the one that runs, or the first."""
+        items = self.hearth.quantizing.items
+        if self._models.has_focus_within:
+            chosen = [one for one in items if _key(one) == self._models.selected]
+            return chosen[0] if chosen else None
+        return min(items, key=lambda one: (one.state == "done", not one.is_active), default=None)
 
     @property
     def is_planned(self) -> bool:
@@ -154,8 +157,11 @@ class QuantizeScreen(HearthScreen):
 
     @work(group="sources", exclusive=True)
     async def refresh_sources(self) -> None:
-        """Read the models that can be quantized anew."""
+        """Read the models that can be quantized, and those that were made of them."""
         models = await asyncio.to_thread(self.services.library.list)
+        made = await asyncio.to_thread(quantized, models)
+        self._made = {str(one.model.path): one for one in made.values()}
+        await self.hearth.quantizing.refresh()
         self._sources = {str(one.path): one for one in models if _is_source(one)}
         select = self.query_one("#source", Select)
         wanted, self.hearth.wanted_source = self.hearth.wanted_source, None
@@ -168,13 +174,15 @@ class QuantizeScreen(HearthScreen):
             select.set_options(options)
             if self._sources:
                 select.value = now if now in self._sources else next(iter(self._sources))
-        if self._source != self._planned:
+        if self._source != self._planned or not self._sources:
             self.plan_all()
+        self._show_models()
         if wanted is not None and str(wanted) not in self._sources:
-            self._about(f"{wanted.name} is quantized already; take the model in F16, BF16 or F32.")
+            text = f"{wanted.name} is already quantized; choose the model in F16, BF16 or F32."
+            self._about(text)
 
     def action_refresh(self) -> None:
-        """Read the models that can be quantized anew."""
+        """Read the models that can be quantized again."""
         self._planned = None
         self.refresh_sources()
 
@@ -187,6 +195,7 @@ class QuantizeScreen(HearthScreen):
     def on_select_changed(self) -> None:
         """Plan every type for the chosen source."""
         self.plan_all()
+        self._show_models()
         self._list.list.focus()
 
     @work(group="plan", exclusive=True)
@@ -210,24 +219,27 @@ class QuantizeScreen(HearthScreen):
         self._describe()
 
     def _show_types(self) -> None:
-        self._list.show([_row(one) for one in self._types.values()])
+        empty = "No model in F16, BF16 or F32 is installed; F3 downloads one."
+        self._list.show([_row(one) for one in self._types.values()], empty=empty)
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """Say more about the type, if it is another one: the list is drawn anew when the terminal
-        gets another size.
-        """
-        is_other = event.option_list is self._list.list and self._list.selected != self._told_of
-        if is_other and not self._is_busy:
-            self._told_of = self._list.selected
-            self._news = ""
+        """Describe the selected line."""
+        if event.option_list.has_focus:
             self._describe()
 
+    def on_descendant_focus(self) -> None:
+        """Describe the selected line of the list that has the focus now."""
+        self._describe()
+
     def _describe(self) -> None:
-        one = self._types.get(self._list.selected or "")
-        if one is None or self._is_busy or self._news:
+        if self._models.has_focus_within:
+            self._describe_model()
             return
-        told = self._wishes_for(one.method).words
-        with_options = f"\nWith {told}." if told else ""
+        one = self._types.get(self._list.selected or "")
+        if one is None:
+            return
+        options = self._wishes_for(one.method).words
+        with_options = f"\nWith {options}." if options else ""
         if isinstance(one.plan, HearthError):
             self._about(f"{one.plan.message} {one.plan.hint}{with_options}")
         elif one.plan is not None:
@@ -239,9 +251,18 @@ class QuantizeScreen(HearthScreen):
                 f"with {_CONTEXT:,} tokens. Tensors: {types}.{with_options}"
             )
 
+    def _describe_model(self) -> None:
+        key = self._models.selected or ""
+        if key in self._made:
+            self._about(self._made[key].words)
+        elif (item := self._job) is not None:
+            self._about(" ".join(filter(None, (item.note, item.detail or _STATES[item.state]))))
+        else:
+            self._about(key)
+
     @work(group="options", exclusive=True)
     async def action_options(self) -> None:
-        """Tell the method more."""
+        """Set the options of the method."""
         one = self._types.get(self._list.selected or "")
         if one is None:
             return
@@ -254,142 +275,120 @@ class QuantizeScreen(HearthScreen):
 
     # ---- making it
 
-    def on_option_list_option_selected(self) -> None:
-        self.action_start()
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Enter quantizes."""
+        if event.option_list is self._list.list:
+            self.action_start()
 
-    @work(group="quantize")
+    @work(group="start", exclusive=True)
     async def action_start(self) -> None:
-        """Make the chosen type of the chosen source."""
+        """Make the selected type of the chosen source."""
         source, one = self._source, self._types.get(self._list.selected or "")
         if source is None or one is None or one.plan is None:
-            return
-        if self._is_busy:
-            self.tell("One model is being quantized already; x stops it.", severity="warning")
             return
         if isinstance(one.plan, HearthError):
             self.tell_error(one.plan)
             return
-        stem = _FULL_PRECISION.sub("", Path(source.name).name)
         folder = private_folder(self.services.paths.models)
-        path = folder / f"{stem}-{one.target.name}{one.method.suffix}"
+        path = folder / quantize_job.file_name(source.name, one.target.name, one.method.suffix)
         question = f"Write {path.name} ({words.size(one.plan.size_bytes)})?"
-        there = (
-            "\nIt is there already, and is replaced."
-            if await asyncio.to_thread(path.exists)
-            else ""
-        )
+        exists = await asyncio.to_thread(path.exists)
+        replaced = "\nIt exists already and is replaced." if exists else ""
         if not await self.app.push_screen_wait(
-            Confirm(question, f"into {folder}{there}", yes="Write it", no="Cancel")
+            Confirm(
+                question,
+                f"into {folder}{replaced}",
+                yes="Replace" if exists else "Quantize",
+                destructive=exists,
+            )
         ):
             return
-        self._is_busy = True
-        try:
-            await self.told(self._make(source, one, path, replace=bool(there)))
-        finally:
-            self._is_busy = False
-            self._show_run(is_on=False)
-
-    async def _make(self, source: LocalModel, one: _Type, path: Path, *, replace: bool) -> None:
         wishes = self._wishes_for(one.method)
-        sample = await asyncio.to_thread(wishes.sample, for_guide=source.origin == "bundled")
-        question = {
-            "method": one.method.name,
-            "source": str(source.path),
-            "type": one.target.name,
-            "target": str(path),
-            "options": dict(wishes.options),
-            "threads": psutil.cpu_count(logical=False) or 1,
-            "replace": replace,
-        }
-        self._show_run(is_on=True)
-        self._say(f"{one.target.name}: reading the source")
+        is_bundled = source.origin == "bundled"
         try:
-            answer = await self._run(one, question)
-        except Stopped:
-            self._tell_news("Stopped; nothing was written.")
+            sample = await asyncio.to_thread(wishes.sample, for_guide=is_bundled)
+        except HearthError as error:
+            self.tell_error(error)
             return
-        spent = words.duration(answer["wall_s"])
-        made = f"{path.name} is in the library, {answer['size_bytes']:,} bytes, made in {spent}."
-        self._tell_news(made)
-        self.refresh_sources()
-        if sample is not None:
-            await self._compare(source, path, sample, made)
+        request = quantize_job.question(
+            method=one.method.name,
+            source=str(source.path),
+            type=one.target.name,
+            options=wishes.options,
+            target=path,
+            replace=exists,
+        )
+        self.hearth.quantizing.start(request, sample)
+        self._look()
 
-    async def _run(self, one: _Type, question: dict[str, Any]) -> dict[str, Any]:
-        """The job's answer."""
-        log = own_folder(self.services.paths.log)
-        self._job = job = await Job.start(quantize_job.MODULE, question, log)
-        try:
-            async for values in job.updates():
-                left = values["eta_s"]
-                more = f"{words.duration(left)} left · " if left is not None else ""
-                self._progress(values["done"], values["total"])
-                self._say(f"{one.target.name} · {more}{values['tensor']}")
-            return await job.result()
-        finally:
-            self._job = None
-            await job.close()
+    @work(group="job", exclusive=True)
+    async def action_pause(self) -> None:
+        """Pause the quantization, or resume it."""
+        if (item := self._job) is not None:
+            quantizing = self.hearth.quantizing
+            if item.is_active:
+                await quantizing.pause(item)
+            elif item.state in ("paused", "failed"):
+                await quantizing.resume(item)
+            await quantizing.refresh()
+            self._look()
 
-    async def _compare(self, source: LocalModel, path: Path, sample: Sample, made: str) -> None:
-        """Measure both, and show what quantizing did."""
-        library = self.services.library
-        before = await asyncio.to_thread(library.resolve, source.name)
-        rows: list[Row] = []
-        found: list[Quality] = []
-        try:
-            made_of = (before, source.size_bytes)
-            result = (FoundModel(path.stem, path, "path"), path.stat().st_size)
-            for model, size_bytes in (made_of, result):
-                self._say(f"measuring {model.name}")
-                found.append(await self._measure(model, sample))
-                rows.append(_result(model, size_bytes, found[-1]))
-                results = self.query_one("#results", ColumnList)
-                results.add_class("-on")
-                results.show(rows)
-        except asyncio.CancelledError:
-            self._tell_news(f"{made} It was not measured to the end.")
-            raise
-        change, error = perplexity_change(*found)
-        told = f"Perplexity {change:+.2%} ± {error:.2%}" if math.isfinite(change) else "Perplexity"
-        self._tell_news(f"{made}\n{told} on {sample.name}; lower is better.")
-
-    async def _measure(self, model: FoundModel, sample: Sample) -> Quality:
-        """Load `model`, measure it, and unload it unless it was loaded before."""
-        host = self.services.host
-        spec = with_settings(model, self.services.settings).spec
-        stats = await host.stats()
-        was_loaded = stats is not None and any(one.path == spec.path for one in stats.workers)
-        try:
-            return await measure(await host.backend(spec), sample, on_progress=self._progress)
-        finally:
-            if not was_loaded:
-                await host.unload(spec.path)
-
-    def action_stop(self) -> None:
-        """Stop what is being made, of which nothing stays, or what is being measured."""
-        if self._job is not None:
-            self._job.stop()
-        elif self._is_busy:
-            self.workers.cancel_group(self, "quantize")
+    @work(group="job", exclusive=True)
+    async def action_cancel(self) -> None:
+        """Cancel the quantization, and delete what it wrote."""
+        item = self._job
+        if item is None or item.state == "elsewhere":
+            return
+        question = f"Cancel {item.target.name}?"
+        detail = "What is written so far is deleted."
+        if item.state in ("done", "measuring") or await self.app.push_screen_wait(
+            Confirm(question, detail, yes="Delete", no="Keep", destructive=True)
+        ):
+            await self.hearth.quantizing.cancel(item)
+            self._look()
+            self.refresh_sources()
 
     # ---- showing it
 
-    def _show_run(self, *, is_on: bool) -> None:
-        self.query_one("#run").set_class(is_on, "-on")
-        self._progress(0, 0)
+    def _look(self) -> None:
+        """Show how far the quantizations are, and what came of those that ended."""
+        items = self.hearth.quantizing.items
+        before, self._states = self._states, {one.target: one.state for one in items}
+        self._show_models()
+        for one in items:
+            if one.state != before.get(one.target) and one.state in ("done", "failed") and before:
+                self._about(one.detail)
+                self.refresh_sources()
 
-    def _progress(self, done: int, total: int) -> None:
-        self.query_one(ProgressBar).update(total=total or None, progress=done)
-
-    def _say(self, text: str) -> None:
-        self.query_one("#state", Static).update(safe_text(text))
-
-    def _tell_news(self, text: str) -> None:
-        self._news = text
-        self._about(text)
+    def _show_models(self) -> None:
+        """The chosen source and what was made of it, then what is being made."""
+        source = self._source
+        made = [one for one in self._made.values() if source and one.source.path == source.path]
+        items = [one for one in self.hearth.quantizing.items if one.state != "done"]
+        rows = []
+        if source is not None and made:
+            figures = next((one.before for one in reversed(made) if one.before), None)
+            rows.append(_model_row(source, figures))
+        rows += [_model_row(one.model, one.after) for one in made]
+        rows += [_job_row(one) for one in items]
+        self._models.set_class(bool(rows), "-on")
+        self._models.show(rows)
+        if self._models.has_focus_within:
+            self._describe_model()
 
     def _about(self, text: str) -> None:
         self.query_one("#about", Static).update(safe_text(text))
+
+
+_STATES: Final = {
+    "waiting": "Waits until the one before is complete.",
+    "paused": "Paused; space resumes, x deletes what is written.",
+    "elsewhere": "Another process is writing it.",
+}
+
+
+def _key(item: Quantization) -> str:
+    return f"job {item.target}"
 
 
 def _is_source(model: LocalModel) -> bool:
@@ -406,7 +405,7 @@ def _plan(one: _Type, source: Path, options: Any) -> Plan | HearthError:
         return error
     except OSError as error:
         why = f"{source} cannot be read: {error.strerror or error}."
-        return ModelNotFound(why, "Refresh the list of models.")
+        return ModelNotFound(why, "Press r to refresh the list of models.")
 
 
 def _row(one: _Type) -> Row:
@@ -418,10 +417,24 @@ def _row(one: _Type) -> Row:
     if plan is None:
         return Row(one.key, (name, "…", "", "", about))
     size, memory = words.size(plan.size_bytes), words.size(plan.memory_bytes(_CONTEXT))
-    return Row(one.key, (name, size, f"{plan.bits_per_weight:.2f}", memory, about))
+    order: dict[str, str | float] = {"type": one.target.name, "size": plan.size_bytes}
+    return Row(one.key, (name, size, f"{plan.bits_per_weight:.2f}", memory, about), order)
 
 
-def _result(model: FoundModel, size_bytes: int, quality: Quality) -> Row:
-    speed = f"{quality.decode_tok_per_s:,.1f} tok/s" if quality.decode_tok_per_s else "not measured"
-    perplexity = f"{quality.perplexity:.3f} ± {quality.perplexity_error:.3f}"
-    return Row(str(model.path), (cell(model.name), words.size(size_bytes), perplexity, speed))
+def _model_row(model: LocalModel, figures: Measured | None) -> Row:
+    perplexity = speed = "not measured"
+    if figures is not None:
+        perplexity = f"{figures.perplexity:.3f} ± {figures.perplexity_error:.3f}"
+        if figures.decode_tok_per_s:
+            busy = " busy" if figures.is_busy else ""
+            speed = f"{figures.decode_tok_per_s:,.1f} tok/s{busy}"
+    size = words.size(model.size_bytes)
+    return Row(str(model.path), (cell(model.name), size, perplexity, speed))
+
+
+def _job_row(item: Quantization) -> Row:
+    left: str = item.state
+    if item.state == "running":
+        left = f"{words.duration(item.eta_s)} left" if item.eta_s is not None else "running"
+    cells = (cell(item.target.stem), f"{item.share:.0%}", bar(item.share, _BAR), left)
+    return Row(_key(item), cells)

@@ -1,23 +1,28 @@
-"""Lines in columns under their names, one of which can be chosen."""
+"""Lines in columns under their names, to select one from; they can be filtered and sorted."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
 from textual import events
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import OptionList, Static
+from textual.message import Message
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+
+from hearth.app.tui.widgets.fields import SafeInput
 
 Cell = str | Content
 _GAP: Final = "  "
 _LEAST: Final = 8
 """Cells that the column which takes what is left has at least."""
+_NO_MATCH: Final = "No line matches the filter; Escape clears it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +32,8 @@ class Column:
     Attributes:
         name: in the header.
         width: in cells; 0: it takes what the others leave.
-        right: its values stand at the right.
-        least: it is shown from so many cells of the whole list on.
+        right: its values are aligned right.
+        least: it is shown if the whole list has at least so many cells.
     """
 
     name: str
@@ -46,22 +51,35 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line; a heading if it has no `key`: its first cell then, and nobody can choose it. No two
+    """One line; without a `key` it is a heading, its first cell, that cannot be selected. No two
     lines of a list have the same key.
+
+    Attributes:
+        order: what the line is sorted by, by the name of each order: text from A to Z, numbers from
+            the largest.
+        below: the key of the line that this one belongs to and is shown under, in every order.
     """
 
     key: str
     cells: tuple[Cell, ...]
+    order: Mapping[str, str | float] = field(default_factory=dict)
+    below: str = ""
+
+    @property
+    def text(self) -> str:
+        """All cells, in lower case."""
+        return " ".join(str(cell) for cell in self.cells).lower()
 
 
 class ColumnList(Vertical):
-    """A title, a header, and lines that come anew as often as `show` is called: the chosen one
-    stays chosen, and what is as before is not drawn again.
+    """A title, a header, and lines, which are replaced whenever `show` is called: the selected one
+    stays selected, and what did not change is not drawn again.
 
     Args:
         title: above the header; empty: none.
-        empty: what is said where there are no lines.
+        empty: what is shown where there are no lines.
         header: whether the columns' names are shown.
+        filters: a key opens a field whose words the lines must contain.
     """
 
     DEFAULT_CSS = """
@@ -69,6 +87,7 @@ class ColumnList(Vertical):
     ColumnList > .column-list--title { height: 1; color: $text; text-style: bold; }
     ColumnList > .column-list--header { height: 1; color: $text-muted; }
     ColumnList > .column-list--empty { height: auto; color: $text-muted; display: none; }
+    ColumnList > Input, ColumnList > Input:focus { height: 1; border: none; padding: 0; }
     ColumnList > OptionList {
         width: 1fr;
         height: auto; max-height: 100%; padding: 0; border: none; background: transparent;
@@ -82,6 +101,19 @@ class ColumnList(Vertical):
     ColumnList.-empty > .column-list--header, ColumnList.-empty > OptionList { display: none; }
     ColumnList.-empty > .column-list--empty { display: block; }
     """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "filter", id="list.filter"),
+        Binding("s", "sort", "sort", id="list.sort"),
+        Binding("escape", "clear_filter", "clear the filter", id="list.clear-filter", show=False),
+        Binding("down", "enter_list", "list", id="list.enter", show=False),
+    ]
+
+    class Sorted(Message):
+        """The lines are sorted by `order`; "": as they were given."""
+
+        def __init__(self, order: str) -> None:
+            super().__init__()
+            self.order = order
 
     def __init__(
         self,
@@ -89,6 +121,7 @@ class ColumnList(Vertical):
         title: str = "",
         empty: str = "",
         header: bool = True,
+        filters: bool = False,
         id: str | None = None,  # noqa: A002 - Textual's name
         classes: str | None = None,
     ) -> None:
@@ -97,7 +130,12 @@ class ColumnList(Vertical):
         self._title = title
         self._empty = empty
         self._has_header = header
+        self._filters = filters
+        self._wanted: list[str] = []
+        self._order = ""
+        self._all: tuple[Row, ...] = ()
         self._rows: tuple[Row, ...] = ()
+        """Those that are shown, in order."""
         self._width = 0
 
     def compose(self) -> ComposeResult:
@@ -111,6 +149,17 @@ class ColumnList(Vertical):
     def on_mount(self) -> None:
         self.set_class(not self._rows, "-empty")
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that would do nothing are left to the screen."""
+        match action:
+            case "filter":
+                return self._filters
+            case "sort":
+                return bool(self._orders)
+            case "clear_filter":
+                return bool(self.query(Input))
+        return True
+
     @property
     def list(self) -> OptionList:
         """The lines."""
@@ -118,18 +167,18 @@ class ColumnList(Vertical):
 
     @property
     def selected(self) -> str | None:
-        """The key of the chosen line."""
+        """The key of the selected line."""
         at = self.list.highlighted
         return None if at is None else self.list.get_option_at_index(at).id
 
     def select(self, key: str) -> None:
-        """Choose the line with this key, if there is one."""
+        """Select the line with this key, if it is shown."""
         for index, row in enumerate(self._rows):
             if row.key == key:
                 self.list.highlighted = index
 
     def title(self, text: str) -> None:
-        """Put another title above."""
+        """Show another title above."""
         self.query_one(".column-list--title", Static).update(text)
 
     def show(self, rows: Sequence[Row], *, empty: str = "") -> None:
@@ -139,27 +188,91 @@ class ColumnList(Vertical):
             empty: what is shown from now on where there are no lines; "": as before.
 
         Raises:
-            ValueError: two of them have the same key; what is shown stays as it is.
+            ValueError: two of them have the same key; what is shown does not change.
         """
         times = Counter(row.key for row in rows if row.key)
         if twice := [key for key, count in times.items() if count > 1]:
             raise ValueError(f"two lines of a list have the key {twice[0]!r}")
-        before, self._rows = self._rows, tuple(rows)
+        self._all = tuple(rows)
+        self._empty = empty or self._empty
+        self._arrange()
+
+    @property
+    def _orders(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for row in self._all for name in row.order))
+
+    def action_sort(self) -> None:
+        """Sort by the next order; after the last one, as the lines were given."""
+        orders = ("", *self._orders)
+        at = orders.index(self._order) if self._order in orders else 0
+        self._order = orders[(at + 1) % len(orders)]
+        self._arrange()
+        self._show_header()
+        self.list.action_first()
+        self.post_message(self.Sorted(self._order))
+
+    async def action_filter(self) -> None:
+        """Show a field for words that the lines must contain."""
+        if not self.query(Input):
+            placeholder = "Filter: words of a line"
+            await self.mount(SafeInput(placeholder=placeholder, compact=True), before=0)
+        self.query_one(Input).focus()
+
+    async def action_clear_filter(self) -> None:
+        """Show all lines."""
+        self._wanted = []
+        await self.query(Input).remove()
+        self._arrange()
+        self.list.focus()
+
+    def action_enter_list(self) -> None:
+        """Go from the filter to the lines."""
+        self.list.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show the lines that contain every word."""
+        event.stop()
+        self._wanted = event.value.lower().split()
+        self._arrange()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep the filter, and go to the lines."""
+        event.stop()
+        self.list.focus()
+
+    def _arrange(self) -> None:
+        """Show the lines that the filter lets through, sorted."""
+        before, self._rows = self._rows, tuple(self._arranged())
         if not self.is_mounted:
             return
-        self.set_class(not rows, "-empty")
-        if empty and empty != self._empty:
-            self._empty = empty
+        self.set_class(not self._rows, "-empty")
+        if not self._rows:
+            empty = _NO_MATCH if self._all else self._empty
             self.query_one(".column-list--empty", Static).update(empty)
-        if [row.key for row in before] == [row.key for row in rows]:
-            for index, (old, new) in enumerate(zip(before, rows, strict=True)):
+        if [row.key for row in before] == [row.key for row in self._rows]:
+            for index, (old, new) in enumerate(zip(before, self._rows, strict=True)):
                 if old != new:
                     self.list.replace_option_prompt_at_index(index, self._line(new))
             return
         self._fill()
 
+    def _arranged(self) -> Iterator[Row]:
+        if not self._wanted and not self._order and not any(row.below for row in self._all):
+            yield from self._all
+            return
+        rows = [
+            row for row in self._all if row.key and all(word in row.text for word in self._wanted)
+        ]
+        if self._order:
+            rows.sort(key=lambda row: _rank(row.order.get(self._order, 0)))
+        keys = {row.key for row in rows}
+        for row in rows:
+            if row.below not in keys:
+                yield row
+                yield from (one for one in rows if one.below == row.key)
+
     def on_resize(self, event: events.Resize) -> None:
-        """Lay the columns out anew."""
+        """Lay out the columns again."""
         width = self.content_size.width - 1  # For the scroll bar.
         if width != self._width:
             self._width = width
@@ -171,16 +284,21 @@ class ColumnList(Vertical):
         options.set_options(
             Option(self._line(row), row.key or None, disabled=not row.key) for row in self._rows
         )
-        if self._has_header:
-            names = Row("", tuple(column.name for column in self._columns))
-            header = self.query_one(".column-list--header", Static)
-            header.update(self._columned(names))
+        self._show_header()
         keys = [row.key for row in self._rows]
         if key is not None and key in keys:
             options.highlighted = keys.index(key)
         else:
             usable = [index for index, row in enumerate(self._rows) if row.key]
             options.highlighted = min(usable, key=lambda i: abs(i - (at or 0)), default=None)
+
+    def _show_header(self) -> None:
+        if self._has_header:
+            names = [column.name for column in self._columns]
+            if self._order:
+                names[0] += f" (by {self._order})"
+            header = self.query_one(".column-list--header", Static)
+            header.update(self._columned(Row("", tuple(names))))
 
     def _line(self, row: Row) -> Content:
         if row.key:
@@ -198,3 +316,8 @@ class ColumnList(Vertical):
             if column in shown
         ]
         return Content(_GAP).join(cells)
+
+
+def _rank(value: str | float) -> tuple[float, str]:
+    """Sorts numbers from the largest, then text from A to Z."""
+    return (0.0, value.lower()) if isinstance(value, str) else (-value, "")

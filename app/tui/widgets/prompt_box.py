@@ -193,8 +193,6 @@ class PromptBox(Vertical):
             super().__init__()
             self.text = text
             self.command = command
-            self.name = command.name
-            self.argument = command.argument
 
     class Drafted(Message):
         """What is being written is another text than before."""

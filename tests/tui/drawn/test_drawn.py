@@ -11,10 +11,12 @@ import pytest
 
 from async_tests import in_loop
 from drawn import Drawn
+from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.top_bar import SCREENS
 from hearth.backends.errors import HearthError
 from pilots import ask, chat_of, opened, say, until
+from screen_app import app_on
 from screens import text_of
 from scripted import Script, ScriptedHost
 
@@ -66,17 +68,20 @@ async def test_an_answer_is_drawn_while_it_streams(
 async def test_dialogs_notices_and_errors_are_drawn_and_go(
     services: Services, terminal: Drawn
 ) -> None:
-    async with opened(services, SIZE) as (_, pilot):
-        await ask(pilot, "does it work?")
+    app = app_on("engine", services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await same(pilot, terminal, "No active requests.")
+        screen = app.screen
+        assert isinstance(screen, HearthScreen)
         await pilot.press("f1")
         await same(pilot, terminal, "Type to filter")
         await pilot.press("escape")
         await same(pilot, terminal, "Type to filter", is_shown=False)
-        chat_of(pilot).tell("a notice")
+        screen.tell("a notice")
         lines = (await same(pilot, terminal, "a notice")).splitlines()
         (row,) = [at for at, line in enumerate(lines) if "a notice" in line]
         assert row < len(lines) // 2 and lines[row].index("a notice") >= SIZE[0] // 2
-        chat_of(pilot).tell_error(HearthError("It went wrong.", "Try again."))
+        screen.tell_error(HearthError("It went wrong.", "Try again."))
         await same(pilot, terminal, "It went wrong. Try again.")
         await pilot.press("x")
         await same(pilot, terminal, "It went wrong", is_shown=False)

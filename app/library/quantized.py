@@ -1,0 +1,146 @@
+"""What the manifests next to quantized files say: which model they were made of, and what that
+changed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hearth.app.library.local import LocalModel
+from hearth.app.library.model_files import WEIGHTS
+from hearth.app.library.regular import read_start
+from hearth.app.sizes import readable_size
+from hearth.quant.gguf.quantize_file import manifest_path, write_json
+
+if TYPE_CHECKING:
+    from hearth.app.library.compare_quality import Quality
+
+_MOST_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Perplexity and speed of one model; a speed of 0: not measured."""
+
+    perplexity: float
+    perplexity_error: float
+    decode_tok_per_s: float
+    is_busy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A model that was made of another one of this machine.
+
+    Attributes:
+        source: the model that it was made of.
+        change: of the perplexity, relative, and its standard error; None: not measured.
+        before, after: of source and result; None: not measured.
+    """
+
+    source: LocalModel
+    model: LocalModel
+    text: str
+    change: tuple[float, float] | None
+    before: Measured | None
+    after: Measured | None
+
+    @property
+    def words(self) -> str:
+        """What quantizing did, in a line."""
+        share = self.model.size_bytes / max(1, self.source.size_bytes)
+        size = f"{share:.0%} of its {readable_size(self.source.size_bytes)}"
+        parts = [f"Quantized from {self.source.name}: {size}"]
+        if self.change is not None:
+            parts.append(f"perplexity {self.change[0]:+.2%} ± {self.change[1]:.2%} on {self.text}")
+        if self.before is not None and self.after is not None:
+            parts.append(speed_change(self.before, self.after))
+        return ", ".join(filter(None, parts)) + "."
+
+
+def speed_change(before: Measured | Quality, after: Measured | Quality) -> str:
+    """Both decoding speeds, with a warning where they cannot be compared; empty: not measured."""
+    if not before.decode_tok_per_s or not after.decode_tok_per_s:
+        return ""
+    rates = f"{before.decode_tok_per_s:,.1f} → {after.decode_tok_per_s:,.1f} tok/s"
+    if before.is_busy or after.is_busy:
+        rates += " (not comparable: other programs were using the processor)"
+    return rates
+
+
+def keep_measured(
+    path: Path, text: str, before: Quality, after: Quality, change: tuple[float, float]
+) -> None:
+    """Write what was measured into the manifest of the quantized file at `path`.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    facts = _read(path)
+    known = math.isfinite(change[0])
+    facts["measured"] = {
+        "text": text,
+        "change": list(change) if known else None,
+        "before": before.facts(),
+        "after": after.facts(),
+    }
+    write_json(manifest_path(path), facts)
+
+
+def quantized(models: Sequence[LocalModel]) -> dict[str, Quantized]:
+    """The models that were made of another one of `models`, by name; reads their manifests."""
+    sources = {(model.path.name, model.size_bytes): model for model in reversed(models)}
+    found = {}
+    for model in models:
+        facts = {} if model.url else _read(model.path)
+        try:
+            source = _source(facts["source"], sources)
+            is_of_it = facts["result"]["size_bytes"] == model.size_bytes
+            if source is not None and source is not model and is_of_it:
+                found[model.name] = _quantized(source, model, facts.get("measured") or {})
+        except (LookupError, TypeError, ValueError, AttributeError):
+            continue
+    return found
+
+
+def _source(
+    facts: Mapping[str, Any], sources: Mapping[tuple[str, int], LocalModel]
+) -> LocalModel | None:
+    files = [(str(file["name"]), int(file["size_bytes"])) for file in facts["files"]]
+    weights = sum(size for name, size in files if name.endswith(WEIGHTS))
+    name = str(facts.get("name", files[0][0]))
+    return sources.get((name, files[0][1])) or sources.get((name, weights))
+
+
+def _quantized(source: LocalModel, model: LocalModel, measured: Mapping[str, Any]) -> Quantized:
+    change = measured.get("change")
+    return Quantized(
+        source,
+        model,
+        str(measured.get("text", "")),
+        (float(change[0]), float(change[1])) if change else None,
+        _measured(measured.get("before")),
+        _measured(measured.get("after")),
+    )
+
+
+def _measured(facts: Mapping[str, Any] | None) -> Measured | None:
+    if not facts:
+        return None
+    figures = [facts["perplexity"], facts["perplexity_error"]]  # JSON has no infinity.
+    perplexity, error = (math.inf if one is None else float(one) for one in figures)
+    return Measured(perplexity, error, float(facts["decode_tok_per_s"]), bool(facts["is_busy"]))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The manifest of the file at `path`; empty: there is none that can be read."""
+    try:
+        facts = json.loads(read_start(manifest_path(path), _MOST_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}

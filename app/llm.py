@@ -1,0 +1,624 @@
+"""Hearth from Python: `LLM`, and `AsyncLLM` for event loops, over the host of all front ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, Self, TypedDict, TypeVar, Unpack, overload
+
+from hearth.app.answer import Answer
+from hearth.app.chosen import Chosen, library_of, with_settings
+from hearth.app.host_connection import HostConnection
+from hearth.app.host_link import wait_for
+from hearth.app.nearest import did_you_mean
+from hearth.app.paths import find_paths
+from hearth.app.settings import layer_of, load_settings
+from hearth.backends.contract import (
+    Backend,
+    Constraint,
+    Message,
+    ModelInfo,
+    Pooling,
+    Request,
+    SamplingParams,
+    Scores,
+    Timings,
+    Token,
+    TokenLogprob,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    Usage,
+)
+from hearth.backends.errors import Busy, HearthError, InvalidParameter
+
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "AsyncStream",
+    "Completion",
+    "Constraint",
+    "HearthError",
+    "Message",
+    "SamplingParams",
+    "Stream",
+    "Tool",
+]
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+Chat = str | Sequence[Message | Mapping[str, str]]
+"""A question, or the messages of a chat: `Message`s, or dictionaries with "role" and "content"."""
+
+_MESSAGE_KEYS: Final = ("role", "content", "reasoning", "name", "tool_call_id")
+_BUSY_S: Final = 1.0
+
+
+class NotUsableHere(HearthError):
+    """An `LLM` was called inside an event loop, which it would block, or after it was closed."""
+
+    code = "not_usable_here"
+
+
+class Options(TypedDict, total=False):
+    """What else a request says: fields of `hearth.backends.requests.Request`."""
+
+    max_tokens: int | None
+    min_tokens: int
+    ignore_eos: bool
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    include_stop: bool
+    skip_special_tokens: bool
+    constraint: Constraint | None
+    tools: Sequence[Tool]
+    tool_choice: ToolChoice
+    forced_tool: str
+    parallel_tool_calls: bool
+    template_values: dict[str, Any]
+    truncate_prompt_tokens: int | None
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a model generated for one prompt."""
+
+    text: str
+    reasoning: str
+    """What the model wrote before its answer, if it reasons."""
+    tool_calls: tuple[ToolCall, ...]
+    finish_reason: str
+    """"stop", "length", "tool_calls"; "cancelled": another program ended the request; empty: it
+    goes on.
+    """
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    """Of the tokens of `text`, where `SamplingParams.logprobs` asks for them."""
+    usage: Usage
+    timings: Timings
+    notices: tuple[str, ...]
+    """What the user should know about it, e.g. that a parameter had no effect."""
+
+
+class AsyncLLM:
+    """A model, for programs with an event loop. The methods are those of `LLM`, to be awaited."""
+
+    def __init__(self, model: str = "", **settings: Any) -> None:
+        self._model = model
+        self._flags = settings
+        self._choosing = threading.Lock()
+        self._chosen: Chosen | None = None
+        self._host: HostConnection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Disconnect from the host. The next call connects again."""
+        host, self._host = self._host, None
+        if host is not None and self._loop is asyncio.get_running_loop():
+            await host.close()
+
+    async def info(self) -> ModelInfo:
+        """See `LLM.info`."""
+        return await (await self._backend()).info()
+
+    @overload
+    async def generate(  # type: ignore[overload-overlap]
+        self, prompts: str, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> Completion: ...
+    @overload
+    async def generate(
+        self,
+        prompts: Sequence[str],
+        params: SamplingParams | None = None,
+        **options: Unpack[Options],
+    ) -> list[Completion]: ...
+    async def generate(
+        self,
+        prompts: str | Sequence[str],
+        params: SamplingParams | None = None,
+        **options: Unpack[Options],
+    ) -> Completion | list[Completion]:
+        """See `LLM.generate`."""
+        if isinstance(prompts, str):
+            return (await self.generate([prompts], params, **options))[0]
+        backend = await self._backend()
+        requests = [
+            self._request(params, options, text=_text(text, f"prompts[{index}]"))
+            for index, text in enumerate(prompts)
+        ]
+        return await self._each(lambda request: _complete(backend, request), requests)
+
+    @overload
+    async def chat(  # type: ignore[overload-overlap]
+        self, messages: Chat, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> Completion: ...
+    @overload
+    async def chat(
+        self,
+        messages: Sequence[str] | Sequence[Sequence[Message | Mapping[str, str]]],
+        params: SamplingParams | None = None,
+        **options: Unpack[Options],
+    ) -> list[Completion]: ...
+    async def chat(
+        self,
+        messages: Chat | Sequence[str] | Sequence[Sequence[Message | Mapping[str, str]]],
+        params: SamplingParams | None = None,
+        **options: Unpack[Options],
+    ) -> Completion | list[Completion]:
+        """See `LLM.chat`."""
+        first = messages[0] if messages else None
+        is_one = isinstance(messages, str) or isinstance(first, (Message, Mapping))
+        chats: Any = [messages] if is_one else messages
+        backend = await self._backend()
+        requests = [self._request(params, options, messages=_messages(chat)) for chat in chats]
+        done = await self._each(lambda request: _complete(backend, request), requests)
+        return done[0] if is_one else done
+
+    def stream(
+        self,
+        messages: Chat,
+        params: SamplingParams | None = None,
+        *,
+        raw: bool = False,
+        **options: Unpack[Options],
+    ) -> AsyncStream:
+        """See `LLM.stream`; for `async for`."""
+
+        async def begin() -> tuple[Backend, Request]:
+            backend = await self._backend()
+            if raw:
+                return backend, self._request(params, options, text=_text(messages, "messages"))
+            return backend, self._request(params, options, messages=_messages(messages))
+
+        return AsyncStream(begin)
+
+    @overload
+    async def embed(self, texts: str, *, pooling: Pooling = "model") -> tuple[float, ...]: ...  # type: ignore[overload-overlap]
+    @overload
+    async def embed(
+        self, texts: Sequence[str], *, pooling: Pooling = "model"
+    ) -> list[tuple[float, ...]]: ...
+    async def embed(
+        self, texts: str | Sequence[str], *, pooling: Pooling = "model"
+    ) -> tuple[float, ...] | list[tuple[float, ...]]:
+        """See `LLM.embed`."""
+        backend = await self._backend()
+        if isinstance(texts, str):
+            return (await backend.embed([texts], pooling=pooling)).vectors[0]
+        return list((await backend.embed(texts, pooling=pooling)).vectors)
+
+    @overload
+    async def score(self, texts: str, *, top: int = 0) -> Scores: ...  # type: ignore[overload-overlap]
+    @overload
+    async def score(self, texts: Sequence[str], *, top: int = 0) -> list[Scores]: ...
+    async def score(self, texts: str | Sequence[str], *, top: int = 0) -> Scores | list[Scores]:
+        """See `LLM.score`."""
+        if isinstance(texts, str):
+            return (await self.score([texts], top=top))[0]
+        backend = await self._backend()
+
+        async def score(text: str) -> Scores:
+            ids = await backend.tokenize(_text(text, "texts"), add_special=True)
+            return await backend.score(ids, top=top)
+
+        return await self._each(score, texts)
+
+    def choose(self) -> Chosen:
+        """The model, found in the library at the first call, which may take time on a slow disk.
+
+        Raises:
+            ModelNotFound, UnsupportedModel, CorruptFile: as `hearth run` does.
+            SettingsError: the settings cannot be used.
+        """
+        with self._choosing:
+            if self._chosen is None:
+                paths = find_paths()
+                flags = layer_of(self._flags, "LLM(…)")
+                settings = load_settings(paths.settings_file).with_flags(flags)
+                found = library_of(paths, settings).resolve(self._model or settings.text("model"))
+                self._place, self._settings = paths.host_place(), settings
+                self._chosen = with_settings(found, settings)
+            return self._chosen
+
+    async def _backend(self) -> Backend:
+        chosen = self._chosen
+        if chosen is None:
+            chosen = await asyncio.to_thread(self.choose)
+        loop = asyncio.get_running_loop()
+        if self._host is None or self._loop is not loop:
+            settings = self._settings
+            self._loop = loop
+            self._host = HostConnection(
+                self._place, settings.host_idle_s, settings.host_limits, settings.remotes
+            )
+        return await self._host.backend(chosen.spec)
+
+    def _request(self, params: SamplingParams | None, options: Options, **prompt: Any) -> Request:
+        for name in options.keys() - Options.__annotations__.keys():
+            raise InvalidParameter(
+                name,
+                f"There is no option {name!r}.{did_you_mean(name, Options.__annotations__)}",
+                "How tokens are drawn is set in SamplingParams, how a model is loaded in LLM(…).",
+            )
+        use = self.choose().use
+        stop = options.get("stop", use.stop)
+        given = {
+            "max_tokens": use.max_tokens,
+            **options,
+            "stop": (stop,) if isinstance(stop, str) else stop,
+            "sampling": params or use.sampling,
+        }
+        fields: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+        return Request(**fields, **prompt)
+
+    async def _each(self, do: Callable[[S], Coroutine[Any, Any, T]], items: Sequence[S]) -> list[T]:
+        """The results of `do` for each of `items`: as many at once as the model runs, and as many
+        waiting. If one fails, the others are cancelled.
+        """
+        slots = asyncio.Semaphore(2 * self.choose().use.load.max_sessions)
+
+        async def one(index: int, item: S) -> T:
+            async with slots:
+                while True:
+                    try:
+                        return await do(item)
+                    except Busy as error:
+                        wait_s = error.data.get("retry_after_s", _BUSY_S)
+                        await asyncio.sleep(float(str(wait_s)))
+                    except HearthError as error:
+                        error.data["index"] = index
+                        error.add_note(f"This was number {index} of {len(items)}, from 0.")
+                        raise
+
+        tasks = [asyncio.create_task(one(*item)) for item in enumerate(items)]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class AsyncStream(AsyncIterator[str]):
+    """The text of an answer, in pieces, as it is generated. Closing or dropping it cancels the
+    request.
+    """
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, tuple[Backend, Request]]]) -> None:
+        self._answer = Answer()
+        self._pieces = _pieces(self._answer, begin)
+
+    @property
+    def completion(self) -> Completion:
+        """What has been generated by now, reasoning and tool calls included."""
+        return _completion(self._answer)
+
+    async def __anext__(self) -> str:
+        return await anext(self._pieces)
+
+    async def aclose(self) -> None:
+        """Cancel the request, unless it is complete."""
+        await self._pieces.aclose()
+
+
+class LLM:
+    """A model, in the host process that all programs of this user share.
+
+    Args:
+        model: a name that `hearth list` shows, an alias, or the path of a GGUF file or of a folder
+            of safetensors; empty: the default model.
+        settings: keys of docs/settings.md, e.g. `context=8192`, `backend="native"`. They win over
+            the settings file and the environment.
+
+    Raises:
+        ModelNotFound, UnsupportedModel, CorruptFile: there is no such model that can run.
+        SettingsError: the settings cannot be used.
+        NotUsableHere (every method): in a coroutine, use `AsyncLLM`.
+    """
+
+    def __init__(self, model: str = "", **settings: Any) -> None:
+        self._llm = AsyncLLM(model, **settings)
+        self._llm.choose()
+        self._loop = _LoopThread()
+        self._finalizer = weakref.finalize(self, _close, self._llm, self._loop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect from the host. Done at exit, too; the object cannot be used afterwards."""
+        self._finalizer()
+
+    def info(self) -> ModelInfo:
+        """What the model is; loads it. Otherwise the first request does."""
+        return self._loop.run(self._llm.info())
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self, prompts: str, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> Completion: ...
+    @overload
+    def generate(
+        self,
+        prompts: Sequence[str],
+        params: SamplingParams | None = None,
+        **options: Unpack[Options],
+    ) -> list[Completion]: ...
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        params: SamplingParams | None = None,
+        **options: Unpack[Options],
+    ) -> Completion | list[Completion]:
+        """Complete texts, without a chat template; several are batched together.
+
+        Args:
+            prompts: one, or several.
+            params: how tokens are drawn; None: what the settings say for this model.
+            options: see `Options`. `max_tokens` and `stop` are those of the settings by default.
+
+        Returns:
+            One `Completion`, or a list in the order of `prompts`.
+
+        Raises:
+            HearthError: the first error; the other prompts are cancelled. `data["index"]` says
+                which prompt failed. `Busy` is not raised: the prompt waits.
+        """
+        return self._loop.run(self._llm.generate(prompts, params, **options))
+
+    @overload
+    def chat(  # type: ignore[overload-overlap]
+        self, messages: Chat, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> Completion: ...
+    @overload
+    def chat(
+        self,
+        messages: Sequence[str] | Sequence[Sequence[Message | Mapping[str, str]]],
+        params: SamplingParams | None = None,
+        **options: Unpack[Options],
+    ) -> list[Completion]: ...
+    def chat(
+        self,
+        messages: Chat | Sequence[str] | Sequence[Sequence[Message | Mapping[str, str]]],
+        params: SamplingParams | None = None,
+        **options: Unpack[Options],
+    ) -> Completion | list[Completion]:
+        """Answer a chat, or each of a list of chats. The arguments and errors are those of
+        `generate`.
+
+        Args:
+            messages: a question, the messages of a chat, or a list of such.
+        """
+        work: Coroutine[Any, Any, Completion | list[Completion]] = self._llm.chat(
+            messages, params, **options
+        )
+        return self._loop.run(work)
+
+    def stream(
+        self,
+        messages: Chat,
+        params: SamplingParams | None = None,
+        *,
+        raw: bool = False,
+        **options: Unpack[Options],
+    ) -> Stream:
+        """The answer to a chat in pieces of text, as it is generated.
+
+        Args:
+            raw: `messages` is a text to complete, as in `generate`.
+        """
+        return Stream(self._loop, self._llm.stream(messages, params, raw=raw, **options))
+
+    @overload
+    def embed(self, texts: str, *, pooling: Pooling = "model") -> tuple[float, ...]: ...  # type: ignore[overload-overlap]
+    @overload
+    def embed(
+        self, texts: Sequence[str], *, pooling: Pooling = "model"
+    ) -> list[tuple[float, ...]]: ...
+    def embed(
+        self, texts: str | Sequence[str], *, pooling: Pooling = "model"
+    ) -> tuple[float, ...] | list[tuple[float, ...]]:
+        """A vector of length 1 (L2) for one text, or a list of them for several.
+
+        Args:
+            pooling: "model" is what the model was trained with, else mean.
+        """
+        return self._loop.run(self._llm.embed(texts, pooling=pooling))
+
+    @overload
+    def score(self, texts: str, *, top: int = 0) -> Scores: ...  # type: ignore[overload-overlap]
+    @overload
+    def score(self, texts: Sequence[str], *, top: int = 0) -> list[Scores]: ...
+    def score(self, texts: str | Sequence[str], *, top: int = 0) -> Scores | list[Scores]:
+        """The natural-log probability of each token of one text, or of several, after the tokens
+        before it.
+
+        Args:
+            top: also the likeliest tokens in the place of each, this many.
+        """
+        return self._loop.run(self._llm.score(texts, top=top))
+
+
+class Stream(Iterator[str]):
+    """The text of an answer, in pieces, as it is generated. Closing or dropping it cancels the
+    request.
+    """
+
+    def __init__(self, loop: _LoopThread, stream: AsyncStream) -> None:
+        self._loop = loop
+        self._stream = stream
+
+    def __next__(self) -> str:
+        piece = self._loop.run(_next(self._stream))
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def completion(self) -> Completion:
+        """What has been generated by now, reasoning and tool calls included."""
+        return self._stream.completion
+
+    def close(self) -> None:
+        """Cancel the request, unless it is complete."""
+        self._loop.run(self._stream.aclose())
+
+
+class _LoopThread:
+    """An event loop in a thread, so that the connection is served between two calls."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="hearth LLM", daemon=True
+        )
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. Ctrl+C cancels it."""
+        if self._loop.is_closed():
+            work.close()
+            raise NotUsableHere("This LLM is closed.", "Make another one.")
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            work.close()
+            raise NotUsableHere(
+                "LLM was called inside a running event loop, which it would block.",
+                "Use AsyncLLM there, and await its methods.",
+            )
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return wait_for(future)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Run `last`, then end."""
+        asyncio.run_coroutine_threadsafe(last, self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _close(llm: AsyncLLM, loop: _LoopThread) -> None:
+    loop.close(llm.close())
+
+
+async def _next(stream: AsyncStream) -> str | None:
+    return await anext(stream, None)
+
+
+async def _pieces(
+    answer: Answer, begin: Callable[[], Coroutine[Any, Any, tuple[Backend, Request]]]
+) -> AsyncGenerator[str, None]:
+    async with aclosing(answer.follow(*await begin())) as events:
+        async for event in events:
+            if isinstance(event, Token) and event.text and event.channel == "content":
+                yield event.text
+
+
+async def _complete(backend: Backend, request: Request) -> Completion:
+    answer = Answer()
+    async for _ in answer.follow(backend, request):
+        pass
+    return _completion(answer)
+
+
+def _completion(answer: Answer) -> Completion:
+    (choice,) = answer.choices
+    return Completion(
+        choice.content,
+        choice.reasoning,
+        choice.calls,
+        answer.reason,
+        tuple(choice.ids),
+        tuple(choice.logprobs),
+        answer.usage,
+        answer.timings,
+        tuple(answer.notices),
+    )
+
+
+def _text(text: object, param: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidParameter(
+            param, f"{param} is {type(text).__name__}, not str.", "chat() takes messages."
+        )
+    return text
+
+
+def _messages(chat: Chat) -> tuple[Message, ...]:
+    if isinstance(chat, str):
+        return (Message("user", chat),)
+    return tuple(
+        message if isinstance(message, Message) else _message(message, f"messages[{index}]")
+        for index, message in enumerate(chat)
+    )
+
+
+def _message(fields: Mapping[str, str], param: str) -> Message:
+    for name, value in fields.items():
+        if name not in _MESSAGE_KEYS:
+            raise InvalidParameter(
+                param,
+                f"{param} has an unknown key {name!r}.{did_you_mean(name, _MESSAGE_KEYS)}",
+                f"The keys are {', '.join(_MESSAGE_KEYS)}; for anything else, pass a Message.",
+            )
+        _text(value, f"{param}[{name!r}]")
+    if "role" not in fields:
+        raise InvalidParameter(param, f"{param} has no role.", 'Such as "user".')
+    known: Any = fields
+    return Message(**known)

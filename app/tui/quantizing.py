@@ -1,0 +1,258 @@
+"""Quantizing in the terminal app: the jobs of all screens, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from textual.app import App
+from textual.worker import Worker, WorkerCancelled, WorkerFailed
+
+from hearth.app import format as words
+from hearth.app.chosen import with_settings
+from hearth.app.jobs.child import Stopped
+from hearth.app.jobs.job import Job
+from hearth.app.library import quantize_job
+from hearth.app.library.compare_quality import (
+    Quality,
+    Sample,
+    bundled_sample,
+    measure,
+    perplexity_change,
+)
+from hearth.app.library.downloads import DownloadItem
+from hearth.app.library.local import FoundModel
+from hearth.app.library.model_files import SUFFIX
+from hearth.app.library.quantized import keep_measured, speed_change
+from hearth.app.paths import own_folder, private_folder
+from hearth.app.terminal import safe_text
+from hearth.app.tui.services import Services
+from hearth.backends.errors import HearthError
+from hearth.quant.gguf.quantize_file import discard, unfinished_in
+
+State = Literal["waiting", "running", "measuring", "paused", "elsewhere", "failed", "done"]
+_ACTIVE: Final = ("waiting", "running", "measuring")
+
+
+@dataclass(slots=True)
+class Quantization:
+    """One file that is being made, or was begun.
+
+    Attributes:
+        question: that the job is asked.
+        state: waiting for another one; elsewhere: another process writes it.
+        share: how much of it is done.
+        detail: what is done now, or what went wrong, or what came of it.
+        note: what became of an earlier run.
+    """
+
+    question: dict[str, Any]
+    state: State
+    share: float = 0.0
+    eta_s: float | None = None
+    detail: str = ""
+    note: str = ""
+    job: Job | None = None
+    worker: Worker[None] | None = None
+
+    @property
+    def target(self) -> Path:
+        return Path(self.question["target"])
+
+    @property
+    def is_active(self) -> bool:
+        return self.state in _ACTIVE
+
+
+class Quantizing:
+    """The quantizations of one app. What was begun and is not complete is in the library folder, so
+    that it can be resumed after the app was closed or killed.
+
+    Args:
+        app: runs them, and shows notices.
+        services: of the app.
+    """
+
+    def __init__(self, app: App[Any], services: Services) -> None:
+        self._app = app
+        self._services = services
+        self._all: dict[Path, Quantization] = {}
+        self._one = asyncio.Lock()
+        self._following: set[str] = set()
+        """The downloads that are quantized now."""
+
+    @property
+    def items(self) -> list[Quantization]:
+        """All of them, those that were begun first in front."""
+        return list(self._all.values())
+
+    async def refresh(self) -> None:
+        """Look for files that were begun and are not complete."""
+        folder = self._services.paths.models
+        found = {one.target: one for one in await asyncio.to_thread(unfinished_in, folder)}
+        for target, item in list(self._all.items()):
+            if item.state in ("paused", "elsewhere"):
+                del self._all[target]
+        for target, one in found.items():
+            question = quantize_job.question(target=target, **one.request)
+            state: State = "elsewhere" if one.is_running else "paused"
+            share = one.done_bytes / max(1, one.size_bytes)
+            self._all.setdefault(target, Quantization(question, state, share))
+
+    def start(self, question: dict[str, Any], sample: Sample | None) -> None:
+        """Make a file, after those that are being made.
+
+        Args:
+            question: as `quantize_job.question` gives it.
+            sample: what source and result are measured on; None: they are not.
+        """
+        item = Quantization(question, "waiting")
+        before = self._all.get(item.target)
+        if before is None or not before.is_active:
+            self._all[item.target] = item
+            item.worker = self._app.run_worker(self._work(item, sample), group="quantize")
+
+    def follow_up(self, download: DownloadItem, path: Path) -> None:
+        """Quantize the model at `path`, which was downloaded to be quantized. What is interrupted
+        by the end of the app goes on at the next start.
+        """
+        if download.id not in self._following:
+            self._following.add(download.id)
+            self._app.run_worker(self._follow_up(download, path), group="quantize")
+
+    async def _follow_up(self, download: DownloadItem, path: Path) -> None:
+        name = path.stem if path.suffix == SUFFIX else download.name.rpartition(":")[0]
+        target = private_folder(self._services.paths.models) / quantize_job.file_name(
+            name, download.quantize, SUFFIX
+        )
+        request = quantize_job.question(
+            method="gguf",
+            source=str(path),
+            type=download.quantize,
+            options={},
+            target=target,
+            replace=False,
+        )
+        self.start(request, await asyncio.to_thread(bundled_sample))
+        if (worker := self._all[target].worker) is not None:
+            with suppress(WorkerCancelled, WorkerFailed):
+                await worker.wait()
+        await self._services.downloads.end_quantize(download.id)
+        self._following.discard(download.id)
+
+    async def resume(self, item: Quantization) -> None:
+        """Continue what was paused, or try again what failed."""
+        source = await self._source(item)
+        is_bundled = source.origin == "bundled"
+        sample = await asyncio.to_thread(bundled_sample, for_guide=is_bundled)
+        self.start(item.question, sample)
+
+    async def pause(self, item: Quantization) -> None:
+        """Stop the job; the tensors that are complete are kept."""
+        if item.job is not None:
+            item.job.stop()
+        elif item.worker is not None:
+            item.worker.cancel()
+        if item.worker is not None:
+            with suppress(WorkerCancelled, WorkerFailed):
+                await item.worker.wait()
+
+    async def cancel(self, item: Quantization) -> None:
+        """Stop the job, and delete what it wrote unless the file is complete."""
+        await self.pause(item)
+        await asyncio.to_thread(discard, item.target)
+        self._all.pop(item.target, None)
+
+    async def _work(self, item: Quantization, sample: Sample | None) -> None:
+        made = why = ""
+        try:
+            async with self._one:
+                made = await self._run(item)
+                if sample is not None:
+                    item.state = "measuring"
+                    made = f"{made}\n{await self._compare(item, sample)}"
+        except (Stopped, asyncio.CancelledError) as stopped:
+            why = "The measurement was stopped."
+            if not made:
+                self._all.pop(item.target, None)
+            if isinstance(stopped, asyncio.CancelledError):
+                raise
+        except HearthError as error:
+            why = f"{error.message} {error.hint}"
+        except OSError as error:
+            why = f"{error.filename}: {error.strerror}."
+        finally:
+            item.worker = None
+            item.state = "done" if made else "failed"
+            item.detail = f"{made} {why}".strip()
+        await self.refresh()
+        self._notify(item)
+
+    def _notify(self, item: Quantization) -> None:
+        """Report how it ended, unless the screen that shows it is open."""
+        if item.target in self._all and getattr(self._app.screen, "NAME", "") != "quantize":
+            severity: Any = "error" if item.state == "failed" else "information"
+            self._app.notify(safe_text(item.detail), severity=severity, markup=False)
+
+    async def _run(self, item: Quantization) -> str:
+        """Make the file; returns what was made in a sentence."""
+        item.state, item.detail = "running", "reading the source"
+        log = own_folder(self._services.paths.log)
+        item.job = job = await Job.start(quantize_job.MODULE, item.question, log)
+        try:
+            async for values in job.updates():
+                item.share = values["done"] / max(1, values["total"])
+                item.eta_s, item.detail = values["eta_s"], values["tensor"]
+                item.note = values["note"]
+            answer = await job.result()
+        finally:
+            item.job = None
+            await job.close()
+        item.share = 1.0
+        await self._services.index.changed()
+        spent = words.duration(answer["wall_s"])
+        size = words.size(answer["size_bytes"])
+        return f"{item.target.name} is in the library: {size}, made in {spent}."
+
+    async def _source(self, item: Quantization) -> FoundModel:
+        path = Path(item.question["source"])
+        known = await self._services.index.models()
+        missing = FoundModel(path.stem, path, "path")
+        return next((model for model in known if model.path == path), missing)
+
+    async def _compare(self, item: Quantization, sample: Sample) -> str:
+        """Measure source and result, write that into the manifest of the result, and return what
+        quantizing did in a sentence.
+        """
+        result = FoundModel(item.target.stem, item.target, "path")
+        before = await self._measure(item, await self._source(item), sample)
+        after = await self._measure(item, result, sample)
+        change, error = perplexity_change(before, after)
+        measured = (sample.name, before, after, (change, error))
+        await asyncio.to_thread(keep_measured, item.target, *measured)
+        told = "Perplexity is infinite"
+        if math.isfinite(change):
+            told = f"Perplexity {change:+.2%} ± {error:.2%} on {sample.name}, lower is better"
+        return "; ".join(filter(None, (told, speed_change(before, after)))) + "."
+
+    async def _measure(self, item: Quantization, model: FoundModel, sample: Sample) -> Quality:
+        """Load `model`, measure it, and unload it unless it was loaded before."""
+        item.detail, item.eta_s, item.share = f"measuring {model.name}", None, 0.0
+
+        def show(done: int, total: int) -> None:
+            item.share = done / max(1, total)
+
+        host = self._services.host
+        chosen = await asyncio.to_thread(with_settings, model, self._services.settings)
+        spec = chosen.spec
+        stats = await host.stats()
+        was_loaded = stats is not None and any(one.path == spec.path for one in stats.workers)
+        try:
+            return await measure(await host.backend(spec), sample, on_progress=show)
+        finally:
+            if not was_loaded:
+                await host.unload(spec.path)

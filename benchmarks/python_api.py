@@ -1,0 +1,127 @@
+"""A batch of the Python API next to the same load through the HTTP server.
+
+    python benchmarks/python_api.py MODEL [--prompts 500] [--tokens 32] [--rounds 3]
+
+The same greedy completions of the same prompts, in turn: one call of `LLM.generate`; requests to
+`/v1/completions` with 250 prompts each; and clients that each send the next prompt when their last
+one is answered, in whole answers and as streams. Host, worker and server are processes of their own, as
+always. Seconds of wall clock, and how much faster the API is. Each run has prompts of its own, so
+that it does not find the prefixes of another one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+
+CLIENTS = 64
+MOST_PROMPTS = 250
+"""Of one request."""
+
+
+async def ask(url: str, bodies: list[dict[str, Any]], clients: int) -> int:
+    """Send all `bodies`; returns the completion tokens that the server counted."""
+    waiting = iter(bodies)
+    tokens = 0
+
+    async def work(client: httpx2.AsyncClient) -> None:
+        nonlocal tokens
+        for body in waiting:
+            if not body.get("stream"):
+                answer = await client.post(f"{url}/completions", json=body)
+                answer.raise_for_status()
+                tokens += answer.json()["usage"]["completion_tokens"]
+                continue
+            async with client.stream("POST", f"{url}/completions", json=body) as stream:
+                async for line in stream.aiter_lines():
+                    if line.startswith("data: {"):
+                        usage = json.loads(line[6:]).get("usage")
+                        tokens += usage["completion_tokens"] if usage else 0
+
+    limits = httpx2.Limits(max_connections=None)
+    async with httpx2.AsyncClient(timeout=600, limits=limits, trust_env=False) as client:
+        await asyncio.gather(*(work(client) for _ in range(clients)))
+    return tokens
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--prompts", type=int, default=500)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="hearth-") as home:
+        os.environ["HEARTH_HOME"] = home
+        from hearth.app import LLM, SamplingParams
+        from hearth.app.load_test import Load, prompts
+
+        command = [sys.executable, "-m", "hearth.app.cli.main", "serve", args.model, "--port", "0"]
+        serve = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert serve.stdout is not None
+        url = serve.stdout.readline().decode().strip()
+        url = url if url.endswith("/v1") else f"{url.rstrip('/')}/v1"
+        took: dict[str, list[float]] = {}
+        with LLM(args.model) as llm:
+            print(f"{llm.info().name}, {args.prompts} prompts, {args.tokens} tokens each;")
+            print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores\n")
+            greedy = SamplingParams(temperature=0)
+
+            def batch(texts: list[str]) -> int:
+                done = llm.generate(texts, greedy, max_tokens=args.tokens, ignore_eos=True)
+                return sum(each.usage.completion_tokens for each in done)
+
+            def posted(clients: int, *, stream: bool = False) -> Callable[[list[str]], int]:
+                def send(texts: list[str]) -> int:
+                    size = 1 if clients == CLIENTS else MOST_PROMPTS
+                    parts = [texts[at : at + size] for at in range(0, len(texts), size)]
+                    asked: list[Any] = [part if len(part) > 1 else part[0] for part in parts]
+                    fixed = {"model": args.model, "max_tokens": args.tokens, "temperature": 0}
+                    fixed |= {"ignore_eos": True, "stream": stream}
+                    fixed |= {"stream_options": {"include_usage": True}} if stream else {}
+                    bodies = [{**fixed, "prompt": prompt} for prompt in asked]
+                    return asyncio.run(ask(url, bodies, clients))
+
+                return send
+
+            ways = {
+                "LLM.generate": batch,
+                f"requests of {MOST_PROMPTS} prompts": posted(2),
+                f"{CLIENTS} clients": posted(CLIENTS),
+                f"{CLIENTS} clients, streams": posted(CLIENTS, stream=True),
+            }
+            batch(prompts(Load(64, 16, 8), 1))
+            for number in range(args.rounds):
+                for at, name in enumerate([*ways][number % 2 * 3 :: 1 - number % 2 * 2]):
+                    texts = prompts(Load(args.prompts, 16, 8), 100 * number + at + 2)
+                    began = time.perf_counter()
+                    tokens = ways[name](texts)
+                    took.setdefault(name, []).append(time.perf_counter() - began)
+                    assert tokens == args.prompts * args.tokens, (name, tokens)
+        serve.send_signal(signal.SIGINT)
+        serve.wait(timeout=30)
+    own = statistics.median(took["LLM.generate"])
+    print("| | seconds | tokens/s | LLM.generate is faster by |\n|---|---|---|---|")
+    for name in ways:
+        median = statistics.median(took[name])
+        each = ", ".join(f"{seconds:.1f}" for seconds in took[name])
+        speed = args.prompts * args.tokens / median
+        print(f"| {name} | {median:.1f} ({each}) | {speed:,.0f} | {median / own:.2f} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
