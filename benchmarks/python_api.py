@@ -3,10 +3,10 @@
     python benchmarks/python_api.py MODEL [--prompts 500] [--tokens 32] [--rounds 3]
 
 The same greedy completions of the same prompts, in turn: one call of `LLM.generate`; requests to
-`/v1/completions` with 250 prompts each; and clients that each send the next prompt when their last
-one is answered, in whole answers and as streams. Host, worker and server are processes of their own, as
-always. Seconds of wall clock, and how much faster the API is. Each run has prompts of its own, so
-that it does not find the prefixes of another one.
+`/v1/completions` with 250 prompts each; and clients that each send the next prompt when their
+last one is answered, in whole answers and as streams. Host, worker and server are processes of
+their own, as always. Seconds of wall clock, and how much faster the API is. Each run has prompts of
+its own, so that it does not find the prefixes of another one.
 """
 
 from __future__ import annotations
