@@ -450,7 +450,7 @@ ALL = {key.name: key for key in (*GENERAL, *LOADING, *SAMPLING)}
 # answer "What is the capital of France?" in French most of the time.
 MODEL_DEFAULTS: Mapping[str, Mapping[str, Value]] = {
     "smollm2": {
-        "system": "Answer in English.",
+        "system": "You are a helpful AI assistant. Answer in English.",
         "temperature": 0.2,
         "top_p": 0.9,
     }
