@@ -163,14 +163,16 @@ def test_filter_and_sort(services: Services) -> None:
     async def go() -> None:
         async with library(services) as (_, pilot):
             here = pilot.app.screen.query_one("#here-list", ColumnList)
-            await pilot.press("slash", *"draft")
+            await pilot.press("slash", *"mine")
             await until(pilot, lambda: here.list.option_count == 1)
-            assert here.list.get_option_at_index(0).id == "guide-draft"
+            assert here.list.get_option_at_index(0).id == "mine"
             await pilot.press("escape")
-            await until(pilot, lambda: here.list.option_count == 3)
+            await until(pilot, lambda: here.list.option_count == 2)
             await pilot.press("s", "s")
             await until_shown(pilot, "by size")
-            assert here.list.get_option_at_index(0).id == "guide"
+            assert here.selected == "guide"
+            await pilot.press("s", "s")
+            await until_shown(pilot, "by last used")
 
     run(go())
 
@@ -202,7 +204,7 @@ def test_a_repository_that_is_not_there(online: Services) -> None:
 
 def test_from_the_catalogue(online: Services, hub: HubServer) -> None:
     async def go() -> None:
-        entry = load_catalogue().entries[0]
+        entry = load_catalogue().entries[1]
         hub.repos[entry.repo] = Repo({f"a-{entry.recommended}.gguf": b"GGUF" * 100}, gated=True)
         async with library(online) as (app, pilot):
             await pilot.press("2")
@@ -339,15 +341,13 @@ def test_pause_move_resume_and_cancel(online: Services, hub: HubServer) -> None:
 
 def test_what_is_known_of_the_last_use(services: Services) -> None:
     async def go() -> None:
-        thread = services.chats.create(model="guide-draft").id
+        thread = services.chats.create(model="guide").id
         services.chats.add(thread, None, "user", "x")
         async with library(services) as (app, pilot):
             day = date.fromtimestamp(services.chats.thread(thread).changed_at).isoformat()
             await until(
                 pilot,
-                lambda: any(
-                    "guide-draft" in line and day in line for line in text_of(app).splitlines()
-                ),
+                lambda: any("guide" in line and day in line for line in text_of(app).splitlines()),
             )
 
     run(go())

@@ -326,7 +326,10 @@ class QuantizeScreen(HearthScreen):
         """Pause the quantization, or resume it."""
         if (item := self._job) is not None:
             quantizing = self.hearth.quantizing
-            await (quantizing.pause(item) if item.is_active else quantizing.resume(item))
+            if item.is_active:
+                await quantizing.pause(item)
+            elif item.state in ("paused", "failed"):
+                await quantizing.resume(item)
             await quantizing.refresh()
             self._look()
 

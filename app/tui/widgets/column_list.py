@@ -208,6 +208,7 @@ class ColumnList(Vertical):
         self._order = orders[(at + 1) % len(orders)]
         self._arrange()
         self._show_header()
+        self.list.action_first()
         self.post_message(self.Sorted(self._order))
 
     async def action_filter(self) -> None:
