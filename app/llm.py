@@ -142,7 +142,7 @@ class AsyncLLM:
         return await (await self._backend()).info()
 
     @overload
-    async def generate(
+    async def generate(  # type: ignore[overload-overlap]
         self, prompts: str, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> Completion: ...
     @overload
@@ -169,7 +169,7 @@ class AsyncLLM:
         return await self._each(lambda request: _complete(backend, request), requests)
 
     @overload
-    async def chat(
+    async def chat(  # type: ignore[overload-overlap]
         self, messages: Chat, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> Completion: ...
     @overload
@@ -213,7 +213,7 @@ class AsyncLLM:
         return AsyncStream(begin)
 
     @overload
-    async def embed(self, texts: str, *, pooling: Pooling = "model") -> tuple[float, ...]: ...
+    async def embed(self, texts: str, *, pooling: Pooling = "model") -> tuple[float, ...]: ...  # type: ignore[overload-overlap]
     @overload
     async def embed(
         self, texts: Sequence[str], *, pooling: Pooling = "model"
@@ -228,7 +228,7 @@ class AsyncLLM:
         return list((await backend.embed(texts, pooling=pooling)).vectors)
 
     @overload
-    async def score(self, texts: str, *, top: int = 0) -> Scores: ...
+    async def score(self, texts: str, *, top: int = 0) -> Scores: ...  # type: ignore[overload-overlap]
     @overload
     async def score(self, texts: Sequence[str], *, top: int = 0) -> list[Scores]: ...
     async def score(self, texts: str | Sequence[str], *, top: int = 0) -> Scores | list[Scores]:
@@ -261,7 +261,9 @@ class AsyncLLM:
             return self._chosen
 
     async def _backend(self) -> Backend:
-        chosen = self._chosen or await asyncio.to_thread(self.choose)
+        chosen = self._chosen
+        if chosen is None:
+            chosen = await asyncio.to_thread(self.choose)
         loop = asyncio.get_running_loop()
         if self._host is None or self._loop is not loop:
             settings = self._settings
@@ -375,7 +377,7 @@ class LLM:
         return self._loop.run(self._llm.info())
 
     @overload
-    def generate(
+    def generate(  # type: ignore[overload-overlap]
         self, prompts: str, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> Completion: ...
     @overload
@@ -408,7 +410,7 @@ class LLM:
         return self._loop.run(self._llm.generate(prompts, params, **options))
 
     @overload
-    def chat(
+    def chat(  # type: ignore[overload-overlap]
         self, messages: Chat, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> Completion: ...
     @overload
@@ -430,7 +432,10 @@ class LLM:
         Args:
             messages: a question, the messages of a chat, or a list of such.
         """
-        return self._loop.run(self._llm.chat(messages, params, **options))
+        work: Coroutine[Any, Any, Completion | list[Completion]] = self._llm.chat(
+            messages, params, **options
+        )
+        return self._loop.run(work)
 
     def stream(
         self,
@@ -448,7 +453,7 @@ class LLM:
         return Stream(self._loop, self._llm.stream(messages, params, raw=raw, **options))
 
     @overload
-    def embed(self, texts: str, *, pooling: Pooling = "model") -> tuple[float, ...]: ...
+    def embed(self, texts: str, *, pooling: Pooling = "model") -> tuple[float, ...]: ...  # type: ignore[overload-overlap]
     @overload
     def embed(
         self, texts: Sequence[str], *, pooling: Pooling = "model"
@@ -464,7 +469,7 @@ class LLM:
         return self._loop.run(self._llm.embed(texts, pooling=pooling))
 
     @overload
-    def score(self, texts: str, *, top: int = 0) -> Scores: ...
+    def score(self, texts: str, *, top: int = 0) -> Scores: ...  # type: ignore[overload-overlap]
     @overload
     def score(self, texts: Sequence[str], *, top: int = 0) -> list[Scores]: ...
     def score(self, texts: str | Sequence[str], *, top: int = 0) -> Scores | list[Scores]:

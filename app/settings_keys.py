@@ -446,8 +446,8 @@ MODEL_ONLY = (
 
 ALL = {key.name: key for key in (*GENERAL, *LOADING, *SAMPLING)}
 
-# The sampling that its authors recommend, and a system prompt in place of theirs, with which half
-# of the answers to "What is the capital of France?" are in French.
+# The sampling that its authors recommend, and a system prompt in place of theirs, which makes it
+# answer "What is the capital of France?" in French most of the time.
 MODEL_DEFAULTS: Mapping[str, Mapping[str, Value]] = {
     "smollm2": {
         "system": "Answer in English.",

@@ -2,9 +2,9 @@
 
     python benchmarks/python_api.py MODEL [--prompts 500] [--tokens 32] [--rounds 3]
 
-The same greedy completions of the same prompts, in turn: one call of `LLM.generate`; one request to
-`/v1/completions` with all prompts; and clients that each send the next prompt when their last one
-is answered, in whole answers and as streams. Host, worker and server are processes of their own, as
+The same greedy completions of the same prompts, in turn: one call of `LLM.generate`; requests to
+`/v1/completions` with 250 prompts each; and clients that each send the next prompt when their last
+one is answered, in whole answers and as streams. Host, worker and server are processes of their own, as
 always. Seconds of wall clock, and how much faster the API is. Each run has prompts of its own, so
 that it does not find the prefixes of another one.
 """
@@ -28,6 +28,8 @@ from typing import Any
 import httpx2
 
 CLIENTS = 64
+MOST_PROMPTS = 250
+"""Of one request."""
 
 
 async def ask(url: str, bodies: list[dict[str, Any]], clients: int) -> int:
@@ -84,7 +86,9 @@ def main() -> int:
 
             def posted(clients: int, *, stream: bool = False) -> Callable[[list[str]], int]:
                 def send(texts: list[str]) -> int:
-                    asked: list[Any] = list(texts) if clients > 1 else [texts]
+                    size = 1 if clients == CLIENTS else MOST_PROMPTS
+                    parts = [texts[at : at + size] for at in range(0, len(texts), size)]
+                    asked: list[Any] = [part if len(part) > 1 else part[0] for part in parts]
                     fixed = {"model": args.model, "max_tokens": args.tokens, "temperature": 0}
                     fixed |= {"ignore_eos": True, "stream": stream}
                     fixed |= {"stream_options": {"include_usage": True}} if stream else {}
@@ -95,7 +99,7 @@ def main() -> int:
 
             ways = {
                 "LLM.generate": batch,
-                "one request with all prompts": posted(1),
+                f"requests of {MOST_PROMPTS} prompts": posted(2),
                 f"{CLIENTS} clients": posted(CLIENTS),
                 f"{CLIENTS} clients, streams": posted(CLIENTS, stream=True),
             }

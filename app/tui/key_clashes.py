@@ -33,8 +33,8 @@ class KeyClash:
 
 
 def key_clashes(keymap: Mapping[str, str]) -> list[KeyClash]:
-    """Every key that two bindings of the same screen or widget have with `keymap`, which
-    `checked_keymap` let pass; without one they share none. Imports all screens unless it is empty.
+    """Every key that two bindings of the same screen or widget share because of `keymap`, which
+    `checked_keymap` let pass. Imports all screens unless it is empty.
     """
     if not keymap:
         return []
@@ -44,7 +44,7 @@ def key_clashes(keymap: Mapping[str, str]) -> list[KeyClash]:
         now = {ident: _keys(keymap[ident]) if ident in keymap else usual[ident] for ident in usual}
         for key in set().union(*now.values()):
             wanting = tuple(sorted(ident for ident in now if key in now[ident]))
-            if len(wanting) > 1:
+            if len(wanting) > 1 and any(key not in usual[ident] for ident in wanting):
                 found.add(KeyClash(key, wanting))
     return sorted(found, key=lambda clash: (clash.bindings, clash.key))
 

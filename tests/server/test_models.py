@@ -35,7 +35,7 @@ def test_what_is_known_of_a_model_stands_beside(endpoint, tiny_model) -> None:
     worker = {"name": "tiny", "path": str(tiny_model), "pid": 1, "info": info}
     counts = dict.fromkeys(("running", "waiting", "restarts"), 0)
     made = endpoint(workers=[{**worker, **counts, "idle_s": 0.0}])
-    tiny, guide, _ = made.get("/v1/models").json["data"]
+    tiny, guide = made.get("/v1/models").json["data"]
     assert tiny["created"] == int(tiny_model.stat().st_mtime)
     assert tiny["hearth"]["size_bytes"] == tiny_model.stat().st_size
     assert (tiny["hearth"]["loaded"], tiny["hearth"]["context"]) == (True, 256)
@@ -53,7 +53,7 @@ def test_models_are_listed_without_a_host_and_in_spite_of_bad_files(endpoint, tm
     listed = made.get("/v1/models").json["data"]
     for model in listed:
         Model.model_validate(model, strict=True)
-    assert [model["hearth"]["loaded"] for model in listed] == [None] * 4
+    assert [model["hearth"]["loaded"] for model in listed] == [None] * 3
     assert listed[-1]["id"] == "bad" and listed[-1]["hearth"]["error"]
 
 

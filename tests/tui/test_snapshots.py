@@ -23,7 +23,7 @@ from hearth.app.library.local import Library
 from hearth.app.paths import find_paths
 from hearth.app.presets import Preset, Presets
 from hearth.app.settings import load_settings
-from hearth.app.tui import quantizing
+from hearth.app.tui import model_facts, quantizing
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens import doctor, endpoint, engine, library, quantize, settings
 from hearth.app.tui.screens.compare import CompareScreen
@@ -158,7 +158,8 @@ class Walk:
         await until(self.pilot, lambda: session.is_busy)
         screen: Any = self.app.screen
         await screen.refresh_list()
-        await self.pilot.press("ctrl+b")  # Narrow terminals show the list only if it is wanted.
+        # Narrow terminals show the list only if it is wanted: hidden and shown again, it is.
+        await self.pilot.press("ctrl+b", "ctrl+b")
         await self.keep("chats", "Names for a cat", "●")
 
     async def engine(self) -> None:
@@ -261,7 +262,7 @@ class Walk:
         names = [model.name for model in models]
         sizes = {model.name: model.file_type for model in models}
         async with self.over(PickOne("Model", names, details=sizes, marked=names[1])):
-            await self.keep("pick", "write to narrow")
+            await self.keep("pick", "Type to filter")
         async with self.over(EditText("System prompt", "Be brief.\n" + "Say no more. " * 12)):
             await self.keep("edit", "Be brief.")
 
@@ -306,6 +307,7 @@ def script(patch: pytest.MonkeyPatch, host: BusyHost) -> None:
     )
     patch.setattr(doctor, "examine", lambda *_: filled.FINDINGS)
     patch.setattr(Library, "list", lambda _: filled.models())
+    patch.setattr(model_facts, "_larger", lambda *_: "Qwen3 4B, 2.5 GB, fits")
     patch.setattr(library, "_last_used", filled.last_used)
     patch.setattr(library, "load_catalogue", lambda: filled.CATALOGUE)
     patch.setattr(library, "room_for", lambda *_: None)
