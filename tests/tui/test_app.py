@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from textual.widgets import Button, TextArea
@@ -12,6 +11,7 @@ from textual.widgets import Button, TextArea
 from async_tests import in_loop
 from hearth.app.library.downloads import DownloadItem, Downloads, DownloadState
 from hearth.app.tui.app import HearthApp
+from hearth.app.tui.quantizing import Quantization, Quantizing
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.screens.dialogs import EditText, Question
 from hearth.app.tui.screens.help import HelpScreen
@@ -108,10 +108,9 @@ async def test_downloads_and_jobs_are_in_the_bar_of_every_screen(
     )
     monkeypatch.setattr(Downloads, "items", lambda _: (item,))
     async with opened(services, (80, 24)) as (app, pilot):
-        job = SimpleNamespace(
-            is_active=True, state="measuring", detail="measuring guide", share=0.5
-        )
-        app.__dict__["quantizing"] = SimpleNamespace(items=[job])
+        question = {"target": "/models/guide-Q8_0.gguf"}
+        job = Quantization(question, "measuring", 0.5, detail="measuring guide")
+        monkeypatch.setattr(Quantizing, "items", property(lambda _: [job]))
         for name in SCREENS:
             app.action_go(name)
             await until(pilot, lambda: "↓ 25%" in text_of(app).splitlines()[0])
