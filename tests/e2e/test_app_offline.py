@@ -18,7 +18,15 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-termi
 
 KEYS_OF_SCREENS = ("\x1bOR", "\x1bOS", "\x1b[15~", "\x1b[17~", "\x1b[18~", "\x1b[19~", "\x1bOQ")
 """F3 to F8, and F2, which is the chat."""
-NAMES = ("Recommended", "F16", "host process", "Last requests", "search", "llama.cpp", "Message, or")
+NAMES = (
+    "Recommended",
+    "F16",
+    "host process",
+    "Last requests",
+    "search",
+    "llama.cpp",
+    "Message, or",
+)
 
 
 @pytest.mark.parametrize("arguments", [("chat", "guide"), ("--offline",)])
