@@ -34,7 +34,7 @@ async def get_tokenizer_info(http: Request) -> Response:
         CorruptFile: its files cannot be read.
     """
     services = services_of(http)
-    name = query(http, "model").get("model") or services.catalog.default.name
+    name = query(http, "model").get("model", services.catalog.default.name)
     model = (await services.catalog.find(name)).found
     if model.remote is not None:
         raise UnsupportedParameter(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hearth.app.library import fit
 from hearth.app.library.adopt import ImportRefused, adopt, plan_adoption
 from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.fit import Room
@@ -215,18 +216,25 @@ def test_deleting_from_the_hub_s_cache_frees_its_blobs(library: Library) -> None
     assert everything(library.sources[0].folder) == set()
 
 
+@pytest.fixture
+def small_models_have_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it is estimated only for weights that no cache of a processor holds."""
+    monkeypatch.setattr(fit, "_LEAST_READ_BYTES", 1)
+
+
+@pytest.mark.usefixtures("small_models_have_a_speed")
 def test_whether_it_fits_follows_from_its_headers(library: Library) -> None:
     folder = read_model_folder(write_folder(library.folder / "Tiny"))
     token = folder.kv_bytes_per_token("f16")
     room = Room(free_bytes=10 << 30, total_bytes=12 << 30, bandwidth=Bandwidth(1e9, 2, "c", "d"))
-    fit = fit_of_folder(folder, ModelSettings(), room)
-    assert (fit.state, fit.context, fit.largest_context) == ("fits", 512, 512)
-    assert fit.use.weights == folder.weight_bytes("bf16") and fit.use.kv == 512 * token
-    assert fit.speed is not None
+    found = fit_of_folder(folder, ModelSettings(), room)
+    assert (found.state, found.context, found.largest_context) == ("fits", 512, 512)
+    assert found.use.weights == folder.weight_bytes("bf16") and found.use.kv == 512 * token
+    assert found.speed is not None
     embedding = 299 * 64 * 2
-    assert fit.speed.tok_per_s == pytest.approx(1e9 / (fit.use.weights - embedding), rel=1e-4)
+    assert found.speed.tok_per_s == pytest.approx(1e9 / (found.use.weights - embedding), rel=1e-4)
     assert (
-        fit_of_folder(folder, ModelSettings(dtype="f32"), room).use.weights == 2 * fit.use.weights
+        fit_of_folder(folder, ModelSettings(dtype="f32"), room).use.weights == 2 * found.use.weights
     )
     small = fit_of_folder(folder, ModelSettings(), Room(1 << 20, 1 << 30))
     assert (small.state, small.largest_context, small.is_usable) == ("cannot", 0, False)
@@ -234,6 +242,7 @@ def test_whether_it_fits_follows_from_its_headers(library: Library) -> None:
         fit_of_folder(folder, ModelSettings(kv_type="q4_0"), room)
 
 
+@pytest.mark.usefixtures("small_models_have_a_speed")
 def test_a_token_reads_only_the_experts_that_it_goes_through(library: Library) -> None:
     path = write_folder(library.folder / "Tiny", model_type="mixtral", num_local_experts=4)
     layers = {
@@ -255,6 +264,6 @@ def test_a_token_reads_only_the_experts_that_it_goes_through(library: Library) -
         )
     )
     room = Room(10 << 30, 12 << 30, bandwidth=Bandwidth(1e9, 2, "c", "d"))
-    fit = fit_of_folder(read_model_folder(path), ModelSettings(), room)
+    found = fit_of_folder(read_model_folder(path), ModelSettings(), room)
     read = 2 * (300 * 64 + 2 * 96 * 64)
-    assert fit.speed is not None and fit.speed.tok_per_s == pytest.approx(1e9 / read, rel=1e-3)
+    assert found.speed is not None and found.speed.tok_per_s == pytest.approx(1e9 / read, rel=1e-3)
