@@ -166,7 +166,7 @@ class Walk:
             while threads.display is not is_shown:
                 await self.pilot.press("ctrl+b")
                 await self.pilot.pause()
-        await self.keep("chats", "Names for a cat", "●")
+        await self.keep("chats", "Names for a cat", "●", "fits")
 
     async def engine(self) -> None:
         screen = await self.go("engine")
