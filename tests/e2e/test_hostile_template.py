@@ -28,7 +28,7 @@ SOME = (
     "own exception",
     "syntax error",
 )
-LIMIT_S = 5.0
+LIMIT_S = 1.5
 SETTINGS = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
 STREAM = Request(
     text="the", sampling=SamplingParams(temperature=0.0), max_tokens=4000, ignore_eos=True

@@ -48,7 +48,7 @@ def spoken(texts: Sequence[str]) -> dict[str, Any]:
              *pieces, {"call": call}, {"text": "It is over."}, {"finish": "stop"}],
             [{"prompt_tokens": 3}, {"text": "".join(texts)},
              {"error": {"code": "worker_died", "message": "Broken. " + texts[9],
-                        "hint": "".join(texts[10:14])}}],
+                        "hint": "".join(texts) + " It ends here."}}],
         ],
     }  # fmt: skip
 
@@ -60,7 +60,7 @@ def session(folder: Path, texts: Sequence[str], name: str) -> bytes:
         opened.say("first")
         opened.until_shown("It is over.")
         opened.say("second")
-        opened.until_shown("Broken.")
+        opened.until_shown("It ends here.")  # The error is higher than the screen.
         for number, text in enumerate(texts[::40]):
             title = "".join(char if char.isprintable() else "x" for char in text)
             opened.say(f"/rename {number} {title}"[:90].rstrip())

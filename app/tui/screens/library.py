@@ -255,7 +255,7 @@ class LibraryScreen(HearthScreen):
 
     @work(group="memory")
     async def _time_memory(self) -> None:
-        """Measure how fast memory is read, if nobody has: speeds are known then. Not while a model
+        """Measure how fast memory is read, unless it was measured before. Not while a model
         answers: both would be slow.
         """
         services = self.services
