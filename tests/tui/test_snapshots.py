@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -120,11 +119,12 @@ class Walk:
             await until(self.pilot, lambda text=text: text in " ".join(self.text.split()))
         for width in WIDTHS:
             await self.pilot.resize_terminal(width, HEIGHT)
+            self.app.show_activity()  # It is shown once a second.
             before, now = "", self.text
             while before != now:
                 await self.pilot.pause()
                 before, now = now, self.text
-            self.texts[name, width] = without_changing_parts(now)
+            self.texts[name, width] = now
 
     @property
     def text(self) -> str:
@@ -271,15 +271,6 @@ class Walk:
             await self.keep("pick", "Type to filter")
         async with self.over(EditText("System prompt", "Be brief.\n" + "Say no more. " * 12)):
             await self.keep("edit", "Be brief.")
-
-
-def without_changing_parts(text: str) -> str:
-    """`text` without what depends on when it was looked at: the jobs in the top bar, and the rates
-    of the last minute.
-    """
-    head, _, rest = text.partition("\n")
-    head = re.sub(r" *↓.*", "", head)
-    return f"{head}\n" + re.sub(r"(Generated tok/s.{20}).*", r"\1", rest)
 
 
 def services_in(folder: Path, host: BusyHost, chats: ChatStore) -> Services:

@@ -28,6 +28,7 @@ class SparklineRow(Horizontal):
     def __init__(self, title: str) -> None:
         super().__init__()
         self._title = title
+        self._course: Sequence[float] = ()
 
     def compose(self) -> ComposeResult:
         yield Static(self._title, classes="sparkline-row--title", markup=False)
@@ -37,12 +38,21 @@ class SparklineRow(Horizontal):
     def show(self, now: float, course: Sequence[float]) -> None:
         """Show the value `now`, and its `course`, oldest first."""
         peak = max(course, default=0.0)
-        line = self.query_one(".sparkline-row--bars", Static)
-        line.update(Content(bars(course, line.size.width)))
+        self._course = course
+        self._draw()
         self.query_one(".sparkline-row--now", Static).update(f"{now:,.1f}")
         self.query_one(".sparkline-row--peak", Static).update(
             f"peak {peak:,.0f} in the last minute"
         )
+        self.call_after_refresh(self._draw)  # The peak may have taken or left room.
+
+    def on_resize(self) -> None:
+        """Draw the bars in the room that they have now."""
+        self.call_after_refresh(self._draw)
+
+    def _draw(self) -> None:
+        line = self.query_one(".sparkline-row--bars", Static)
+        line.update(Content(bars(self._course, line.size.width)))
 
 
 def bars(course: Sequence[float], width: int) -> str:
