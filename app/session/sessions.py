@@ -82,7 +82,8 @@ class ChatSession:
     @property
     def is_busy(self) -> bool:
         """An answer is being generated."""
-        return self._task is not None and not self._task.done()
+        is_over = self._task is None or self._task.done()
+        return self.live is not None and not is_over
 
     @property
     def model(self) -> str:
@@ -195,10 +196,13 @@ class ChatSession:
 
     async def refresh(self) -> None:
         """Read thread and messages again."""
+        await self._read()
+        self.emit(Changed())
+
+    async def _read(self) -> None:
         chats = self._services.chats
         self.thread = await to_thread(chats.thread, self.thread.id)
         self.messages = await to_thread(chats.path, self.thread.id)
-        self.emit(Changed())
 
     # ---- within
 
@@ -269,13 +273,15 @@ class ChatSession:
                 )
             except HearthError as error:
                 self.emit(Noticed(f"The answer is not saved: {error.message}", "error"))
+            with suppress(HearthError):  # It is read again before the next change.
+                await self._read()
+            # Nothing is awaited from here on: a session is not busy when it says that it ended.
             self.live = None
             self.messages = [ended if one.id == ended.id else one for one in self.messages]
             self.unread = not self._listeners
-            self.emit(Ended(turn.ended.id, turn.failure))
+            self.emit(Ended(ended.id, turn.failure))
             self.emit(Moved("idle"))
-            with suppress(HearthError):  # It is read again before the next change.
-                await self.refresh()
+            self.emit(Changed())
 
 
 @dataclass(slots=True)

@@ -35,7 +35,14 @@ def test_a_turn_is_kept_with_its_numbers(services: Services) -> None:
         session = await Sessions(services).create()
         heard: list[SessionEvent] = []
         session.subscribe(heard.append)
+        busy_after: list[bool] = []
+        session.subscribe(lambda event: busy_after.append(session.is_busy) if heard_end() else None)
+
+        def heard_end() -> bool:
+            return any(isinstance(event, Ended) for event in heard)
+
         await asked(session, "does it work?")
+        assert busy_after and not any(busy_after)
         assert texts(session) == [("user", "does it work?"), ("assistant", "It works.")]
         answer = session.messages[-1]
         assert answer.state == "complete" and answer.numbers is not None
