@@ -21,11 +21,11 @@ from hearth.backends.errors import HearthError, HostUnreachable
 DISTRIBUTION = "hearth-llm"
 _LOW_DISK_BYTES = 2 * 10**9
 _OWNERS: Final[Mapping[Origin, str]] = {
-    "huggingface": "It lies in the Hugging Face cache, which other programs use too",
+    "huggingface": "It is in the Hugging Face cache, which other programs use too",
     "lmstudio": "It belongs to LM Studio",
     "ollama": "It belongs to Ollama",
-    "llama.cpp": "It lies in the cache of llama.cpp",
-    "folder": "It lies in a folder of the setting library_folders",
+    "llama.cpp": "It is in the cache of llama.cpp",
+    "folder": "It is in a folder of the setting library_folders",
 }
 """Whose the models are that Hearth uses in place."""
 __all__ = ["Finding", "examine"]

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 
 def _end_when_abandoned() -> None:
-    """When stdin ends, whoever wanted the endpoint is gone: end at once."""
+    """When stdin ends, the process that wanted the endpoint is gone: end at once."""
     sys.stdin.buffer.read()
     for _ in range(2):  # The first signal would wait for the requests under way.
         os.kill(os.getpid(), signal.SIGTERM)

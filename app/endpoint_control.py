@@ -74,7 +74,7 @@ class EndpointControl:
     Attributes:
         state: what it does now.
         url: where it is asked; empty while it is not on.
-        error: why it is off; None if nobody but the user is to blame.
+        error: why it is off; None if the user turned it off.
         says: the last line that it had for a person.
     """
 
@@ -140,7 +140,7 @@ class EndpointControl:
             return
         self.stop()
         if self._process.stdin is not None:
-            self._process.stdin.close()  # Which tells it that nobody wants it any more.
+            self._process.stdin.close()  # Which makes it end.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_GRACE_S):
                 await asyncio.shield(self._watching)
@@ -177,5 +177,5 @@ def _failure(lines: list[str], code: int) -> EndpointFailed:
             return EndpointFailed(lines[at].removeprefix(_ERROR), " ".join(lines[at + 1 :]))
     return EndpointFailed(
         " ".join(lines[-1:]) or f"hearth serve ended with exit code {code}.",
-        "Its log is server.log; `hearth doctor` says where that lies.",
+        "Its log is server.log; `hearth doctor` shows its folder.",
     )

@@ -100,8 +100,8 @@ class HostConnection:
         return 0 if host is None else await host.unload(model)
 
     async def end_request(self, pid: int, request: int) -> bool:
-        """End a call of the worker with this process id, whoever made it: see `EndRequest`; False
-        if it is over.
+        """End a call of the worker with this process id, also of another front end (`EndRequest`).
+        False if it is over.
         """
         host = await self._running()
         return False if host is None else await host.end_request(pid, request)

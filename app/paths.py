@@ -1,4 +1,4 @@
-"""The one place that spells paths: where settings, models, state, caches and logs lie."""
+"""The one place that spells paths: where settings, models, state, caches and logs are stored."""
 
 from __future__ import annotations
 

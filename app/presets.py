@@ -56,7 +56,7 @@ class Preset:
 
 class Presets:
     """The presets in one file, by name; capitals make no difference. Every call reads the file
-    anew, so several apps may share it.
+    again, so several apps may share it.
 
     All methods raise `PresetsUnusable` where the file cannot be read or written.
 

@@ -35,7 +35,7 @@ REMOTE_KEYS: Final = (
     ),
 )
 UNSET_SAMPLING: Final[Mapping[str, Value]] = {"top_k": 0, "min_p": 0.0, "repetition_window": -1}
-"""What holds for remote models where nobody set it: steps that OpenAI's API lacks are off."""
+"""Defaults for remote models: steps that OpenAI's API lacks are off."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}")
 
 
@@ -46,7 +46,7 @@ def remote_server(name: str, given: Mapping[str, Value], place: str, folder: Pat
         name: what the model is called here.
         given: the table's values, of the types of `REMOTE_KEYS`.
         place: the table, for messages.
-        folder: where a relative `key_file` lies.
+        folder: where a relative `key_file` is.
 
     Raises:
         SettingsError: the name or the URL cannot be used, or there are two keys.

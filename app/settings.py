@@ -65,7 +65,7 @@ class Settings:
         models: from `[models."name"]`, by lower-case name.
         environment: from `HEARTH_*`.
         flags: what was typed.
-        strangers: `HEARTH_*` variables that nobody reads.
+        strangers: `HEARTH_*` variables that are not settings.
         remotes: from `[remotes."name"]`, by lower-case name.
         aliases: from `[aliases]`: names of models by aliases in lower case, which may be patterns.
         keymap: from `[keys]`: keys of the terminal app, such as "f1,ctrl+h", by binding id.
@@ -107,7 +107,7 @@ class Settings:
 
     @property
     def host_idle_s(self) -> float:
-        """Seconds the host process stays when nobody is attached and it is idle."""
+        """Seconds the host process stays when no front end is attached and it is idle."""
         return cast(float, self.all()["host_idle_s"].value)
 
     @property

@@ -39,7 +39,7 @@ class Key:
         above: exclusive lower bound of a number, in place of `low`.
         choices: allowed texts.
         auto: "auto" is allowed too, and stands for None: decided by Hearth.
-        default: the value when nobody sets it.
+        default: the value when it is not set.
         field: the contract's field that it sets, where that is called otherwise: units live in the
             names of fields, and in the values that people write.
     """
@@ -280,7 +280,7 @@ GENERAL = (
     Key(
         "host_idle_s",
         "float",
-        "seconds the host process stays when nobody needs it",
+        "seconds the host process stays when it is not needed",
         low=0,
         default=10.0,
     ),
@@ -356,7 +356,7 @@ LOADING = (
     Key(
         "max_waiting",
         "int",
-        "requests that may wait beside those that run; more are refused as busy",
+        "requests that may wait while others run; more are refused as busy",
         low=0,
         high=65_536,
     ),
@@ -459,7 +459,7 @@ MODEL_DEFAULTS: Mapping[str, Mapping[str, Value]] = {
 
 
 def default_of(key: Key) -> Value:
-    """What `key` is when nobody sets it: its own default, or that of the contract's field."""
+    """The value of `key` when it is not set: its own default, or that of the contract's field."""
     if key.name == "model":
         return "smollm2" if find_paths().smollm2_file.is_file() else "guide"
     for defaults in (ModelSettings(), SamplingParams()):

@@ -1,6 +1,6 @@
 """`Database`: the one connection of a store to its SQLite file.
 
-Source of what is said of SQLite here: https://www.sqlite.org/wal.html, pragma.html, rescode.html.
+Source of the facts about SQLite: https://www.sqlite.org/wal.html, pragma.html, rescode.html.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class Database:
 
 
 def _make_private(path: Path) -> None:
-    """An empty file for its owner alone, where there is none; SQLite gives what it puts beside it
+    """An empty file for its owner alone, where there is none; SQLite gives what it puts next to it
     the same rights.
     """
     private_folder(path.parent)

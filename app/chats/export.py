@@ -20,7 +20,7 @@ _FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
 def to_markdown(store: ChatStore, thread_id: str) -> str:
     """The shown branch, with its dates and numbers; thoughts are folded.
 
-    The texts stand in it as they are: whoever puts it on a terminal passes it through `safe_text`.
+    The texts stand in it as they are: to print it to a terminal, pass it through `safe_text`.
     """
     thread = store.thread(thread_id)
     facts = [

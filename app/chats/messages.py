@@ -1,4 +1,4 @@
-"""Messages in the tree of a thread: reading, adding, and removing what nobody needs.
+"""Messages in the tree of a thread: reading, adding, and removing what is not needed.
 
 All of it runs within a transaction of the caller.
 """
@@ -174,7 +174,7 @@ def require_parent(connection: sqlite3.Connection, thread: str, parent: str | No
 
 
 def no_message(message: str) -> ChatNotFound:
-    """What is said of a message that is not there."""
+    """The error for a message that does not exist."""
     return ChatNotFound(
         f"There is no message {message!r} in this chat.",
         "It may have been deleted; open the chat again.",

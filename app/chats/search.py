@@ -16,7 +16,7 @@ WIDTH: Final = 160
 _BEFORE: Final = 40
 """Of them before the first mark."""
 _MOST_MATCHES: Final = 1000
-"""So many places of one message are weighed against each other."""
+"""Maximum number of places of one message that are compared."""
 
 
 class _Match(NamedTuple):

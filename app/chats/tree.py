@@ -26,7 +26,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A chat: what is said of it, and which branch of its tree is shown."""
+    """A chat: its title and settings, and which branch of its tree is shown."""
 
     id: str
     title: str
@@ -49,7 +49,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message of a tree. What is said after it are its children; alternatives to it have the
+    """One message of a tree. The messages after it are its children; alternatives to it have the
     same parent.
     """
 

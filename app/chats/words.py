@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 LONGEST: Final = 64
 """Characters of a word that count; runs of base64 need no more."""
 MOST_ASKED: Final = 64
-"""So many words of a query are looked for, the first ones; SQLite bounds the depth of a query."""
+"""Number of words of a query that are searched: the first. SQLite bounds the depth of a query."""
 
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai and Lao, Myanmar, Khmer

@@ -1,6 +1,6 @@
 """`Writers`: which stores live, so that answers under way are told from those that were cut off.
 
-A store that writes answers holds a lock file beside the database, whose name it notes with each
+A store that writes answers holds a lock file next to the database, whose name it notes with each
 answer. The system frees the lock however the process ends, also of a killed one, and also after a
 restart of the machine, when the number of a process means nothing.
 """
@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"[0-9a-f]{16}")
 
 
 class Writers:
-    """The lock files beside the database at `path`."""
+    """The lock files next to the database at `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

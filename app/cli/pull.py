@@ -83,7 +83,7 @@ def pull(
 def offer_to_pull(state: State, name: str) -> bool:
     """Ask the person at the terminal whether to download what `name` means; True if that is done.
 
-    What goes wrong before the download begins is only noted: whoever asks has an error of its own.
+    What goes wrong before the download begins is only noted: the caller has an error of its own.
 
     Raises:
         HearthError: the download failed.
@@ -227,7 +227,7 @@ def _choose(state: State, menu: Menu, wanted: str, *, asks: bool, yes: bool) -> 
 
     Raises:
         ChoiceNotFound, UsageError: nothing that the repository has was named.
-        DoesNotFit: it would not, and nobody can be asked.
+        DoesNotFit: it would not, and there is no terminal to ask.
     """
     from hearth.app.cli.pull_choices import ask_which, choice_needed, show_menu
 
@@ -262,7 +262,7 @@ def _welcome(state: State, choice: Choice, path: Path, told: Told) -> LocalModel
         path = path.parent
     new = identity(path)
     here = (model for model in state.library.found() if identity(model.path) == new)
-    # Folders of unknown families are not listed; what is wrong with this one is said below.
+    # Folders of unknown families are not listed; what is wrong with this one is reported below.
     model = describe(next(here, FoundModel(stem(path), path, "huggingface")))
     if model.error:
         state.output.problem(f"{model.name} cannot be run: {model.error}")

@@ -74,7 +74,7 @@ def ask_which(state: State, menu: Menu) -> Choice:
 
 
 def choice_needed(menu: Menu) -> click.UsageError:
-    """The error where nobody can be asked which."""
+    """The error where there is no terminal to ask which."""
     names = ", ".join(f"{choice.name} ({words.size(choice.size_bytes)})" for choice in menu.choices)
     repo = menu.repository.repo_id
     return click.UsageError(

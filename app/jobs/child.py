@@ -48,7 +48,7 @@ class Reporter:
 
     @property
     def stopped(self) -> bool:
-        """The work should end soon: nobody wants it any more."""
+        """The work should end soon: no one waits for it any more."""
         return self._stop.is_set()
 
     def check(self) -> None:
@@ -95,7 +95,7 @@ def serve(work: Callable[[Values, Reporter], Values]) -> None:
     Args:
         work: gets the question and a `Reporter`; returns JSON values. It should look at
             `Reporter.stopped` at least once a second, and leave nothing half done under a final
-            name. A `HearthError` that it raises reaches whoever waits.
+            name. A `HearthError` that it raises reaches the process that waits.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     input_fd, output_fd = take_private_pipes()
@@ -118,7 +118,7 @@ def serve(work: Callable[[Values, Reporter], Values]) -> None:
 
 
 def _listen(questions: BinaryIO, reporter: Reporter) -> None:
-    """Stop the work when it is told so, or when nobody is there any more."""
+    """Stop the work on request, or when the parent process is gone."""
     questions.readline()
     reporter.stop()
     time.sleep(_STOP_GRACE_S)

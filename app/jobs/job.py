@@ -50,7 +50,7 @@ class Job:
                 stderr=log if log is not None else asyncio.subprocess.DEVNULL,
                 limit=_MOST_LINE_BYTES,
                 env=dict(os.environ),
-                start_new_session=True,  # Ctrl+C in the terminal is for whoever waits.
+                start_new_session=True,  # Ctrl+C in the terminal is for the process that waits.
             )
         finally:
             if log is not None:

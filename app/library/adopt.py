@@ -57,7 +57,7 @@ class Adoption:
 
     Attributes:
         name: under which the library will show it.
-        files: where each file lies, and where it will, the first shard first; of a folder that is
+        files: where each file is, and where it will be, the first shard first; of a folder that is
             linked to, the folder alone.
         size_bytes: of all files.
         way: copy; move, which leaves nothing behind; link, which leaves the files where they are;
@@ -82,7 +82,7 @@ def plan_adoption(source: Path, library: Library, way: Way = "copy", name: str =
         name: what to call it; by default as its file is called.
 
     Raises:
-        ModelNotFound: nothing lies there, or a folder holds no model or several.
+        ModelNotFound: there is nothing, or a folder contains no model or several.
         UnsupportedModel: a pickle, or a model that no runner knows; the reason is named.
         CorruptFile: it is damaged, or a shard is missing.
         ImportRefused: its name cannot be used, or is used already.
@@ -369,7 +369,7 @@ def _require_room(adoption: Adoption) -> None:
         raise DiskFull(
             f"{adoption.name} has {adoption.size_bytes:,} bytes, and {adoption.folder} has "
             f"{free_bytes:,} free, of which {_RESERVE_BYTES:,} must stay.",
-            "Make room, or link to the file, which stays where it lies (--link).",
+            "Free some space, or link to the file, which stays where it is (--link).",
             needed_bytes=needed_bytes,
             free_bytes=free_bytes,
         )

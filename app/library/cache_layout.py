@@ -28,7 +28,7 @@ _BAD_ON_WINDOWS: Final = re.compile(
     r'[<>:"|?*\\]|[. ]$|^(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$)', re.IGNORECASE
 )
 _MOST_PATH_BYTES: Final = 1000 if sys.platform == "darwin" else 4000
-"""A little less than PATH_MAX: files with longer names are made beside."""
+"""A little less than PATH_MAX: files with longer names are made next to it."""
 _MOST_NAME_BYTES: Final = 255
 """Of the usual file systems; some take fewer."""
 
@@ -101,7 +101,7 @@ class RepositoryCache:
         return self.blob(etag).with_name(f"{etag}.part.journal")
 
     def lock(self, etag: str) -> Path:
-        """Whoever writes the content holds this; huggingface_hub locks the same file."""
+        """The process that writes the content holds this; huggingface_hub locks the same file."""
         return self.cache / ".locks" / self._name / f"{self.blob(etag).name}.lock"
 
     def snapshot(self, commit: str) -> Path:

@@ -114,7 +114,7 @@ def bundled_sample(*, for_guide: bool = False) -> Sample:
 
     Args:
         for_guide: conversations instead, as the bundled model was trained on, which knows little
-            else; drawn anew from its corpus (`hearth.assets.guide.data.clean_conversations`).
+            else; sampled from its corpus (`hearth.assets.guide.data.clean_conversations`).
     """
     from importlib.resources import files
 

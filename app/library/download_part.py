@@ -2,8 +2,8 @@
 
 The journal has a line for the file and one for each range whose bytes are on the disk for sure: the
 bytes are synced before the line is written, and the line is synced before anything counts on it. A
-line carries its own checksum, so one that a power cut tore is noticed, and it and what comes after
-do not count. Whoever holds the content's lock may open it.
+line has its own checksum: one that a power cut left incomplete does not count, nor do those after
+it. Only the process that holds the content's lock may open it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class PartFile:
     """The bytes of one file as they arrive, in any order.
 
     Args:
-        path, journal: where they lie; the folder exists. A journal about another file or one of
-            another size does not count, and the part begins anew.
+        path, journal: where they are; the folder exists. A journal of another file or of another
+            size does not count, and the part starts again.
         name: of the file, for errors.
         etag, size_bytes: which content it will be.
-        sync_bytes: so many bytes at most may wait to be synced, and as many be on their way.
+        sync_bytes: maximum number of bytes that wait to be synced, and of those being synced.
         reserve_bytes: of the disk that is never used up.
-        free_bytes: says how much room a folder's disk has.
+        free_bytes: returns the free bytes of a folder's disk.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PartFile:
                 self._log([self._title])
                 sync_folder(path.parent)
         else:
-            self._close_torn_line()
+            self._end_last_line()
 
     async def write(self, start: int, data: bytes) -> None:
         """Put `data` at `start`. Raises `DiskFull`; what was synced before stays."""
@@ -149,8 +149,8 @@ class PartFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(self._journal.fileno())
 
-    def _close_torn_line(self) -> None:
-        """A line that was torn must not swallow the next one."""
+    def _end_last_line(self) -> None:
+        """End an incomplete last line, so that it does not spoil the next one."""
         if not self._journal_path.read_bytes().endswith(b"\n"):
             with self._disk():
                 self._journal.write(b"\n")
@@ -234,6 +234,6 @@ def git_blob_hash(size_bytes: int) -> hashlib._Hash:
 
 
 def remove_part(path: Path, journal: Path) -> None:
-    """Remove a part; the journal goes first, so that it never speaks of another's bytes."""
+    """Remove a part; the journal goes first, so that it never describes another file's bytes."""
     journal.unlink(missing_ok=True)
     path.unlink(missing_ok=True)

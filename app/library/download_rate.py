@@ -21,7 +21,7 @@ class Rate:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, done_bytes: int) -> None:
-        """So many bytes are there now; fewer than before means that some are fetched again."""
+        """Record how many bytes are there now; fewer than before: some are fetched again."""
         now = self._clock()
         if self._seen and done_bytes < self._seen[-1][1]:
             self._seen.clear()

@@ -121,7 +121,7 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
             return {}
         return {path: _checked(entry) for path, entry in document["models"].items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return {}  # it is made anew from the models
+        return {}  # it is made again from the models
 
 
 def _checked(entry: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Whether a model fits this machine, before it is loaded and before it is downloaded.
 
 What it needs is `hearth.quant.memory`'s arithmetic, over the plan that the worker would make
-(`hearth.backends.llamacpp.params`), so that what is said here is what happens there.
+(`hearth.backends.llamacpp.params`), so that what is reported here is what happens there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hearth.quant.memory_weights import read_bytes_per_token
 State = Literal["fits", "tight", "slow", "cannot"]
 
 USUAL_CONTEXT: Final = 8192
-"""Tokens, where nobody says how many; or what the model was trained for, if that is less."""
+"""Tokens, where no number is given; or what the model was trained for, if that is less."""
 _LEAST_READ_BYTES: Final = 64_000_000
 """Of weights read for a token, from which on memory bandwidth limits the speed."""
 _MUCH: Final = 0.75
@@ -45,7 +45,7 @@ class Room:
     """Where downloads go; None: not asked."""
     cpu_flags: tuple[str, ...] = ()
     bandwidth: Bandwidth | None = None
-    """None: not measured, so that nothing is said of speed."""
+    """None: not measured; then no speed is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ def fit_of(
         largest_context: tokens for which a plan could be made with what is free.
         read_bytes: of weights, for each token; 0: it generates none.
         download_bytes: that it would take of the disk.
-        window_bytes: of keys and values that a token sees beside those of `plan`, because layers
+        window_bytes: of keys and values that a token sees besides those of `plan`, because layers
             have a window.
     """
     state, reason = _verdict(use, room, plan.context, largest_context)

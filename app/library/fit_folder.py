@@ -1,5 +1,5 @@
 """Whether a model in safetensors fits this machine: what the native runner takes of its memory
-(`hearth.backends.native.footprint`), so that what is said here is what happens there.
+(`hearth.backends.native.footprint`), so that what is reported here is what happens there.
 """
 
 from __future__ import annotations

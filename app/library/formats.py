@@ -21,7 +21,7 @@ def model_at(path: Path) -> Path:
     and safetensors, or the folder of such a file. Before it is loaded, all of it is checked.
 
     Raises:
-        ModelNotFound: nothing lies there.
+        ModelNotFound: there is nothing.
         UnsupportedModel: a pickle, a folder without a model, or something else; the reason is
             named.
         CorruptFile: called .gguf, but does not start as one.
@@ -43,7 +43,7 @@ def model_at(path: Path) -> Path:
         if is_model_folder(path.parent):
             return path.parent
         raise UnsupportedModel(
-            f"{path} is a safetensors file without the {CONFIG} of a model beside it.",
+            f"{path} is a safetensors file without the {CONFIG} of a model next to it.",
             f"Put {CONFIG} and tokenizer.json of the same model into its folder.",
         )
     if suffix == ".gguf":

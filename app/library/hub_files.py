@@ -91,7 +91,7 @@ class Offer:
 
     @property
     def recommended(self) -> Choice:
-        """The one to take if nobody says otherwise."""
+        """The one to take by default."""
         return next(choice for choice in self.choices if choice.recommended)
 
 
@@ -130,7 +130,7 @@ def offer(repository: Repository, fits: Callable[[int], bool] | None = None) -> 
             the one nearest to Q4_K_M among those that fit; the smallest one if none does.
 
     Raises:
-        RefusedRepository: nothing; the reason is told.
+        RefusedRepository: nothing; the message has the reason.
     """
     ggufs: list[RepositoryFile] = []
     projectors: list[RepositoryFile] = []

@@ -331,7 +331,7 @@ def catalogue_repos() -> Mapping[str, str]:
 
 
 def _names(stored: StoredModel) -> Iterator[str]:
-    """Names for a model of another program, the shortest first, the last one nobody else's."""
+    """Names for a model of another program, the shortest first, the last one unique."""
     yield stored.name
     if stored.repo:
         yield f"{stored.repo}/{stored.name}"

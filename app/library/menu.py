@@ -34,7 +34,7 @@ class Menu:
 
     Attributes:
         fits: how each choice suits this machine, by name.
-        recommended: the name of the one to take if nobody says otherwise.
+        recommended: the name of the one to take by default.
     """
 
     repository: Repository
@@ -143,5 +143,5 @@ def fit_of_file(path: Path, name: str, settings: Settings, room: Room) -> Fit:
 
 
 def _load(settings: Settings, name: str) -> ModelSettings:
-    """How a model would be loaded; what does not fit into a budget is said, and not an error."""
+    """How a model would be loaded; what does not fit into a budget is reported, not raised."""
     return replace(settings.for_model(name).load, kv_budget_bytes=None)

@@ -31,11 +31,11 @@ BESIDE_WEIGHTS: Final = frozenset(
         "chat_template.jinja",
     }
 )
-"""Names of files that belong to a model in safetensors, beside its weights."""
+"""Names of files that belong to a model in safetensors, next to its weights."""
 _POOLING: Final = "1_Pooling/config.json"
 """Belongs to models that make vectors."""
 _TEMPLATE: Final = re.compile(r"additional_chat_templates/[A-Za-z0-9_.-]+\.jinja")
-"""Chat templates by their names, beside the default one."""
+"""Chat templates by their names, except the default one."""
 MAX_DEPTH: Final = 8
 MAX_ENTRIES: Final = 100_000
 _ADAPTER: Final = "adapter_model.safetensors"

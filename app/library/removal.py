@@ -38,7 +38,7 @@ class Removal:
         keeps: what stays although one might think otherwise, each in a sentence.
         folder: the library folder or the repository's in the Hugging Face cache; nothing outside of
             it is deleted.
-        is_cached: it lies in the Hugging Face cache.
+        is_cached: it is in the Hugging Face cache.
     """
 
     name: str
@@ -106,12 +106,12 @@ def refusal(model: FoundModel) -> tuple[str, str]:
             )
         case "llama.cpp":
             return (
-                f"{model.name} lies in the cache of llama.cpp.",
+                f"{model.name} is in the cache of llama.cpp.",
                 f"Delete the file yourself if llama.cpp needs it no more: {model.path}",
             )
         case _:
             return (
-                f"{model.name} does not lie in Hearth's library.",
+                f"{model.name} is not in Hearth's library.",
                 f"Delete the file yourself: {model.path}",
             )
 
@@ -121,7 +121,7 @@ def _checked(removal: Removal) -> Removal:
     for path in removal.paths:
         if not _is_below(path, removal.folder):
             raise NotRemovable(
-                f"{path} is reached from {removal.folder} by a link, and lies outside of it.",
+                f"{path} is reached from {removal.folder} by a link, and is outside of it.",
                 "Delete that link, or the file, yourself.",
             )
     return removal
@@ -199,7 +199,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _is_below(path: Path, folder: Path) -> bool:
-    """`path`, whose last part may be a link, lies in `folder`, whatever other links there are."""
+    """`path`, whose last part may be a link, is in `folder`, whatever other links there are."""
     place = Path(os.path.realpath(path.parent), path.name)
     return place != folder and place.is_relative_to(os.path.realpath(folder))
 

@@ -1,13 +1,13 @@
 """Models that other programs keep on this machine: used in place, never written to.
 
-Where they lie is looked up anew each time, since those programs come and go. No weights are opened
+Where they are is looked up again each time, since those programs come and go. No weights are opened
 here, and what cannot be read is left out: a foreign store's trouble is not ours. Of safetensors,
 stores have much that is no language model, so only what the native runner knows is listed.
 
 Layouts: the Hugging Face cache as in `cache_layout`; LM Studio
 (`<publisher>/<repository>/<file>.gguf`, or safetensors there); Ollama
-(`manifests/<host>/<namespace>/<name>/<tag>`, an OCI manifest whose layers lie under `blobs/`);
-llama.cpp (`<org>_<repository>_<file>.gguf`, all in one folder, beside
+(`manifests/<host>/<namespace>/<name>/<tag>`, an OCI manifest whose layers are under `blobs/`);
+llama.cpp (`<org>_<repository>_<file>.gguf`, all in one folder, next to
 `manifest=<org>=<repository>=<tag>.json`).
 """
 
@@ -79,7 +79,7 @@ class StoredModel:
 def find_sources(
     environ: Mapping[str, str] | None = None, folders: Iterable[str | Path] = ()
 ) -> tuple[Source, ...]:
-    """Where the models of other programs lie for this user, then `folders` that a person named.
+    """Where the models of other programs are for this user, then `folders` that a person named.
 
     Args:
         environ: variables that move those places; by default the process's own.
@@ -261,7 +261,7 @@ def _home(environ: Mapping[str, str]) -> Path:
     named = environ.get("USERPROFILE" if sys.platform == "win32" else "HOME")
     try:
         return Path(named) if named else Path.home()
-    except RuntimeError:  # no such user: nothing lies there either
+    except RuntimeError:  # There is no such user, so nothing is there.
         return Path(os.devnull)
 
 

@@ -26,7 +26,7 @@ def verify(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
 
     Raises:
         Stopped: it was told to.
-        CorruptFile, UnsupportedModel: the model breaks its format, or nobody can run it.
+        CorruptFile, UnsupportedModel: the model breaks its format, or no runner can run it.
         FileTrouble: a file cannot be read.
     """
     from hearth.backends.native.structure import check_structure

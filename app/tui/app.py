@@ -293,7 +293,7 @@ class HearthApp(App[int]):
 
     def _fatal_error(self) -> None:
         # Textual's own would print the traceback with the values of variables: pages that quote
-        # chats, and texts of others as they are. Whoever runs the app raises the error again.
+        # chats, and texts of others as they are. The caller of the app raises the error again.
         error = self._exception
         self.failure = error.error if isinstance(error, WorkerFailed) else error
         self._close_messages_no_wait()

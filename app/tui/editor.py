@@ -50,7 +50,7 @@ def editor_command(environ: Mapping[str, str]) -> list[str]:
 async def edited(app: App[object], text: str) -> str:
     """`text` after the user's editor had it. The app does not draw meanwhile; answers go on.
 
-    The text lies in a file that only the user can read, and that is removed afterwards.
+    The text is in a file that only the user can read, and that is removed afterwards.
 
     Raises:
         EditorFailed: there is no editor, it ended with an error, or the terminal cannot be lent.

@@ -129,7 +129,7 @@ def left_on_signals(app: HearthApp) -> Iterator[None]:
 
 
 def _is_gone(terminal: int) -> bool:
-    """Whether nobody holds the other end any more. Textual would read nothing from it for ever."""
+    """Whether the other end is closed. Textual would read nothing from it for ever."""
     poll = select.poll()
     poll.register(terminal, 0)
     return any(events & (select.POLLHUP | select.POLLNVAL) for _, events in poll.poll(0))

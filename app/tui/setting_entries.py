@@ -28,7 +28,7 @@ class Entry:
         name: as in the file.
         text: its value as it is written when it is edited.
         origin: where that comes from.
-        default: what it is when nobody sets it.
+        default: its value when it is not set.
         help: what it does.
         expects: which values it takes, in words.
         choices: those, where they are few.
@@ -51,7 +51,7 @@ class Entry:
         return f"{'key' if self.is_key else 'set'}:{self.name}"
 
     def matches(self, words: Sequence[str]) -> bool:
-        """All of `words`, in lower case, are in what is said of it."""
+        """All of `words`, in lower case, are in its description."""
         said = f"{self.group} {self.name} {self.text} {self.help}".lower()
         return all(word in said for word in words)
 

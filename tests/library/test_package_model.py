@@ -70,7 +70,7 @@ class Index:
 
     Attributes:
         kind: of its pages.
-        breaks: each connection for the wheel ends after so many bytes; the last one does not.
+        breaks: each connection for the wheel ends after this many bytes; the last one does not.
         ranges: it honours Range.
         password: it wants this, as Basic credentials.
     """

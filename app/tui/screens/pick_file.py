@@ -108,7 +108,7 @@ class PickFile(Dialog[Choice | None]):
     def _fit_list(self) -> None:
         dialog, found = self.query_one(".dialog"), self.query_one(ColumnList)
         around = sum(one.outer_size.height for one in dialog.children if one is not found)
-        spaces = 3  # Above the list, its header, and above what is said of the chosen one.
+        spaces = 3  # Above the list, its header, and above the description of the chosen one.
         room = self.size.height - self.query_one(Footer).outer_size.height
         most = int(room * _SHARE) - dialog.gutter.height - around - spaces
         found.list.styles.max_height = max(_LEAST_LINES, most)

@@ -33,7 +33,7 @@ class Column:
         name: in the header.
         width: in cells; 0: it takes what the others leave.
         right: its values are aligned right.
-        least: it is shown if the whole list has at least so many cells.
+        least: it is shown if the whole list has at least this many cells.
     """
 
     name: str
