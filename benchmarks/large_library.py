@@ -47,7 +47,7 @@ from tui_streaming import percentile, type_keys
 
 HEARTH = [sys.executable, "-m", "hearth.app.cli.main"]
 SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
-PROMPT_BOX = b" message, or / for commands"
+PROMPT_BOX = b"essage, or /"
 FILES_A_FOLDER = 100
 PAUSE_S = 0.75
 FIRST_KEYS = 10

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 HEARTH = [sys.executable, "-m", "hearth.app.cli.main"]
-PROMPT_BOX = b" message, or / for commands"
+PROMPT_BOX = b"essage, or /"
 """Its placeholder, but for the cell of the cursor and its word."""
 PATIENCE_S = 60.0
 
