@@ -43,11 +43,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tui_startup import PROMPT_BOX
 from tui_streaming import percentile, type_keys
 
 HEARTH = [sys.executable, "-m", "hearth.app.cli.main"]
 SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
-PROMPT_BOX = b"essage, or /"
 FILES_A_FOLDER = 100
 PAUSE_S = 0.75
 FIRST_KEYS = 10

@@ -27,7 +27,7 @@ from pathlib import Path
 
 HEARTH = [sys.executable, "-m", "hearth.app.cli.main"]
 PROMPT_BOX = b"essage, or /"
-"""Its placeholder, but for the cell of the cursor and its word."""
+"""Its placeholder, without the letter under the cursor."""
 PATIENCE_S = 60.0
 
 

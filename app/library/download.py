@@ -204,7 +204,7 @@ class Downloader:
         return lock
 
     async def _fetch(self, file: RepositoryFile, source: FileSource) -> None:
-        """Its content, complete and checked, under its name. Wrong content is fetched twice."""
+        """Its content, complete and checked, under its name. Wrong content is fetched once more."""
         reasons: list[str] = []
         while True:
             part = self._part(file)

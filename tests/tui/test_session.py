@@ -35,14 +35,11 @@ def test_a_turn_is_kept_with_its_numbers(services: Services) -> None:
         session = await Sessions(services).create()
         heard: list[SessionEvent] = []
         session.subscribe(heard.append)
-        busy_after: list[bool] = []
-        session.subscribe(lambda event: busy_after.append(session.is_busy) if heard_end() else None)
-
-        def heard_end() -> bool:
-            return any(isinstance(event, Ended) for event in heard)
-
+        busy: list[tuple[SessionEvent, bool]] = []
+        session.subscribe(lambda event: busy.append((event, session.is_busy)))
         await asked(session, "does it work?")
-        assert busy_after and not any(busy_after)
+        ended = next(at for at, (event, _) in enumerate(busy) if isinstance(event, Ended))
+        assert [is_busy for _, is_busy in busy[ended:]] == [False, False, False]
         assert texts(session) == [("user", "does it work?"), ("assistant", "It works.")]
         answer = session.messages[-1]
         assert answer.state == "complete" and answer.numbers is not None
