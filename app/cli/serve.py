@@ -198,9 +198,8 @@ async def _serve(
     from hearth.app.server.application import build
     from hearth.app.server.catalog import Catalog
     from hearth.app.server.endpoint import base_urls
-    from hearth.app.server.request_log import REQUESTS_LOG, RequestLog
+    from hearth.app.server.logs import REQUESTS_LOG, RequestLog, logging_to
     from hearth.app.server.running import DRAIN_S, Server, on_signals
-    from hearth.app.server.server_log import logging_to
     from hearth.app.server.services import Services
 
     settings = state.settings.with_flags(flags)

@@ -1,68 +1,21 @@
-"""Parts of responses that several endpoints share: usage, notices, tool calls, logprobs."""
+"""Parts of responses that several endpoints share: notices, tool calls, logprobs."""
 
 from __future__ import annotations
 
 import math
-import secrets
-import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from hearth.app.answer import Answer, total_usage
-from hearth.backends.contract import TokenLogprob, ToolCall, Usage
+from hearth.app.answer import Answer
+from hearth.backends.contract import TokenLogprob, ToolCall
 from hearth.backends.text.cut_json import read_json
-from hearth.backends.version import hearth_version
 
 _MOST_HEADER_BYTES: Final = 1024
 _PLAIN: Final = " !#$&'()*+,-./:<=>?@[]^_`{|}~"
 """Characters of a notice that are not percent-encoded in its header."""
 LEAST_LOGPROB: Final = -9999.0
 """Represents minus infinity, which JSON cannot express, as in OpenAI's API."""
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The fields that all chunks of one answer begin with."""
-
-    kind: str
-    prefix: str
-    model: str
-    created: int = field(default_factory=lambda: int(time.time()))
-    token: str = field(default_factory=lambda: secrets.token_hex(12))
-
-    def body(self, **rest: Any) -> dict[str, Any]:
-        """The whole object: these fields, then `rest`."""
-        return {
-            "id": f"{self.prefix}-{self.token}",
-            "object": self.kind,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": f"hearth-{hearth_version()}",
-            **rest,
-        }
-
-
-def openai_usage(usage: Usage) -> dict[str, Any]:
-    """`usage` in OpenAI's format."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-    }
-
-
-def usage_and_timings(made: Sequence[Answer]) -> dict[str, Any]:
-    """`usage` in OpenAI's format; for a single request also `timings`, in seconds and tokens per
-    second.
-    """
-    body: dict[str, Any] = {"usage": openai_usage(total_usage(made))}
-    if len(made) == 1 and made[0].finished:
-        body["timings"] = asdict(made[0].timings)
-    return body
 
 
 def all_notices(made: Iterable[Answer]) -> list[str]:

@@ -1,4 +1,6 @@
-"""Reads the JSON body of a request strictly: the size is checked before it is parsed."""
+"""Reads the JSON body of a request strictly: the size is checked before it is parsed; and the query
+of its URL.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +77,21 @@ async def read_object(request: Request, take: Callable[[dict[str, Any]], T]) -> 
     finally:
         if counted_bytes:
             services.held.remove(client, counted_bytes)
+
+
+def query(http: Request, *names: str) -> dict[str, str]:
+    """The query parameters in `names` that the URL has; others have no effect.
+
+    Raises:
+        InvalidParameter: one of `names` is given twice.
+    """
+    given: dict[str, str] = {}
+    for name, value in http.query_params.multi_items():
+        if name in given:
+            raise InvalidParameter(name, f"{name} is given twice in the URL.", "Send it once.")
+        if name in names:
+            given[name] = value
+    return given
 
 
 async def _result(parsed: Future[T]) -> T:

@@ -1,18 +1,16 @@
-"""`GET /v1/cache/stats` and `DELETE /v1/cache`: the cached prefixes of loaded models."""
+"""`GET /v1/cache/stats` and `DELETE /v1/cache`: the KV cache of loaded models, and its use."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.server.kv_use import hit_rate, tokens_by_state
-from hearth.app.server.loaded import host_stats, worker_of
-from hearth.app.server.query import query
-from hearth.app.server.services import services_of
+from hearth.app.server.body import query
+from hearth.app.server.services import services_of, worker_of
 from hearth.backends.contract import EngineStats, ModelSpec, WorkerStats
 from hearth.backends.errors import Busy, ModelNotFound
 
@@ -83,7 +81,7 @@ async def _loaded(http: Request) -> Sequence[WorkerStats]:
     services = services_of(http)
     given = query(http, "model")
     model = (await services.catalog.find(given["model"])).found if "model" in given else None
-    stats = await host_stats(services.hosts)
+    stats = await services.host_stats()
     workers = stats.workers if model is None else (await worker_of(stats, model),)
     return [worker for worker in workers if worker is not None and worker.info is not None]
 
@@ -129,3 +127,43 @@ def _freed(name: str, before: EngineStats, after: EngineStats) -> dict[str, Any]
         "freed_tokens": tokens,
         "freed_size_mb": _size_mb(after, tokens),
     }
+
+
+def tokens_by_state(engine: EngineStats) -> dict[str, int]:
+    """Tokens in the KV cache: "live" (of running sequences), "kept" (cached prefixes that can be
+    evicted), "pinned" (cached prefixes that cannot be evicted yet), which do not overlap; "shelved"
+    (prefixes offloaded to the host KV tier); "allocated" (capacity now) and "pool" (capacity at
+    most).
+    """
+    return {
+        "live": engine.live_tokens,
+        "kept": engine.kept_tokens - engine.pinned_tokens,
+        "pinned": engine.pinned_tokens,
+        "shelved": engine.shelved_tokens,
+        "allocated": engine.allocated_tokens,
+        "pool": engine.pool_tokens,
+    }
+
+
+def bytes_by_state(engine: EngineStats) -> dict[str, int]:
+    """The bytes of these tokens in layers with full attention; "allocated" and "pool" include
+    layers with sliding-window attention.
+    """
+    token = engine.kv_bytes_per_token
+    return {
+        **{state: count * token for state, count in tokens_by_state(engine).items()},
+        "allocated": engine.allocated_bytes,
+        "pool": engine.pool_bytes,
+    }
+
+
+def hit_rate(engines: Iterable[EngineStats]) -> float | None:
+    """The share of prompt tokens since the models were loaded that was in the cache, in [0, 1];
+    None before the first prompt.
+    """
+    cached = total = 0
+    for engine in engines:
+        cached += engine.cached_tokens
+        # Generated tokens are computed too, but belong to no prompt.
+        total += engine.cached_tokens + max(0, engine.computed_tokens - engine.generated_tokens)
+    return cached / total if total else None

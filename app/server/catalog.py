@@ -1,21 +1,40 @@
-"""The models that requests may name: the library's, and the one that `hearth serve` opened."""
+"""The models that requests may name: the library's, and the one that `hearth serve` opened; and
+what is known of their files.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from hearth.app.chosen import Chosen
 from hearth.app.library.index import LibraryIndex
-from hearth.app.library.local import FoundModel, Library
+from hearth.app.library.local import FoundModel, Library, LocalModel, describe
+from hearth.app.library.model_files import model_files
 from hearth.backends.errors import InvalidParameter, ModelNotFound
 
-_HINT = "GET /v1/models lists the names."
+_HINT: Final = "GET /v1/models lists the names."
+_Version = tuple[int, int]
+"""Total size in bytes and latest modification time in nanoseconds of a model's files."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Cached properties; `looked_s` is when the files were last compared with `version`."""
+
+    version: _Version
+    facts: LocalModel
+    looked_s: float
 
 
 class Catalog:
     """Finds a model by name, without a scan of the disk on the event loop. A name from a request
-    never becomes part of a path.
+    never becomes part of a path. Caches what the headers of files say: reading one with a large
+    vocabulary takes a third of a second.
 
     Args:
         library: its own names win over its aliases.
@@ -32,11 +51,15 @@ class Catalog:
         self.default = default
         self.index = LibraryIndex(library, [default])
         self._settings = settings
-        self._known: dict[FoundModel, Chosen] = {}
+        self._chosen: dict[FoundModel, Chosen] = {}
+        self._known: dict[Path, _Known] = {}
+        self._listing = asyncio.Lock()
 
     async def models(self) -> Sequence[FoundModel]:
-        """Every model, the opened one first. Raises `LibraryNotRead`."""
-        return await self.index.models()
+        """Every model that requests can name, the opened one first: a file name that is not valid
+        Unicode has no JSON form. Raises `LibraryNotRead`.
+        """
+        return [model for model in await self.index.models() if _is_unicode(model.name)]
 
     async def find(self, name: object) -> Chosen:
         """The model called `name`, as `ModelNames.find` has it.
@@ -49,16 +72,56 @@ class Catalog:
         """
         if not isinstance(name, str) or not name:
             raise InvalidParameter("model", "model must be the name of a model.", _HINT)
-        model = await self._look_up(name)
-        if model not in self._known:
-            self._known[model] = await asyncio.to_thread(self._settings, model)
-        return self._known[model]
-
-    async def _look_up(self, name: str) -> FoundModel:
         try:
             model = await self.index.find(name)
         except ModelNotFound as error:
             raise ModelNotFound(error.message, error.hint, **error.data, param="model") from error
         if model is None:
             raise ModelNotFound(f'There is no model "{name[:100]}".', _HINT, param="model")
-        return model
+        if model not in self._chosen:
+            self._chosen[model] = await asyncio.to_thread(self._settings, model)
+        return self._chosen[model]
+
+    async def facts(self, model: FoundModel) -> LocalModel:
+        """The properties of the files of `model`, or why its header cannot be read."""
+        return await asyncio.to_thread(self._read, model, time.monotonic())
+
+    async def facts_of_all(self, models: Sequence[FoundModel]) -> list[LocalModel]:
+        """The same for each of `models`. One list is read at a time: a slow disk blocks one thread,
+        and waiting calls share its result.
+        """
+        asked_s = time.monotonic()
+        async with self._listing:
+            return await asyncio.to_thread(lambda: [self._read(model, asked_s) for model in models])
+
+    def _read(self, model: FoundModel, asked_s: float) -> LocalModel:
+        known = self._known.get(model.path)
+        if known is not None and known.looked_s > asked_s:
+            return known.facts
+        looked_s = time.monotonic()
+        version = _version(model.path)
+        is_same = known is not None and known.version == version
+        facts = known.facts if known is not None and is_same else describe(model)
+        if version is None:  # The files no longer exist.
+            self._known.pop(model.path, None)
+        else:
+            self._known[model.path] = _Known(version, facts, looked_s)
+        return facts
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _version(path: Path) -> _Version | None:
+    try:
+        parts = model_files(path) if path.is_dir() else (path,)
+        states = [part.stat() for part in parts]
+    except OSError:
+        return None
+    newest_ns = max((state.st_mtime_ns for state in states), default=0)
+    return sum(state.st_size for state in states), newest_ns

@@ -1,30 +1,32 @@
-"""`POST /v1/completions`: text completion without a chat template."""
+"""`POST /v1/completions`, and `/v1/generate` with its batch: text completion without a chat
+template.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.answer import Answer, Choice
-from hearth.app.server import answers, prompt_tokens, sse
+from hearth.app.answer import Answer, Choice, total_usage
+from hearth.app.server import answers, sse
+from hearth.app.server.chunks import Chunks, Head, ending, is_streamed, prompt_fields
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import GenerationEvents
 from hearth.app.server.leaving import all_of
-from hearth.app.server.prompt_tokens import PromptTokens
-from hearth.app.server.requests import StreamOptions, build, constraint_of, stream_options
-from hearth.app.server.tables.completions import COMPLETIONS
+from hearth.app.server.requests import build, constraint_of
+from hearth.app.server.tables.text import COMPLETIONS, GENERATE, GENERATE_BATCH
 from hearth.backends.contract import (
     Backend,
+    Channel,
     ChoiceFinished,
     Finished,
-    Progress,
     Request,
     Started,
     Token,
@@ -32,9 +34,10 @@ from hearth.backends.contract import (
 )
 from hearth.backends.errors import ConflictingParameters
 
+Json = dict[str, Any]
+
 DEFAULT_MAX_TOKENS: Final = 16
 """OpenAI's default, used if neither the request nor the settings have a limit."""
-_KIND: Final = "text_completion"
 _NAMES: Final = {"text": "prompt", "token_ids": "prompt"}
 
 
@@ -46,25 +49,16 @@ class _Echo:
     tokens: tuple[TokenLogprob, ...] = ()
     """Those of the prompt, if log probabilities are requested; the first has none."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """One request for each prompt, with the same parameters."""
-
-    requests: list[Request]
-    echoes: list[_Echo]
-    wanted: int
-    """Choices to return for each prompt; more may be generated."""
-    logprobs: bool
-    options: StreamOptions
-    ids: bool
-    """Return token ids too."""
-    prompts: list[PromptTokens]
-
-    @property
-    def each(self) -> int:
-        """Choices that are generated for each prompt."""
-        return self.requests[0].n
+    def logprobs(self, choice: Choice) -> Json:
+        """The log probabilities of the prompt and of `choice`, which follows it."""
+        # The prompt of many models begins with a token that its text does not contain.
+        begins = len(self.text) - sum(len(token.text) for token in self.tokens)
+        logprobs = answers.text_logprobs(
+            [*self.tokens, *choice.logprobs], begins if self.tokens else 0
+        )
+        if self.tokens:
+            logprobs["token_logprobs"][0] = logprobs["top_logprobs"][0] = None
+        return logprobs
 
 
 async def create_completion(http: HttpRequest) -> Response:
@@ -75,8 +69,7 @@ async def create_completion(http: HttpRequest) -> Response:
     """
     exchange = await Exchange.open(http, COMPLETIONS, _NAMES)
     given = exchange.given
-    options = stream_options(given)
-    prompt_tokens.check(given)
+    stream = is_streamed(given)
     _check(given)
     with exchange.translate_param_names():
         requests = _requests(exchange)
@@ -85,26 +78,16 @@ async def create_completion(http: HttpRequest) -> Response:
     if given.get("echo"):
         top = given.get("logprobs")
         echoes = await exchange.attend(_echoes(backend, requests, top, exchange.at_once))
-    prompts = [PromptTokens() for _ in requests]
-    if prompt_tokens.wanted(given):
-        read = partial(prompt_tokens.read, backend, given=given)
-        prompts = await exchange.attend(all_of(read, requests, exchange.at_once))
-    asked = _Asked(
-        requests,
-        echoes,
-        given.get("n", 1),
-        given.get("logprobs") is not None,
-        options,
-        given.get("return_token_ids", False),
-        prompts,
-    )
-    head = answers.Head(_KIND, "cmpl", exchange.model)
+    prompts = await prompt_fields(exchange, requests)
+    head = Head("text_completion", "cmpl", exchange.model)
     if given.get("max_tokens") == 0:
-        return JSONResponse(await exchange.attend(_prompts_alone(head, asked, exchange)))
+        made = await exchange.attend(_prompts_alone(backend, requests, exchange.at_once))
+        return JSONResponse(_whole(head, given, made, echoes, prompts))
     events = await exchange.events(requests)
-    if options.stream:
-        return await exchange.stream(_chunks(head, asked, events))
-    return JSONResponse(_whole(head, asked, await exchange.collect(events)))
+    if stream:
+        return await exchange.stream(_Chunks(head, given, echoes, prompts).parts(events))
+    made = await exchange.collect(events)
+    return JSONResponse(_whole(head, given, made, echoes, prompts))
 
 
 def _check(given: dict[str, Any]) -> None:
@@ -205,41 +188,46 @@ async def _echoes(
     return await all_of(echo, requests, at_once)
 
 
-async def _prompts_alone(head: answers.Head, asked: _Asked, exchange: Exchange) -> dict[str, Any]:
-    """The answer for `max_tokens: 0`."""
-    backend = await exchange.backend()
-    prompts = await all_of(backend.render, asked.requests, exchange.at_once)
+async def _prompts_alone(
+    backend: Backend, requests: Sequence[Request], at_once: int
+) -> list[Answer]:
+    """The answers for `max_tokens: 0`."""
     made = []
-    for position, prompt in enumerate(prompts):
-        answer = Answer(asked.each, position)
+    for position, prompt in enumerate(await all_of(backend.render, requests, at_once)):
+        answer = Answer(requests[position].n, position)
         answer.add(Started(len(prompt.ids)))
-        for index in range(asked.each):
-            answer.add(ChoiceFinished(index, "length"))
+        for choice in answer.choices:
+            answer.add(ChoiceFinished(choice.index, "length"))
         made.append(answer)
-    return _whole(head, asked, made)
+    return made
 
 
-def _whole(head: answers.Head, asked: _Asked, made: list[Answer]) -> dict[str, Any]:
-    returned = []
-    for answer, echo, prompt in zip(made, asked.echoes, asked.prompts, strict=True):
-        choices = answer.choices
-        if len(choices) > asked.wanted:
-            choices = sorted(choices, key=_mean_logprob, reverse=True)[: asked.wanted]
-        returned += [(echo, choice, prompt) for choice in choices]
+def _whole(
+    head: Head,
+    given: Mapping[str, Any],
+    made: Sequence[Answer],
+    echoes: Sequence[_Echo],
+    prompts: Sequence[Json],
+) -> Json:
+    returned: list[tuple[Choice, _Echo, Json]] = []
+    for answer, echo, prompt in zip(made, echoes, prompts, strict=True):
+        choices, wanted = answer.choices, given.get("n", 1)
+        if len(choices) > wanted:
+            choices = sorted(choices, key=_mean_logprob, reverse=True)[:wanted]
+        returned += [(choice, echo, prompt) for choice in choices]
     return head.body(
         choices=[
             {
                 "index": index,
                 "text": echo.text + choice.content,
-                "logprobs": _logprobs(echo, choice) if asked.logprobs else None,
+                "logprobs": echo.logprobs(choice) if "logprobs" in given else None,
                 "finish_reason": choice.reason,
-                **({"token_ids": choice.ids} if asked.ids else {}),
-                **prompt.fields(),
+                **({"token_ids": choice.ids} if given.get("return_token_ids") else {}),
+                **prompt,
             }
-            for index, (echo, choice, prompt) in enumerate(returned)
+            for index, (choice, echo, prompt) in enumerate(returned)
         ],
-        **answers.usage_and_timings(made),
-        **answers.notices(answers.all_notices(made)),
+        **ending(made),
     )
 
 
@@ -251,81 +239,131 @@ def _mean_logprob(choice: Choice) -> float:
     return sum(values) / len(values) if values else -math.inf
 
 
-def _logprobs(echo: _Echo, choice: Choice) -> dict[str, Any]:
-    # The prompt of many models begins with a token that its text does not contain.
-    begins = len(echo.text) - sum(len(token.text) for token in echo.tokens) if echo.tokens else 0
-    logprobs = answers.text_logprobs([*echo.tokens, *choice.logprobs], begins)
-    if echo.tokens:
-        logprobs["token_logprobs"][0] = logprobs["top_logprobs"][0] = None
-    return logprobs
+class _Chunks(Chunks):
+    """The chunks of a completion; a choice begins with the prompt, if that is requested."""
+
+    def __init__(
+        self,
+        head: Head,
+        given: Mapping[str, Any],
+        echoes: Sequence[_Echo],
+        prompts: Sequence[Json],
+    ) -> None:
+        super().__init__(head, given, {"text": ""})
+        self._echoes = echoes
+        self._prompts = prompts
+        self._offsets: dict[tuple[int, int], int] = {}
+
+    def begin(self, answer: Answer, index: int) -> bytes:
+        echo = self._echoes[answer.position]
+        self._offsets[answer.position, index] = len(echo.text)
+        logprobs = echo.logprobs(Choice()) if echo.tokens else None
+        first = {"text": echo.text, **self._prompts[answer.position]}
+        more = answers.notices(answer.notices)
+        return self.chunk(answer, index, first, None, logprobs, **more)
+
+    def content(self, text: str, channel: Channel) -> Json:
+        return {"text": text}
+
+    def logprobs(self, answer: Answer, event: Token) -> Json | None:
+        if not event.logprobs:
+            return None
+        place = answer.position, event.index
+        offset = self._offsets[place]
+        self._offsets[place] += sum(len(token.text) for token in event.logprobs)
+        return answers.text_logprobs(event.logprobs, offset)
 
 
-async def _chunks(head: answers.Head, asked: _Asked, events: GenerationEvents) -> sse.Parts:
-    """The beginning of every choice, its text as it is generated, its end; then the usage, if
-    requested. The last chunk of a prompt's choices has the final notices.
+async def generate_text(http: HttpRequest) -> Response:
+    """Continue one prompt, and report timings.
+
+    Raises:
+        HearthError: the request is refused, or fails before its first event.
     """
-    made: dict[int, Answer] = {}
-    offsets = [0] * (len(asked.requests) * asked.each)
+    exchange = await Exchange.open(http, GENERATE, {"text": "prompt"})
+    began = time.perf_counter()
+    events = await exchange.events(_generations(exchange, [exchange.given["prompt"]]))
+    if exchange.given.get("stream", False):
+        return await exchange.stream(_parts(events, exchange, began))
+    [answer] = await exchange.collect(events)
+    result = _result(answer, exchange, began) | answers.notices(answer.notices)
+    return JSONResponse({"model": exchange.model, "text": answer.content, **result})
 
-    def rest(answer: Answer) -> dict[str, Any]:
-        if asked.options.running_usage:
-            return {"usage": answers.openai_usage(answer.usage)}
-        return {"usage": None} if asked.options.include_usage else {}
 
-    def chunk(
-        answer: Answer,
-        index: int,
-        text: str,
-        reason: str | None,
-        logprobs: Any,
-        ids: Sequence[int] = (),
-        prompt: PromptTokens | None = None,
-        **more: Any,
-    ) -> bytes:
-        choice = {
-            "index": answer.position * asked.each + index,
-            "text": text,
-            "logprobs": logprobs,
-            "finish_reason": reason,
+async def generate_batch(http: HttpRequest) -> Response:
+    """Continue several prompts; `optimization` decides whether they are computed together.
+
+    Raises:
+        HearthError: the error of the first prompt that fails.
+    """
+    exchange = await Exchange.open(http, GENERATE_BATCH, {"text": "prompts"})
+    began = time.perf_counter()
+    requests = _generations(exchange, exchange.given["prompts"])
+    events = await exchange.events(requests, 1 if _optimization(exchange) == "none" else 0)
+    results: list[Json] = [{} for _ in requests]
+    made = await exchange.attend(_collect(events, results, exchange, began))
+    total_s = time.perf_counter() - began
+    used = total_usage(made)
+    return JSONResponse(
+        {
+            "model": exchange.model,
+            "results": results,
+            "tokens_generated": used.completion_tokens,
+            "cached_tokens": used.cached_tokens,
+            "total_latency_ms": 1000 * total_s,
+            "throughput_tokens_per_sec": used.completion_tokens / total_s,
+            "optimization_used": _optimization(exchange),
+            **answers.notices(answers.all_notices(made)),
         }
-        if asked.ids:
-            choice["token_ids"] = list(ids)
-        if prompt is not None:
-            choice |= prompt.fields()
-        return sse.event(head.body(choices=[choice], **rest(answer), **more))
+    )
 
+
+def _optimization(exchange: Exchange) -> str:
+    return str(exchange.given.get("optimization", "full"))
+
+
+def _generations(exchange: Exchange, prompts: Sequence[str]) -> list[Request]:
+    reuse = _optimization(exchange) == "full"
+    given = {**exchange.given, "cache_prompt": reuse}
+    with exchange.translate_param_names():
+        return [
+            build(given, exchange.chosen.use, exchange.session, None, text=prompt)
+            for prompt in prompts
+        ]
+
+
+def _result(answer: Answer, exchange: Exchange, began: float) -> Json:
+    return {
+        "finish_reason": answer.last.reason,
+        "tokens_generated": answer.usage.completion_tokens,
+        "prompt_tokens": answer.usage.prompt_tokens,
+        "cached_tokens": answer.usage.cached_tokens,
+        "latency_ms": 1000 * (time.perf_counter() - began),
+        "optimization_used": _optimization(exchange),
+    }
+
+
+async def _collect(
+    events: GenerationEvents, results: list[Json], exchange: Exchange, began: float
+) -> list[Answer]:
+    """Fill `results` as prompts finish; latencies are measured from the request's arrival."""
+    made = []
     async with aclosing(events):
         async for answer, event in events:
-            made[answer.position] = answer
-            first = answer.position * asked.each
-            if isinstance(event, Token):
-                index, logprobs = first + event.index, None
-                if event.logprobs:
-                    logprobs = answers.text_logprobs(event.logprobs, offsets[index])
-                    offsets[index] += sum(len(token.text) for token in event.logprobs)
-                if event.text or logprobs or (asked.ids and event.ids):
-                    yield chunk(answer, event.index, event.text, None, logprobs, event.ids)
-            elif isinstance(event, Started):
-                echo = asked.echoes[answer.position]
-                logprobs = _logprobs(echo, Choice()) if echo.tokens else None
-                prompt, more = asked.prompts[answer.position], answers.notices(answer.notices)
-                for index in range(asked.each):
-                    offsets[first + index] = len(echo.text)
-                    yield chunk(answer, index, echo.text, None, logprobs, prompt=prompt, **more)
-            elif isinstance(event, Progress):
-                if asked.options.progress:
-                    progress = {"processed": event.done, "total": event.total}
-                    yield sse.event(head.body(choices=[], prompt_progress=progress, **rest(answer)))
-                else:
-                    yield sse.comment(f"prefill {event.done}/{event.total}")
-            elif isinstance(event, ChoiceFinished):
-                if answer.unfinished:
-                    yield chunk(answer, event.index, "", event.reason, None)
+            if isinstance(event, Finished):
+                made.append(answer)
+                place = {"index": answer.position, "text": answer.content}
+                results[answer.position] = place | _result(answer, exchange, began)
+    return made
+
+
+async def _parts(events: GenerationEvents, exchange: Exchange, began: float) -> sse.Parts:
+    """The text as it is generated, then the counts and timings."""
+    async with aclosing(events):
+        async for answer, event in events:
+            if isinstance(event, Token) and event.text:
+                yield sse.event({"text": event.text})
             elif isinstance(event, Finished):
-                last, more = answer.last, answers.notices(event.notices)
-                yield chunk(answer, last.index, "", last.reason, None, **more)
-    if asked.options.include_usage:
-        whole = [made[position] for position in sorted(made)]
-        usage = answers.usage_and_timings(whole) | answers.notices(answers.all_notices(whole))
-        yield sse.event(head.body(choices=[], **usage))
+                result = _result(answer, exchange, began) | answers.notices(answer.notices)
+                yield sse.event({"text": "", **result})
     yield sse.DONE

@@ -11,7 +11,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.tables.embeddings import EMBEDDINGS, RERANK
+from hearth.app.server.tables.text import EMBEDDINGS, RERANK
 from hearth.backends.errors import UnsupportedParameter
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
@@ -19,11 +20,16 @@ from hearth.app.server.generation import GenerationEvents, collect, counted, gen
 from hearth.app.server.leaving import until_gone
 from hearth.app.server.metrics import Recorder
 from hearth.app.server.parameters import Table
-from hearth.app.server.reading import Reading
 from hearth.app.server.requests import renamed, session_of, with_keep_alive
+from hearth.app.server.schema import Reading
 from hearth.app.server.services import Services, services_of
 from hearth.backends.contract import Backend, Embeddings, Ranks, Request
 from hearth.backends.errors import HearthError
+
+log = logging.getLogger(__name__)
+
+_MOST_LOGGED: Final = 1024
+"""Fields without an effect that are logged, once each."""
 
 T = TypeVar("T")
 P = TypeVar("P", Embeddings, Ranks)
@@ -40,7 +46,11 @@ async def read_body(http: HttpRequest, table: Table) -> tuple[dict[str, Any], Re
     reading = Reading(services.strict)
     given = await read_object(http, lambda value: table.read(value, "", reading))
     http.state.notices = list(reading.notices)
-    services.ignored.log(http.scope["path"], reading.ignored)
+    for name in reading.ignored:
+        place = http.scope["path"], name
+        if place not in services.logged and len(services.logged) < _MOST_LOGGED:
+            services.logged.add(place)
+            log.warning("%s: the field %a has no effect", *place)  # The least that the log keeps.
     return given, reading
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from hearth.app.answer import Answer, Generates
 from hearth.app.server.errors import Interrupted
+from hearth.app.server.leaving import cancel
 from hearth.app.server.metrics import Recorder
 from hearth.app.server.requests import renamed
 from hearth.backends.contract import ChoiceFinished, Event, Finished, Request
@@ -127,9 +128,7 @@ async def _several(
             else:
                 yield arrival
     finally:
-        for task in pumps:
-            task.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        await cancel(*pumps)
 
 
 async def collect(events: GenerationEvents) -> list[Answer]:

@@ -23,31 +23,15 @@ async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     Raises:
         ClientGone: the client disconnected first.
     """
-    working = asyncio.current_task()
-    assert working is not None
-    cancelled_before = working.cancelling()
-    is_over = has_left = False
-
-    def leave(_: asyncio.Task[None]) -> None:
-        nonlocal has_left
-        if not is_over:
-            has_left = True
-            working.cancel()
-
+    working = asyncio.create_task(work)
     watching = asyncio.create_task(_gone(receive))
-    watching.add_done_callback(leave)
     try:
-        return await work
-    except asyncio.CancelledError as error:
-        # A cancellation from elsewhere must not be converted.
-        if has_left and working.cancelling() == cancelled_before + 1:
-            raise ClientGone("The client disconnected.") from error
-        raise
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone("The client disconnected.")
+        return working.result()
     finally:
-        is_over = True
-        if has_left:
-            working.uncancel()
-        watching.cancel()
+        await cancel(working, watching)
 
 
 async def all_of(
@@ -66,9 +50,14 @@ async def all_of(
     try:
         return await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
+
+
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel `tasks`, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _gone(receive: Receive) -> None:

@@ -1,19 +1,39 @@
-"""`GET /v1/models` and `GET /v1/models/{id}`."""
+"""`GET /v1/models`, `/v1/models/{id}`, `/v1/model/info` and `/tokenizer_info`: the models that
+requests can name, and their properties. None is loaded for that.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from hearth.app.chosen import Chosen
 from hearth.app.library.local import FoundModel, LocalModel
-from hearth.app.server.loaded import host_stats_if_any, workers_of
-from hearth.app.server.services import Services, services_of
-from hearth.backends.contract import HostStats, WorkerStats
+from hearth.app.server.body import query
+from hearth.app.server.services import Services, services_of, worker_of, workers_of
+from hearth.backends.contract import HostStats, ModelInfo, WorkerStats
+from hearth.backends.errors import ModelNotFound, UnsupportedParameter
+from hearth.quant.convert.folder_files import (
+    TOKENIZER_CONFIG,
+    chat_templates,
+    optional_fields,
+    token_text,
+)
+from hearth.quant.gguf.reader import read_header
+
+_TOKENS: Final = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "pad_token": "padding",
+}
+"""vLLM's names of special tokens, and those in the metadata of a GGUF."""
 
 
 async def list_models(http: Request) -> Response:
@@ -28,36 +48,26 @@ async def list_models(http: Request) -> Response:
 
 async def describe_models(services: Services) -> list[dict[str, Any]]:
     """The entries of `GET /v1/models`."""
-    models = [model for model in await services.catalog.models() if can_be_named(model)]
-    facts = await services.facts.of_all(models)
-    stats = await host_stats_if_any(services.hosts)
-    return await asyncio.to_thread(_models, models, facts, stats)
+    models = await services.catalog.models()
+    facts = await services.catalog.facts_of_all(models)
+    return await asyncio.to_thread(_models, models, facts, await services.host_stats_if_any())
 
 
 async def retrieve_model(http: Request) -> Response:
     """One model. Raises `ModelNotFound`."""
     services = services_of(http)
     model = (await services.catalog.find(http.path_params["name"])).found
-    facts = await services.facts.of(model)
-    stats = await host_stats_if_any(services.hosts)
+    facts = await services.catalog.facts(model)
+    stats = await services.host_stats_if_any()
     [entry] = await asyncio.to_thread(_models, [model], [facts], stats)
     return JSONResponse(entry)
-
-
-def can_be_named(model: FoundModel) -> bool:
-    """Whether requests can name `model`: a file name that is not valid Unicode has no JSON form."""
-    try:
-        model.name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _models(
     models: Sequence[FoundModel], facts: Sequence[LocalModel], stats: HostStats | None
 ) -> list[dict[str, Any]]:
     """The entries of `models`; reads the disk for each."""
-    workers = workers_of(stats, models) if stats is not None else [None] * len(models)
+    workers = workers_of(stats, models)
     return [
         _model(model, _known(known, stats, worker))
         for model, known, worker in zip(models, facts, workers, strict=True)
@@ -102,3 +112,122 @@ def _known(
         "capabilities": list(info.capabilities) if info is not None else None,
         "error": facts.error or None,
     }
+
+
+async def _named(http: Request) -> Chosen:
+    """The model that `?model=` names, else the default one."""
+    catalog = services_of(http).catalog
+    return await catalog.find(query(http, "model").get("model", catalog.default.name))
+
+
+async def get_model_info(http: Request) -> Response:
+    """The properties of a model, and how it is loaded: of the default one, or the one that
+    `?model=` names.
+
+    Raises:
+        ModelNotFound: there is no model of that name.
+        InvalidParameter: a query parameter is given twice.
+        HostUnreachable: the host does not respond.
+    """
+    services = services_of(http)
+    chosen = await _named(http)
+    worker = await worker_of(await services.host_stats(), chosen.found)
+    if worker is not None and worker.info is not None:
+        return JSONResponse(_of_loaded(chosen, worker.info))
+    return JSONResponse(_of_file(chosen, await services.catalog.facts(chosen.found)))
+
+
+def _of_loaded(chosen: Chosen, info: ModelInfo) -> dict[str, Any]:
+    return {
+        "model_name": chosen.found.name,
+        "loaded": True,
+        "architecture": info.architecture,
+        "quantization": info.quantization,
+        "parameters": info.parameters,
+        "size_bytes": info.size_bytes,
+        "trained_context": info.trained_context,
+        "backend": info.backend,
+        "backend_version": info.backend_version,
+        "batch_size": info.max_batch_tokens,
+        "max_sequence_length": info.context,
+        "max_sessions": info.max_sessions,
+        "kv_type": info.kv_type,
+        "kv_bytes_per_token": info.kv_bytes_per_token,
+        "gpu_layers": info.gpu_layers,
+        "threads": info.threads,
+        "load_s": info.load_s,
+        "capabilities": list(info.capabilities),
+        "notices": list(info.notices),
+        "error": None,
+    }
+
+
+def _of_file(chosen: Chosen, facts: LocalModel) -> dict[str, Any]:
+    """The properties from the file; null for those that are known only of a loaded model."""
+    return {
+        "model_name": chosen.found.name,
+        "loaded": False,
+        "architecture": facts.architecture or None,
+        "quantization": facts.file_type or None,
+        "parameters": facts.parameters or None,
+        "size_bytes": facts.size_bytes or None,
+        "trained_context": facts.context or None,
+        "backend": chosen.spec.backend,
+        "backend_version": None,
+        "batch_size": None,
+        "max_sequence_length": None,
+        "max_sessions": None,
+        "kv_type": None,
+        "kv_bytes_per_token": None,
+        "gpu_layers": None,
+        "threads": None,
+        "load_s": None,
+        "capabilities": None,
+        "notices": [],
+        "error": facts.error or None,
+    }
+
+
+async def get_tokenizer_info(http: Request) -> Response:
+    """Special tokens and chat template, as in vLLM's API.
+
+    Raises:
+        ModelNotFound: there is no model of that name.
+        UnsupportedParameter: it is on another machine.
+        CorruptFile: its files cannot be read.
+    """
+    model = (await _named(http)).found
+    if model.remote is not None:
+        raise UnsupportedParameter(
+            "model",
+            f"{model.name} is a remote model, whose tokenizer is unknown.",
+            "Request it from the server that runs the model.",
+        )
+    return JSONResponse({"model": model.name, **await asyncio.to_thread(_tokenizer, model)})
+
+
+def _tokenizer(model: FoundModel) -> dict[str, Any]:
+    try:
+        read = _tokenizer_of_folder if model.path.is_dir() else _tokenizer_of_gguf
+        return read(model.path)
+    except FileNotFoundError:  # Deleted since the library was listed.
+        raise ModelNotFound(
+            f'There is no model "{model.name}" any more.', "GET /v1/models lists the names."
+        ) from None
+
+
+def _tokenizer_of_folder(folder: Path) -> dict[str, Any]:
+    fields = optional_fields(folder, TOKENIZER_CONFIG)
+    tokens = {name: token_text(fields, name) for name in _TOKENS}
+    return {**tokens, "chat_template": chat_templates(folder).get("default")}
+
+
+def _tokenizer_of_gguf(path: Path) -> dict[str, Any]:
+    header = read_header(path)
+    texts = header.value("tokenizer.ggml.tokens", ())
+    tokens: dict[str, Any] = {}
+    for name, stem in _TOKENS.items():
+        ident = header.value(f"tokenizer.ggml.{stem}_token_id")
+        known = isinstance(ident, int) and 0 <= ident < len(texts)
+        tokens[name] = texts[ident] if known else None
+    return {**tokens, "chat_template": header.chat_templates.get("default")}

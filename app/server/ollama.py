@@ -18,9 +18,9 @@ from hearth.app.server.embeddings import shortened
 from hearth.app.server.errors import OLLAMA, error_body
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import GenerationEvents
-from hearth.app.server.loaded import host_stats, worker_of
 from hearth.app.server.ollama_context import LimitedContext
 from hearth.app.server.ollama_request import NAMES, read_chat, read_generate
+from hearth.app.server.services import worker_of
 from hearth.app.server.tables.ollama import CHAT, EMBED, EMBEDDINGS, GENERATE
 from hearth.backends.contract import Embeddings, Finished, Request, Token, Usage
 
@@ -188,12 +188,12 @@ async def _load(exchange: Exchange, empty: Json) -> Response:
 
 async def _unload(exchange: Exchange) -> None:
     """Unload the model as soon as no request uses it."""
-    hosts = exchange.services.hosts
-    worker = await worker_of(await host_stats(hosts), exchange.chosen.found)
+    services = exchange.services
+    worker = await worker_of(await services.host_stats(), exchange.chosen.found)
     if worker is not None and worker.running + worker.waiting:
         await (await exchange.backend()).info()  # Passes keep_alive on to the host.
     else:
-        await (await hosts.host()).unload(exchange.chosen.spec.path)
+        await (await services.hosts.host()).unload(exchange.chosen.spec.path)
 
 
 async def embed(http: HttpRequest) -> Response:

@@ -14,7 +14,6 @@ from hearth.app.server import answers, sse
 from hearth.app.server.errors import Forbidden, NotOffered
 from hearth.app.server.exchange import read_body
 from hearth.app.server.leaving import until_gone
-from hearth.app.server.loaded import host_stats
 from hearth.app.server.ollama import LATEST, dialect, line
 from hearth.app.server.services import Services, services_of
 from hearth.app.server.tables.ollama import COPY, DELETE, PULL
@@ -100,7 +99,7 @@ async def delete(http: HttpRequest) -> Response:
     services = services_of(http)
     given, reading = await read_body(http, DELETE)
     manager = _manager(services)
-    loaded = [worker.path for worker in (await host_stats(services.hosts)).workers]
+    loaded = [worker.path for worker in (await services.host_stats()).workers]
     await manager.delete(given["model"].removesuffix(LATEST), loaded)
     return JSONResponse(_SUCCESS | answers.notices(reading.notices))
 

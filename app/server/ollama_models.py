@@ -15,11 +15,9 @@ from hearth.app.chosen import Chosen
 from hearth.app.library.local import FoundModel, LocalModel
 from hearth.app.server import answers
 from hearth.app.server.exchange import read_body
-from hearth.app.server.loaded import host_stats, host_stats_if_any, worker_of, workers_of
-from hearth.app.server.models import can_be_named
 from hearth.app.server.ollama import LATEST
 from hearth.app.server.ollama_facts import digest, file_facts
-from hearth.app.server.services import services_of
+from hearth.app.server.services import services_of, worker_of, workers_of
 from hearth.app.server.tables.ollama import SHOW
 from hearth.app.settings import ModelUse
 from hearth.backends.contract import ModelInfo, WorkerStats
@@ -49,8 +47,8 @@ _PARAMETERS: Final = {
 async def tags(http: HttpRequest) -> Response:
     """Every model."""
     services = services_of(http)
-    models = [model for model in await services.catalog.models() if can_be_named(model)]
-    facts = await services.facts.of_all(models)
+    models = await services.catalog.models()
+    facts = await services.catalog.facts_of_all(models)
     return JSONResponse({"models": await asyncio.to_thread(_models, models, facts)})
 
 
@@ -60,9 +58,8 @@ async def show(http: HttpRequest) -> Response:
     given, reading = await read_body(http, SHOW)
     name = given.get("model", "").removesuffix(LATEST) or services.catalog.default.name
     chosen = await services.catalog.find(name)
-    facts = await services.facts.of(chosen.found)
-    stats = await host_stats_if_any(services.hosts)
-    worker = await worker_of(stats, chosen.found) if stats is not None else None
+    facts = await services.catalog.facts(chosen.found)
+    worker = await worker_of(await services.host_stats_if_any(), chosen.found)
     shown = await asyncio.to_thread(_shown, chosen, facts, verbose=given.get("verbose", False))
     shown["parameters"] = "\n".join(_parameters(chosen.use, worker.info if worker else None))
     notices = [*reading.notices, *shown.pop("notices")]
@@ -72,14 +69,14 @@ async def show(http: HttpRequest) -> Response:
 async def ps(http: HttpRequest) -> Response:
     """The loaded models."""
     services = services_of(http)
-    stats = await host_stats(services.hosts)
-    models = [model for model in await services.catalog.models() if can_be_named(model)]
+    stats = await services.host_stats()
+    models = await services.catalog.models()
     workers = await asyncio.to_thread(workers_of, stats, models)
     loaded = []
     for model, worker in zip(models, workers, strict=True):
         if worker is not None and worker.info is not None:
             chosen = await services.catalog.find(model.name)
-            facts = await services.facts.of(model)
+            facts = await services.catalog.facts(model)
             loaded.append(await asyncio.to_thread(_loaded, chosen, facts, worker, worker.info))
     return JSONResponse({"models": loaded})
 

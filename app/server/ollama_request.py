@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.messages import read_tools
-from hearth.app.server.requests import build, known_effort
+from hearth.app.server.requests import build, known_effort, logprobs_of
 from hearth.app.server.tables.ollama import OPTIONS
 from hearth.backends.contract import Constraint, Message, Request, ToolCall
 from hearth.backends.errors import ConflictingParameters
@@ -37,7 +37,7 @@ def read_chat(exchange: Exchange) -> Request:
         _numbers(given),
         exchange.chosen.use,
         exchange.session,
-        _logprobs(given),
+        logprobs_of(given),
         messages=messages,
         tools=read_tools(given).tools,
         continue_last=last.role == "assistant" and not last.tool_calls,
@@ -68,7 +68,7 @@ def read_generate(exchange: Exchange) -> Request:
         _numbers(given),
         exchange.chosen.use,
         exchange.session,
-        _logprobs(given),
+        logprobs_of(given),
         **prompt,
         **shape,
     )
@@ -84,16 +84,6 @@ def _numbers(given: Json) -> dict[str, Any]:
         del options["seed"]
     options.pop("num_ctx", None)
     return options
-
-
-def _logprobs(given: Json) -> int | None:
-    if given.get("logprobs"):
-        return int(given.get("top_logprobs", 0))
-    if given.get("top_logprobs"):
-        raise ConflictingParameters(
-            "top_logprobs", "top_logprobs requires logprobs.", "Set logprobs to true too."
-        )
-    return None
 
 
 def _shape(given: Json) -> dict[str, Any]:

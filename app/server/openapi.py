@@ -11,7 +11,6 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.server.endpoint import EVENT_STREAM, UNPREFIXED, Endpoint
 from hearth.app.server.errors import ANTHROPIC, OLLAMA
-from hearth.app.server.models import can_be_named
 from hearth.app.server.parameters import Parameter, Table
 from hearth.app.server.schema import Json
 from hearth.app.server.security import OPEN_PATHS
@@ -235,7 +234,7 @@ async def get_openapi(http: HttpRequest) -> Response:
     """The description of this server, with its current models."""
     endpoints = http.app.state.endpoints
     models = await services_of(http).catalog.models()
-    names = [model.name for model in models if can_be_named(model)]
+    names = [model.name for model in models]
     return JSONResponse(document(endpoints, names, key=http.app.state.key))
 
 

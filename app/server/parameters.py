@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from hearth.app.nearest import one_edit_apart
-from hearth.app.server.reading import Reading
-from hearth.app.server.schema import DROPPED, Json, Schema, shown
+from hearth.app.server.schema import DROPPED, Json, Reading, Schema, shown
 from hearth.backends.errors import (
     ConflictingParameters,
     InvalidParameter,
@@ -139,7 +138,7 @@ class Table(Schema):
     def __iter__(self) -> Iterator[Parameter]:
         return iter(self.parameters)
 
-    def read(self, value: Any, path: str = "", reading: Reading | None = None) -> Any:
+    def checked(self, value: Any, path: str, reading: Reading) -> Any:
         """The fields that are honoured, without those that are null, by the table's names.
 
         Raises:
@@ -147,9 +146,6 @@ class Table(Schema):
             UnsupportedParameter: one must not be ignored and cannot be honoured.
             ConflictingParameters: two names of one field, with different values.
         """
-        if not isinstance(value, dict):
-            raise self.wrong(value, path)
-        reading = Reading() if reading is None else reading
         prefix = f"{path}." if path else ""
         given: dict[str, Any] = {}
         for name, item in value.items():
@@ -219,13 +215,7 @@ class Table(Schema):
             },
         }
         required = [parameter.name for parameter in self.parameters if parameter.required]
-        if required:
-            schema["required"] = required
-        return schema
-
-    @property
-    def words(self) -> str:
-        return "an object"
+        return schema | ({"required": required} if required else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +236,7 @@ class Tagged(Schema):
     default: str = ""
     drops: bool = False
 
-    def read(self, value: Any, path: str, reading: Reading) -> Any:
-        if not isinstance(value, dict):
-            raise self.wrong(value, path)
+    def checked(self, value: Any, path: str, reading: Reading) -> Any:
         kind = value.get(self.key)
         if kind is None:
             kind = self.default or None
@@ -277,7 +265,3 @@ class Tagged(Schema):
         others = {"not": {"enum": sorted(self.kinds)}, "type": "string"}
         dropped = {"type": "object", "properties": {self.key: others}, "required": [self.key]}
         return {"oneOf": [*kinds, dropped]}
-
-    @property
-    def words(self) -> str:
-        return "an object"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import h11
 from starlette.types import Message, Receive, Scope, Send
@@ -21,7 +21,6 @@ from hearth.app.server.limits import (
     TooManyConnections,
     headers_too_large,
 )
-from hearth.app.server.outgoing import Outgoing
 from hearth.backends.errors import HearthError
 
 SEND_BUFFER_BYTES: Final = 256 << 10
@@ -40,6 +39,45 @@ _KEEPALIVE: Final = (
 _CLOSE: Final = (b"connection", b"close")
 
 Awaited = Literal["head", "body"]
+
+
+class Outgoing:
+    """A client's transport that can hold back what is written, so that the head and the body of a
+    response are sent as one packet. The other methods are those of `transport`.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._held: list[bytes] = []
+        self._holding = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def hold(self) -> None:
+        """Hold back what is written, until `release`."""
+        self._holding = True
+
+    def release(self) -> None:
+        """Write what was held back in one piece, and stop holding back."""
+        self._holding = False
+        if self._held:
+            data = b"".join(self._held)
+            self._held.clear()
+            if not self._transport.is_closing():
+                self._transport.write(data)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write `data`, at once or at the next `release`."""
+        if self._holding:
+            self._held.append(bytes(data))
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close after everything has been sent."""
+        self.release()
+        self._transport.close()
 
 
 class Reader(h11.Connection):
@@ -97,7 +135,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
         self._outgoing = Outgoing(transport)
-        super().connection_made(self._outgoing)
+        super().connection_made(cast(asyncio.Transport, self._outgoing))
         _tune(transport.get_extra_info("socket"))
         most = limits.most_connections()
         if len(self.connections) > most:

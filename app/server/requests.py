@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from hashlib import sha256
 from typing import Any, Final, cast
 
@@ -34,19 +34,6 @@ _AS_GIVEN: Final = (
 )
 """Fields of `Request` that have the same names in bodies."""
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """How to send the answer."""
-
-    stream: bool = False
-    include_usage: bool = False
-    """Send a final chunk with the usage."""
-    running_usage: bool = False
-    """Add the usage so far to every chunk."""
-    progress: bool = False
-    """Send chunks that report how much of the prompt is computed."""
 
 
 def build(
@@ -116,29 +103,19 @@ def _seconds(value: float | str) -> float:
     return float(number) * _UNITS_S[unit or ""]
 
 
-def stream_options(given: Mapping[str, Any]) -> StreamOptions:
-    """How to send the answer.
+def logprobs_of(given: Mapping[str, Any]) -> int | None:
+    """How many alternatives of each token are requested; None: no log probabilities.
 
     Raises:
-        ConflictingParameters: usage or progress is requested without a stream.
+        ConflictingParameters: `top_logprobs` without `logprobs`.
     """
-    stream = given.get("stream", False)
-    options = given.get("stream_options", {})
-    asked = StreamOptions(
-        stream,
-        options.get("include_usage", False),
-        options.get("continuous_usage_stats", False),
-        given.get("return_progress", False),
-    )
-    for name, wanted in (
-        ("stream_options", asked.include_usage or asked.running_usage),
-        ("return_progress", asked.progress),
-    ):
-        if wanted and not stream:
-            raise ConflictingParameters(
-                name, f"{name} requires stream.", "Set stream to true, or leave it out."
-            )
-    return asked
+    if given.get("logprobs"):
+        return int(given.get("top_logprobs", 0))
+    if given.get("top_logprobs"):
+        raise ConflictingParameters(
+            "top_logprobs", "top_logprobs requires logprobs.", "Set logprobs to true too."
+        )
+    return None
 
 
 def known_effort(effort: str) -> str:

@@ -8,33 +8,35 @@ from hearth.app.server import ollama, ollama_manage, ollama_models
 from hearth.app.server.anthropic import count_tokens, create_message
 from hearth.app.server.cache import clear_cache, get_cache_stats
 from hearth.app.server.chat import create_chat_completion
-from hearth.app.server.completions import create_completion
+from hearth.app.server.completions import create_completion, generate_batch, generate_text
 from hearth.app.server.embeddings import create_embedding, rerank
 from hearth.app.server.endpoint import Endpoint
-from hearth.app.server.generate import generate_batch, generate_text
-from hearth.app.server.health import health
-from hearth.app.server.metrics_report import get_metrics
-from hearth.app.server.model_info import get_model_info
-from hearth.app.server.models import list_models, retrieve_model
+from hearth.app.server.models import (
+    get_model_info,
+    get_tokenizer_info,
+    list_models,
+    retrieve_model,
+)
+from hearth.app.server.monitoring import get_metrics, health
 from hearth.app.server.openapi import get_capabilities, get_openapi
 from hearth.app.server.responses import create_response
-from hearth.app.server.tables import answers, events, ollama_answers, reports
+from hearth.app.server.tables import answers, ollama_answers
 from hearth.app.server.tables import ollama as ollama_tables
 from hearth.app.server.tables.anthropic import COUNT_TOKENS, CREATE_MESSAGE
 from hearth.app.server.tables.chat import CHAT
 from hearth.app.server.tables.common import OF_MODEL
-from hearth.app.server.tables.completions import COMPLETIONS
-from hearth.app.server.tables.embeddings import EMBEDDINGS, RERANK
 from hearth.app.server.tables.responses import CREATE_RESPONSE
 from hearth.app.server.tables.text import (
     APPLY_TEMPLATE,
+    COMPLETIONS,
     DETOKENIZE,
+    EMBEDDINGS,
     GENERATE,
     GENERATE_BATCH,
+    RERANK,
     TOKENIZE,
 )
 from hearth.app.server.text import apply_template, detokenize, tokenize
-from hearth.app.server.tokenizer_info import get_tokenizer_info
 
 ENDPOINTS: Final = (
     Endpoint(
@@ -44,7 +46,7 @@ ENDPOINTS: Final = (
         "Chat completion",
         table=CHAT,
         answer=answers.CHAT,
-        event=events.CHAT,
+        event=answers.CHAT_EVENT,
     ),
     Endpoint(
         "POST",
@@ -53,7 +55,7 @@ ENDPOINTS: Final = (
         "Text completion, without a chat template",
         table=COMPLETIONS,
         answer=answers.COMPLETION,
-        event=events.COMPLETION,
+        event=answers.COMPLETION_EVENT,
     ),
     Endpoint(
         "POST",
@@ -62,7 +64,7 @@ ENDPOINTS: Final = (
         "OpenAI's Responses API",
         table=CREATE_RESPONSE,
         answer=answers.RESPONSE,
-        event=events.RESPONSE,
+        event=answers.RESPONSE_EVENT,
     ),
     Endpoint(
         "POST",
@@ -71,7 +73,7 @@ ENDPOINTS: Final = (
         "Anthropic's Messages API",
         table=CREATE_MESSAGE,
         answer=answers.MESSAGE,
-        event=events.MESSAGE,
+        event=answers.MESSAGE_EVENT,
     ),
     Endpoint(
         "POST",
@@ -203,7 +205,7 @@ ENDPOINTS: Final = (
         "Complete one prompt, with timings",
         table=GENERATE,
         answer=answers.GENERATE,
-        event=events.GENERATE,
+        event=answers.GENERATE_EVENT,
     ),
     Endpoint(
         "POST",
@@ -235,7 +237,7 @@ ENDPOINTS: Final = (
         get_tokenizer_info,
         "Special tokens and the chat template",
         query=(OF_MODEL,),
-        answer=reports.TOKENIZER_INFO,
+        answer=answers.TOKENIZER_INFO,
     ),
     Endpoint(
         "POST",
@@ -245,23 +247,23 @@ ENDPOINTS: Final = (
         table=APPLY_TEMPLATE,
         answer=answers.APPLY_TEMPLATE,
     ),
-    Endpoint("GET", "/v1/models", list_models, "List the models", answer=reports.MODELS),
+    Endpoint("GET", "/v1/models", list_models, "List the models", answer=answers.MODELS),
     Endpoint(
-        "GET", "/v1/models/{name:path}", retrieve_model, "Describe a model", answer=reports.MODEL
+        "GET", "/v1/models/{name:path}", retrieve_model, "Describe a model", answer=answers.MODEL
     ),
     Endpoint(
         "GET",
         "/v1/capabilities",
         get_capabilities,
         "What every endpoint does with each field",
-        answer=reports.CAPABILITIES,
+        answer=answers.CAPABILITIES,
     ),
     Endpoint(
         "GET",
         "/openapi.json",
         get_openapi,
         "This API as an OpenAPI document",
-        answer=reports.OPENAPI,
+        answer=answers.OPENAPI,
     ),
     Endpoint(
         "GET",
@@ -269,7 +271,7 @@ ENDPOINTS: Final = (
         get_model_info,
         "Properties of a model, loaded or not",
         query=(OF_MODEL,),
-        answer=reports.MODEL_INFO,
+        answer=answers.MODEL_INFO,
     ),
     Endpoint(
         "GET",
@@ -277,7 +279,7 @@ ENDPOINTS: Final = (
         get_cache_stats,
         "Statistics of the KV cache",
         query=(OF_MODEL,),
-        answer=reports.CACHE_STATS,
+        answer=answers.CACHE_STATS,
     ),
     Endpoint(
         "DELETE",
@@ -285,14 +287,14 @@ ENDPOINTS: Final = (
         clear_cache,
         "Drop the kept prefixes of the KV cache",
         query=(OF_MODEL,),
-        answer=reports.CLEARED,
+        answer=answers.CLEARED,
     ),
     Endpoint(
         "GET",
         "/metrics",
         get_metrics,
         "Metrics in Prometheus' format, or as JSON if the client accepts it",
-        answer=reports.METRICS,
+        answer=answers.METRICS,
         media="text/plain",
     ),
     Endpoint(
@@ -300,7 +302,7 @@ ENDPOINTS: Final = (
         "/health",
         health,
         "Whether the server is ready",
-        answer=reports.HEALTH,
-        unready=reports.NOT_READY,
+        answer=answers.HEALTH,
+        unready=answers.NOT_READY,
     ),
 )

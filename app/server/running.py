@@ -17,7 +17,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from hearth.app.server.protocol import Connection
-from hearth.app.server.server_state import ServerState
+from hearth.app.server.services import ServerState
 
 DRAIN_S: Final = 30
 """How long running requests may continue after the first signal; a second one stops them."""

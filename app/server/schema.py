@@ -4,20 +4,20 @@ documentation is what is accepted.
 
 from __future__ import annotations
 
-import math
 import re
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
 
-from hearth.app.server.reading import Reading
 from hearth.backends.engine.fields import Field
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import InvalidParameter, UnsupportedParameter
 from hearth.backends.text.cut_json import read_json
 
 Json = dict[str, Any]
 DROPPED: Final = object()
 """Result of reading an array item that is left out."""
+MOST_NOTICES: Final = 16
+LONGEST_NAME: Final = 64
+_INDEX: Final = re.compile(r"\[\d+\]")
 _SHOWN_CHARS: Final = 60
 _WORDS: Final = {
     bool: "true or false",
@@ -30,10 +30,51 @@ _WORDS: Final = {
 }
 
 
-class Schema(ABC):
-    """The values that are accepted at one place of a body."""
+@dataclass(slots=True)
+class Reading:
+    """The state of reading one body: ignored fields, and aliases that were used.
 
-    @abstractmethod
+    Attributes:
+        strict: refuse fields that would be ignored (`hearth serve --strict`).
+        ignored: paths of ignored fields, without array indices, in the order of the body; at most
+            `MOST_NOTICES` + 1.
+        sent_as: the alias by which a top-level field was sent, by the table's name.
+    """
+
+    strict: bool = False
+    ignored: dict[str, None] = field(default_factory=dict)
+    sent_as: dict[str, str] = field(default_factory=dict)
+
+    def ignore(self, place: str) -> None:
+        """Record that the field at `place` has no effect.
+
+        Raises:
+            UnsupportedParameter: the server is strict.
+        """
+        if self.strict:
+            raise UnsupportedParameter(
+                place,
+                f"{place[:100]} has no effect, and this server refuses such fields (--strict).",
+                "Leave it out, or start the server without --strict (setting strict_requests).",
+            )
+        if len(self.ignored) <= MOST_NOTICES:
+            self.ignored[_INDEX.sub("[]", place)[:LONGEST_NAME]] = None
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """One sentence for each ignored field, at most `MOST_NOTICES`."""
+        sentences = tuple(f"{name} has no effect." for name in self.ignored)
+        if len(sentences) > MOST_NOTICES:
+            return (*sentences[: MOST_NOTICES - 1], "Further parameters have no effect.")
+        return sentences
+
+
+class Schema:
+    """The values that are accepted at one place of a body; without overrides, any JSON object."""
+
+    types: ClassVar[tuple[type, ...]] = (dict,)
+    """Those of the accepted values; `bool` is not a number."""
+
     def read(self, value: Any, path: str, reading: Reading) -> Any:
         """`value`, validated and normalized; ignored fields are recorded in `reading`.
 
@@ -42,19 +83,26 @@ class Schema(ABC):
                 below it.
             UnsupportedParameter: it is known, but cannot be honoured.
         """
+        if type(value) not in self.types:
+            raise self.wrong(value, path)
+        return self.checked(value, path, reading)
+
+    def checked(self, value: Any, path: str, reading: Reading) -> Any:
+        """The same for a `value` that has one of the `types`."""
+        return value
 
     def fits(self, value: Any) -> bool:
-        """Whether `value` has the type of this schema, valid or not. An object by default."""
-        return isinstance(value, dict)
+        """Whether `value` has the type of this schema, valid or not."""
+        return type(value) in self.types
 
-    @abstractmethod
     def json(self) -> Json:
         """The JSON schema (draft 2020-12, which OpenAPI 3.1 and later use)."""
+        return {"type": "object"}
 
     @property
-    @abstractmethod
     def words(self) -> str:
         """A description of the accepted values for people, such as "a number in [0, 2]"."""
+        return _WORDS[self.types[0]]
 
     def wrong(self, value: Any, path: str) -> InvalidParameter:
         """The error for a `value` of another type or range."""
@@ -77,6 +125,7 @@ def shown(value: Any) -> str:
 class Number(Schema):
     """A number in a range; `whole` ones have no fraction."""
 
+    types = (int, float)
     low: float
     high: float
     whole: bool = False
@@ -88,16 +137,12 @@ class Number(Schema):
         """The number that `field` declares for all front ends."""
         return Number(field.minimum, field.maximum, field.kind == "int", field.above_minimum)
 
-    def read(self, value: Any, path: str, reading: Reading) -> Any:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.wrong(value, path)
-        if self.whole and isinstance(value, float):
+    def checked(self, value: Any, path: str, reading: Reading) -> Any:
+        if self.whole and isinstance(value, float) and value.is_integer():
             # 1.0 is an integer in JSON schema; some languages write all numbers like this.
-            if not math.isfinite(value) or value != int(value):
-                raise self.wrong(value, path)
             value = int(value)
         below = value <= self.low if self.above_low else value < self.low
-        if below or not value <= self.high:
+        if below or not value <= self.high or (self.whole and isinstance(value, float)):
             raise self.wrong(value, path)
         return value
 
@@ -108,9 +153,6 @@ class Number(Schema):
         if self.above_low or set(map(type, values)) != {int}:
             return False
         return bool(self.low <= min(values) and max(values) <= self.high)
-
-    def fits(self, value: Any) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool)
 
     def json(self) -> Json:
         lowest = "exclusiveMinimum" if self.above_low else "minimum"
@@ -127,26 +169,17 @@ class Number(Schema):
 class Flag(Schema):
     """true or false."""
 
-    def read(self, value: Any, path: str, reading: Reading) -> Any:
-        if not isinstance(value, bool):
-            raise self.wrong(value, path)
-        return value
-
-    def fits(self, value: Any) -> bool:
-        return isinstance(value, bool)
+    types = (bool,)
 
     def json(self) -> Json:
         return {"type": "boolean"}
-
-    @property
-    def words(self) -> str:
-        return "true or false"
 
 
 @dataclass(frozen=True, slots=True)
 class Text(Schema):
     """A string; lengths are in characters, as in JSON schema."""
 
+    types = (str,)
     shortest: int = 0
     longest: int | None = None
     pattern: str = ""
@@ -154,9 +187,7 @@ class Text(Schema):
     form: str = ""
     """JSON schema's "format"; for the documentation only."""
 
-    def read(self, value: Any, path: str, reading: Reading) -> Any:
-        if not isinstance(value, str):
-            raise self.wrong(value, path)
+    def checked(self, value: Any, path: str, reading: Reading) -> Any:
         if len(value) < self.shortest or (self.longest is not None and len(value) > self.longest):
             raise InvalidParameter(
                 path, f"{path} has {len(value):,} characters; it must be {self.words}."
@@ -167,20 +198,14 @@ class Text(Schema):
             )
         return value
 
-    def fits(self, value: Any) -> bool:
-        return isinstance(value, str)
-
     def json(self) -> Json:
-        schema: Json = {"type": "string"}
-        if self.shortest:
-            schema["minLength"] = self.shortest
-        if self.longest is not None:
-            schema["maxLength"] = self.longest
-        if self.pattern:
-            schema["pattern"] = self.pattern
-        if self.form:
-            schema["format"] = self.form
-        return schema
+        limits = {
+            "minLength": self.shortest or None,
+            "maxLength": self.longest,
+            "pattern": self.pattern or None,
+            "format": self.form or None,
+        }
+        return {"type": "string", **_set(limits)}
 
     @property
     def words(self) -> str:
@@ -198,9 +223,10 @@ class JsonText(Schema):
     `{}`, and the end may be missing, as in a call that was cut off.
     """
 
-    def read(self, value: Any, path: str, reading: Reading) -> Any:
-        if not isinstance(value, str):
-            raise self.wrong(value, path)
+    types = (str,)
+    words = "a string that contains a JSON object, whose end may be missing"
+
+    def checked(self, value: Any, path: str, reading: Reading) -> Any:
         try:
             content = read_json(value) if value.strip() else {}
         except (ValueError, RecursionError) as error:
@@ -215,15 +241,8 @@ class JsonText(Schema):
             )
         return value
 
-    def fits(self, value: Any) -> bool:
-        return isinstance(value, str)
-
     def json(self) -> Json:
         return {"type": "string", "format": "json-object"}
-
-    @property
-    def words(self) -> str:
-        return "a string that contains a JSON object, whose end may be missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +279,9 @@ class OneOf(Schema):
     values: tuple[Any, ...]
 
     def read(self, value: Any, path: str, reading: Reading) -> Any:
-        for known in self.values:
-            if type(known) is type(value) and known == value:
-                return value
-        raise self.wrong(value, path)
+        if not any(type(known) is type(value) and known == value for known in self.values):
+            raise self.wrong(value, path)
+        return value
 
     def fits(self, value: Any) -> bool:
         return any(isinstance(value, type(known)) for known in self.values)
@@ -280,13 +298,12 @@ class OneOf(Schema):
 class ListOf(Schema):
     """An array."""
 
+    types = (list,)
     of: Schema
     most: int
     least: int = 0
 
-    def read(self, value: Any, path: str, reading: Reading) -> Any:
-        if not isinstance(value, list):
-            raise self.wrong(value, path)
+    def checked(self, value: Any, path: str, reading: Reading) -> Any:
         if not self.least <= len(value) <= self.most:
             raise InvalidParameter(
                 path, f"{path} has {len(value):,} items; it must be {self.words}."
@@ -300,10 +317,8 @@ class ListOf(Schema):
         return isinstance(value, list) and (not value or self.of.fits(value[0]))
 
     def json(self) -> Json:
-        schema: Json = {"type": "array", "items": self.of.json(), "maxItems": self.most}
-        if self.least:
-            schema["minItems"] = self.least
-        return schema
+        limits = {"maxItems": self.most, "minItems": self.least or None}
+        return {"type": "array", "items": self.of.json(), **_set(limits)}
 
     @property
     def words(self) -> str:
@@ -322,9 +337,7 @@ class MapOf(Schema):
     most: int
     names: str = ""
 
-    def read(self, value: Any, path: str, reading: Reading) -> Any:
-        if not isinstance(value, dict):
-            raise self.wrong(value, path)
+    def checked(self, value: Any, path: str, reading: Reading) -> Any:
         if len(value) > self.most:
             raise InvalidParameter(
                 path, f"{path} has {len(value):,} items; it must be {self.words}."
@@ -339,14 +352,9 @@ class MapOf(Schema):
         }
 
     def json(self) -> Json:
-        schema: Json = {
-            "type": "object",
-            "additionalProperties": self.of.json(),
-            "maxProperties": self.most,
-        }
-        if self.names:
-            schema["propertyNames"] = {"pattern": self.names}
-        return schema
+        names = {"pattern": self.names} if self.names else None
+        limits = {"maxProperties": self.most, "propertyNames": names}
+        return {"type": "object", "additionalProperties": self.of.json(), **_set(limits)}
 
     @property
     def words(self) -> str:
@@ -382,18 +390,11 @@ class AnyOf(Schema):
 class AnyObject(Schema):
     """A JSON object that is passed on unchanged, such as a JSON schema."""
 
-    def read(self, value: Any, path: str, reading: Reading) -> Any:
-        if not isinstance(value, dict):
-            raise self.wrong(value, path)
-        return value
 
-    def json(self) -> Json:
-        return {"type": "object"}
-
-    @property
-    def words(self) -> str:
-        return "an object"
+def _set(limits: Json) -> Json:
+    """The `limits` that are not None."""
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def _plain(number: float) -> float:
-    return int(number) if math.isfinite(number) and number == int(number) else number
+    return int(number) if float(number).is_integer() else number

@@ -1,4 +1,6 @@
-"""Access control: the Host, Origin and API key of a request, checked before anything else."""
+"""Access control: the Host, Origin and API key of a request, checked before anything else. Pages of
+other sites are allowed only if `hearth serve --cors-origin` names the site (CORS).
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hearth.app.server import cors
 from hearth.app.server.answers import notices_header
 from hearth.app.server.api_key import check_key, check_key_length
 from hearth.app.server.errors import OLLAMA, Forbidden, InvalidKey, error_response
 from hearth.app.server.limits import Unreadable, check_head
+from hearth.app.server.logs import RequestLog
 from hearth.app.server.metrics import Recorder
-from hearth.app.server.request_log import RequestLog
-from hearth.app.server.server_state import ServerState
-from hearth.app.server.services import Services
+from hearth.app.server.services import ServerState, Services
 from hearth.backends.errors import HearthError, InvalidParameter
 
 HEALTH: Final = "/health"
@@ -36,6 +37,25 @@ _FORM: Final = b"application/x-www-form-urlencoded"
 """The content type that `curl -d` declares by default."""
 _BROWSER_HEADERS: Final = (b"origin", b"referer", b"cookie")
 _BROWSER_PREFIXES: Final = (b"sec-fetch-", b"sec-ch-")
+_ORIGIN: Final = re.compile(
+    r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?/?", re.IGNORECASE
+)
+_USUAL_PORTS: Final = {"http": 80, "https": 443}
+_REMEMBER_S: Final = 600
+_ALLOWED_HEADERS: Final = (
+    "authorization",
+    "content-type",
+    "x-api-key",
+    "anthropic-version",
+    "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
+    "openai-beta",
+    "openai-organization",
+    "openai-project",
+    "idempotency-key",
+)
+_CLIENT_HEADER: Final = re.compile("x-stainless-[a-z0-9-]+")
+"""Headers in which the clients of OpenAI and Anthropic describe themselves."""
 
 Headers = Mapping[bytes, list[bytes]]
 
@@ -49,7 +69,7 @@ class Policy:
         addresses: accept any IP address as the host; otherwise only loopback addresses. DNS
             rebinding always uses a name.
         key: the API key; empty if none is required.
-        origins: other sites whose pages are allowed, in the form of `cors.parse_origin`.
+        origins: other sites whose pages are allowed, in the form of `parse_origin`.
     """
 
     names: frozenset[str] = frozenset()
@@ -85,7 +105,7 @@ class Policy:
         Raises:
             Forbidden: by Origin or Sec-Fetch-Site.
         """
-        if cors.named_page(self.origins, headers):
+        if self.named_page(headers):
             return
         own = [
             f"{scheme}://{host.decode('latin-1').lower()}"
@@ -100,6 +120,12 @@ class Policy:
                 f"Requests from pages of other sites are not allowed{site}.",
                 "Allow a site with hearth serve --cors-origin.",
             )
+
+    def named_page(self, headers: Headers) -> str:
+        """The request's origin if it is one of `origins`, else an empty string."""
+        given = headers.get(b"origin", [])
+        origin = given[0].decode("latin-1") if len(given) == 1 else ""
+        return origin if origin in self.origins else ""
 
     def _is_ours(self, authority: str) -> bool:
         match = _AUTHORITY.fullmatch(authority)
@@ -185,7 +211,7 @@ def policy_for(
         check_key_length(key, host)
     own = socket.gethostname().lower()
     names = {host.lower(), own, own.partition(".")[0], *map(_host_name, allowed_hosts)}
-    sites = frozenset(cors.parse_origin(origin) for origin in origins)
+    sites = frozenset(parse_origin(origin) for origin in origins)
     return Policy(frozenset(names), reachable, key, sites)
 
 
@@ -202,6 +228,26 @@ def _host_name(text: str) -> str:
             f'"{text[:100]}" is not a host name.',
             "Give a name without scheme, port or wildcard: --allow-host mybox.example.org.",
         ) from None
+
+
+def parse_origin(text: str) -> str:
+    """`text` in the form in which browsers send that origin.
+
+    Raises:
+        InvalidParameter: it is not scheme, host and optionally port; wildcards are not supported.
+    """
+    match = _ORIGIN.fullmatch(text.strip())
+    port_is_right = match is not None and (match[3] is None or 0 < int(match[3]) < 65536)
+    if match is None or not port_is_right:
+        raise InvalidParameter(
+            "cors_origin",
+            f'"{text[:100]}" is not an origin.',
+            "Give scheme and host in full: --cors-origin https://chat.example.org.",
+        )
+    scheme, host = match[1].lower(), match[2].lower()
+    port = int(match[3] or 0)
+    unusual = port not in (0, _USUAL_PORTS.get(scheme))
+    return f"{scheme}://{host}:{port}" if unusual else f"{scheme}://{host}"
 
 
 class Guard:
@@ -236,7 +282,7 @@ class Guard:
             except HearthError as error:
                 answer = error_response(error, scope["path"])
                 closes = isinstance(error, Unreadable)
-            more = self._more_headers(headers)
+            more = _cors_headers(self._policy, headers)
 
             async def reply(message: Message) -> None:
                 nonlocal status
@@ -262,8 +308,9 @@ class Guard:
         if not keyed:
             policy.check_host(headers)
         policy.check_origin(headers)
-        if self._page(headers) and cors.is_preflight(scope["method"], headers):
-            return cors.preflight(headers)
+        asks = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
+        if asks and policy.named_page(headers):
+            return _preflight(headers)
         if policy.key and not keyed and path not in OPEN_PATHS:
             raise wrong_key(headers)
         state: dict[str, Any] = scope.setdefault("state", {})
@@ -275,14 +322,33 @@ class Guard:
             running.enter_context(server_state.request())
         return self._app
 
-    def _page(self, headers: Headers) -> str:
-        return cors.named_page(self._policy.origins, headers)
 
-    def _more_headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
-        if not self._policy.origins:
-            return []
-        page = self._page(headers)
-        return [(b"vary", b"origin"), *(cors.sharing(page) if page else ())]
+def _preflight(headers: Headers) -> Response:
+    """The answer to the CORS preflight of an allowed page."""
+    asked = b",".join(headers.get(b"access-control-request-headers", [])).decode("latin-1")
+    more = {name for name in re.split(r"[,\s]+", asked.lower()) if _CLIENT_HEADER.fullmatch(name)}
+    return Response(
+        status_code=204,
+        headers={
+            "access-control-allow-methods": "GET, POST, DELETE",
+            "access-control-allow-headers": ", ".join([*_ALLOWED_HEADERS, *sorted(more)]),
+            "access-control-max-age": str(_REMEMBER_S),
+        },
+    )
+
+
+def _cors_headers(policy: Policy, headers: Headers) -> list[tuple[bytes, bytes]]:
+    """The headers that let a browser pass a response on to an allowed page, without credentials."""
+    if not policy.origins:
+        return []
+    vary, page = (b"vary", b"origin"), policy.named_page(headers)
+    if not page:
+        return [vary]
+    return [
+        vary,
+        (b"access-control-allow-origin", page.encode("latin-1")),
+        (b"access-control-expose-headers", b"retry-after, x-should-retry, hearth-notices"),
+    ]
 
 
 def _note(log: RequestLog | None, scope: Scope, status: int, lasted_s: float) -> None:

@@ -2,21 +2,86 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Final, Literal, cast
 
 from starlette.requests import HTTPConnection
 
 from hearth.app.host_connection import HostConnection
+from hearth.app.library.local import FoundModel
 from hearth.app.library.manager import ModelManager
 from hearth.app.server.catalog import Catalog
-from hearth.app.server.facts import Facts
 from hearth.app.server.limits import HeldBodies
+from hearth.app.server.logs import RequestLog
 from hearth.app.server.metrics import Metrics
-from hearth.app.server.reading import IgnoredFields
-from hearth.app.server.request_log import RequestLog
-from hearth.app.server.server_state import ServerState
+from hearth.backends.contract import HostStats, WorkerStats
+from hearth.backends.errors import Busy, HostUnreachable
 from hearth.backends.fair_pool import FairPool
+
+RETRY_S: Final = 5
+"""Retry-After while the server accepts no requests."""
+_HOST_PATIENCE_S: Final = 5.0
+
+
+class Draining(Busy):
+    """The server is shutting down and accepts no new requests."""
+
+    code = "draining"
+    http_status = 503
+
+
+@dataclass(slots=True)
+class ServerState:
+    """The state of the server, reported by `/health`: loading its model, serving, or finishing
+    running requests; `Guard` counts these in it.
+
+    Attributes:
+        draining: new requests are refused and running ones finish.
+        busy: number of running requests.
+    """
+
+    draining: bool = False
+    busy: int = 0
+    _loading: bool = False
+
+    @property
+    def status(self) -> Literal["loading", "ok", "draining"]:
+        """The status that `/health` reports."""
+        if self.draining:
+            return "draining"
+        return "loading" if self._loading else "ok"
+
+    def drain(self) -> None:
+        """Accept no new requests from now on."""
+        self.draining = True
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Report `loading` within the block."""
+        self._loading = True
+        try:
+            yield
+        finally:
+            self._loading = False
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request as running within the block. Raises `Draining` if none are accepted."""
+        if self.draining:
+            raise Draining(
+                "hearth serve is shutting down and accepts no new requests.",
+                "Retry when it is running again.",
+                retry_after_s=RETRY_S,
+            )
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +91,6 @@ class Services:
     catalog: Catalog
     hosts: HostConnection
     metrics: Metrics = field(default_factory=Metrics)
-    facts: Facts = field(default_factory=Facts)
     patience_s: float = 5.0
     """How long a streaming response waits for its first event before it sends status 200."""
     ping_s: float = 10.0
@@ -41,12 +105,50 @@ class Services:
     """Refuse fields that have no effect."""
     manager: ModelManager | None = None
     """Downloads, deletes and copies models; None: clients may not."""
-    ignored: IgnoredFields = field(default_factory=IgnoredFields)
+    logged: set[tuple[str, str]] = field(default_factory=set)
+    """(path, field) of ignored fields that are in the server's log."""
     bodies: FairPool = field(default_factory=lambda: FairPool(2, "body", rest=9.0))
     """Parses large bodies, which holds the interpreter's lock: a client has a tenth of a core."""
     held: HeldBodies = field(default_factory=HeldBodies)
+
+    async def host_stats(self) -> HostStats:
+        """The host and its workers.
+
+        Raises:
+            HostUnreachable: the host does not respond within a few seconds.
+        """
+        try:
+            async with asyncio.timeout(_HOST_PATIENCE_S):
+                return await (await self.hosts.host()).stats()
+        except TimeoutError as error:
+            raise HostUnreachable(
+                f"The model host did not respond within {_HOST_PATIENCE_S:.0f} s.",
+                "Try again; see host.log if it stays unreachable.",
+            ) from error
+
+    async def host_stats_if_any(self) -> HostStats | None:
+        """`host_stats`; None if the host does not respond."""
+        try:
+            return await self.host_stats()
+        except HostUnreachable:
+            return None
 
 
 def services_of(connection: HTTPConnection) -> Services:
     """The services of the application that answers `connection`."""
     return cast(Services, connection.app.state.services)
+
+
+async def worker_of(stats: HostStats | None, model: FoundModel) -> WorkerStats | None:
+    """The worker that runs `model`, or is loading it; None if there is none."""
+    [worker] = await asyncio.to_thread(workers_of, stats, [model])
+    return worker
+
+
+def workers_of(stats: HostStats | None, models: Sequence[FoundModel]) -> list[WorkerStats | None]:
+    """The same for each of `models`. Models with several names are compared by their real path;
+    call it in a thread, as it reads the disk.
+    """
+    workers = stats.workers if stats is not None else ()
+    by_path = {os.path.realpath(worker.path): worker for worker in reversed(workers)}
+    return [by_path.get(os.path.realpath(model.path)) for model in models]

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from hearth.app.server.errors import ClientGone, as_hearth_error, error_body, server_ended
-from hearth.app.server.leaving import until_gone
+from hearth.app.server.leaving import cancel, until_gone
 from hearth.app.server.services import Services
 from hearth.backends.errors import HearthError
 
@@ -51,13 +51,13 @@ class Repeated:
     once.
 
     Args:
-        value: the event, with `Repeated.HOLE` in each place for the text.
+        template: the event, with `Repeated.HOLE` in each place for the text.
     """
 
     HOLE: Final = "\N{OBJECT REPLACEMENT CHARACTER} the text goes here"
 
-    def __init__(self, value: dict[str, Any]) -> None:
-        self._parts = event(value).split(one_line(self.HOLE))
+    def __init__(self, template: bytes) -> None:
+        self._parts = template.split(one_line(self.HOLE))
 
     def event(self, text: str) -> bytes:
         """The event with `text` in it."""
@@ -103,17 +103,13 @@ async def respond(
         ClientGone: the client disconnected.
         HearthError: the error of the first part.
     """
-    first = asyncio.create_task(_next(parts))
+    first = asyncio.ensure_future(anext(parts))
     try:
         await until_gone(request.receive, _settle(first, services.patience_s))
     except BaseException:
         await _end(first, parts)
         raise
     return EventStream(first, parts, services, dialect)
-
-
-async def _next(parts: Parts) -> bytes:
-    return await anext(parts)
 
 
 async def _settle(first: asyncio.Task[bytes], patience_s: float) -> None:
@@ -123,8 +119,7 @@ async def _settle(first: asyncio.Task[bytes], patience_s: float) -> None:
 
 
 async def _end(first: asyncio.Task[bytes], parts: Parts) -> None:
-    first.cancel()
-    await asyncio.gather(first, return_exceptions=True)
+    await cancel(first)
     await parts.aclose()
 
 
@@ -188,9 +183,7 @@ class EventStream(Response):
                 if sending.done():
                     sending.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel(*tasks)
 
     async def _produce(self, line: _Line, begun: bool) -> None:
         """Put every part on the line, except the first if the stream has `begun`, and close it; a

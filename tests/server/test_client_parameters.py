@@ -38,9 +38,8 @@ from pydantic import TypeAdapter
 from hearth.app.server.parameters import Table
 from hearth.app.server.tables.anthropic import COUNT_TOKENS, CREATE_MESSAGE
 from hearth.app.server.tables.chat import CHAT
-from hearth.app.server.tables.completions import COMPLETIONS
-from hearth.app.server.tables.embeddings import EMBEDDINGS
 from hearth.app.server.tables.responses import CREATE_RESPONSE
+from hearth.app.server.tables.text import COMPLETIONS, EMBEDDINGS
 from plausible import parameters
 from suiting_host import SuitingHost
 

@@ -8,8 +8,7 @@ import pytest
 
 from asgi import exchange
 from endpoints import HELLO
-from hearth.app.server.cors import parse_origin
-from hearth.app.server.security import policy_for
+from hearth.app.server.security import parse_origin, policy_for
 from hearth.backends.errors import InvalidParameter
 
 PAGE = "https://chat.example.org"

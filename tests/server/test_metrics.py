@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counted import counting
-from hearth.app.server.histogram import Histogram
-from hearth.app.server.metrics import Metrics
-from hearth.app.server.rate import Rate
+from hearth.app.server.metrics import Histogram, Metrics, Rate
 from hearth.backends.contract import (
     ChoiceFinished,
     Failed,

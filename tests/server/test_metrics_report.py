@@ -13,9 +13,8 @@ import asgi
 from counted import counting
 from endpoints import Endpoint
 from fake_host import ENGINE, INFO
-from hearth.app.server.exposition import Family, exposition
 from hearth.app.server.metrics import Metrics
-from hearth.app.server.metrics_report import as_json, families
+from hearth.app.server.monitoring import Family, as_json, exposition, families
 from hearth.backends.contract import (
     EngineStats,
     HostStats,

@@ -12,8 +12,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from endpoints import HELLO
-from hearth.app.server.outgoing import Outgoing
-from hearth.app.server.protocol import Connection
+from hearth.app.server.protocol import Connection, Outgoing
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEAD = GET.replace(b"GET", b"HEAD")

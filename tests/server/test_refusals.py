@@ -12,7 +12,7 @@ import pytest
 import asgi
 from hearth.app.server.body import DEEPEST, MOST_BYTES
 from hearth.app.server.errors import error_response
-from hearth.app.server.server_log import logging_to
+from hearth.app.server.logs import logging_to
 from hearth.app.server.tables.chat import CHAT as CHAT_TABLE
 from hearth.backends import errors
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.app.server import request_log
-from hearth.app.server.request_log import Answered, RequestLog, last_requests
+from hearth.app.server.logs import Answered, RequestLog, last_requests
 from hearth.app.server.security import Policy
 
 SECRET = "the treasure lies under the oak"
@@ -84,7 +83,7 @@ def test_lines_that_are_none_are_left_out_and_the_newest_comes_first(tmp_path):
 
 
 def test_the_file_is_private_and_kept_small(tmp_path, monkeypatch):
-    monkeypatch.setattr(request_log, "MAX_LOG_BYTES", 500)
+    monkeypatch.setattr("hearth.app.server.logs.MAX_LOG_BYTES", 500)
     monkeypatch.setattr("hearth.backends.logs.MAX_LOG_BYTES", 500)
     path = tmp_path / "requests.log"
     with RequestLog(path) as log:

@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from endpoints import HELLO
-from hearth.app.server.server_log import logging_to
+from hearth.app.server.logs import logging_to
 from live import live
 
 CANARY = "canary-7f3a"

@@ -22,7 +22,7 @@ from hearth.app.library.hub import HubModel, Repository, RepositoryFile
 from hearth.app.library.hub_files import offer
 from hearth.app.library.local import LocalModel
 from hearth.app.library.menu import Menu
-from hearth.app.server.request_log import REQUESTS_LOG, RequestLog
+from hearth.app.server.logs import REQUESTS_LOG, RequestLog
 from hearth.backends.contract import ErrorInfo, ModelSpec, Prompt, Request
 from hearth.quant.errors import HearthError
 from hearth.quant.memory import MemoryUse

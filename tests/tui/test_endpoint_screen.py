@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Checkbox, Input
 
 from hearth.app.endpoint_control import Launch
-from hearth.app.server.request_log import RequestLog
+from hearth.app.server.logs import RequestLog
 from hearth.app.tui.screens import endpoint
 from polling import notices, until
 from screen_app import app_on

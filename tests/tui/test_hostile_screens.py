@@ -267,7 +267,7 @@ async def test_what_the_doctor_finds(services: Services, monkeypatch: pytest.Mon
 
 @in_loop
 async def test_what_asked_the_endpoint(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hearth.app.server.request_log import Answered
+    from hearth.app.server.logs import Answered
     from hearth.app.tui.screens import endpoint
 
     asked = [Answered(0.0, text, text, 200, 5, text, 1, 2) for text in ALL]

@@ -1,4 +1,6 @@
-"""JSON schemas of the 200 responses of each endpoint; a response has no other fields."""
+"""JSON schemas of the 200 responses of each endpoint, which have no other fields, and of the data
+of one event of each stream.
+"""
 
 from __future__ import annotations
 
@@ -332,3 +334,250 @@ TOKENIZE: Final = answer(
 )
 DETOKENIZE: Final = answer({"content": TEXT, "prompt": TEXT})
 APPLY_TEMPLATE: Final = exactly({"prompt": TEXT, "count": COUNT, "notices": many(TEXT)})
+
+_PROGRESS: Final = exactly({"processed": COUNT, "total": COUNT})
+
+
+def _chunk(kind: str, choice: Json) -> Json:
+    """A chunk in OpenAI's format, or the error that ends a failed stream."""
+    chunk = exactly(
+        {
+            "id": TEXT,
+            "object": one(kind),
+            "created": COUNT,
+            "model": TEXT,
+            "system_fingerprint": TEXT,
+            "choices": many(choice),
+        },
+        {
+            "usage": or_null(USAGE),
+            "prompt_progress": _PROGRESS,
+            **MEASURED,
+            **PROMPT_TOKENS,
+        },
+    )
+    return {"anyOf": [chunk, ERROR]}
+
+
+_CALL_PIECE: Final = exactly(
+    {"index": COUNT, "function": exactly({"arguments": TEXT}, {"name": TEXT})},
+    {"id": TEXT, "type": one("function")},
+)
+CHAT_EVENT: Final = _chunk(
+    "chat.completion.chunk",
+    exactly(
+        {
+            "index": COUNT,
+            "delta": exactly(
+                {},
+                {
+                    "role": one("assistant"),
+                    "content": TEXT,
+                    "reasoning_content": TEXT,
+                    "reasoning": TEXT,
+                    "tool_calls": many(_CALL_PIECE),
+                },
+            ),
+            "logprobs": or_null(LOGPROBS),
+            "finish_reason": or_null(REASON),
+        },
+        TOKEN_IDS,
+    ),
+)
+COMPLETION_EVENT: Final = _chunk(
+    "text_completion",
+    exactly(
+        {
+            "index": COUNT,
+            "text": TEXT,
+            "logprobs": or_null(TEXT_LOGPROBS),
+            "finish_reason": or_null(REASON),
+        },
+        {**TOKEN_IDS, **PROMPT_TOKENS},
+    ),
+)
+
+
+def _typed(*types: str) -> Json:
+    return {"type": "object", "properties": {"type": one(*types)}, "required": ["type"]}
+
+
+_RESPONSE: Final = _typed(
+    *(
+        f"response.{name}"
+        for name in (
+            *("created", "in_progress", "completed", "incomplete", "failed"),
+            *("output_item.added", "output_item.done", "content_part.added", "content_part.done"),
+            *("output_text.delta", "output_text.done"),
+            *("reasoning_text.delta", "reasoning_text.done"),
+            *("function_call_arguments.delta", "function_call_arguments.done"),
+        )
+    ),
+    "error",
+)
+RESPONSE_EVENT: Final[Json] = {
+    **_RESPONSE,
+    "properties": {**_RESPONSE["properties"], "sequence_number": COUNT},
+    "required": ["type", "sequence_number"],
+}
+MESSAGE_EVENT: Final = _typed(
+    *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
+    *("message_delta", "message_stop", "ping", "error"),
+)
+GENERATE_EVENT: Final[Json] = {"anyOf": [exactly({"text": TEXT}), answer(GENERATED), ERROR]}
+
+MODEL: Final = exactly(
+    {
+        "id": TEXT,
+        "object": one("model"),
+        "created": COUNT,
+        "owned_by": TEXT,
+        "type": one("model"),
+        "display_name": TEXT,
+        "created_at": TEXT,
+        "lifecycle": one("active"),
+        **dict.fromkeys(("max_input_tokens", "max_tokens", "max_model_len"), or_null(COUNT)),
+        "hearth": exactly(
+            {
+                "loaded": or_null(FLAG),
+                "size_bytes": or_null(COUNT),
+                "architecture": or_null(TEXT),
+                "quantization": or_null(TEXT),
+                "parameters": or_null(COUNT),
+                "trained_context": or_null(COUNT),
+                "context": or_null(COUNT),
+                "capabilities": or_null(many(TEXT)),
+                "error": or_null(TEXT),
+            }
+        ),
+    }
+)
+MODELS: Final = exactly(
+    {
+        "object": one("list"),
+        "data": many(MODEL),
+        "has_more": one(False),
+        "first_id": TEXT,
+        "last_id": TEXT,
+    }
+)
+MODEL_INFO: Final = exactly(
+    {
+        "model_name": TEXT,
+        "loaded": FLAG,
+        **dict.fromkeys(
+            ("architecture", "quantization", "backend_version", "kv_type"), or_null(TEXT)
+        ),
+        **dict.fromkeys(
+            (
+                *("parameters", "size_bytes", "trained_context", "batch_size", "threads"),
+                *("max_sequence_length", "max_sessions", "kv_bytes_per_token", "gpu_layers"),
+            ),
+            or_null(COUNT),
+        ),
+        "backend": TEXT,
+        "load_s": or_null(AMOUNT),
+        "capabilities": or_null(many(TEXT)),
+        "notices": many(TEXT),
+        "error": or_null(TEXT),
+    }
+)
+TOKENIZER_INFO: Final = exactly(
+    {
+        "model": TEXT,
+        **dict.fromkeys(
+            ("bos_token", "eos_token", "unk_token", "pad_token", "chat_template"), or_null(TEXT)
+        ),
+    }
+)
+
+_TIER: Final = exactly({"tokens": COUNT, "size_mb": AMOUNT})
+_HELD: Final[Json] = {
+    "total_entries": COUNT,
+    "total_size_mb": AMOUNT,
+    "hit_rate": or_null(SHARE),
+    "tiers": exactly(dict.fromkeys(("live", "kept", "pinned", "shelved"), _TIER)),
+}
+CACHE_STATS: Final = exactly({**_HELD, "models": many(exactly({"model": TEXT, **_HELD}))})
+_FREED: Final[Json] = {"freed_entries": COUNT, "freed_size_mb": AMOUNT}
+CLEARED: Final = exactly(
+    {**_FREED, "models": many(exactly({"model": TEXT, **_FREED, "freed_tokens": COUNT}))}
+)
+
+_DURATION: Final = exactly(
+    {"count": COUNT, **dict.fromkeys(("avg", "p50", "p95", "p99"), or_null(AMOUNT))}
+)
+_COUNTED: Final[Json] = {
+    "requests_by_status": table_of(COUNT),
+    **dict.fromkeys(
+        (
+            *("requests_total", "requests_refused", "requests_cancelled", "requests_failed"),
+            *("prompt_tokens", "cached_tokens", "generated_tokens"),
+        ),
+        COUNT,
+    ),
+    **dict.fromkeys(("latency_s", "ttft_s", "inter_token_s"), _DURATION),
+    "cache_hit_rate": or_null(SHARE),
+}
+_KV: Final = or_null(
+    exactly(
+        {
+            f"{state}_{unit}": COUNT
+            for state in ("live", "kept", "pinned", "shelved", "allocated", "pool")
+            for unit in ("tokens", "bytes")
+        }
+    )
+)
+METRICS: Final = exactly(
+    {
+        "uptime_s": AMOUNT,
+        "window_s": COUNT,
+        "requests_running": COUNT,
+        "requests_per_second": AMOUNT,
+        "tokens_per_second": AMOUNT,
+        **_COUNTED,
+        "batch_utilization": or_null(SHARE),
+        "queue": COUNT,
+        "worker_restarts": COUNT,
+        "kv": _KV,
+        "host_up": FLAG,
+        "by_route": many(exactly({"route": TEXT, "model": TEXT, **_COUNTED})),
+        "models": many(
+            exactly(
+                {
+                    "model": TEXT,
+                    "running": COUNT,
+                    "waiting": COUNT,
+                    "restarts": COUNT,
+                    "batch_utilization": or_null(SHARE),
+                    "kv": _KV,
+                }
+            )
+        ),
+    }
+)
+_STATE: Final[Json] = {"status": one("ok"), "version": TEXT}
+HEALTH: Final = exactly({**_STATE, "backends": table_of(TEXT)})
+NOT_READY: Final = exactly({**_STATE, "status": one("loading", "draining")})
+"""`GET /health` with status 503."""
+
+CAPABILITIES: Final = table_of(
+    exactly(
+        {
+            "summary": TEXT,
+            "streams": FLAG,
+            "parameters": table_of(
+                exactly(
+                    {
+                        "treatment": one("honoured", "without effect", "refused"),
+                        "values": or_null(TEXT),
+                        "default": or_null(TEXT),
+                        "required": FLAG,
+                        "help": TEXT,
+                    }
+                )
+            ),
+        }
+    )
+)
+OPENAPI: Final = exactly({"openapi": TEXT, "info": OBJECT, "paths": OBJECT, "components": OBJECT})

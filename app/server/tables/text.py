@@ -1,20 +1,121 @@
-"""`POST /tokenize`, `/detokenize` and `/apply-template`; `/v1/generate` and its batch."""
+"""The bodies that contain text or token ids: `/v1/completions`, `/v1/embeddings`, `/v1/rerank`,
+`/v1/generate` and its batch, `/tokenize`, `/detokenize` and `/apply-template`.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, get_args
 
-from hearth.app.server.parameters import Parameter, Table, honoured
-from hearth.app.server.schema import Flag, ListOf, Number, OneOf, Text
+from hearth.app.server.parameters import Parameter, Table, honoured, refused
+from hearth.app.server.schema import AnyOf, Flag, ListOf, Number, OneOf, Sentinel, Text
 from hearth.app.server.tables import common
 from hearth.app.server.tables.chat import (
     ADD_GENERATION_PROMPT,
+    CONSTRAINTS,
     CONTINUE,
     MESSAGES,
     TEMPLATE_KWARGS,
     TOOLS,
 )
-from hearth.app.server.tables.completions import MOST_PROMPTS
+from hearth.backends.contract import Pooling
+from hearth.backends.engine.validate import MOST_TEXTS
+
+MOST_PROMPTS: Final = 256
+TOKENS: Final = ListOf(Number(0, 2**31 - 1, whole=True), 1 << 20, 1)
+PROMPT: Final = AnyOf((Text(1), TOKENS, ListOf(AnyOf((Text(1), TOKENS)), MOST_PROMPTS, 1)))
+"""A string, token ids, or an array of either."""
+
+COMPLETIONS: Final = Table(
+    "CreateCompletion",
+    (
+        common.MODEL,
+        honoured("prompt", PROMPT, "text or token ids, or an array of either", required=True),
+        honoured("suffix", Text(), "the text after the answer: the model fills in the middle"),
+        common.STREAM,
+        common.STREAM_OPTIONS,
+        honoured(
+            "max_tokens",
+            Sentinel(Number(0, 2**31 - 1, whole=True)),
+            "the maximum of new tokens; 0 computes only the prompt, for its logprobs",
+            "16, or the settings'",
+            aliases=("n_predict",),
+        ),
+        *common.limits("min_tokens", "n", "priority"),
+        honoured(
+            "best_of",
+            Number(1, 16, whole=True),
+            "generate this many and return the n likeliest",
+            "n",
+        ),
+        honoured("echo", Flag(), "return the prompt before the answer", "false"),
+        honoured(
+            "logprobs",
+            Number(0, 20, whole=True),
+            "return the log probability of each token, and of this many alternatives",
+        ),
+        *common.sampling(),
+        common.STOP,
+        *common.STOP_TOKENS,
+        common.IGNORE_EOS,
+        common.TRUNCATE,
+        common.PROMPT_LOGPROBS,
+        common.RETURN_TOKEN_IDS,
+        *CONSTRAINTS,
+        common.CACHE_PROMPT,
+        common.RETURN_PROGRESS,
+        common.KEEP_ALIVE,
+        common.USER,
+        *common.OPENAI_METADATA,
+        refused("use_beam_search", "there is no beam search", OneOf((False,))),
+        refused("prompt_embeds", "prompts are text or token ids"),
+    ),
+)
+
+INPUT: Final = AnyOf((Text(1), TOKENS, ListOf(AnyOf((Text(1), TOKENS)), MOST_TEXTS, 1)))
+"""A string, token ids, or an array of either."""
+
+EMBEDDINGS: Final = Table(
+    "CreateEmbedding",
+    (
+        common.MODEL,
+        honoured("input", INPUT, "text or token ids, or an array of either", required=True),
+        honoured("encoding_format", OneOf(("float", "base64")), "format of the vectors", "float"),
+        honoured(
+            "dimensions",
+            Number(1, 65_536, whole=True),
+            "keep the first numbers of each vector, this many, and normalize it; for models that "
+            "were trained for it",
+            "all",
+        ),
+        honoured(
+            "pooling",
+            OneOf(get_args(Pooling)),
+            "how the vectors of the tokens are combined",
+            "model: as the model was trained, or mean if that is unknown",
+        ),
+        common.KEEP_ALIVE,
+        common.USER,
+    ),
+)
+
+_DOCUMENT: Final = Table("Document", (honoured("text", Text(1), "its text", required=True),))
+RERANK: Final = Table(
+    "Rerank",
+    (
+        common.MODEL,
+        honoured("query", Text(1), "the query", required=True),
+        honoured(
+            "documents",
+            ListOf(AnyOf((Text(1), _DOCUMENT)), MOST_TEXTS, 1),
+            "the texts to rank",
+            required=True,
+        ),
+        honoured("top_n", Number(1, MOST_TEXTS, whole=True), "return this many of the best", "all"),
+        honoured("return_documents", Flag(), "also return the texts", "false"),
+        common.KEEP_ALIVE,
+        common.USER,
+    ),
+)
 
 TOKENIZE: Final = Table(
     "Tokenize",

@@ -18,7 +18,7 @@ from textual.widgets import Static
 
 from hearth.app import endpoint_examples as examples
 from hearth.app.endpoint_control import EndpointControl, launch
-from hearth.app.server.request_log import REQUESTS_LOG, Answered, last_requests
+from hearth.app.server.logs import REQUESTS_LOG, Answered, last_requests
 from hearth.app.settings_file import write_setting
 from hearth.app.settings_keys import ALL
 from hearth.app.terminal import safe_text

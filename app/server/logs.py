@@ -1,11 +1,17 @@
-"""The log of requests: method, path, status, time and token counts, but no prompts or answers."""
+"""The logs of the server. The log of requests contains method, path, status, time and token
+counts; that of warnings and errors may name fields that have no effect. Neither contains prompts,
+answers or values of fields.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -19,11 +25,14 @@ REQUESTS_LOG: Final = "requests.log"
 _ONLY_FAILURES: Final = ("/health", "/metrics")
 """Polled by monitoring programs; only failed requests for them are logged."""
 _LONGEST_PATH: Final = 120
+_CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\u2028\u2029\ud800-\udfff]")
+_KNOWN: Final = "ASGI callable returned without completing response."
+"""uvicorn's error about a failed stream, which is cut off on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One line of the log.
+    """One line of the log of requests.
 
     Attributes:
         at: Unix time of the end of the response.
@@ -95,3 +104,52 @@ def last_requests(path: Path, most: int) -> list[Answered]:
         except (ValueError, TypeError):
             continue
     return requests
+
+
+class PrivateFormatter(logging.Formatter):
+    """One line per record, with control characters escaped. Exceptions are written as traceback and
+    type without their text, which may contain a part of a request.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record's text, ignoring the exception text that another formatter has cached."""
+        cached, record.exc_text = record.exc_text, None
+        try:
+            return super().format(record)
+        finally:
+            record.exc_text = cached
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The record's line."""
+        return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", super().formatMessage(record))
+
+    def formatException(self, ei: object) -> str:  # noqa: N802 - logging's name
+        """Tracebacks of an exception and its causes, the most recent last."""
+        error = ei[1] if isinstance(ei, tuple) else None
+        parts: list[str] = []
+        while isinstance(error, BaseException):
+            stack = "".join(traceback.format_tb(error.__traceback__))
+            kind = type(error)
+            parts.append(
+                f"Traceback (most recent call last):\n{stack}{kind.__module__}.{kind.__qualname__}"
+            )
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        return "\n\n".join(reversed(parts))
+
+
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Write warnings and errors to the file `path` within the block, not to the terminal."""
+    with open_log(path) as file, open(file.fileno(), "w", encoding="utf-8", closefd=False) as text:
+        handler = logging.StreamHandler(text)
+        handler.setLevel(logging.WARNING)
+        handler.setFormatter(PrivateFormatter())
+        handler.addFilter(lambda record: record.msg != _KNOWN)
+        logging.getLogger().addHandler(handler)
+        try:
+            yield
+        finally:
+            logging.getLogger().removeHandler(handler)
