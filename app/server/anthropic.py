@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.requests import Request as HttpRequest
@@ -11,12 +14,26 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.answer import Answer, Choice, Part
 from hearth.app.server import answers, sse
-from hearth.app.server.anthropic_request import NAMES, read_request
 from hearth.app.server.errors import ANTHROPIC, error_body
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import GenerationEvents
+from hearth.app.server.messages import check_tools, continues_last, texts_of
+from hearth.app.server.requests import build, json_constraint, known_effort, session_of_user
 from hearth.app.server.tables.anthropic import COUNT_TOKENS, CREATE_MESSAGE
-from hearth.backends.contract import Finished, Progress, Started, Token, ToolCallPart, Usage
+from hearth.backends.contract import (
+    Finished,
+    Message,
+    Progress,
+    Request,
+    Started,
+    Token,
+    Tool,
+    ToolCall,
+    ToolCallPart,
+    ToolChoice,
+    Usage,
+)
+from hearth.backends.errors import ConflictingParameters
 
 Json = dict[str, Any]
 
@@ -25,6 +42,22 @@ DIALECT: Final = sse.Dialect(
     sse.named("ping", {"type": "ping"}),
 )
 _REASONS: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_NAMES: Final = {
+    "session": "metadata.user_id",
+    "constraint": "output_config.format.schema",
+    "template_values.reasoning_effort": "output_config.effort",
+    "template_values": "thinking",
+    "stop": "stop_sequences",
+    "forced_tool": "tool_choice.name",
+}
+"""From the contract's names to Anthropic's."""
+_TTL_S: Final = {"5m": 300.0, "1h": 3600.0}
+_CHOICES: Final[dict[str, ToolChoice]] = {
+    "auto": "auto",
+    "any": "required",
+    "tool": "required",
+    "none": "none",
+}
 
 
 async def create_message(http: HttpRequest) -> Response:
@@ -33,23 +66,147 @@ async def create_message(http: HttpRequest) -> Response:
     Raises:
         HearthError: the request is refused, or fails before its first event.
     """
-    exchange = await Exchange.open(http, CREATE_MESSAGE, NAMES)
+    exchange = await Exchange.open(http, CREATE_MESSAGE, _NAMES)
     with exchange.translate_param_names():
-        request = read_request(exchange)
+        request = _read_request(exchange)
     events = await exchange.events([request])
     if exchange.given.get("stream", False):
         return await exchange.stream(_parts(exchange.model, events), DIALECT)
     [answer] = await exchange.collect(events)
-    return JSONResponse(_message(exchange.model, answer))
+    return JSONResponse(_whole(exchange.model, answer))
 
 
 async def count_tokens(http: HttpRequest) -> Response:
     """Respond with the number of tokens in the prompt of a request."""
-    exchange = await Exchange.open(http, COUNT_TOKENS, NAMES)
+    exchange = await Exchange.open(http, COUNT_TOKENS, _NAMES)
     with exchange.translate_param_names():
-        request = read_request(exchange)
+        request = _read_request(exchange)
     prompt = await exchange.attend((await exchange.backend()).render(request))
     return exchange.answer({"input_tokens": len(prompt.ids)})
+
+
+def _read_request(exchange: Exchange) -> Request:
+    """The request that the body describes.
+
+    Raises:
+        InvalidParameter: with the contract's name of the parameter.
+        ConflictingParameters: `tool_choice` without that tool, or blocks in a wrong order.
+    """
+    given = exchange.given
+    for index in range(len(given.get("tools", ()))):
+        exchange.names[f"tools[{index}].parameters"] = f"tools[{index}].input_schema"
+    messages = _messages(given, exchange.chosen.use.system)
+    tools = tuple(
+        Tool(
+            item["name"],
+            item.get("description", ""),
+            item["input_schema"],
+            item.get("strict", False),
+        )
+        for item in given.get("tools", ())
+    )
+    choice = given.get("tool_choice", {"type": "auto"})
+    if choice["type"] in ("any", "tool"):
+        named = [choice["name"]] if "name" in choice else []
+        check_tools(tools, named, "tool_choice.name")
+    stop = {"stop": given["stop_sequences"]} if "stop_sequences" in given else {}
+    user = given.get("metadata", {}).get("user_id")
+    schema = given.get("output_config", {}).get("format", {}).get("schema")
+    return build(
+        {**given, **stop},
+        exchange.chosen.use,
+        session_of_user(user) if user else exchange.session,
+        None,
+        messages=messages,
+        tools=tools,
+        tool_choice=_CHOICES[choice["type"]],
+        forced_tool=choice.get("name", ""),
+        parallel_tool_calls=not choice.get("disable_parallel_tool_use", False),
+        constraint=None if schema is None else json_constraint(schema),
+        template_values=_template_values(given),
+        continue_last=continues_last(given, messages),
+    )
+
+
+def _template_values(given: Json) -> Json:
+    values: Json = {}
+    kind = given.get("thinking", {}).get("type")
+    if kind in ("enabled", "disabled"):
+        values["enable_thinking"] = kind == "enabled"
+    effort = given.get("output_config", {}).get("effort")
+    if effort is not None:
+        values["reasoning_effort"] = known_effort(effort)
+    return values
+
+
+def _messages(given: Json, default_system: str) -> tuple[Message, ...]:
+    """The conversation. A `cache_control` applies to the whole message that contains it; those of
+    tools apply to the first message.
+    """
+    system = given.get("system")
+    messages = []
+    texts = texts_of(default_system if system is None else system)
+    if any(texts):
+        messages.append(Message.of_parts("system", texts, keep_s=_keep_s(system)))
+    for index, item in enumerate(given["messages"]):
+        messages += _message(item, f"messages[{index}]")
+    in_tools = max((_ttl_s(tool) for tool in given.get("tools", ())), default=0.0)
+    messages[0] = replace(messages[0], keep_s=max(messages[0].keep_s, in_tools))
+    messages[-1] = replace(messages[-1], keep_s=max(messages[-1].keep_s, _ttl_s(given)))
+    return tuple(messages)
+
+
+def _message(item: Json, place: str) -> Iterator[Message]:
+    """The messages for one of Anthropic's: each tool result becomes a message of its own, before
+    the text of the user.
+    """
+    content, role = item["content"], item["role"]
+    if isinstance(content, str):
+        yield Message(role, content)
+        return
+    if role == "assistant":
+        thoughts = (block["thinking"] for block in content if block["type"] == "thinking")
+        yield Message.of_parts(
+            "assistant",
+            (block["text"] for block in content if block["type"] == "text"),
+            reasoning="\n".join(thoughts),
+            tool_calls=tuple(
+                ToolCall(block["id"], block["name"], json.dumps(block["input"]))
+                for block in content
+                if block["type"] == "tool_use"
+            ),
+            keep_s=_keep_s(content),
+        )
+        return
+    results = [block for block in content if block["type"] == "tool_result"]
+    if results and content[: len(results)] != results:
+        raise ConflictingParameters(
+            f"{place}.content",
+            f"{place}.content has a tool_result after another block.",
+            "Put tool_result blocks first.",
+        )
+    for block in results:
+        texts = texts_of(block.get("content"))
+        if block.get("is_error"):
+            texts = [f"Error: {texts[0] if texts else ''}", *texts[1:]]
+        keep_s = max(_ttl_s(block), _keep_s(block.get("content")))
+        ident = block["tool_use_id"]
+        yield Message.of_parts("tool", texts, tool_call_id=ident, keep_s=keep_s)
+    if len(content) > len(results) or not content:
+        rest = content[len(results) :]
+        yield Message.of_parts(role, texts_of(rest), keep_s=_keep_s(rest))
+
+
+def _keep_s(content: str | Sequence[Json] | None) -> float:
+    """The longest time of the `cache_control` fields in `content`, in seconds."""
+    if content is None or isinstance(content, str):
+        return 0.0
+    return max((_ttl_s(block) for block in content), default=0.0)
+
+
+def _ttl_s(marked: Json) -> float:
+    mark = marked.get("cache_control")
+    return 0.0 if mark is None else _TTL_S[mark.get("ttl", "5m")]
 
 
 def _usage(usage: Usage) -> Json:
@@ -78,7 +235,7 @@ def _block(part: Part, text: str) -> Json:
     return {"type": "text", "text": text}
 
 
-def _message(model: str, answer: Answer) -> Json:
+def _whole(model: str, answer: Answer) -> Json:
     """The message of `answer`; its blocks once it is complete."""
     choice = answer.choices[0]
     blocks = [_block(part, part.text) for part in choice.parts] or [_block(Part("content"), "")]
@@ -120,7 +277,7 @@ async def _parts(model: str, events: GenerationEvents) -> sse.Parts:
                     delta = {"type": "input_json_delta", "partial_json": event.arguments}
                     yield _event("content_block_delta", index=begun - 1, delta=delta)
             elif isinstance(event, Started):
-                yield _event("message_start", message=_message(model, answer))
+                yield _event("message_start", message=_whole(model, answer))
             elif isinstance(event, Finished):
                 yield _event("content_block_stop", index=begun - 1)
                 ending = {"delta": _ending(answer.choices[0]), "usage": _usage(event.usage)}

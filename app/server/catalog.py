@@ -5,6 +5,7 @@ what is known of their files.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,15 +19,14 @@ from hearth.app.library.model_files import model_files
 from hearth.backends.errors import InvalidParameter, ModelNotFound
 
 _HINT: Final = "GET /v1/models lists the names."
-_Version = tuple[int, int]
-"""Total size in bytes and latest modification time in nanoseconds of a model's files."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     """Cached properties; `looked_s` is when the files were last compared with `version`."""
 
-    version: _Version
+    version: list[tuple[int, int]]
+    """Size in bytes and modification time in nanoseconds of each file."""
     facts: LocalModel
     looked_s: float
 
@@ -99,13 +99,13 @@ class Catalog:
         if known is not None and known.looked_s > asked_s:
             return known.facts
         looked_s = time.monotonic()
-        version = _version(model.path)
+        version = [(state.st_size, state.st_mtime_ns) for state in file_states(model.path)]
         is_same = known is not None and known.version == version
         facts = known.facts if known is not None and is_same else describe(model)
-        if version is None:  # The files no longer exist.
-            self._known.pop(model.path, None)
-        else:
+        if version:
             self._known[model.path] = _Known(version, facts, looked_s)
+        else:
+            self._known.pop(model.path, None)
         return facts
 
 
@@ -117,11 +117,9 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _version(path: Path) -> _Version | None:
+def file_states(path: Path) -> list[os.stat_result]:
+    """Those of the files of the model at `path`; empty if they no longer exist."""
     try:
-        parts = model_files(path) if path.is_dir() else (path,)
-        states = [part.stat() for part in parts]
+        return [part.stat() for part in (model_files(path) if path.is_dir() else (path,))]
     except OSError:
-        return None
-    newest_ns = max((state.st_mtime_ns for state in states), default=0)
-    return sum(state.st_size for state in states), newest_ns
+        return []

@@ -67,7 +67,6 @@ def _request(exchange: Exchange) -> Request:
     given = exchange.given
     logprobs = logprobs_of(given)
     messages = read_messages(given["messages"], exchange.chosen.use.system)
-    toolbox = read_tools(given)
     constraint, exchange.names["constraint"] = constraint_of(given)
     return build(
         given,
@@ -76,12 +75,10 @@ def _request(exchange: Exchange) -> Request:
         logprobs,
         messages=messages,
         constraint=constraint,
-        tools=toolbox.tools,
-        tool_choice=toolbox.tool_choice,
-        forced_tool=toolbox.forced_tool,
         parallel_tool_calls=given.get("parallel_tool_calls", True),
         template_values=_template_values(given),
         continue_last=continues_last(given, messages),
+        **read_tools(given),
     )
 
 

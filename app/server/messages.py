@@ -4,23 +4,14 @@ checked by the table (`app.server.tables.chat`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hearth.backends.contract import Message, Role, Tool, ToolCall, ToolChoice
+from hearth.backends.contract import Message, Role, Tool, ToolCall
 from hearth.backends.errors import ConflictingParameters
 
 Json = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Toolbox:
-    """The tools of a request and how they may be used; the fields are those of `Request`."""
-
-    tools: tuple[Tool, ...] = ()
-    tool_choice: ToolChoice = "auto"
-    forced_tool: str = ""
 
 
 def read_messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
@@ -32,10 +23,14 @@ def read_messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
     Raises:
         ConflictingParameters: a message has two different texts of reasoning.
     """
-    messages = tuple(_message(item, index) for index, item in enumerate(items))
+    return with_system([_message(item, index) for index, item in enumerate(items)], system)
+
+
+def with_system(messages: Sequence[Message], system: str) -> tuple[Message, ...]:
+    """`messages`, after a default message `system`, if that is not empty and there is no other."""
     if system and all(message.role != "system" for message in messages):
-        messages = (Message("system", system), *messages)
-    return messages
+        return (Message("system", system), *messages)
+    return tuple(messages)
 
 
 def continues_last(given: Json, messages: Sequence[Message]) -> bool:
@@ -80,17 +75,28 @@ def _message(item: Json, index: int) -> Message:
         role,
         (*texts_of(item.get("content")), item.get("refusal", "")),
         reasoning="".join(thoughts),
-        tool_calls=tuple(
-            ToolCall(
-                call.get("id") or f"call_{index}_{position}",
-                call["function"]["name"],
-                call["function"]["arguments"],
-            )
-            for position, call in enumerate(item.get("tool_calls", ()))
-        ),
+        tool_calls=read_calls(item, index),
         tool_call_id=item.get("tool_call_id", ""),
         name=item.get("name", ""),
     )
+
+
+def read_calls(item: Json, index: int) -> tuple[ToolCall, ...]:
+    """The tool calls of `item`, the message number `index`; their arguments are JSON text, or the
+    value of that text.
+    """
+    return tuple(
+        ToolCall(
+            call.get("id") or f"call_{index}_{position}",
+            call["function"]["name"],
+            _json_text(call["function"]["arguments"]),
+        )
+        for position, call in enumerate(item.get("tool_calls", ()))
+    )
+
+
+def _json_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def texts_of(content: str | Sequence[Json] | None) -> list[str]:
@@ -100,48 +106,51 @@ def texts_of(content: str | Sequence[Json] | None) -> list[str]:
     return [part.get("text") or part.get("refusal") or "" for part in content]
 
 
-def read_tools(given: Json) -> Toolbox:
-    """The `tools` and `tool_choice` of a body.
+def read_tools(given: Json) -> dict[str, Any]:
+    """The fields of `Request` for the `tools` and `tool_choice` of a body.
 
     Raises:
         ConflictingParameters: `tool_choice` requires a tool that is not in `tools`.
     """
-    tools = tuple(_tool(item["function"]) for item in given.get("tools", ()))
+    tools = tuple(
+        Tool(
+            item["name"],
+            item.get("description", ""),
+            item.get("parameters", {}),
+            item.get("strict", False),
+        )
+        for item in (tool["function"] for tool in given.get("tools", ()))
+    )
     choice = given.get("tool_choice", "auto")
     if isinstance(choice, str):
-        if choice == "required" and not tools:
-            raise _no_tools()
-        return Toolbox(tools, choice)  # type: ignore[arg-type]
-    if not tools:
-        raise _no_tools()
+        if choice == "required":
+            check_tools(tools)
+        return {"tools": tools, "tool_choice": choice}
     if choice["type"] == "function":
         name = choice["function"]["name"]
-        _check_known(name, tools, "tool_choice.function.name")
-        return Toolbox(tools, "required", name)
+        check_tools(tools, [name], "tool_choice.function.name")
+        return {"tools": tools, "tool_choice": "required", "forced_tool": name}
     allowed = choice["allowed_tools"]
     names = {item["function"]["name"] for item in allowed["tools"]}
-    for name in names:
-        _check_known(name, tools, "tool_choice.allowed_tools.tools")
-    return Toolbox(tuple(tool for tool in tools if tool.name in names), allowed["mode"])
+    check_tools(tools, names, "tool_choice.allowed_tools.tools")
+    return {
+        "tools": tuple(tool for tool in tools if tool.name in names),
+        "tool_choice": allowed["mode"],
+    }
 
 
-def _tool(item: Json) -> Tool:
-    return Tool(
-        item["name"],
-        item.get("description", ""),
-        item.get("parameters", {}),
-        item.get("strict", False),
-    )
+def check_tools(tools: Sequence[Tool], chosen: Iterable[str] = (), place: str = "") -> None:
+    """Check that there are tools, and those that are `chosen` at `place` among them.
 
-
-def _check_known(name: str, tools: Sequence[Tool], place: str) -> None:
-    if all(tool.name != name for tool in tools):
+    Raises:
+        ConflictingParameters: one is missing.
+    """
+    if not tools:
         raise ConflictingParameters(
-            place, f'{place} is "{name}", which is not in tools.', "Name one of tools."
+            "tool_choice", "tool_choice requires a tool, and tools is empty.", "Send tools too."
         )
-
-
-def _no_tools() -> ConflictingParameters:
-    return ConflictingParameters(
-        "tool_choice", "tool_choice requires a tool, and tools is empty.", "Send tools too."
-    )
+    for name in chosen:
+        if all(tool.name != name for tool in tools):
+            raise ConflictingParameters(
+                place, f'{place} is "{name}", which is not in tools.', "Name one of tools."
+            )

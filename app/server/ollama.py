@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
@@ -18,11 +18,22 @@ from hearth.app.server.embeddings import shortened
 from hearth.app.server.errors import OLLAMA, error_body
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import GenerationEvents
-from hearth.app.server.ollama_context import LimitedContext
-from hearth.app.server.ollama_request import NAMES, read_chat, read_generate
+from hearth.app.server.messages import continues_last, read_calls, read_tools, with_system
+from hearth.app.server.requests import build, json_constraint, known_effort, logprobs_of
 from hearth.app.server.services import worker_of
-from hearth.app.server.tables.ollama import CHAT, EMBED, EMBEDDINGS, GENERATE
-from hearth.backends.contract import Embeddings, Finished, Request, Token, Usage
+from hearth.app.server.tables.ollama import CHAT, EMBED, EMBEDDINGS, GENERATE, OPTIONS
+from hearth.backends.contract import (
+    Backend,
+    Embeddings,
+    Event,
+    Finished,
+    Message,
+    Request,
+    Started,
+    Token,
+    Usage,
+)
+from hearth.backends.errors import ConflictingParameters, prompt_too_long
 
 Json = dict[str, Any]
 Shape = Callable[[Choice], Json]
@@ -31,22 +42,190 @@ Shape = Callable[[Choice], Json]
 NDJSON: Final = "application/x-ndjson"
 LATEST: Final = ":latest"
 """Ollama's tag of models that have no other; names may end in it."""
+_NAMES: Final = {
+    **{row.name: f"options.{row.name}" for row in OPTIONS if row.treatment == "honoured"},
+    "repetition_penalty": "options.repeat_penalty",
+    "repetition_window": "options.repeat_last_n",
+    "max_tokens": "options.num_predict",
+    "logprobs": "top_logprobs",
+    "constraint": "format",
+    "template_values": "think",
+    "text": "prompt",
+}
+"""From the contract's names to Ollama's."""
 
 
 async def chat(http: HttpRequest) -> Response:
     """Answer a conversation; streamed unless `stream` is false."""
-    exchange = await Exchange.open(http, CHAT, {**NAMES, "text": "messages"}, suffix=LATEST)
+    exchange = await Exchange.open(http, CHAT, {**_NAMES, "text": "messages"}, suffix=LATEST)
     if not exchange.given.get("messages"):
         return await _load(exchange, {"message": {"role": "assistant", "content": ""}})
-    return await _answer(exchange, read_chat, _message)
+    return await _answer(exchange, _read_chat, _message)
 
 
 async def generate(http: HttpRequest) -> Response:
     """Answer a prompt; streamed unless `stream` is false."""
-    exchange = await Exchange.open(http, GENERATE, NAMES, suffix=LATEST)
+    exchange = await Exchange.open(http, GENERATE, _NAMES, suffix=LATEST)
     if not exchange.given.get("prompt") and not exchange.given.get("suffix"):
         return await _load(exchange, {"response": ""})
-    return await _answer(exchange, read_generate, _response)
+    return await _answer(exchange, _read_generate, _response)
+
+
+def _read_chat(exchange: Exchange) -> Request:
+    """The request of `/api/chat`. Raises `InvalidParameter` with the contract's names."""
+    given = exchange.given
+    messages = _messages(given["messages"], exchange.chosen.use.system)
+    return build(
+        _numbers(given),
+        exchange.chosen.use,
+        exchange.session,
+        logprobs_of(given),
+        messages=messages,
+        tools=read_tools(given)["tools"],
+        continue_last=continues_last(given, messages),
+        **_shape(given),
+    )
+
+
+def _read_generate(exchange: Exchange) -> Request:
+    """The request of `/api/generate`. Raises `InvalidParameter` with the contract's names."""
+    given = exchange.given
+    suffix = given.get("suffix") or None
+    if given.get("raw", False) or suffix is not None:
+        for name in ("system", "think"):
+            if given.get(name):
+                raise ConflictingParameters(
+                    name,
+                    f"{name} requires the chat template, which raw and suffix do not use.",
+                    f"Leave out {name}, or leave out raw and suffix.",
+                )
+        prompt = {"text": given.get("prompt", ""), "suffix": suffix}
+        shape = _constraint(given)
+    else:
+        system = given.get("system", exchange.chosen.use.system)
+        first = (Message("system", system),) if system else ()
+        prompt = {"messages": (*first, Message("user", given["prompt"]))}
+        shape = _shape(given)
+    return build(
+        _numbers(given),
+        exchange.chosen.use,
+        exchange.session,
+        logprobs_of(given),
+        **prompt,
+        **shape,
+    )
+
+
+def _numbers(given: Json) -> dict[str, Any]:
+    """The options under the names of the other APIs."""
+    options = dict(given.get("options", {}))
+    most = options.get("num_predict")
+    if most is not None:
+        options["max_tokens"] = None if most < 0 else max(1, most)  # 0 is never generated.
+    if options.get("seed", 0) is None:
+        del options["seed"]
+    return options
+
+
+def _shape(given: Json) -> dict[str, Any]:
+    """The fields of `format` and `think`."""
+    shape = _constraint(given)
+    think = given.get("think")
+    if isinstance(think, bool):
+        shape["template_values"] = {"enable_thinking": think}
+    elif think is not None:
+        shape["template_values"] = {"reasoning_effort": known_effort(think)}
+    return shape
+
+
+def _constraint(given: Json) -> dict[str, Any]:
+    wanted = given.get("format", "")
+    if wanted == "":
+        return {}
+    return {"constraint": json_constraint(None if wanted == "json" else wanted)}
+
+
+def _messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
+    """The conversation; tool calls without an id are matched to tool results by their order."""
+    messages: list[Message] = []
+    open_calls: list[str] = []
+    for index, item in enumerate(items):
+        calls = read_calls(item, index)
+        open_calls += [call.id for call in calls]
+        answered = ""
+        if item["role"] == "tool":
+            answered = item.get("tool_call_id") or (
+                open_calls[0] if open_calls else f"call_{index}"
+            )
+            open_calls = [ident for ident in open_calls if ident != answered]
+        messages.append(
+            Message(
+                item["role"],
+                item.get("content", ""),
+                reasoning=item.get("thinking", ""),
+                tool_calls=calls,
+                tool_call_id=answered,
+                name=item.get("tool_name", ""),
+            )
+        )
+    return with_system(messages, system)
+
+
+@dataclass(slots=True)
+class LimitedContext:
+    """Wraps `backend` with a limit of `num_ctx` tokens on prompt and answer together.
+
+    Attributes:
+        num_ctx: None: the context of the loaded model.
+        load_s: seconds until the model was ready; close to 0 if it was loaded.
+    """
+
+    backend: Backend
+    num_ctx: int | None
+    load_s: float = 0.0
+
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+        """The events of one request; closing the iterator cancels it.
+
+        Raises:
+            PromptTooLong: the prompt has `num_ctx` tokens or more.
+        """
+        began_s = time.perf_counter()
+        context = (await self.backend.info()).context
+        self.load_s = time.perf_counter() - began_s
+        request, notices = await self._limited(request, context)
+        generated = cast(AsyncGenerator[Event, None], self.backend.generate(request))
+        async with aclosing(generated) as events:
+            async for event in events:
+                if notices and isinstance(event, Started):
+                    event = replace(event, notices=(*notices, *event.notices))
+                yield event
+
+    async def _limited(self, request: Request, context: int) -> tuple[Request, tuple[str, ...]]:
+        """`request` with `max_tokens` limited by `num_ctx`, and notices.
+
+        Args:
+            context: of the loaded model, in tokens; 0: unknown, the model is remote.
+        """
+        num_ctx = self.num_ctx
+        if num_ctx is None or num_ctx == context:
+            return request, ()
+        if context == 0:
+            return request, ("options.num_ctx has no effect on a remote model.",)
+        if num_ctx > context:
+            notice = f"options.num_ctx {num_ctx} exceeds the model's context: {context} is used."
+            return request, (notice,)
+        prompt_tokens = len((await self.backend.render(request)).ids)
+        free = num_ctx - prompt_tokens
+        if free < 1:
+            raise prompt_too_long(
+                request.prompt_field,
+                prompt_tokens,
+                num_ctx,
+                answers=True,
+                hint=f"Shorten it, or raise options.num_ctx: up to {context} fit.",
+            )
+        return replace(request, max_tokens=min(request.max_tokens or free, free)), ()
 
 
 def _message(choice: Choice) -> Json:

@@ -1,11 +1,20 @@
-"""`/api/tags`, `/api/show`, `/api/ps` and `/api/version` of Ollama's API."""
+"""The models in Ollama's API: `/api/tags`, `/api/show`, `/api/ps`, `/api/version`, `/api/pull`,
+`/api/delete` and `/api/copy`, and errors for operations that are not offered.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import math
+import os
+import re
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from starlette.requests import Request as HttpRequest
@@ -13,15 +22,27 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.chosen import Chosen
 from hearth.app.library.local import FoundModel, LocalModel
-from hearth.app.server import answers
+from hearth.app.library.manager import ModelManager, PullProgress
+from hearth.app.server import answers, sse
+from hearth.app.server.catalog import file_states
+from hearth.app.server.endpoint import Handler
+from hearth.app.server.errors import Forbidden, NotOffered
 from hearth.app.server.exchange import read_body
-from hearth.app.server.ollama import LATEST
-from hearth.app.server.ollama_facts import digest, file_facts
-from hearth.app.server.services import services_of, worker_of, workers_of
-from hearth.app.server.tables.ollama import SHOW
+from hearth.app.server.leaving import until_gone
+from hearth.app.server.ollama import LATEST, dialect, line
+from hearth.app.server.services import Services, services_of, worker_of, workers_of
+from hearth.app.server.tables.ollama import COPY, DELETE, PULL, SHOW
 from hearth.app.settings import ModelUse
 from hearth.backends.contract import ModelInfo, WorkerStats
+from hearth.backends.errors import HearthError, ModelNotFound
+from hearth.backends.models import ModelSettings
+from hearth.backends.text.chat_templates import ChatTemplates, template_for, templates_of
+from hearth.backends.text.output.families import takes_tools, thinks
 from hearth.backends.version import hearth_version
+from hearth.quant.convert.folder_files import chat_templates
+from hearth.quant.gguf.file import ENCODERS, GgufFile, Value
+from hearth.quant.gguf.quantize_file import manifest_path
+from hearth.quant.gguf.reader import read_header
 
 Json = dict[str, Any]
 
@@ -42,6 +63,12 @@ _PARAMETERS: Final = {
     },
 }
 """Ollama's names of sampling settings."""
+_SUCCESS: Final[Json] = {"status": "success"}
+_HUB_PREFIXES: Final = ("hf.co/", "huggingface.co/")
+"""Ollama's prefixes of repositories on the Hugging Face Hub."""
+_BLOB: Final = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_TEMPLATE: Final = "tokenizer.chat_template"
 
 
 async def tags(http: HttpRequest) -> Response:
@@ -184,3 +211,226 @@ def _gpu_share(chosen: Chosen, info: ModelInfo) -> float:
         return 0.0
     layers = file_facts(chosen.found, chosen.spec.settings).layers
     return min(1.0, info.gpu_layers / (layers + 1)) if layers else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """The properties of a model's files.
+
+    Attributes:
+        metadata: of a GGUF; arrays are None unless requested.
+        layers: 0 if unknown.
+        problem: why the files could not be read; empty if they could.
+    """
+
+    template: str = ""
+    licence: str = ""
+    capabilities: tuple[str, ...] = ("completion",)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    layers: int = 0
+    problem: str = ""
+
+
+def file_facts(model: FoundModel, settings: ModelSettings, *, arrays: bool = False) -> FileFacts:
+    """The facts of `model`, with the template that `settings` select. Reads the disk.
+
+    Args:
+        arrays: include arrays of the metadata, such as the vocabulary.
+    """
+    if model.remote is not None:
+        return FileFacts(capabilities=("completion", "tools"))
+    try:
+        if model.path.is_dir():
+            templates = templates_of(settings, chat_templates(model.path))
+            return FileFacts(template_for(templates, tools=False) or "", "", _abilities(templates))
+        return _of_gguf(read_header(model.path), settings, arrays=arrays)
+    except (HearthError, OSError) as error:
+        return FileFacts(problem=str(error))
+
+
+def _of_gguf(header: GgufFile, settings: ModelSettings, *, arrays: bool) -> FileFacts:
+    templates = templates_of(settings, header.chat_templates)
+    architecture = header.architecture
+    licence = header.value("general.license")
+    layers = header.value(f"{architecture}.block_count")
+    capabilities = _abilities(templates)
+    if architecture in ENCODERS or header.value(f"{architecture}.pooling_type"):
+        capabilities = ("embedding",)
+    elif any(
+        f"tokenizer.ggml.{name}_token_id" in header.metadata for name in ("fim_pre", "prefix")
+    ):
+        capabilities = (*capabilities, "insert")
+    return FileFacts(
+        template_for(templates, tools=False) or "",
+        licence if isinstance(licence, str) else "",
+        capabilities,
+        {
+            name: _json(value, arrays=arrays)
+            for name, value in header.metadata.items()
+            if not name.startswith(_TEMPLATE)
+        },
+        layers if isinstance(layers, int) else 0,
+    )
+
+
+def _abilities(templates: ChatTemplates) -> tuple[str, ...]:
+    can = {
+        "completion": True,
+        "tools": takes_tools(template_for(templates, tools=True)),
+        "thinking": thinks(template_for(templates, tools=False)),
+    }
+    return tuple(name for name, is_possible in can.items() if is_possible)
+
+
+def _json(value: Value, *, arrays: bool) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, bool | int | float):
+        return value
+    return [_json(item, arrays=True) for item in value] if arrays else None
+
+
+def digest(model: FoundModel) -> str:
+    """64 hexadecimal digits that identify the files of `model`. Reads the disk.
+
+    The SHA-256 of the file if it is known without reading it: in the caches of the Hugging Face Hub
+    and Ollama, whose files are named by it, and for files that `hearth quantize` wrote. Otherwise a
+    hash of path, size and modification time.
+    """
+    if model.remote is not None:
+        return _hashed("remote", model.remote.url, model.remote.name)
+    path = Path(os.path.realpath(model.path))
+    if blob := _BLOB.fullmatch(path.name):
+        return blob[1]
+    states = file_states(path)
+    if len(states) == 1 and (known := _quantized(path, states[0].st_size)):
+        return known
+    return _hashed(str(path), *(f"{state.st_size} {state.st_mtime_ns}" for state in states))
+
+
+def _quantized(path: Path, size_bytes: int) -> str:
+    """The digest in the manifest of a quantized file; empty if there is none."""
+    try:
+        result = json.loads(manifest_path(path).read_bytes())["result"]
+        sha256 = str(result["sha256"])
+        is_of_it = result["size_bytes"] == size_bytes
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+    return sha256 if is_of_it and _SHA256.fullmatch(sha256) else ""
+
+
+def _hashed(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+async def pull(http: HttpRequest) -> Response:
+    """Download a model; its progress is streamed unless `stream` is false.
+
+    Raises:
+        Forbidden: the model is not in the library, and clients may not manage models.
+        HearthError: as `ModelManager.pull`.
+    """
+    services = services_of(http)
+    given, reading = await read_body(http, PULL)
+    notices = answers.notices(reading.notices)
+    name = given["model"].removesuffix(LATEST)
+    for prefix in _HUB_PREFIXES:
+        name = name.removeprefix(prefix)
+    progress = _pulled(services, name)
+    if given.get("stream", True):
+        lines = _lines(progress, _SUCCESS | notices)
+        return await sse.respond(http, lines, services, dialect({"status": "pulling"}))
+    await until_gone(http.receive, _complete(progress))
+    return JSONResponse(_SUCCESS | notices)
+
+
+async def _pulled(services: Services, name: str) -> AsyncGenerator[PullProgress, None]:
+    if services.manager is None:
+        try:
+            await services.catalog.find(name)
+        except ModelNotFound:
+            _manager(services)
+        return
+    async with aclosing(services.manager.pull(name)) as progress:
+        async for at in progress:
+            yield at
+
+
+async def _complete(progress: AsyncGenerator[PullProgress, None]) -> None:
+    async with aclosing(progress):
+        async for _ in progress:
+            pass
+
+
+async def _lines(progress: AsyncGenerator[PullProgress, None], last: Json) -> sse.Parts:
+    """One line for each progress report, then `last`."""
+    begun = False
+    async with aclosing(progress):
+        async for at in progress:
+            if not begun:
+                begun = True
+                yield line({"status": "pulling manifest"})
+            yield line(_progress(at))
+    yield line(last)
+
+
+def _progress(at: PullProgress) -> Json:
+    kind = "sha256" if len(at.digest) == len("0" * 64) else "sha1"
+    verb = {"checking": "verifying", "waiting": "waiting for"}.get(at.activity, "pulling")
+    return {
+        "status": f"{verb} {at.digest[:12]}",
+        "digest": f"{kind}:{at.digest}",
+        "total": at.total_bytes,
+        "completed": at.done_bytes,
+    }
+
+
+async def delete(http: HttpRequest) -> Response:
+    """Delete a model of the library folder or of the Hugging Face cache.
+
+    Raises:
+        Forbidden: clients may not manage models.
+        HostUnreachable: it is unknown whether the model is loaded.
+        HearthError: as `ModelManager.delete`.
+    """
+    services = services_of(http)
+    given, reading = await read_body(http, DELETE)
+    manager = _manager(services)
+    loaded = [worker.path for worker in (await services.host_stats()).workers]
+    await manager.delete(given["model"].removesuffix(LATEST), loaded)
+    return JSONResponse(_SUCCESS | answers.notices(reading.notices))
+
+
+async def copy(http: HttpRequest) -> Response:
+    """Copy a model into the library folder.
+
+    Raises:
+        Forbidden: clients may not manage models.
+        HearthError: as `ModelManager.copy`.
+    """
+    services = services_of(http)
+    given, reading = await read_body(http, COPY)
+    names = (given[name].removesuffix(LATEST) for name in ("source", "destination"))
+    await _manager(services).copy(*names)
+    return JSONResponse(_SUCCESS | answers.notices(reading.notices))
+
+
+def _manager(services: Services) -> ModelManager:
+    if services.manager is None:
+        raise Forbidden(
+            "Clients of this server may not download, delete or copy models.",
+            "Use `hearth pull`, `hearth rm` or `hearth import` on the server's machine, or start"
+            " the server with --manage (setting serve_manage).",
+        )
+    return services.manager
+
+
+def not_offered(message: str, hint: str) -> Handler:
+    """A handler that raises `NotOffered`."""
+
+    async def refuse(http: HttpRequest) -> Response:
+        raise NotOffered(message, hint)
+
+    return refuse

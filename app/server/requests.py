@@ -145,7 +145,7 @@ def _constraints(given: Mapping[str, Any]) -> Iterator[tuple[str, Constraint]]:
     wanted = given.get("response_format", {"type": "text"})
     match wanted["type"]:
         case "json_object" | "json_schema":
-            yield "response_format", _json(_schema_of(wanted))
+            yield "response_format", json_constraint(_schema_of(wanted))
         case "choice":
             yield "response_format", Constraint("choice", json.dumps(wanted["choices"]))
         case "regex" | "grammar" as kind:
@@ -158,7 +158,7 @@ def _constraints(given: Mapping[str, Any]) -> Iterator[tuple[str, Constraint]]:
         match _GUIDED.get(place, place.rpartition(".")[2]):
             case "json":
                 schema = parsed_schema(value, place) if isinstance(value, str) else value
-                yield place, _json(schema)
+                yield place, json_constraint(schema)
             case "json_object":
                 if value:
                     yield place, Constraint("json")
@@ -191,7 +191,8 @@ def _schema_of(wanted: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return schema
 
 
-def _json(schema: Mapping[str, Any] | None) -> Constraint:
+def json_constraint(schema: Mapping[str, Any] | None) -> Constraint:
+    """JSON that follows `schema`; None: any JSON object."""
     return Constraint("json") if schema is None else Constraint("json_schema", json.dumps(schema))
 
 

@@ -1,39 +1,83 @@
-"""`POST /v1/responses`, stateless."""
+"""`POST /v1/responses`, stateless: every request contains the whole conversation."""
 
 from __future__ import annotations
 
 import itertools
 import secrets
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from hearth.app.answer import Answer
+from hearth.app.answer import Answer, Part
 from hearth.app.server import answers, sse
 from hearth.app.server.errors import as_hearth_error, error_body
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.generation import GenerationEvents
-from hearth.app.server.response_items import Items
-from hearth.app.server.responses_request import NAMES, Names, read_request
+from hearth.app.server.messages import read_tools, texts_of
+from hearth.app.server.requests import build, json_constraint, known_effort
 from hearth.app.server.tables.responses import CREATE_RESPONSE
 from hearth.backends.contract import (
+    Constraint,
     Event,
     Finished,
+    Message,
     Progress,
     Request,
+    Role,
     Started,
     Token,
+    ToolCall,
     ToolCallPart,
     Usage,
 )
-from hearth.backends.errors import HearthError
+from hearth.backends.errors import ConflictingParameters, HearthError
 
 Json = dict[str, Any]
+Named = Iterator[tuple[str, Json]]
+"""Events: (name, fields)."""
+
+_NAMES: Final = {
+    "messages": "input",
+    "constraint": "text.format.schema",
+    "template_values.reasoning_effort": "reasoning.effort",
+    "max_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
+    "forced_tool": "tool_choice.name",
+}
+"""From the contract's names to those of `/v1/responses`."""
+_INCOMPLETE: Final = {"reason": "max_output_tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class _FunctionNames:
+    """Maps the names of functions in namespaces to the names that the model sees: the function's
+    own name if it is unambiguous, else that with the namespace as prefix.
+
+    Attributes:
+        given: (namespace, name) by the model's name, for functions in namespaces.
+    """
+
+    given: Mapping[str, tuple[str, str]]
+
+    def of_model(self, namespace: str, name: str) -> str:
+        """The model's name of a function that the client calls `name` in `namespace`."""
+        for ours, theirs in self.given.items():
+            if theirs == (namespace, name):
+                return ours
+        return name
+
+    def of_client(self, name: str) -> Json:
+        """The `name` and, if it has one, the `namespace` of a call."""
+        if name not in self.given:
+            return {"name": name}
+        namespace, theirs = self.given[name]
+        return {"name": theirs, "namespace": namespace}
 
 
 async def create_response(http: HttpRequest) -> Response:
@@ -42,10 +86,10 @@ async def create_response(http: HttpRequest) -> Response:
     Raises:
         HearthError: the request is refused, or fails before its first event.
     """
-    exchange = await Exchange.open(http, CREATE_RESPONSE, NAMES)
+    exchange = await Exchange.open(http, CREATE_RESPONSE, _NAMES)
     with exchange.translate_param_names():
-        request, names = read_request(exchange)
-    reply = _Reply(_frame(exchange, request, names), Items(names))
+        request, names = _read_request(exchange)
+    reply = _Reply(_frame(exchange, request, names), _Items(names))
     events = await exchange.events([request])
     if exchange.given.get("stream", False):
         dialect = sse.Dialect(reply.failure)
@@ -54,7 +98,141 @@ async def create_response(http: HttpRequest) -> Response:
     return JSONResponse(reply.response())
 
 
-def _frame(exchange: Exchange, request: Request, names: Names) -> Json:
+def _read_request(exchange: Exchange) -> tuple[Request, _FunctionNames]:
+    """The request that the body describes, and the names of its functions.
+
+    Raises:
+        InvalidParameter: with the contract's name of the parameter.
+        ConflictingParameters: two fields cannot be combined.
+    """
+    given = exchange.given
+    use = exchange.chosen.use
+    most = {"max_tokens": given["max_output_tokens"]} if "max_output_tokens" in given else {}
+    tools, names = _unpacked(given.get("tools", ()))
+    effort = given.get("reasoning", {}).get("effort")
+    request = build(
+        {**given, **most},
+        use,
+        exchange.session,
+        _logprobs(given),
+        messages=_messages(given, use.system, names),
+        parallel_tool_calls=given.get("parallel_tool_calls", True),
+        constraint=_constraint(given.get("text", {}).get("format")),
+        template_values={} if effort is None else {"reasoning_effort": known_effort(effort)},
+        **_tool_fields(given, tools),
+    )
+    return request, names
+
+
+def _logprobs(given: Json) -> int | None:
+    if "message.output_text.logprobs" in given.get("include", ()):
+        return int(given.get("top_logprobs", 0))
+    if given.get("top_logprobs"):
+        raise ConflictingParameters(
+            "top_logprobs",
+            'top_logprobs requires "message.output_text.logprobs" in include.',
+            "Add it to include, or leave out top_logprobs.",
+        )
+    return None
+
+
+def _constraint(wanted: Json | None) -> Constraint | None:
+    if wanted is None or wanted["type"] == "text":
+        return None
+    return json_constraint(wanted.get("schema"))
+
+
+def _unpacked(tools: Sequence[Json]) -> tuple[list[Json], _FunctionNames]:
+    """Every function, including those of namespaces, under the names that the model sees."""
+    of_namespaces = [
+        (space["name"], tool)
+        for space in tools
+        if space["type"] == "namespace"
+        for tool in space["tools"]
+    ]
+    functions = [tool for tool in tools if tool["type"] == "function"]
+    uses = Counter(tool["name"] for tool in (*functions, *(tool for _, tool in of_namespaces)))
+    given = {}
+    for space, tool in of_namespaces:
+        name = tool["name"] if uses[tool["name"]] == 1 else f"{space}__{tool['name']}"
+        given[name] = (space, tool["name"])
+        functions.append({**tool, "name": name})
+    return functions, _FunctionNames(given)
+
+
+def _tool_fields(given: Json, tools: Sequence[Json]) -> Json:
+    """The fields of `Request` for tools and their choice, which are converted to the nested form of
+    `/v1/chat/completions`.
+    """
+    choice = given.get("tool_choice", "auto")
+    if isinstance(choice, dict):
+        if choice["type"] == "function":
+            choice = _nested(choice)
+        else:
+            allowed = {"mode": choice["mode"], "tools": [_nested(one) for one in choice["tools"]]}
+            choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    return read_tools({"tools": [_nested(tool) for tool in tools], "tool_choice": choice})
+
+
+def _nested(flat: Json) -> dict[str, Any]:
+    rest = {key: value for key, value in flat.items() if key != "type"}
+    return {"type": "function", "function": rest}
+
+
+def _messages(given: Json, default_system: str, names: _FunctionNames) -> tuple[Message, ...]:
+    items = given["input"]
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    messages = _turns(items, names)
+    instructions = given.get("instructions")
+    if instructions is None and all(message.role != "system" for message in messages):
+        instructions = default_system
+    if instructions:
+        messages.insert(0, Message("system", instructions))
+    return tuple(messages)
+
+
+def _turns(items: Sequence[Json], names: _FunctionNames) -> list[Message]:
+    """One message per turn: consecutive reasoning, text and tool calls of the assistant are one;
+    reasoning that no text or call follows is a turn of its own.
+    """
+    messages: list[Message] = []
+    thoughts = ""
+    open_turn = False
+    for item in items:
+        kind = item.get("type", "message")
+        if thoughts and (
+            kind == "function_call_output" or item.get("role", "assistant") != "assistant"
+        ):
+            messages.append(Message("assistant", reasoning=thoughts))
+            thoughts = ""
+        if kind == "reasoning":
+            thoughts += "\n".join(texts_of(item.get("content", ())))
+            open_turn = False
+        elif kind == "function_call":
+            name = names.of_model(item.get("namespace", ""), item["name"])
+            call = ToolCall(item["call_id"], name, item["arguments"])
+            if open_turn:
+                before = messages[-1]
+                messages[-1] = replace(before, tool_calls=(*before.tool_calls, call))
+            else:
+                messages.append(Message("assistant", reasoning=thoughts, tool_calls=(call,)))
+            thoughts, open_turn = "", True
+        elif kind == "function_call_output":
+            output = texts_of(item["output"])
+            messages.append(Message.of_parts("tool", output, tool_call_id=item["call_id"]))
+            open_turn = False
+        else:
+            role: Role = "system" if item["role"] == "developer" else item["role"]
+            texts = texts_of(item["content"])
+            messages.append(Message.of_parts(role, texts, reasoning=thoughts))
+            thoughts, open_turn = "", role == "assistant"
+    if thoughts or not messages:
+        messages.append(Message("assistant", reasoning=thoughts))
+    return messages
+
+
+def _frame(exchange: Exchange, request: Request, names: _FunctionNames) -> Json:
     """The fields of a response that repeat its request."""
     given = exchange.given
     wanted = given.get("text", {}).get("format", {"type": "text"})
@@ -91,9 +269,6 @@ def _frame(exchange: Exchange, request: Request, names: Names) -> Json:
     }
 
 
-_INCOMPLETE: Final = {"reason": "max_output_tokens"}
-
-
 @dataclass(slots=True)
 class _Reply:
     """One response while it is generated. Streams and complete responses are built by the same
@@ -101,7 +276,7 @@ class _Reply:
     """
 
     frame: Json
-    items: Items
+    items: _Items
     status: str = "in_progress"
     answer: Answer = field(default_factory=Answer)
     error: Json | None = None
@@ -173,3 +348,86 @@ def _usage(usage: Usage) -> Json:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
+
+
+class _Items:
+    """The items of one response, one for each part of the answer, and the events that report them.
+
+    Args:
+        names: the client's names of its functions.
+
+    Attributes:
+        done: the items that are complete.
+    """
+
+    def __init__(self, names: _FunctionNames) -> None:
+        self._names = names
+        self.done: list[Json] = []
+        self._open: Json | None = None
+
+    def add(self, parts: Sequence[Part], event: Token | ToolCallPart) -> Named:
+        """Report `event`, the last that was added to `parts`."""
+        if len(parts) > len(self.done) + (self._open is not None):
+            yield from self.close(parts, "completed")
+            yield from self._begin(parts[-1])
+        if isinstance(event, ToolCallPart):
+            if event.arguments:
+                yield self._item("response.function_call_arguments.delta", delta=event.arguments)
+        elif event.channel == "reasoning":
+            if event.text or event.logprobs:
+                yield self._part("response.reasoning_text.delta", delta=event.text)
+        elif event.text or event.logprobs:
+            logprobs = answers.chat_logprobs(event.logprobs or ())["content"]
+            yield self._part("response.output_text.delta", delta=event.text, logprobs=logprobs)
+
+    def close(self, parts: Sequence[Part], status: str) -> Named:
+        """Close the open item, if any, as completed or incomplete."""
+        item = self._open
+        if item is None:
+            return
+        part = parts[len(self.done)]
+        item["status"] = status
+        if part.kind == "call":
+            item["arguments"] = part.text
+            yield self._item("response.function_call_arguments.done", arguments=part.text)
+        elif part.kind == "reasoning":
+            item["content"] = [{"type": "reasoning_text", "text": part.text}]
+            yield self._part("response.reasoning_text.done", text=part.text)
+        else:
+            text = _text(part)
+            item["content"] = [text]
+            fields = {"text": text["text"], "logprobs": text["logprobs"]}
+            yield self._part("response.output_text.done", **fields)
+            yield self._part("response.content_part.done", part=text)
+        yield "response.output_item.done", {"output_index": len(self.done), "item": item}
+        self.done.append(item)
+        self._open = None
+
+    def _begin(self, part: Part) -> Named:
+        if part.kind == "call":
+            named = self._names.of_client(part.name)
+            kind, prefix = "function_call", "fc"
+            fields: Json = {"call_id": part.id, **named, "arguments": ""}
+        elif part.kind == "reasoning":
+            kind, prefix, fields = "reasoning", "rs", {"summary": [], "content": []}
+        else:
+            kind, prefix, fields = "message", "msg", {"role": "assistant", "content": []}
+        ident = f"{prefix}_{secrets.token_hex(12)}"
+        self._open = {"id": ident, "type": kind, "status": "in_progress", **fields}
+        fields = {"output_index": len(self.done), "item": dict(self._open)}
+        yield "response.output_item.added", fields
+        if part.kind == "content":
+            yield self._part("response.content_part.added", part=_text(Part("content")))
+
+    def _item(self, name: str, **fields: Any) -> tuple[str, Json]:
+        assert self._open is not None
+        where = {"item_id": self._open["id"], "output_index": len(self.done)}
+        return name, {**where, **fields}
+
+    def _part(self, name: str, **fields: Any) -> tuple[str, Json]:
+        return self._item(name, content_index=0, **fields)
+
+
+def _text(part: Part) -> Json:
+    logprobs = answers.chat_logprobs(part.logprobs)["content"]
+    return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": logprobs}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hearth.app.server import ollama, ollama_manage, ollama_models
+from hearth.app.server import ollama, ollama_models
 from hearth.app.server.anthropic import count_tokens, create_message
 from hearth.app.server.cache import clear_cache, get_cache_stats
 from hearth.app.server.chat import create_chat_completion
@@ -159,7 +159,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/api/pull",
-        ollama_manage.pull,
+        ollama_models.pull,
         "Download a model, as in Ollama's API",
         table=ollama_tables.PULL,
         answer=ollama_answers.DONE,
@@ -169,7 +169,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "DELETE",
         "/api/delete",
-        ollama_manage.delete,
+        ollama_models.delete,
         "Delete a model, as in Ollama's API",
         table=ollama_tables.DELETE,
         answer=ollama_answers.DONE,
@@ -177,18 +177,43 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/api/copy",
-        ollama_manage.copy,
+        ollama_models.copy,
         "Copy a model into the library folder, as in Ollama's API",
         table=ollama_tables.COPY,
         answer=ollama_answers.DONE,
     ),
-    *(
-        Endpoint(method, path, handler, summary, answer=ollama_answers.NEVER)
-        for method, path, handler, summary in (
-            ("POST", "/api/create", ollama_manage.create, "Not offered: use hearth import"),
-            ("POST", "/api/push", ollama_manage.push, "Not offered: models cannot be pushed"),
-            ("POST", "/api/blobs/{digest}", ollama_manage.blobs, "Not offered: use hearth import"),
-        )
+    Endpoint(
+        "POST",
+        "/api/create",
+        ollama_models.not_offered(
+            "Models cannot be created over HTTP.",
+            "`hearth import FILE` adds a GGUF file or a folder of safetensors, `hearth quantize`"
+            ' converts one, and [models."NAME"] in settings.toml sets a system prompt, template and'
+            " sampling.",
+        ),
+        "Not offered: use hearth import",
+        answer=ollama_answers.NEVER,
+    ),
+    Endpoint(
+        "POST",
+        "/api/push",
+        ollama_models.not_offered(
+            "Models cannot be pushed from this server.",
+            "Upload the file with another program, for example to the Hugging Face Hub.",
+        ),
+        "Not offered: models cannot be pushed",
+        answer=ollama_answers.NEVER,
+    ),
+    Endpoint(
+        "POST",
+        "/api/blobs/{digest}",
+        ollama_models.not_offered(
+            "Files cannot be uploaded over HTTP.",
+            "Run `hearth import FILE` on the server's machine to add a GGUF file or a folder of"
+            " safetensors.",
+        ),
+        "Not offered: use hearth import",
+        answer=ollama_answers.NEVER,
     ),
     Endpoint(
         "POST",

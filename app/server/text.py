@@ -84,7 +84,7 @@ async def _render(exchange: Exchange) -> Prompt:
         exchange.session,
         None,
         messages=messages,
-        tools=read_tools(given).tools,
+        tools=read_tools(given)["tools"],
         template_values=given.get("chat_template_kwargs", {}),
         continue_last=continues_last(given, messages),
     )
