@@ -1,6 +1,7 @@
-"""`Database`: the one connection of a store to its SQLite file.
+"""`Database`: the one connection of a store to its SQLite file, and the tables in it.
 
-Source of the facts about SQLite: https://www.sqlite.org/wal.html, pragma.html, rescode.html.
+Source of the facts about SQLite: https://www.sqlite.org/wal.html, pragma.html, rescode.html,
+fileformat2.html.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import logging
 import os
 import shutil
 import sqlite3
+import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -25,19 +28,23 @@ from hearth.app.chats.errors import (
     ChatsLocked,
     ChatsUnwritable,
 )
-from hearth.app.chats.gaps import zero_gaps
-from hearth.app.chats.index import remove_forgotten
-from hearth.app.chats.schema import APPLICATION_ID, LATEST, migrate
+from hearth.app.chats.search import TITLES, forget, index_everything, remove_forgotten
 from hearth.app.paths import private_folder
 from hearth.backends.errors import HearthError, InternalError
 
 log = logging.getLogger(__name__)
 
+APPLICATION_ID: Final = 0x48525448
+"""`HRTH`; says whose database it is."""
 _FULL_BELOW_BYTES: Final = 1 << 20
 """An input or output error with less room than this is that of a full disk."""
 _WAL_RETRY_S: Final = 0.02
 _OPEN: Final[list[Path]] = []
 """The files of all open databases of this process."""
+_HEAD: Final = struct.Struct(">BHHH")
+"""Kind of page, first free block, number of cells, where their contents begin."""
+_INTERIOR: Final = (2, 5)
+_LEAF: Final = (10, 13)
 
 
 class Database:
@@ -83,7 +90,10 @@ class Database:
         connection.execute("PRAGMA temp_store = MEMORY")
         while self._version() < LATEST:
             with self.write():
-                migrate(connection)
+                done = self._version()  # Another process may have done a migration meanwhile.
+                if done < LATEST:
+                    MIGRATIONS[done](connection)
+                    connection.execute(f"PRAGMA user_version = {done + 1}")
 
     def _refuse_foreign(self) -> None:
         # In one transaction: another process may be making the file right now.
@@ -123,17 +133,13 @@ class Database:
                     raise
             time.sleep(_WAL_RETRY_S)
 
-    @contextlib.contextmanager
-    def read(self) -> Iterator[sqlite3.Connection]:
+    def read(self) -> AbstractContextManager[sqlite3.Connection]:
         """A transaction that sees one state of the file."""
-        with self._transaction("BEGIN") as connection:
-            yield connection
+        return self._transaction("BEGIN")
 
-    @contextlib.contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
+    def write(self) -> AbstractContextManager[sqlite3.Connection]:
         """A transaction that is on the disk when the block ends, or undone when it raises."""
-        with self._transaction("BEGIN IMMEDIATE") as connection:
-            yield connection
+        return self._transaction("BEGIN IMMEDIATE")
 
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
@@ -197,7 +203,7 @@ class Database:
                 raise ChatsLocked("Another process uses the chats.")
             (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
             roots = connection.execute("SELECT rootpage FROM sqlite_master WHERE rootpage > 0")
-            zero_gaps(file, page_bytes, [1, *(root for (root,) in roots)])
+            _zero_gaps(file, page_bytes, [1, *(root for (root,) in roots)])
             os.fsync(file.fileno())
             connection.execute("DELETE FROM deleted_words WHERE number <= ?", (marked,))
 
@@ -223,7 +229,10 @@ class Database:
                 f"Another process has held {path} for {self._busy_timeout_s:g} s.",
                 "Try again; if it stays so, look for a program that has the file open.",
             )
-        if _is(error, sqlite3.SQLITE_FULL) or (_is(error, sqlite3.SQLITE_IOERR) and _full(path)):
+        if _is(error, sqlite3.SQLITE_FULL) or (
+            _is(error, sqlite3.SQLITE_IOERR)
+            and shutil.disk_usage(path.parent).free < _FULL_BELOW_BYTES
+        ):
             return self._disk_full()
         if _is(error, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return ChatsCorrupt(
@@ -231,14 +240,14 @@ class Database:
                 "Hearth does not change it. Move it away to begin an empty history; "
                 "`sqlite3 FILE .recover` reads what can still be read.",
             )
-        causes = (
+        if _is(
+            error,
             sqlite3.SQLITE_IOERR,
             sqlite3.SQLITE_READONLY,
             sqlite3.SQLITE_CANTOPEN,
             sqlite3.SQLITE_PERM,
             sqlite3.SQLITE_AUTH,
-        )
-        if _is(error, *causes):
+        ):
             return ChatsUnwritable(f"{path}: {error}.", "Check its rights and its device.")
         return InternalError(f"The history of chats: {type(error).__name__}: {error}")
 
@@ -266,5 +275,148 @@ def _is(error: sqlite3.Error, *codes: int) -> bool:
     return code is not None and code & 0xFF in codes
 
 
-def _full(path: Path) -> bool:
-    return shutil.disk_usage(path.parent).free < _FULL_BELOW_BYTES
+def _zero_gaps(file: io.RawIOBase, page_bytes: int, roots: Iterable[int]) -> None:
+    """Overwrite the bytes between the pointers to cells and their contents, in all pages of these
+    B-trees: SQLite leaves rows there that it moved to another page. It never reads those bytes:
+    others may read the file meanwhile, but not write it.
+
+    Source: https://www.sqlite.org/fileformat2.html, section 1.6.
+
+    Args:
+        file: the database, with an empty write-ahead log.
+        roots: numbers of root pages, from 1.
+
+    Raises:
+        ChatsCorrupt: a page is not what its parent says.
+    """
+    pending, seen = list(roots), set[int]()
+    while pending:
+        number = pending.pop()
+        place = (number - 1) * page_bytes
+        file.seek(place)
+        page = file.read(page_bytes) or b""
+        head = 100 if number == 1 else 0
+        try:
+            kind, _, cells, contents = _HEAD.unpack_from(page, head)
+            gap = head + (12 if kind in _INTERIOR else 8)
+            pointers = struct.unpack_from(f">{cells}H", page, gap)
+            gap += 2 * cells
+            contents = contents or 65536
+            if number in seen or kind not in _INTERIOR + _LEAF or min(pointers, default=gap) < gap:
+                raise struct.error
+            if kind in _INTERIOR:
+                children = (head + 8, *pointers)
+                pending += [struct.unpack_from(">I", page, at)[0] for at in children]
+        except struct.error:
+            raise ChatsCorrupt(f"{file} is damaged at page {number}.") from None
+        seen.add(number)
+        left = page[gap : min((contents, *pointers))]
+        if left.strip(b"\0"):
+            file.seek(place + gap)
+            file.write(bytes(len(left)))
+
+
+Migration = Callable[[sqlite3.Connection], None]
+
+
+def m001_threads_and_messages(connection: sqlite3.Connection) -> None:
+    """Messages stand in one table, each with its parent; `branch` says which threads hold which,
+    so that a clone shares its past. A thread that holds a message holds its parent.
+    """
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    for statement in _TABLES:
+        connection.execute(statement)
+
+
+def m002_words(connection: sqlite3.Connection) -> None:
+    """The index of words (`hearth.app.chats.search`). Rewritten by `m004_parts`."""
+
+
+def m003_drafts(connection: sqlite3.Connection) -> None:
+    """What is written in the prompt of each chat and not sent; of the new chat under ''."""
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS draft "
+        "(thread TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID"
+    )
+
+
+def m004_parts(connection: sqlite3.Connection) -> None:
+    """The index of words in parts, and the numbers of deleted messages that it still has. What the
+    tables of before held is removed for good when the store closes.
+    """
+    for statement in _WORDS:
+        connection.execute(statement)
+    index_everything(connection)
+    forget(connection, [TITLES])
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (
+    m001_threads_and_messages,
+    m002_words,
+    m003_drafts,
+    m004_parts,
+)
+LATEST: Final = len(MIGRATIONS)
+
+
+# Numbers grow from parent to child, and from sibling to sibling in the order of their making.
+# References are checked at the end of a transaction, so that subtrees go in any order.
+_TABLES: Final = (
+    """
+    CREATE TABLE IF NOT EXISTS message (
+        number INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        parent TEXT REFERENCES message(id) DEFERRABLE INITIALLY DEFERRED,
+        role TEXT NOT NULL CHECK (role IN ('system', 'user', 'assistant', 'tool')),
+        content TEXT NOT NULL,
+        reasoning TEXT NOT NULL,
+        tool_calls TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        state TEXT NOT NULL CHECK (state IN ('complete', 'streaming', 'stopped', 'failed')),
+        finish_reason TEXT NOT NULL DEFAULT '',
+        error TEXT NOT NULL DEFAULT '',
+        numbers TEXT,
+        writer TEXT NOT NULL DEFAULT '',
+        hash BLOB,
+        CHECK ((state = 'streaming') = (hash IS NULL))
+    )
+    """,
+    "CREATE INDEX IF NOT EXISTS message_parent ON message(parent)",
+    """
+    CREATE INDEX IF NOT EXISTS message_streaming ON message(writer) WHERE state = 'streaming'
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS thread (
+        number INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        title TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        changed_at REAL NOT NULL,
+        pinned INTEGER NOT NULL DEFAULT 0,
+        archived INTEGER NOT NULL DEFAULT 0,
+        model TEXT NOT NULL,
+        system TEXT NOT NULL,
+        settings TEXT NOT NULL,
+        leaf TEXT REFERENCES message(id) DEFERRABLE INITIALLY DEFERRED
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS branch (
+        thread TEXT NOT NULL REFERENCES thread(id) DEFERRABLE INITIALLY DEFERRED,
+        message TEXT NOT NULL REFERENCES message(id) DEFERRABLE INITIALLY DEFERRED,
+        shown TEXT REFERENCES message(id) DEFERRABLE INITIALLY DEFERRED,
+        PRIMARY KEY (thread, message)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX IF NOT EXISTS branch_message ON branch(message)",
+    "CREATE INDEX IF NOT EXISTS branch_shown ON branch(shown)",
+    "CREATE INDEX IF NOT EXISTS thread_leaf ON thread(leaf)",
+)
+_WORDS: Final = (
+    "DROP TABLE IF EXISTS message_words",
+    "DROP TABLE IF EXISTS deletion",
+    "CREATE VIRTUAL TABLE IF NOT EXISTS title_words USING fts5(words, tokenize = 'ascii')",
+    """
+    CREATE TABLE IF NOT EXISTS deleted_words (number INTEGER PRIMARY KEY, message INTEGER NOT NULL)
+    """,
+)

@@ -1,27 +1,32 @@
-"""Messages in the tree of a thread: reading, adding, and removing what is not needed.
+"""Messages as rows: reading, adding, writing on and ending answers, removing what is not needed.
 
 All of it runs within a transaction of the caller.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
 from itertools import pairwise
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from hearth.app.chats.errors import ChatNotFound, InvalidChat, MessageInUse
-from hearth.app.chats.index import forget, index_message
-from hearth.app.chats.outline import Outline
-from hearth.app.chats.rows import MESSAGE_COLUMNS, calls_json, clean, hash_of, message_of
-from hearth.app.chats.tree import ChatMessage, State
+from hearth.app.chats.search import forget, index_message
+from hearth.app.chats.tree import ChatMessage, EndState, Numbers, Outline
 from hearth.backends.messages import Role, ToolCall
 
 ROLES: Final = get_args(Role)
+_COLUMNS: Final = (
+    "id, parent, role, content, reasoning, tool_calls, created_at, state, finish_reason, error, "
+    "numbers, hash"
+)
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 
 def new_id() -> str:
@@ -29,105 +34,12 @@ def new_id() -> str:
     return os.urandom(8).hex()
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What a message is made of."""
-
-    role: str
-    content: str
-    reasoning: str = ""
-    tool_calls: Sequence[ToolCall] = ()
-    state: State = "complete"
-    finish_reason: str = ""
-    error: str = ""
-    numbers: str | None = None
-    """JSON."""
-    writer: str = ""
-    """Who writes it on, while it is streaming."""
+def clean(text: str) -> str:
+    """`text` with U+FFFD for lone surrogates, which no file can hold."""
+    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
-def insert(
-    connection: sqlite3.Connection, parent: str | None, draft: Draft, created_at: float
-) -> str:
-    """Add a message to the table, and if it has ended to the index; returns its id. The parent has
-    ended.
-    """
-    if draft.role not in ROLES:
-        raise InvalidChat("role", f"{draft.role!r} is none of {', '.join(ROLES)}.")
-    content, reasoning = clean(draft.content), clean(draft.reasoning)
-    calls = clean_calls(draft.tool_calls)
-    ended = draft.state != "streaming"
-    digest = hash_of(connection, parent, draft.role, content, reasoning, calls) if ended else None
-    message = new_id()
-    (number,) = connection.execute(
-        f"INSERT INTO message(number, {MESSAGE_COLUMNS}, writer) VALUES (1 + max("
-        "(SELECT ifnull(max(number), 0) FROM message), "
-        "(SELECT ifnull(max(message), 0) FROM deleted_words)), "
-        "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
-        (
-            message,
-            parent,
-            draft.role,
-            content,
-            reasoning,
-            calls,
-            created_at,
-            draft.state,
-            clean(draft.finish_reason),
-            clean(draft.error),
-            draft.numbers,
-            digest,
-            draft.writer,
-        ),
-    ).fetchone()
-    if ended:
-        index_message(connection, number, content)
-    return message
-
-
-def clean_calls(calls: Sequence[ToolCall]) -> str:
-    """The JSON of `calls`, which can be kept."""
-    return calls_json(
-        [ToolCall(clean(call.id), clean(call.name), clean(call.arguments)) for call in calls]
-    )
-
-
-def append(
-    connection: sqlite3.Connection, thread: str, parent: str | None, draft: Draft
-) -> ChatMessage:
-    """Say something in `thread` after `parent` (None: first of all), and show it.
-
-    Raises:
-        ChatNotFound: the thread does not hold `parent`.
-        MessageInUse: `parent` is still being written.
-    """
-    require_parent(connection, thread, parent)
-    added = insert(connection, parent, draft, time.time())
-    join(connection, thread, [added])
-    shape = outline(connection, thread)
-    show(connection, thread, shape, added)
-    return read(connection, shape, [added])[0]
-
-
-def copy_of(connection: sqlite3.Connection, message: str) -> str:
-    """Another message of the same parent and content; an answer under way is a stopped one in the
-    copy. Returns its id.
-    """
-    query = f"SELECT {MESSAGE_COLUMNS} FROM message WHERE id = ?"
-    row = connection.execute(query, (message,)).fetchone()
-    found = message_of(row)
-    state: State = "stopped" if found.state == "streaming" else found.state
-    draft = Draft(
-        found.role,
-        found.content,
-        found.reasoning,
-        found.tool_calls,
-        state,
-        found.finish_reason,
-        found.error,
-        numbers=row[10],
-    )
-    return insert(connection, found.parent, draft, found.created_at)
+# ---- reading
 
 
 def outline(connection: sqlite3.Connection, thread: str) -> Outline:
@@ -147,30 +59,11 @@ def read(
 ) -> list[ChatMessage]:
     """These messages of the thread with `shape`, in this order."""
     rows = connection.execute(
-        f"SELECT {MESSAGE_COLUMNS} FROM message WHERE id IN (SELECT value FROM json_each(?))",
+        f"SELECT {_COLUMNS} FROM message WHERE id IN (SELECT value FROM json_each(?))",
         (json.dumps(messages),),
     )
-    found = {row[0]: message_of(row, shape.siblings(row[0])) for row in rows}
+    found = {row[0]: _message_of(row, shape.siblings(row[0])) for row in rows}
     return [found[message] for message in messages]
-
-
-def require_in(connection: sqlite3.Connection, thread: str, message: str) -> None:
-    """Raises `ChatNotFound` unless `thread` holds `message`."""
-    query = "SELECT 1 FROM branch WHERE thread = ? AND message = ?"
-    if connection.execute(query, (thread, message)).fetchone() is None:
-        raise no_message(message)
-
-
-def require_parent(connection: sqlite3.Connection, thread: str, parent: str | None) -> None:
-    """Raises `ChatNotFound` or `MessageInUse` unless something can be said after `parent`."""
-    if parent is None:
-        return
-    require_in(connection, thread, parent)
-    query = "SELECT state FROM message WHERE id = ?"
-    if connection.execute(query, (parent,)).fetchone()[0] == "streaming":
-        raise MessageInUse(
-            "The answer before is still being written.", "Wait for its end, or stop it."
-        )
 
 
 def no_message(message: str) -> ChatNotFound:
@@ -180,6 +73,123 @@ def no_message(message: str) -> ChatNotFound:
         "It may have been deleted; open the chat again.",
         message_id=message,
     )
+
+
+def _message_of(row: Sequence[Any], siblings: tuple[str, ...] = ()) -> ChatMessage:
+    """The message in a row of `_COLUMNS`."""
+    return ChatMessage(
+        id=row[0],
+        parent=row[1],
+        role=row[2],
+        content=row[3],
+        reasoning=row[4],
+        tool_calls=tuple(ToolCall(*call) for call in json.loads(row[5])),
+        created_at=row[6],
+        state=row[7],
+        finish_reason=row[8],
+        error=row[9],
+        numbers=None if row[10] is None else Numbers(**json.loads(row[10])),
+        siblings=siblings,
+        hash="" if row[11] is None else row[11].hex(),
+    )
+
+
+# ---- adding
+
+
+def append(
+    connection: sqlite3.Connection, thread: str, message: ChatMessage, writer: str = ""
+) -> ChatMessage:
+    """Say `message` in `thread`, now and under a new id, after its parent (None: first of all), and
+    show it.
+
+    Raises:
+        ChatNotFound: the thread does not hold the parent.
+        MessageInUse: the parent is still being written.
+    """
+    if message.parent is not None:
+        query = (
+            "SELECT message.state FROM branch JOIN message ON message.id = branch.message "
+            "WHERE branch.thread = ? AND branch.message = ?"
+        )
+        row = connection.execute(query, (thread, message.parent)).fetchone()
+        if row is None:
+            raise no_message(message.parent)
+        if row[0] == "streaming":
+            raise MessageInUse(
+                "The answer before is still being written.", "Wait for its end, or stop it."
+            )
+    added = insert(connection, replace(message, created_at=time.time()), writer)
+    shape = hold(connection, thread, [added], added)
+    return read(connection, shape, [added])[0]
+
+
+def insert(connection: sqlite3.Connection, message: ChatMessage, writer: str = "") -> str:
+    """Add `message` to the table under a new id, which is returned, and if it has ended to the
+    index. Its parent has ended. `writer`: who writes it on, while it is streaming.
+    """
+    role, parent = message.role, message.parent
+    if role not in ROLES:
+        raise InvalidChat("role", f"{role!r} is none of {', '.join(ROLES)}.")
+    content, reasoning = clean(message.content), clean(message.reasoning)
+    calls = _calls_json(message.tool_calls)
+    ended = message.state != "streaming"
+    digest = _hash_of(connection, parent, role, content, reasoning, calls) if ended else None
+    name = new_id()
+    (number,) = connection.execute(
+        f"INSERT INTO message(number, {_COLUMNS}, writer) VALUES (1 + max("
+        "(SELECT ifnull(max(number), 0) FROM message), "
+        "(SELECT ifnull(max(message), 0) FROM deleted_words)), "
+        "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
+        (
+            name,
+            parent,
+            role,
+            content,
+            reasoning,
+            calls,
+            message.created_at,
+            message.state,
+            clean(message.finish_reason),
+            clean(message.error),
+            _numbers_json(message.numbers),
+            digest,
+            writer,
+        ),
+    ).fetchone()
+    if ended:
+        index_message(connection, number, content)
+    return name
+
+
+def copy_of(connection: sqlite3.Connection, message: str) -> str:
+    """Another message of the same parent and content; an answer under way is a stopped one in the
+    copy. Returns its id.
+    """
+    query = f"SELECT {_COLUMNS} FROM message WHERE id = ?"
+    return insert(
+        connection, stopped(_message_of(connection.execute(query, (message,)).fetchone()))
+    )
+
+
+def stopped(message: ChatMessage) -> ChatMessage:
+    """`message`; if it is under way, as a stopped one."""
+    return replace(message, state="stopped") if message.state == "streaming" else message
+
+
+def hold(
+    connection: sqlite3.Connection, thread: str, messages: Iterable[str], leaf: str
+) -> Outline:
+    """Let `thread` hold `messages`, which are on one path or come with their parents, and show the
+    branch to `leaf`. Returns the shape that the thread has then.
+    """
+    connection.executemany(
+        "INSERT INTO branch(thread, message) VALUES (?, ?)",
+        ((thread, message) for message in messages),
+    )
+    shape = outline(connection, thread)
+    show(connection, thread, shape, leaf)
+    return shape
 
 
 def show(connection: sqlite3.Connection, thread: str, shape: Outline, leaf: str) -> None:
@@ -194,12 +204,122 @@ def show(connection: sqlite3.Connection, thread: str, shape: Outline, leaf: str)
     connection.execute("UPDATE thread SET leaf = ? WHERE id = ?", (leaf, thread))
 
 
-def join(connection: sqlite3.Connection, thread: str, messages: Iterable[str]) -> None:
-    """Let `thread` hold `messages`, which stand on one path or come with their parents."""
-    connection.executemany(
-        "INSERT INTO branch(thread, message) VALUES (?, ?)",
-        ((thread, message) for message in messages),
+# ---- answers under way
+
+
+def save(
+    connection: sqlite3.Connection,
+    message: str,
+    writer: str,
+    content: str,
+    reasoning: str,
+    calls: Sequence[ToolCall],
+) -> None:
+    """Keep what an answer has become."""
+    changed = connection.execute(
+        "UPDATE message SET content = ?, reasoning = ?, tool_calls = ? "
+        "WHERE id = ? AND state = 'streaming' AND writer = ?",
+        (clean(content), clean(reasoning), _calls_json(calls), message, writer),
     )
+    if changed.rowcount == 0:
+        raise _not_written(connection, message)
+
+
+def end(
+    connection: sqlite3.Connection,
+    message: str,
+    writer: str,
+    state: EndState,
+    finish_reason: str = "",
+    error: str = "",
+    numbers: Numbers | None = None,
+) -> None:
+    """Give a saved answer its end, hash and place in the index."""
+    row = connection.execute(
+        "SELECT number, parent, role, content, reasoning, tool_calls, numbers FROM message "
+        "WHERE id = ? AND state = 'streaming' AND writer = ?",
+        (message, writer),
+    ).fetchone()
+    if row is None:
+        raise _not_written(connection, message)
+    number, parent, role, content, reasoning, calls, begun = row
+    if numbers is not None and not numbers.model and begun is not None:
+        # The model is known since the answer began.
+        known = Numbers(**json.loads(begun))
+        numbers = replace(numbers, model=known.model, quantization=known.quantization)
+    connection.execute(
+        "UPDATE message SET state = ?, finish_reason = ?, error = ?, numbers = ?, hash = ?, "
+        "writer = '' WHERE number = ?",
+        (
+            state,
+            clean(finish_reason),
+            clean(error),
+            _numbers_json(numbers) or begun,
+            _hash_of(connection, parent, role, content, reasoning, calls),
+            number,
+        ),
+    )
+    index_message(connection, number, content)
+
+
+def resume(connection: sqlite3.Connection, message: str, writer: str) -> None:
+    """Let an ended answer go on, written by `writer`."""
+    query = (
+        "SELECT role, state, (SELECT count(*) FROM message WHERE parent = ?1) "
+        "+ (SELECT count(*) FROM branch WHERE message = ?1) FROM message WHERE id = ?1"
+    )
+    row = connection.execute(query, (message,)).fetchone()
+    if row is None:
+        raise no_message(message)
+    role, state, held = row
+    if role != "assistant":
+        raise MessageInUse("Only answers can go on.", "Ask for an answer to this message instead.")
+    if state == "streaming":
+        raise MessageInUse("This answer is already being written.", "Wait for its end.")
+    if held > 1:
+        raise MessageInUse(
+            "Other messages or other chats build on this answer.",
+            "Edit it: its copy can go on, and this one stays.",
+        )
+    connection.execute(
+        "UPDATE message SET state = 'streaming', finish_reason = '', error = '', hash = NULL, "
+        "writer = ? WHERE id = ?",
+        (writer, message),
+    )
+
+
+def is_written_by(connection: sqlite3.Connection, message: str, writer: str) -> bool:
+    """The answer is under way, and `writer` writes it."""
+    query = "SELECT 1 FROM message WHERE id = ? AND state = 'streaming' AND writer = ?"
+    return connection.execute(query, (message, writer)).fetchone() is not None
+
+
+def unfinished(connection: sqlite3.Connection) -> list[str]:
+    """The names of the writers that have answers under way."""
+    query = "SELECT DISTINCT writer FROM message WHERE state = 'streaming'"
+    return [row[0] for row in connection.execute(query)]
+
+
+def stop_cut_off(connection: sqlite3.Connection, is_alive: Callable[[str], bool]) -> None:
+    """Let the answers of writers that are gone be stopped ones."""
+    for writer in unfinished(connection):
+        if not is_alive(writer):
+            query = "SELECT id FROM message WHERE state = 'streaming' AND writer = ?"
+            for (message,) in connection.execute(query, (writer,)).fetchall():
+                end(connection, message, writer, "stopped")
+
+
+def _not_written(connection: sqlite3.Connection, message: str) -> Exception:
+    query = "SELECT 1 FROM message WHERE id = ?"
+    if connection.execute(query, (message,)).fetchone() is None:
+        return no_message(message)
+    return MessageInUse(
+        "This answer is not being written here: it has ended, or another Hearth writes it.",
+        "Continue it, or ask for another one.",
+    )
+
+
+# ---- removing
 
 
 def leave(connection: sqlite3.Connection, thread: str, messages: Sequence[str]) -> None:
@@ -221,3 +341,37 @@ def leave(connection: sqlite3.Connection, thread: str, messages: Sequence[str]) 
     numbers = [row[0] for row in connection.execute(f"SELECT number {orphans}", (gone,))]
     forget(connection, numbers)
     connection.execute(f"DELETE {orphans}", (gone,))
+
+
+# ---- columns
+
+
+def _calls_json(calls: Sequence[ToolCall]) -> str:
+    """A list of [id, name, arguments]."""
+    return json.dumps([[clean(call.id), clean(call.name), clean(call.arguments)] for call in calls])
+
+
+def _numbers_json(numbers: Numbers | None) -> str | None:
+    """An object of the fields, or None."""
+    return None if numbers is None else json.dumps(asdict(numbers))
+
+
+def _hash_of(
+    connection: sqlite3.Connection,
+    parent: str | None,
+    role: str,
+    content: str,
+    reasoning: str,
+    calls: str,
+) -> bytes:
+    """BLAKE2b of a message and of all before it, so that equal pasts have equal hashes. 32 bytes.
+
+    Args:
+        calls: as `_calls_json` gives them.
+    """
+    before = b""
+    if parent is not None:
+        query = "SELECT hash FROM message WHERE id = ?"
+        (before,) = connection.execute(query, (parent,)).fetchone()
+    said = json.dumps([role, content, reasoning, calls])
+    return hashlib.blake2b(before + said.encode("ascii"), digest_size=32).digest()

@@ -1,15 +1,26 @@
-"""Search over messages and titles, and the snippets that show where the words are."""
+"""Search over messages and titles: their words, the index of them, and snippets that show them.
+
+A word is a run of letters and digits, without case and accents. In scripts that put no spaces
+between words, each character counts as one. Both what is kept and what is asked go through `words`,
+so that they agree; SQLite only sees words between spaces.
+
+The index has the words of each ended message and each title, under their numbers. FTS5 keeps
+deleted words until it has merged everything that a table holds. Messages are indexed in parts, so
+that this work does not grow with the history, and it is done when the store closes: `deleted_words`
+has the numbers of messages until then, which are not used again.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
 import sqlite3
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from hearth.app.chats.index import parts
 from hearth.app.chats.tree import Hit
-from hearth.app.chats.words import Phrase, Word, match_expression, phrases, words
 
 WIDTH: Final = 160
 """Characters of a snippet."""
@@ -17,6 +28,157 @@ _BEFORE: Final = 40
 """Of them before the first mark."""
 _MOST_MATCHES: Final = 1000
 """Maximum number of places of one message that are compared."""
+TITLES: Final = -1
+"""Stands for titles where the number of a deleted message is meant."""
+_PART: Final = 4096
+"""Numbers of messages that one table indexes."""
+LONGEST: Final = 64
+"""Characters of a word that count; runs of base64 need no more."""
+MOST_ASKED: Final = 64
+"""Number of words of a query that are searched: the first. SQLite bounds the depth of a query."""
+
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai and Lao, Myanmar, Khmer
+    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"  # Hiragana, Katakana
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
+)
+_ACCENTS = "\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff"
+
+
+class Word(NamedTuple):
+    """A word of a text."""
+
+    text: str
+    """Without case and accents."""
+    start: int
+    end: int
+
+
+class Phrase(NamedTuple):
+    """Words that must follow each other; with `is_open`, the last may go on."""
+
+    words: tuple[str, ...]
+    is_open: bool
+
+
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+    return re.compile(f"[{_UNSPACED}]|[^\\W_{_UNSPACED}](?:[^\\W_{_UNSPACED}]|[{_ACCENTS}])*")
+
+
+def words(text: str) -> Iterator[Word]:
+    """The words of `text`, first to last."""
+    for match in _pattern().finditer(text):
+        word = _bare(match[0])
+        if word:
+            yield Word(word, match.start(), match.end())
+
+
+def spaced(text: str) -> str:
+    """The words of `text` with spaces between: what goes into the index."""
+    return " ".join(word.text for word in words(text))
+
+
+def _bare(word: str) -> str:
+    word = word[:LONGEST]
+    if word.isascii():
+        return word.lower()
+    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", word).casefold())
+    return "".join(part for part in decomposed if _counts(part))
+
+
+def _counts(character: str) -> bool:
+    """Not an accent; and not what one letter may decompose into and SQLite would split at."""
+    if character.isascii():
+        return character.isalnum()
+    return not unicodedata.combining(character) and not character.isspace()
+
+
+def phrases(query: str) -> list[Phrase]:
+    """What a person's query asks for: all of these, in any order. Nothing in it is syntax: what
+    stands between spaces is a phrase of one word or more, and the last may be unfinished.
+    """
+    found = [tuple(word.text for word in words(part)) for part in query.split()]
+    kept = [part for part in found if part][:MOST_ASKED]
+    return [Phrase(part[:MOST_ASKED], is_open=at == len(kept) - 1) for at, part in enumerate(kept)]
+
+
+def match_expression(query: list[Phrase]) -> str:
+    """`query` in FTS5's language; words have no quotes in them.
+
+    Source: https://www.sqlite.org/fts5.html, section 3.
+    """
+    return " AND ".join(
+        f'"{" ".join(phrase.words)}"{"*" if phrase.is_open else ""}' for phrase in query
+    )
+
+
+# ---- the index
+
+
+def _parts(connection: sqlite3.Connection) -> list[str]:
+    """The tables that index messages."""
+    query = (
+        "SELECT name FROM sqlite_master "
+        "WHERE name GLOB 'message_words_*' AND sql LIKE 'CREATE VIRTUAL TABLE%'"
+    )
+    return [row[0] for row in connection.execute(query)]
+
+
+def index_message(connection: sqlite3.Connection, number: int, content: str) -> None:
+    """Note the words of the message `number`, in place of those it had."""
+    _index(connection, _part_of(connection, number), number, content)
+
+
+def index_title(connection: sqlite3.Connection, number: int, title: str) -> None:
+    """Note the words of the title of the thread `number`, in place of those it had."""
+    _index(connection, "title_words", number, title)
+
+
+def forget(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
+    """Note that these messages are deleted, or titles."""
+    rows = ((number,) for number in numbers)
+    connection.executemany("INSERT INTO deleted_words(message) VALUES (?)", rows)
+
+
+def remove_forgotten(connection: sqlite3.Connection) -> None:
+    """Remove the words of all that was deleted."""
+    tables = set[str]()
+    for (number,) in connection.execute("SELECT message FROM deleted_words").fetchall():
+        table = "title_words" if number == TITLES else _part_of(connection, number)
+        connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (number,))
+        tables.add(table)
+    for table in tables:
+        connection.execute(f"INSERT INTO {table}({table}) VALUES ('optimize')")
+
+
+def index_everything(connection: sqlite3.Connection) -> None:
+    """Note the words of all that is kept, in place of the whole index."""
+    for table in (*_parts(connection), "title_words"):
+        connection.execute(f"DELETE FROM {table}")
+    ended = "SELECT number, content FROM message WHERE state <> 'streaming'"
+    for number, content in connection.execute(ended).fetchall():
+        index_message(connection, number, content)
+    for number, title in connection.execute("SELECT number, title FROM thread"):
+        index_title(connection, number, title)
+
+
+def _index(connection: sqlite3.Connection, table: str, number: int, text: str) -> None:
+    connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (number,))
+    if words := spaced(text):
+        connection.execute(f"INSERT INTO {table}(rowid, words) VALUES (?, ?)", (number, words))
+
+
+def _part_of(connection: sqlite3.Connection, number: int) -> str:
+    """The table that indexes the message `number`, made where it is missing."""
+    table = f"message_words_{number // _PART}"
+    connection.execute(
+        f"CREATE VIRTUAL TABLE IF NOT EXISTS {table} USING fts5(words, tokenize = 'ascii')"
+    )
+    return table
+
+
+# ---- searches
 
 
 class _Match(NamedTuple):
@@ -25,7 +187,7 @@ class _Match(NamedTuple):
     end: int
 
 
-def search(connection: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
+def find(connection: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
     """Titles, then messages that have all that `query` asks for, the best first; a message of
     several threads once, in the one that changed last, archived ones behind others.
     """
@@ -59,7 +221,7 @@ def _messages(
         f"SELECT * FROM (SELECT rowid AS number, rank FROM {part} "
         f"WHERE {part} MATCH ?1 AND rowid NOT IN (SELECT message FROM deleted_words) "
         "ORDER BY rank LIMIT ?2)"
-        for part in parts(connection)
+        for part in _parts(connection)
     )
     if not best:
         return []

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from hearth.app.chats import answers, messages, search, threads
+from hearth.app.chats import messages
 from hearth.app.chats.database import Database
-from hearth.app.chats.errors import ChatsDiskFull, ChatsLocked, ChatsUnwritable
-from hearth.app.chats.messages import Draft
-from hearth.app.chats.outline import Outline
-from hearth.app.chats.rows import clean, numbers_json, settings_json
-from hearth.app.chats.titles import one_line
-from hearth.app.chats.tree import ChatMessage, EndState, Hit, Numbers, Thread
-from hearth.app.chats.unsaved import Ending, Unsaved
-from hearth.app.chats.writers import Writers
+from hearth.app.chats.errors import (
+    ChatNotFound,
+    ChatsDiskFull,
+    ChatsLocked,
+    ChatsUnwritable,
+    InvalidChat,
+)
+from hearth.app.chats.messages import clean
+from hearth.app.chats.search import TITLES, find, forget, index_title
+from hearth.app.chats.titles import one_line, title_from
+from hearth.app.chats.tree import ChatMessage, EndState, Hit, Numbers, Outline, Thread
+from hearth.app.chats.writers import Ending, Unsaved, Writers
 from hearth.backends.errors import HearthError
 from hearth.backends.messages import Role, ToolCall
 
 log = logging.getLogger(__name__)
 
+_THREADS: Final = (
+    "SELECT id, title, created_at, changed_at, pinned, archived, model, system, settings, leaf, "
+    "(SELECT count(*) FROM branch WHERE branch.thread = thread.id) FROM thread"
+)
 _UNWRITABLE_NOW: Final = (ChatsLocked, ChatsDiskFull, ChatsUnwritable)
 _FIRST_RETRY_S: Final = 0.5
 _LONGEST_RETRY_S: Final = 30.0
@@ -69,7 +80,7 @@ class ChatStore:
         try:
             if own := self._writers.name:
                 with self._write() as connection:
-                    answers.stop_cut_off(connection, lambda writer: writer != own)
+                    messages.stop_cut_off(connection, lambda writer: writer != own)
         except _UNWRITABLE_NOW as error:
             log.warning("the ends of answers are saved at the next start: %s", error.message)
         finally:
@@ -92,7 +103,12 @@ class ChatStore:
         archived, or those that are not.
         """
         with self._database.read() as connection:
-            return threads.select(connection, archived, limit, offset)
+            rows = connection.execute(
+                f"{_THREADS} WHERE archived = ? "
+                "ORDER BY pinned DESC, changed_at DESC, number DESC LIMIT ? OFFSET ?",
+                (archived, -1 if limit is None else limit, offset),
+            )
+            return [_thread_of(row) for row in rows]
 
     def create(
         self,
@@ -104,12 +120,12 @@ class ChatStore:
     ) -> Thread:
         """A new thread, empty."""
         with self._write() as connection:
-            return threads.insert(connection, title, system, model, settings or {})
+            return _get(connection, _insert(connection, title, system, model, settings or {}))
 
     def thread(self, thread_id: str) -> Thread:
         """The thread as it is now."""
         with self._database.read() as connection:
-            return threads.get(connection, thread_id)
+            return _get(connection, thread_id)
 
     def update(
         self,
@@ -129,14 +145,12 @@ class ChatStore:
             "archived": archived,
             "model": None if model is None else clean(model),
             "system": None if system is None else clean(system),
-            "settings": None if settings is None else settings_json(settings),
+            "settings": None if settings is None else _settings_json(settings),
         }
         with self._write() as connection:
-            threads.get(connection, thread_id)
-            threads.change(
-                connection, thread_id, {k: v for k, v in fields.items() if v is not None}
-            )
-            return threads.get(connection, thread_id)
+            _get(connection, thread_id)
+            _change(connection, thread_id, {k: v for k, v in fields.items() if v is not None})
+            return _get(connection, thread_id)
 
     def clone(self, thread_id: str, leaf: str | None = None) -> Thread:
         """Another thread with the path to `leaf` (by default the shown one) as its past.
@@ -144,17 +158,27 @@ class ChatStore:
         It shares these messages, except for an answer at the end: that is copied, since it may go
         on in one thread and not in the other.
         """
-        with self._tree(thread_id) as (connection, old, shape):
-            end = old.leaf if leaf is None else leaf
-            _require(shape, end)
-            return threads.clone(connection, old, shape, end)
+        with self._tree(self._write, thread_id, leaf) as (connection, old, shape):
+            new = _insert(connection, old.title, old.system, old.model, old.settings)
+            path = shape.path(leaf or old.leaf)
+            if path:
+                if messages.read(connection, shape, path[-1:])[0].role == "assistant":
+                    path[-1] = messages.copy_of(connection, path[-1])
+                messages.hold(connection, new, path, path[-1])
+            return _get(connection, new)
 
     def delete(self, thread_id: str) -> None:
         """Delete a thread, and the messages that no other one shares. When the store has closed,
         the file and the files next to it hold no trace of them.
         """
-        with self._tree(thread_id) as (connection, _, shape):
-            threads.remove(connection, thread_id, shape)
+        with self._tree(self._write, thread_id) as (connection, _, shape):
+            (number,) = connection.execute(
+                "DELETE FROM thread WHERE id = ? RETURNING number", (thread_id,)
+            ).fetchone()
+            index_title(connection, number, "")
+            forget(connection, [TITLES])
+            messages.leave(connection, thread_id, shape.messages)
+            connection.execute("DELETE FROM draft WHERE thread = ?", (thread_id,))
 
     def draft(self, thread_id: str = "") -> str:
         """The text in the prompt of this chat that is not sent yet; '': the new chat."""
@@ -167,25 +191,23 @@ class ChatStore:
         """Keep the text that is not sent yet; an empty one is removed."""
         with self._write() as connection:
             if thread_id:
-                threads.get(connection, thread_id)
-            threads.keep_draft(connection, thread_id, text)
+                _get(connection, thread_id)
+            connection.execute("DELETE FROM draft WHERE thread = ?", (thread_id,))
+            if text:
+                insertion = "INSERT INTO draft(thread, text) VALUES (?, ?)"
+                connection.execute(insertion, (thread_id, clean(text)))
 
     # ---- messages
 
     def path(self, thread_id: str, leaf: str | None = None) -> list[ChatMessage]:
         """From the first message to `leaf`, by default to the end of the shown branch."""
-        with self._database.read() as connection:
-            thread = threads.get(connection, thread_id)
-            shape = messages.outline(connection, thread_id)
-            end = thread.leaf if leaf is None else leaf
-            _require(shape, end)
-            return self._with_unsaved(messages.read(connection, shape, shape.path(end)))
+        with self._tree(self._database.read, thread_id, leaf) as (connection, thread, shape):
+            path = shape.path(leaf or thread.leaf)
+            return self._with_unsaved(messages.read(connection, shape, path))
 
     def tree(self, thread_id: str) -> tuple[Thread, list[ChatMessage]]:
         """The thread and all its messages in the order of their making, parents first."""
-        with self._database.read() as connection:
-            thread = threads.get(connection, thread_id)
-            shape = messages.outline(connection, thread_id)
+        with self._tree(self._database.read, thread_id) as (connection, thread, shape):
             return thread, self._with_unsaved(messages.read(connection, shape, shape.messages))
 
     def message(self, message_id: str) -> ChatMessage:
@@ -217,13 +239,13 @@ class ChatStore:
         Raises:
             MessageInUse: `parent` is still being written.
         """
-        draft = Draft(role, content, reasoning, tool_calls)
+        said = ChatMessage("", parent, role, content, reasoning, tuple(tool_calls))
         with self._write() as connection:
-            threads.get(connection, thread_id)
-            added = messages.append(connection, thread_id, parent, draft)
-            if role == "user":
-                threads.name_after(connection, thread_id, added.content)
-            threads.touch(connection, thread_id)
+            thread = _get(connection, thread_id)
+            added = messages.append(connection, thread_id, said)
+            if role == "user" and not thread.title:
+                _change(connection, thread_id, {"title": title_from(added.content)})
+            _touch(connection, thread_id)
             return added
 
     def edit(
@@ -232,20 +254,18 @@ class ChatStore:
         """A sibling with other words (`reasoning` None: the same thoughts), which is shown. The
         message itself, and what followed it, stays.
         """
-        with self._tree(thread_id) as (connection, _, shape):
-            _require(shape, message_id)
+        with self._tree(self._write, thread_id, message_id) as (connection, _, shape):
             (old,) = messages.read(connection, shape, [message_id])
             thoughts = old.reasoning if reasoning is None else reasoning
-            draft = Draft(old.role, content, thoughts, old.tool_calls)
-            threads.touch(connection, thread_id)
-            return messages.append(connection, thread_id, old.parent, draft)
+            other = ChatMessage("", old.parent, old.role, content, thoughts, old.tool_calls)
+            _touch(connection, thread_id)
+            return messages.append(connection, thread_id, other)
 
     def select(self, thread_id: str, message_id: str) -> list[ChatMessage]:
         """Show the branch through this message, down to where it was last shown or made; returns
         its messages.
         """
-        with self._tree(thread_id) as (connection, _, shape):
-            _require(shape, message_id)
+        with self._tree(self._write, thread_id, message_id) as (connection, _, shape):
             leaf = shape.end_of(message_id)
             messages.show(connection, thread_id, shape, leaf)
             return messages.read(connection, shape, shape.path(leaf))
@@ -255,8 +275,7 @@ class ChatStore:
         shares it. Where it was shown, a sibling's branch is shown next, or the parent. Returns the
         shown messages.
         """
-        with self._tree(thread_id) as (connection, thread, shape):
-            _require(shape, message_id)
+        with self._tree(self._write, thread_id, message_id) as (connection, thread, shape):
             gone = shape.subtree(message_id)
             leaf = thread.leaf
             if leaf in gone:
@@ -266,7 +285,7 @@ class ChatStore:
             shape = messages.outline(connection, thread_id)
             if leaf is not None:
                 messages.show(connection, thread_id, shape, leaf)
-            threads.touch(connection, thread_id)
+            _touch(connection, thread_id)
             return messages.read(connection, shape, shape.path(leaf))
 
     # ---- answers
@@ -277,13 +296,13 @@ class ChatStore:
         Raises:
             MessageInUse: `parent` is still being written.
         """
-        numbers = numbers_json(Numbers(model=clean(model))) if model else None
+        numbers = Numbers(model=clean(model)) if model else None
+        begun = ChatMessage("", parent, "assistant", "", state="streaming", numbers=numbers)
         writer = self._own_name()
-        draft = Draft("assistant", "", state="streaming", numbers=numbers, writer=writer)
         with self._write() as connection:
-            threads.get(connection, thread_id)
-            threads.touch(connection, thread_id)
-            return messages.append(connection, thread_id, parent, draft)
+            _get(connection, thread_id)
+            _touch(connection, thread_id)
+            return messages.append(connection, thread_id, begun, writer)
 
     def save_answer(
         self,
@@ -299,7 +318,7 @@ class ChatStore:
         """
         writer = self._own_name()
         with self._write() as connection:
-            answers.save(connection, message_id, writer, content, reasoning, tool_calls)
+            messages.save(connection, message_id, writer, content, reasoning, tool_calls)
 
     def end_answer(
         self,
@@ -352,7 +371,7 @@ class ChatStore:
         """
         writer = self._own_name()
         with self._write() as connection:
-            answers.resume(connection, message_id, writer)
+            messages.resume(connection, message_id, writer)
 
     def stop_cut_off(self) -> None:
         """Save what stores that were killed left, and mark their other unfinished answers as
@@ -362,10 +381,10 @@ class ChatStore:
             self._writers.clear()
             self._unsaved.recover(self._writers.is_alive)
         with self._database.read() as connection:
-            unfinished = answers.unfinished(connection)
+            unfinished = messages.unfinished(connection)
         if self._unsaved.endings or not all(map(self._writers.is_alive, unfinished)):
             with self._write() as connection:
-                answers.stop_cut_off(connection, self._writers.is_alive)
+                messages.stop_cut_off(connection, self._writers.is_alive)
 
     # ---- all of them
 
@@ -374,7 +393,7 @@ class ChatStore:
         messages, the best first. Nothing in `query` is syntax; archived threads are searched too.
         """
         with self._database.read() as connection:
-            return search.search(connection, query, limit)
+            return find(connection, query, limit)
 
     def insert(self, thread: Thread, tree: Sequence[ChatMessage]) -> Thread:
         """Add a thread that comes from elsewhere, with new ids.
@@ -384,14 +403,39 @@ class ChatStore:
             tree: parents before children; streaming ones come in as stopped.
         """
         with self._write() as connection:
-            return threads.restore(connection, thread, tree)
+            new = _insert(connection, thread.title, thread.system, thread.model, thread.settings)
+            ids: dict[str | None, str | None] = {None: None}
+            held = []
+            for message in tree:
+                moved = replace(messages.stopped(message), parent=ids[message.parent])
+                added = ids[message.id] = messages.insert(connection, moved)
+                held.append(added)
+            leaf = ids[thread.leaf]
+            if leaf is not None:
+                messages.hold(connection, new, held, leaf)
+            fields = {
+                "created_at": thread.created_at,
+                "changed_at": thread.changed_at,
+                "pinned": thread.pinned,
+                "archived": thread.archived,
+            }
+            _change(connection, new, fields)
+            return _get(connection, new)
 
     @contextlib.contextmanager
-    def _tree(self, thread_id: str) -> Iterator[tuple[sqlite3.Connection, Thread, Outline]]:
-        """A transaction that changes this thread."""
-        with self._write() as connection:
-            thread = threads.get(connection, thread_id)
-            yield connection, thread, messages.outline(connection, thread_id)
+    def _tree(
+        self,
+        begin: Callable[[], AbstractContextManager[sqlite3.Connection]],
+        thread_id: str,
+        message_id: str | None = None,
+    ) -> Iterator[tuple[sqlite3.Connection, Thread, Outline]]:
+        """A transaction of `begin`, this thread and its shape, which has the message, if any."""
+        with begin() as connection:
+            thread = _get(connection, thread_id)
+            shape = messages.outline(connection, thread_id)
+            if message_id is not None and message_id not in shape:
+                raise messages.no_message(message_id)
+            yield connection, thread, shape
 
     @contextlib.contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
@@ -400,7 +444,7 @@ class ChatStore:
             waiting = list(self._unsaved.endings.values())
             with self._database.write() as connection:
                 for ending in waiting:
-                    if answers.is_written_by(connection, ending.message, ending.writer):
+                    if messages.is_written_by(connection, ending.message, ending.writer):
                         _end(connection, ending)
                 yield connection
             self._unsaved.forget(waiting)
@@ -445,16 +489,92 @@ class ChatStore:
             return name
 
 
+def _get(connection: sqlite3.Connection, thread: str) -> Thread:
+    """Raises `ChatNotFound`."""
+    row = connection.execute(f"{_THREADS} WHERE id = ?", (thread,)).fetchone()
+    if row is None:
+        raise ChatNotFound(
+            f"There is no chat {thread!r}.", "It may have been deleted.", thread_id=thread
+        )
+    return _thread_of(row)
+
+
+def _thread_of(row: Sequence[Any]) -> Thread:
+    """The thread in a row of `_THREADS`."""
+    return Thread(
+        id=row[0],
+        title=row[1],
+        created_at=row[2],
+        changed_at=row[3],
+        pinned=bool(row[4]),
+        archived=bool(row[5]),
+        model=row[6],
+        system=row[7],
+        settings=json.loads(row[8]),
+        leaf=row[9],
+        messages=row[10],
+    )
+
+
+def _insert(
+    connection: sqlite3.Connection, title: str, system: str, model: str, settings: dict[str, Any]
+) -> str:
+    """Add a thread without messages; returns its id."""
+    now, new = time.time(), messages.new_id()
+    connection.execute(
+        "INSERT INTO thread(id, title, created_at, changed_at, model, system, settings) "
+        "VALUES (?, '', ?, ?, ?, ?, ?)",
+        (new, now, now, clean(model), clean(system), _settings_json(settings)),
+    )
+    _change(connection, new, {"title": one_line(title)})
+    return new
+
+
+def _settings_json(settings: dict[str, Any]) -> str:
+    """Raises `InvalidChat` for what JSON cannot say."""
+    try:
+        return json.dumps(settings, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidChat(
+            "settings", f"they cannot be kept: {error}.", "Settings are JSON values."
+        ) from error
+
+
+def _change(connection: sqlite3.Connection, thread: str, fields: Mapping[str, Any]) -> None:
+    """Set these columns."""
+    for name, value in fields.items():
+        query = f"UPDATE thread SET {name} = ? WHERE id = ? RETURNING number"
+        (number,) = connection.execute(query, (value, thread)).fetchone()
+        if name == "title":
+            index_title(connection, number, value)
+
+
+def _touch(connection: sqlite3.Connection, thread: str) -> None:
+    """Its messages change now."""
+    _change(connection, thread, {"changed_at": time.time()})
+
+
 def _end(connection: sqlite3.Connection, ending: Ending) -> None:
-    message, writer = ending.message, ending.writer
-    said = (ending.content, ending.reasoning, ending.tool_calls)
-    answers.save(connection, message, writer, *said)
-    how = (ending.state, ending.finish_reason, ending.error, ending.numbers)
-    answers.end(connection, message, writer, *how)
-    threads.touch_holders(connection, message)
-
-
-def _require(shape: Outline, message: str | None) -> None:
-    """Raises `ChatNotFound` where there is no such message in the thread; None: none is asked."""
-    if message is not None and message not in shape:
-        raise messages.no_message(message)
+    """Keep the whole of an answer, and that it has ended."""
+    messages.save(
+        connection,
+        ending.message,
+        ending.writer,
+        ending.content,
+        ending.reasoning,
+        ending.tool_calls,
+    )
+    messages.end(
+        connection,
+        ending.message,
+        ending.writer,
+        ending.state,
+        ending.finish_reason,
+        ending.error,
+        ending.numbers,
+    )
+    connection.execute(
+        "UPDATE thread SET changed_at = ? "
+        "WHERE id IN (SELECT thread FROM branch WHERE message = ?)",
+        (time.time(), ending.message),
+    )

@@ -1,23 +1,40 @@
-"""`Writers`: which stores live, so that answers under way are told from those that were cut off.
+"""Which stores live, and the ends of answers that they could not write to the database.
 
 A store that writes answers holds a lock file next to the database, whose name it notes with each
 answer. The system frees the lock however the process ends, also of a killed one, and also after a
 restart of the machine, when the number of a process means nothing.
+
+Next to it is a file for ends of answers. It gets its full size before the first answer begins, so
+that a full disk does not prevent the write. Its two halves are written in turn, each with a
+checksum: a crash during a write leaves the half before.
 """
 
 from __future__ import annotations
 
 import glob
+import hashlib
+import json
+import logging
 import os
 import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hearth.app.chats.errors import ChatsUnwritable
+from hearth.app.chats.tree import EndState, Numbers
 from hearth.backends.lock import LockFile
+from hearth.backends.messages import ToolCall
+
+log = logging.getLogger(__name__)
 
 _TRIES: Final = 8
 _NAME: Final = re.compile(r"[0-9a-f]{16}")
+_HALF_BYTES: Final = 512 << 10
+_HEADER: Final = struct.Struct("<QQ32s")
+"""Number of the write, bytes of JSON, their BLAKE2b."""
 
 
 class Writers:
@@ -68,9 +85,8 @@ class Writers:
 
     def clear(self) -> None:
         """Remove the files of all that are dead."""
-        prefix = self._file("").name
-        for file in self._path.parent.glob(f"{glob.escape(prefix)}*"):
-            self.is_alive(file.name.removeprefix(prefix))
+        for name in _names(self._file("")):
+            self.is_alive(name)
 
     def release(self) -> None:
         """This store writes no more."""
@@ -81,3 +97,118 @@ class Writers:
 
     def _file(self, name: str) -> Path:
         return self._path.with_name(f"{self._path.name}-writer-{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an answer ended: the arguments of `ChatStore.end_answer`."""
+
+    message: str
+    writer: str
+    """The store that wrote the answer."""
+    content: str
+    reasoning: str
+    tool_calls: tuple[ToolCall, ...]
+    state: EndState
+    finish_reason: str
+    error: str
+    numbers: Numbers | None
+
+
+class Unsaved:
+    """What the database at `path` still lacks. The caller holds the lock of the database."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer = ""
+        self._writes = 0
+        self.endings: dict[str, Ending] = {}
+        """By the id of the message."""
+
+    def reserve(self, writer: str) -> None:
+        """Make the file of this store, at the first call. Raises `OSError`, as for a full disk."""
+        if self._writer:
+            return
+        file = os.open(self._file(writer), os.O_WRONLY | os.O_CREAT, 0o600)
+        with os.fdopen(file, "wb") as writing:
+            writing.write(bytes(2 * _HALF_BYTES))
+        self._writer = writer
+
+    def keep(self, ending: Ending) -> None:
+        """Add one. If the file cannot be written either, that is logged."""
+        self.endings[ending.message] = ending
+        self._write()
+
+    def forget(self, saved: Sequence[Ending]) -> None:
+        """Remove those that the database has now."""
+        for ending in saved:
+            if self.endings.get(ending.message) is ending:
+                del self.endings[ending.message]
+        for writer in {ending.writer for ending in saved} - {self._writer}:
+            self._file(writer).unlink(missing_ok=True)
+        if saved:
+            self._write()
+
+    def recover(self, is_alive: Callable[[str], bool]) -> None:
+        """Add what stores that were killed left in their files."""
+        for name in _names(self._file("")):
+            if not is_alive(name):
+                endings = _read(self._file(name))
+                self.endings |= {ending.message: ending for ending in endings}
+                if not endings:
+                    self._file(name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove the file of this store, unless something is left for the next start."""
+        if self._writer and not self.endings:
+            self._file(self._writer).unlink(missing_ok=True)
+
+    def _file(self, writer: str) -> Path:
+        return self._path.with_name(f"{self._path.name}-unsaved-{writer}")
+
+    def _write(self) -> None:
+        if not self._writer:
+            return
+        own = [asdict(each) for each in self.endings.values() if each.writer == self._writer]
+        body = json.dumps(own).encode()
+        file = self._file(self._writer)
+        try:
+            with file.open("r+b") as writing:
+                writing.seek(self._writes % 2 * _HALF_BYTES)
+                writing.write(_HEADER.pack(self._writes + 1, len(body), _digest(body)) + body)
+                writing.flush()
+                os.fsync(writing.fileno())
+            self._writes += 1
+        except OSError as error:
+            log.warning("%s cannot be written: %s", file, error.strerror)
+
+
+def _read(file: Path) -> list[Ending]:
+    """What the newer valid half of `file` holds."""
+    whole = file.read_bytes()
+    newest, found = 0, list[Ending]()
+    for start in (0, _HALF_BYTES):
+        head = whole[start : start + _HEADER.size]
+        number, length, digest = _HEADER.unpack(head.ljust(_HEADER.size, b"\0"))
+        body = whole[start + _HEADER.size :][:length]
+        if number > newest and _digest(body) == digest:
+            newest, found = number, [_ending(**fields) for fields in json.loads(body)]
+    return found
+
+
+def _ending(tool_calls: list[Any], numbers: dict[str, Any] | None, **fields: Any) -> Ending:
+    return Ending(
+        tool_calls=tuple(ToolCall(**call) for call in tool_calls),
+        numbers=Numbers(**numbers) if numbers else None,
+        **fields,
+    )
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=32).digest()
+
+
+def _names(prefix: Path) -> Iterator[str]:
+    """The rest of the names of the files that begin with `prefix`."""
+    for file in prefix.parent.glob(f"{glob.escape(prefix.name)}*"):
+        yield file.name.removeprefix(prefix.name)

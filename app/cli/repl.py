@@ -18,10 +18,9 @@ from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
 from hearth.app.host_link import HostLink, wait_for_item
 from hearth.app.nearest import did_you_mean, nearest
-from hearth.app.session.answers import StreamingAnswer
 from hearth.app.session.events import Ended, Noticed, Piece, SessionEvent
-from hearth.app.session.services import ChatServices, Loaded
-from hearth.app.session.sessions import ChatSession, Sessions
+from hearth.app.session.sessions import ChatServices, ChatSession, Loaded, Sessions
+from hearth.app.session.turn import StreamingAnswer
 from hearth.app.settings import Settings, layer_of
 from hearth.backends.errors import HearthError, InvalidParameter
 

@@ -18,7 +18,7 @@ from hearth.app.cli.streams import is_terminal
 from hearth.app.cli.words import answer_json, ending, statistics
 from hearth.app.exit_codes import ExitCode
 from hearth.app.guide_pages import page_for, page_location
-from hearth.app.session.request import reportable_seed
+from hearth.app.session.turn import reportable_seed
 from hearth.app.settings import Layer
 from hearth.backends.contract import Message, ModelInfo, Request
 from hearth.backends.errors import from_info

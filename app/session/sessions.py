@@ -1,16 +1,23 @@
-"""Chats that are open: their messages, and the answers that are generated. Knows no widgets."""
+"""Chats that are open: their messages, the answers that are generated, and what they work with.
+Knows no widgets.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from asyncio import to_thread
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import ChatMessage, EndState, Thread
+from hearth.app.chosen import Chosen, with_settings
+from hearth.app.library.index import LibraryIndex
+from hearth.app.library.local import Library
+from hearth.app.paths import Paths
 from hearth.app.session.events import (
     Changed,
     Ended,
@@ -20,14 +27,65 @@ from hearth.app.session.events import (
     SessionEvent,
     TurnState,
 )
-from hearth.app.session.services import ChatServices
+from hearth.app.settings import Settings, layer_of
 from hearth.backends.errors import Busy, HearthError, InvalidParameter
 
 if TYPE_CHECKING:
-    from hearth.app.session.answers import StreamingAnswer
-    from hearth.app.session.request import Asking
-    from hearth.app.session.turn import Turn
-    from hearth.backends.contract import ModelInfo
+    from hearth.app.host_connection import HostConnection
+    from hearth.app.session.turn import StreamingAnswer, Turn
+    from hearth.backends.contract import Backend, ModelInfo, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that is loaded, with the settings that hold for it."""
+
+    chosen: Chosen
+    backend: Backend
+    info: ModelInfo
+
+
+@dataclass(slots=True)
+class ChatServices:
+    """Everything behind the open chats.
+
+    Attributes:
+        settings: file, environment and flags.
+        shown_notices: notices of models, by their paths, that were shown already.
+        index: the names of the library's models, for lookups on the event loop.
+    """
+
+    paths: Paths
+    settings: Settings
+    library: Library
+    chats: ChatStore
+    host: HostConnection
+    shown_notices: set[tuple[str, str]] = field(default_factory=set, kw_only=True)
+    index: LibraryIndex = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.index = LibraryIndex(self.library)
+
+    async def choose(self, model: str, changes: Mapping[str, Any]) -> Chosen:
+        """The model called `model` (the default one if empty) with the settings that hold for it.
+
+        Args:
+            changes: values of settings by name, which a chat has of its own.
+
+        Raises:
+            HearthError: as `LibraryIndex.resolve`.
+            SettingsError: a change is out of range, or the settings cannot be used.
+        """
+        settings = self.settings.with_flags(layer_of(changes, "this chat"))
+        found = await self.index.resolve(model or settings.text("model"))
+        # A template file is read for it.
+        return await asyncio.to_thread(with_settings, found, settings)
+
+    async def load(self, model: str, changes: Mapping[str, Any]) -> Loaded:
+        """As `choose`, and the model is loaded. Raises HearthError."""
+        chosen = await self.choose(model, changes)
+        backend = await self.host.backend(chosen.spec)
+        return Loaded(chosen, backend, await backend.info())
 
 
 class ChatSession:
@@ -206,23 +264,22 @@ class ChatSession:
 
     # ---- within
 
-    async def asking(self, messages: Sequence[ChatMessage]) -> Asking:
-        """The request for an answer to `messages`, and its model, which is loaded."""
-        from hearth.app.session.request import Asking, build
+    async def request_for(
+        self, messages: Sequence[ChatMessage]
+    ) -> tuple[Request, ModelInfo, Backend]:
+        """The request for an answer to `messages`, and its model, which is loaded. The notices of
+        the model are emitted, each once, and only to subscribers.
+        """
+        from hearth.app.session.turn import build
 
         loaded = await self._services.load(self.thread.model, self.thread.settings.get("set", {}))
-        self.info = loaded.info
-        self._emit_notices(loaded.info)
-        request = build(self.thread, messages, loaded.chosen.use, loaded.info)
-        return Asking(request, loaded.info, loaded.backend)
-
-    def _emit_notices(self, info: ModelInfo) -> None:
-        """The notices of a model, each once, and only to subscribers."""
+        info = self.info = loaded.info
         shown = self._services.shown_notices
         for notice in info.notices if self._listeners else ():
             if (info.path, notice) not in shown:
                 shown.add((info.path, notice))
                 self.emit(Noticed(notice))
+        return build(self.thread, messages, loaded.chosen.use, info), info, loaded.backend
 
     def _check_idle(self) -> None:
         if self.is_busy:
@@ -243,12 +300,16 @@ class ChatSession:
             begun = await to_thread(begin, self.thread.id, parent, self.model)
             await self.refresh()
         # What a turn needs is imported with the first one, not before the app is drawn.
-        from hearth.app.session.answers import StreamingAnswer
-        from hearth.app.session.turn import Turn
+        from hearth.app.session.turn import StreamingAnswer, Turn
 
         self.live = StreamingAnswer(begun)
         self._turn = Turn(
-            self._services.chats, self.live, list(messages), self.left_out, self.asking, self.emit
+            self._services.chats,
+            self.live,
+            list(messages),
+            self.left_out,
+            self.request_for,
+            self.emit,
         )
         self._task = asyncio.create_task(self._run(self._turn))
 

@@ -1,25 +1,174 @@
-"""One answer, from the request to its end: loading, prefill, generating; saved meanwhile."""
+"""One answer of a chat, from the request to its end: loading, prefill, generating; it is saved
+meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, Final
 
-from hearth.app.chats.store import ChatStore
-from hearth.app.chats.tree import ChatMessage, EndState
-from hearth.app.session.answers import StreamingAnswer
+from hearth.app.answer import Answer, Part
+from hearth.app.chats.tree import ChatMessage, EndState, Numbers, Thread
 from hearth.app.session.events import Moved, Noticed, Piece, SessionEvent
-from hearth.app.session.request import Asking
-from hearth.backends.contract import Event, Finished, Message, Progress, Request, Started, Token
-from hearth.backends.errors import HearthError, InternalError, PromptTooLong
+from hearth.app.settings import ModelUse
+from hearth.backends.contract import (
+    Backend,
+    Constraint,
+    Event,
+    Finished,
+    Message,
+    ModelInfo,
+    Progress,
+    Request,
+    Started,
+    Token,
+)
+from hearth.backends.errors import HearthError, InternalError, NoChatTemplate, PromptTooLong
 
+if TYPE_CHECKING:
+    from hearth.app.chats.store import ChatStore
+
+_SEED_BITS: Final = 53  # so that every JSON reader keeps it exactly
 _SAVE_EVERY_S: Final = 0.5
 """At most this much of an answer is lost if the machine fails."""
 _QUOTE_LENGTH: Final = 40
+
+
+# ---- the request
+
+
+def build(
+    thread: Thread, messages: Sequence[ChatMessage], use: ModelUse, info: ModelInfo
+) -> Request:
+    """The request to `info`'s model for an answer to `messages`.
+
+    Raises:
+        NoChatTemplate: it cannot chat.
+    """
+    if not info.has_chat_template:
+        raise NoChatTemplate(
+            f"{info.name} has no chat template, so it cannot chat.", "Choose another model."
+        )
+    system = thread.system or use.system
+    head = (Message("system", system),) if system else ()
+    return Request(
+        messages=(*head, *map(_message_of, _answered(messages))),
+        sampling=replace(use.sampling, seed=reportable_seed(use)),
+        max_tokens=use.max_tokens,
+        stop=use.stop,
+        session=thread.id,
+        constraint=constraint_of(thread.settings),
+        template_values=_template_values(thread.settings, info),
+    )
+
+
+def reportable_seed(use: ModelUse) -> int:
+    """The seed of the settings, or a random one."""
+    seed = use.sampling.seed
+    return SystemRandom().getrandbits(_SEED_BITS) if seed is None else seed
+
+
+def _message_of(kept: ChatMessage) -> Message:
+    """A message of the store as the contract has it."""
+    reasoning = kept.reasoning if kept.role == "assistant" else ""
+    calls = kept.tool_calls if kept.role == "assistant" else ()
+    return Message(kept.role, kept.content, reasoning, calls)
+
+
+def constraint_of(settings: dict[str, Any]) -> Constraint | None:
+    """The constraint on the answers of a chat with these settings; None: free text."""
+    found = settings.get("constraint")
+    return None if not found else Constraint(found["kind"], found.get("source", ""))
+
+
+def _answered(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
+    """`messages` without the questions whose answers failed or were stopped before their first
+    word: most templates want an answer after each question.
+    """
+    sent: list[ChatMessage] = []
+    for message in messages:
+        if message.role != "assistant" or message.content or message.tool_calls:
+            sent.append(message)
+            continue
+        while sent and sent[-1].role == "user":
+            sent.pop()
+    return sent
+
+
+def _template_values(settings: dict[str, Any], info: ModelInfo) -> dict[str, Any]:
+    thinking = settings.get("thinking")
+    if thinking is None or "thinking" not in info.capabilities:
+        return {}
+    return {"enable_thinking": bool(thinking)}
+
+
+# ---- the answer
+
+
+class StreamingAnswer(Answer):
+    """An answer that becomes a message of a chat.
+
+    Args:
+        begun: the message; what it contains is continued.
+
+    Attributes:
+        info: of the model that generates it.
+        request: what the model was asked.
+    """
+
+    def __init__(self, begun: ChatMessage) -> None:
+        super().__init__()
+        self._begun = begun
+        self.info: ModelInfo | None = None
+        self.request: Request | None = None
+        parts = self.choices[0].parts
+        if begun.reasoning:
+            parts.append(Part("reasoning", pieces=[begun.reasoning]))
+        if begun.content:
+            parts.append(Part("content", pieces=[begun.content]))
+        for call in begun.tool_calls:
+            parts.append(Part("call", call.id, call.name, pieces=[call.arguments]))
+
+    @property
+    def id(self) -> str:
+        """Of the message."""
+        return self._begun.id
+
+    def message(self, state: EndState, error: str = "") -> ChatMessage:
+        """The message, ended in `state`."""
+        return replace(
+            self._begun,
+            content=self.content,
+            reasoning=self.reasoning,
+            tool_calls=self.calls,
+            state=state,
+            finish_reason="" if self.reason == "error" else self.reason,
+            error=error,
+            numbers=self.numbers(),
+        )
+
+    def numbers(self) -> Numbers:
+        """What was measured so far: by the worker, once the answer is complete."""
+        usage, timings, begun = self.usage, self.timings, self._begun.numbers or Numbers()
+        ttft_s, tok_per_s = timings.ttft_s, timings.decode_tok_per_s
+        if self.finished is None and self.first_s is not None:
+            lasted_s = self.last_s - self.first_s
+            ttft_s = self.first_s - self.began_s
+            tok_per_s = (self.tokens - 1) / lasted_s if lasted_s > 0 and self.tokens else 0.0
+        return Numbers(
+            ttft_s,
+            tok_per_s,
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.completion_tokens,
+            self.info.name if self.info else begun.model,
+            self.info.quantization if self.info else begun.quantization,
+        )
 
 
 class Turn:
@@ -44,7 +193,7 @@ class Turn:
         answer: StreamingAnswer,
         messages: Sequence[ChatMessage],
         left_out: int,
-        ask: Callable[[Sequence[ChatMessage]], Awaitable[Asking]],
+        ask: Callable[[Sequence[ChatMessage]], Awaitable[tuple[Request, ModelInfo, Backend]]],
         emit: Callable[[SessionEvent], None],
     ) -> None:
         self.answer = answer
@@ -101,10 +250,10 @@ class Turn:
         self._emit(Moved("loading"))
         answer = self.answer
         while True:
-            asking = await self._ask(self._messages[self.left_out :])
-            answer.info, answer.request = asking.info, self._continuing(asking.request)
+            request, answer.info, backend = await self._ask(self._messages[self.left_out :])
+            answer.request = self._continuing(request)
             try:
-                generated = answer.follow(asking.backend, answer.request)
+                generated = answer.follow(backend, answer.request)
                 async with contextlib.aclosing(generated) as events:
                     async for event in events:
                         self._report(event)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hearth.app.library.downloads import Downloads
 from hearth.app.library.hub import Hub
-from hearth.app.session.services import ChatServices
+from hearth.app.session.sessions import ChatServices
 from hearth.app.settings import Settings
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hearth.app.chats import imports
+from hearth.app.chats import files
 from hearth.app.chats.errors import ChatNotFound, InvalidChat
-from hearth.app.chats.export import import_json, to_json, to_markdown
+from hearth.app.chats.files import import_json, to_json, to_markdown
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import Numbers, Thread
 from hearth.backends.contract import ToolCall
@@ -238,7 +238,7 @@ def test_what_is_too_large_is_refused(
         ("LONGEST_CHAT", "messages[0].id"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(imports, limit, 2)
+            patch.setattr(files, limit, 2)
             with pytest.raises(InvalidChat) as caught:
                 import_json(store, data)
         assert caught.value.field == field

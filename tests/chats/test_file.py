@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.app.chats import schema
+from hearth.app.chats import database
 from hearth.app.chats.errors import (
     ChatsCorrupt,
     ChatsDiskFull,
@@ -122,18 +122,18 @@ def test_an_index_in_one_table_is_moved_to_parts(path: Path) -> None:
     assert b"birch" not in path.read_bytes()
 
 
-@pytest.mark.parametrize("done", range(schema.LATEST))
+@pytest.mark.parametrize("done", range(database.LATEST))
 def test_a_migration_that_is_cut_off_is_undone_and_done_again(
     path: Path, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
-    whole = schema.MIGRATIONS
+    whole = database.MIGRATIONS
 
     def cut_off(connection: sqlite3.Connection) -> None:
         whole[done](connection)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "MIGRATIONS", (*whole[:done], cut_off, *whole[done + 1 :]))
+        patch.setattr(database, "MIGRATIONS", (*whole[:done], cut_off, *whole[done + 1 :]))
         with pytest.raises(KeyboardInterrupt):
             ChatStore(path)
     with raw(path) as connection:
@@ -147,7 +147,7 @@ def test_every_migration_can_be_done_twice(path: Path) -> None:
     with ChatStore(path) as store:
         store.add(store.create().id, None, "user", "cedar")
     with raw(path) as connection:
-        for migration in schema.MIGRATIONS * 2:
+        for migration in database.MIGRATIONS * 2:
             migration(connection)
     with ChatStore(path) as store:
         assert len(store.search("cedar")) == 2
@@ -156,12 +156,12 @@ def test_every_migration_can_be_done_twice(path: Path) -> None:
 def test_a_newer_file_is_left_as_it_is(path: Path) -> None:
     fill(path)
     with raw(path) as connection:
-        connection.execute(f"PRAGMA user_version = {schema.LATEST + 1}")
+        connection.execute(f"PRAGMA user_version = {database.LATEST + 1}")
         connection.execute("PRAGMA journal_mode = DELETE")
     before = digest(path)
     with pytest.raises(ChatsForeign, match="newer") as caught:
         ChatStore(path)
-    assert caught.value.data == {"version": schema.LATEST + 1, "known": schema.LATEST}
+    assert caught.value.data == {"version": database.LATEST + 1, "known": database.LATEST}
     assert "Update" in caught.value.hint
     assert digest(path) == before
     assert [file.name for file in path.parent.iterdir()] == [path.name]

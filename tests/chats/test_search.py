@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hearth.app.chats.search import WIDTH
+from hearth.app.chats.search import WIDTH, words
 from hearth.app.chats.store import ChatStore
-from hearth.app.chats.words import words
 
 
 def marked(store: ChatStore, query: str) -> list[list[str]]:

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from hearth.app.chats.export import import_json, to_json
+from hearth.app.chats.files import import_json, to_json
 from hearth.app.chats.store import ChatStore
 
 PICK = st.integers(0, 1000)

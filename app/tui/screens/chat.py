@@ -15,8 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
-from hearth.app.chats.export import to_json, to_markdown
-from hearth.app.chats.imports import import_json
+from hearth.app.chats.files import import_json, to_json, to_markdown
 from hearth.app.chats.tree import Thread
 from hearth.app.guide_pages import page_for
 from hearth.app.nearest import did_you_mean
@@ -792,8 +791,8 @@ class ChatScreen(HearthScreen):
         from hearth.app.tui.screens.prompt_view import PromptView
 
         session = self.current
-        asking = await session.asking(session.messages[session.left_out :])
-        await self._ask(PromptView(asking.backend, asking.request, asking.info.context))
+        request, info, backend = await session.request_for(session.messages[session.left_out :])
+        await self._ask(PromptView(backend, request, info.context))
 
     async def _read_json(self, path: str) -> tuple[str, Any]:
         """A JSON file, as it is written and as Python has it."""

@@ -13,8 +13,7 @@ from textual.content import Content
 from textual.widgets import Select, Static
 
 from hearth.app.chats.tree import ChatMessage, Numbers, Thread
-from hearth.app.session.answers import StreamingAnswer
-from hearth.app.session.request import build
+from hearth.app.session.turn import StreamingAnswer, build
 from hearth.app.terminal import safe_text
 from hearth.app.tui.services import Services
 from hearth.app.tui.shown import line_of, shown
