@@ -27,7 +27,7 @@ from hearth.app.settings_keys import ALL
 from hearth.app.terminal import safe_text
 from hearth.app.tui.looks import apply_looks
 from hearth.app.tui.services import Services
-from hearth.app.tui.widgets.top_bar import SCREENS, Activity, TopBar
+from hearth.app.tui.widgets.bars import SCREENS, Activity, TopBar
 from hearth.backends.errors import HearthError, SettingsError
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.screens.dialogs import EditText, Question
 from hearth.app.tui.screens.help import HelpScreen
 from hearth.app.tui.services import Services
+from hearth.app.tui.widgets.bars import SCREENS, Activity, tabs
+from hearth.app.tui.widgets.engine_view import sparkline
 from hearth.app.tui.widgets.fields import SafeInput
-from hearth.app.tui.widgets.sparkline_row import bars
-from hearth.app.tui.widgets.top_bar import SCREENS, Activity, tabs
 from hearth.backends.errors import ErrorInfo, HearthError
 from pilots import ask, chat_of, opened, say, until, until_shown
 from polling import notices
@@ -241,6 +241,6 @@ async def test_quitting_waits_for_the_answer(services: Services, host: ScriptedH
 
 
 def test_bars_begin_at_zero() -> None:
-    assert bars([0.0] * 60, 20) == "" and bars([], 5) == ""
-    assert bars([0, 1, 4, 8], 4) == " ▂▅█"
-    assert bars([8] * 60, 10) == "█" * 10
+    assert sparkline([0.0] * 60, 20) == "" and sparkline([], 5) == ""
+    assert sparkline([0, 1, 4, 8], 4) == " ▂▅█"
+    assert sparkline([8] * 60, 10) == "█" * 10

@@ -10,7 +10,7 @@ from fake_host import INFO
 from hearth.app.log_file import tail
 from hearth.app.tui.screens.engine import EngineScreen
 from hearth.app.tui.token_rate import TokenRate
-from hearth.app.tui.widgets.kv_map import bar, legend
+from hearth.app.tui.widgets.engine_view import kv_bar, kv_legend
 from hearth.backends.contract import EngineStats, HostStats, ModelInfo, RequestStats, WorkerStats
 from hearth.backends.errors import HostUnreachable
 from polling import until
@@ -194,11 +194,11 @@ def test_the_end_of_a_log_is_read_and_no_more(tmp_path):
 def test_the_bar_has_a_block_for_whatever_is_there():
     engine = EngineStats(1, 0, 1_000_000, 10, 1, 1, 1, 2)
     for width in (8, 40, 200):
-        assert len(bar(engine, width).plain) == width
-        assert {span.style for span in bar(engine, width).spans} >= {"$primary", "$secondary"}
-    assert "used 1 " in legend(engine).plain and "2.0 MB" in legend(engine).plain
+        assert len(kv_bar(engine, width).plain) == width
+        assert {span.style for span in kv_bar(engine, width).spans} >= {"$primary", "$secondary"}
+    assert "used 1 " in kv_legend(engine).plain and "2.0 MB" in kv_legend(engine).plain
     windows = replace(engine, window_bytes=3_000_000, window_pool_bytes=5_000_000)
-    assert "3.0 MB of 7.0 MB" in legend(windows).plain
+    assert "3.0 MB of 7.0 MB" in kv_legend(windows).plain
 
 
 def test_the_rate_is_that_of_the_last_minute():

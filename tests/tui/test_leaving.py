@@ -9,7 +9,7 @@ from textual.widget import MountError
 from hearth.app.doctor import Finding
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens import doctor
-from hearth.app.tui.widgets.top_bar import SCREENS
+from hearth.app.tui.widgets.bars import SCREENS
 from screen_app import app_on
 
 FOUND = Finding("python", "ok", "CPython 3.11")

@@ -8,7 +8,7 @@ import pytest
 
 from async_tests import in_loop
 from hearth.app.tui.services import Services
-from hearth.app.tui.widgets.top_bar import SCREENS
+from hearth.app.tui.widgets.bars import SCREENS
 from pilots import ask, opened, until_shown
 from sockets import guard
 

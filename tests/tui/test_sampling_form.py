@@ -18,7 +18,7 @@ from hearth.app.presets import check_chat_settings
 from hearth.app.settings import Setting, Settings, load_settings
 from hearth.app.settings_keys import SAMPLING, Key, default_of
 from hearth.app.tui.screens.sampling import SamplingScreen
-from hearth.app.tui.widgets.setting_row import SettingRow, as_json, read, written
+from hearth.app.tui.widgets.sampling_form import SettingRow, as_json, read, written
 from screens import text_of
 
 OPEN = object()

@@ -10,17 +10,12 @@ from textual.widgets import Input
 
 from async_tests import in_loop
 from hearth.app.tui.widgets.message import MessageView, Shown
-from hearth.app.tui.widgets.transcript import Transcript
-from hearth.app.tui.widgets.window import MOST, Window
+from hearth.app.tui.widgets.transcript import MOST, Transcript, Window
 from polling import until
 
 
 class Chat(App[None]):
     """A transcript over a prompt."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.told: list[object] = []
 
     def compose(self) -> ComposeResult:
         yield Transcript()
@@ -35,9 +30,6 @@ class Chat(App[None]):
         """What the screen shows, without the scroll bar."""
         rows = self.screen._compositor.render_strips()
         return "\n".join("".join(segment.text for segment in row)[:-2].rstrip() for row in rows)
-
-    def on_transcript_follow_changed(self, message: Transcript.FollowChanged) -> None:
-        self.told.append(message.is_following)
 
 
 def chat_of(count: int, *, tall: bool = False) -> list[Shown]:
@@ -123,7 +115,7 @@ async def test_it_follows_what_comes_only_at_the_end() -> None:
 
         transcript.action_follow()
         await until(pilot, lambda: "bottom two" in app.text)
-        assert app.told[-2:] == [False, True]
+        assert transcript.following
 
 
 @in_loop

@@ -14,8 +14,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
 from hearth.app.terminal import safe_text
-from hearth.app.tui.widgets.key_bar import KeyBar
-from hearth.app.tui.widgets.top_bar import TopBar
+from hearth.app.tui.widgets.bars import KeyBar, TopBar
 from hearth.backends.errors import HearthError
 
 if TYPE_CHECKING:

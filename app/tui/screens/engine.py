@@ -18,9 +18,7 @@ from hearth.app.tui import engine_rows as rows
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.token_rate import TokenRate
 from hearth.app.tui.widgets.column_list import ColumnList
-from hearth.app.tui.widgets.kv_map import KvMap
-from hearth.app.tui.widgets.log_tail import LogTail
-from hearth.app.tui.widgets.sparkline_row import SparklineRow
+from hearth.app.tui.widgets.engine_view import KvMap, LogTail, SparklineRow
 from hearth.backends.contract import HostStats
 from hearth.backends.errors import HearthError
 

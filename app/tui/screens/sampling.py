@@ -15,8 +15,7 @@ from hearth.app.settings_keys import SAMPLING
 from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.screens.dialogs import discarding
-from hearth.app.tui.widgets.constraint_form import ConstraintForm
-from hearth.app.tui.widgets.setting_row import SettingRow
+from hearth.app.tui.widgets.sampling_form import ConstraintForm, SettingRow
 
 _FIRST: Final = ("max_tokens", "stop", "seed")
 """Used most often; the others follow in the order of the table."""

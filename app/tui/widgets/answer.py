@@ -11,8 +11,8 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from hearth.app.tui.widgets.body import Body
+from hearth.app.tui.widgets.cells import Incoming, shown_text
 from hearth.app.tui.widgets.folded import Thinking
-from hearth.app.tui.widgets.incoming import Incoming, shown_text
 from hearth.app.tui.widgets.lines import Line
 from hearth.app.tui.widgets.slab import Slab
 

@@ -1,4 +1,4 @@
-"""Cells of lists: foreign text made safe and put in one line, and bars."""
+"""Foreign text on its way to the screen, made safe: whole, in pieces, or in one line; and bars."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 from textual.content import Content
 
-from hearth.app.terminal import safe_text
+from hearth.app.terminal import SafeStream, safe_text
 
 
 def cell(text: str, style: str = "") -> Content:
@@ -25,3 +25,34 @@ def bar(share: float, width: int) -> Content:
     filled = round(max(0.0, min(1.0, share)) * width)
     done = Content.styled("━" * filled, "$text-success")
     return done + Content.styled("─" * (width - filled), "$text-muted")
+
+
+def shown_text(text: str) -> str:
+    """`safe_text`, with the ends of lines that other systems write as plain ones."""
+    return safe_text(text.replace("\r\n", "\n"))
+
+
+class Incoming:
+    """`shown_text` for text that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._safe = SafeStream()
+        self._held = ""
+
+    @property
+    def raw(self) -> str:
+        """What came, as it came."""
+        return "".join(self._pieces)
+
+    def feed(self, text: str) -> str:
+        """What can be shown of it by now."""
+        self._pieces.append(text)
+        text = self._held + text
+        self._held = "\r" if text.endswith("\r") else ""
+        return self._safe.feed(text.removesuffix("\r").replace("\r\n", "\n"))
+
+    def flush(self) -> str:
+        """What was held back, now that the text has ended."""
+        held, self._held = self._held, ""
+        return self._safe.feed(held) + self._safe.flush()

@@ -1,19 +1,51 @@
-"""A code fence: its language, its number, its lines, and a key that copies it."""
+"""A code fence: its language, its number, its coloured lines, and a key that copies it.
+
+Pygments' tokens become styles of a slab, in slices that let the screen live.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+import time
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from pygments.token import Token  # type: ignore[import-untyped]
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.content import Content
+from textual.content import Content, Span
 from textual.worker import Worker
 
-from hearth.app.tui.widgets.highlight import coloured_line, coloured_lines, lexer_of
 from hearth.app.tui.widgets.lines import Line
 from hearth.app.tui.widgets.prose import TAB
 from hearth.app.tui.widgets.slab import FULL, Frame, Slab
+
+if TYPE_CHECKING:
+    from pygments.lexer import Lexer  # type: ignore[import-untyped]
+    from pygments.token import _TokenType
+
+MAX_CHARS: Final = 200_000
+MAX_LINE: Final = 1_000
+"""Longer code, and code with longer lines, stays plain: some lexers take long for it."""
+SLICE_S: Final = 0.004
+
+_STYLES: Final = {
+    Token.Comment: ".comment",
+    Token.Keyword: ".keyword",
+    Token.Operator.Word: ".keyword",
+    Token.Literal.String: ".string",
+    Token.Literal.Number: ".number",
+    Token.Name.Builtin: ".name",
+    Token.Name.Class: ".name",
+    Token.Name.Decorator: ".name",
+    Token.Name.Function: ".name",
+    Token.Name.Tag: ".keyword",
+    Token.Name.Attribute: ".name",
+    Token.Generic.Deleted: ".deleted",
+    Token.Generic.Inserted: ".inserted",
+    Token.Generic.Heading: ".strong",
+    Token.Generic.Strong: ".strong",
+    Token.Generic.Emph: ".em",
+}
 
 
 class CodeBlock(Frame, can_focus=True):
@@ -47,7 +79,7 @@ class CodeBlock(Frame, can_focus=True):
         super().__init__()
         self.number = number
         self.code = ""
-        self._lexer = lexer_of(info)
+        self._lexer = _lexer_of(info)
         self.styles.padding = (0, 1, 0, 1 + indent)
         label = " ".join([*info.split()[:1], f"· {number}"])
         self._slabs = [Slab([Line(Content.styled(label, ".muted"))])]
@@ -68,7 +100,7 @@ class CodeBlock(Frame, can_focus=True):
                 self._slabs.append(Slab())
                 if self.is_attached:
                     self.mount(self._slabs[-1])
-            self._slabs[-1].add([self._line(coloured_line(self._lexer, row.expandtabs(TAB)))])
+            self._slabs[-1].add([self._line(_coloured_line(self._lexer, row.expandtabs(TAB)))])
         if last and not self._last:
             self._last = True
             self._slabs[-1].show_open([])
@@ -98,7 +130,7 @@ class CodeBlock(Frame, can_focus=True):
         if self._lexer is None:
             return
         code = self.code.removesuffix("\n").expandtabs(TAB)
-        contents = await coloured_lines(self._lexer, code)
+        contents = await _coloured_lines(self._lexer, code)
         if contents is None:
             return
         label = self._slabs[0].lines[0]
@@ -106,3 +138,59 @@ class CodeBlock(Frame, can_focus=True):
         for number, slab in enumerate(self._slabs):
             slab.replace(lines[number * FULL : (number + 1) * FULL])
             await asyncio.sleep(0)
+
+
+def _lexer_of(info: str) -> Lexer | None:
+    """The lexer for the text after a fence, if there is one."""
+    from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
+    from pygments.util import ClassNotFound  # type: ignore[import-untyped]
+
+    name = info.split()[0].strip("{}.,") if info.split() else ""
+    if not name or len(name) > 40:
+        return None
+    try:
+        return get_lexer_by_name(name, stripnl=False, ensurenl=True)
+    except ClassNotFound:
+        return None
+
+
+def _style(kind: _TokenType | None) -> str:
+    while kind is not None:
+        if kind in _STYLES:
+            return _STYLES[kind]
+        kind = kind.parent
+    return ""
+
+
+def _coloured_line(lexer: Lexer | None, line: str) -> Content:
+    """One line by itself: right but for what began on lines before it."""
+    if lexer is None or len(line) > MAX_LINE:
+        return Content(line)
+    spans, at = [], 0
+    for kind, text in lexer.get_tokens(line):
+        if style := _style(kind):
+            spans.append(Span(at, min(at + len(text), len(line)), style))
+        at += len(text)
+    return Content(line, spans)
+
+
+async def _coloured_lines(lexer: Lexer, code: str) -> list[Content] | None:
+    """All lines of `code`, or None where it is too long to be coloured."""
+    rows = code.split("\n")
+    if len(code) > MAX_CHARS or max(map(len, rows)) > MAX_LINE:
+        return None
+    spans: list[list[Span]] = [[] for _ in range(len(rows) + 2)]
+    row = column = 0
+    until = time.perf_counter() + SLICE_S
+    for kind, text in lexer.get_tokens(code):
+        style = _style(kind)
+        for number, part in enumerate(text.split("\n")):
+            if number:
+                row, column = row + 1, 0
+            if style and part and row < len(rows):
+                spans[row].append(Span(column, column + len(part), style))
+            column += len(part)
+        if time.perf_counter() > until:
+            await asyncio.sleep(0)
+            until = time.perf_counter() + SLICE_S
+    return [Content(text, found) for text, found in zip(rows, spans, strict=False)]

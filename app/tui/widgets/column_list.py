@@ -108,12 +108,11 @@ class ColumnList(Vertical):
         Binding("down", "enter_list", "list", id="list.enter", show=False),
     ]
 
+    @dataclass
     class Sorted(Message):
         """The lines are sorted by `order`; "": as they were given."""
 
-        def __init__(self, order: str) -> None:
-            super().__init__()
-            self.order = order
+        order: str
 
     def __init__(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -22,13 +24,12 @@ class EndpointFields(Horizontal):
     EndpointFields > Checkbox { width: auto; }
     """
 
+    @dataclass
     class Changed(Message):
         """The setting `name` shall be `text`."""
 
-        def __init__(self, name: str, text: str) -> None:
-            super().__init__()
-            self.name = name
-            self.text = text
+        name: str
+        text: str
 
     def __init__(self, host: str, port: str, *, key: bool) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from textual.content import Content
 
 from hearth.app.sizes import readable_size
 from hearth.app.tui.attachments import Attached
-from hearth.app.tui.widgets.incoming import shown_text
+from hearth.app.tui.widgets.cells import shown_text
 from hearth.app.tui.widgets.lines import Line
 from hearth.app.tui.widgets.prose import plain_lines
 from hearth.app.tui.widgets.slab import FULL, Frame, Slab

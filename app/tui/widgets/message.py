@@ -12,9 +12,8 @@ from textual.message import Message
 
 from hearth.app.tui.attachments import Attached
 from hearth.app.tui.widgets.answer import AnswerView, Form
-from hearth.app.tui.widgets.cells import model_name
+from hearth.app.tui.widgets.cells import model_name, shown_text
 from hearth.app.tui.widgets.folded import Attachment
-from hearth.app.tui.widgets.incoming import shown_text
 from hearth.app.tui.widgets.lines import Line
 from hearth.app.tui.widgets.slab import FULL, Frame, Slab
 from hearth.backends.messages import ToolCall
@@ -101,6 +100,7 @@ class MessageView(Frame, can_focus=True):
         Binding("enter", "unfold", "fold / unfold", id="message.thinking", show=False),
     ]
 
+    @dataclass
     class Action(Message):
         """The user wants something done with a message.
 
@@ -109,10 +109,8 @@ class MessageView(Frame, can_focus=True):
             action: what.
         """
 
-        def __init__(self, id: str, action: ActionName) -> None:  # noqa: A002 - the id of Shown
-            super().__init__()
-            self.id = id
-            self.action = action
+        id: str
+        action: ActionName
 
     def __init__(
         self,

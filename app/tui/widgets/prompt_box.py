@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, Self, cast
@@ -179,27 +180,24 @@ class PromptBox(Vertical):
     PromptBox > .hint.-note.-wrong { color: $text-error; }
     """
 
+    @dataclass
     class Submitted(Message):
         """The user says `text`."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
+    @dataclass
     class Command(Message):
         """The user wants `command` done, which was written as `text`; empty: chosen in a list."""
 
-        def __init__(self, command: commands.Command, text: str = "") -> None:
-            super().__init__()
-            self.text = text
-            self.command = command
+        command: commands.Command
+        text: str = ""
 
+    @dataclass
     class Drafted(Message):
         """What is being written is another text than before."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     def __init__(
         self,

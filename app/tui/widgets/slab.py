@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from textual import events
@@ -20,6 +21,7 @@ FULL: Final = 40
 """Lines; where more come, the next slab takes them, so that none is drawn at great cost."""
 
 
+@dataclass
 class LinkAsked(Message):
     """A link was clicked; nothing is opened before the user confirms it.
 
@@ -27,9 +29,7 @@ class LinkAsked(Message):
         url: its address, as the text gives it.
     """
 
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self.url = url
+    url: str
 
 
 def prompt_of(screen: Screen[Any]) -> Widget | None:

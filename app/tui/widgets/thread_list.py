@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from itertools import groupby
 from typing import ClassVar, Final, Literal, NamedTuple
@@ -66,13 +67,12 @@ class ThreadList(OptionList):
         Binding("d,delete", "ask('delete')", "delete", id="threads.delete"),
     ]
 
+    @dataclass
     class Asked(Message):
         """The user wants something done with a chat."""
 
-        def __init__(self, action: Action, thread: str) -> None:
-            super().__init__()
-            self.action = action
-            self.thread = thread
+        action: Action
+        thread: str
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id, markup=False)

@@ -4,21 +4,74 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.geometry import Size
 from textual.layout import DockArrangeResult
-from textual.message import Message
 from textual.widget import Widget
 
-from hearth.app.tui.widgets.window import MOST, Window
+from hearth.app.tui.widgets.slab import prompt_of
 
 if TYPE_CHECKING:
     from hearth.app.tui.widgets.answer import AnswerView
     from hearth.app.tui.widgets.message import MessageView, Shown
+
+
+STEP: Final = 10
+"""Messages, at most, by which the window moves."""
+STEP_CHARS: Final = 4000
+"""About so much text is mounted with one step, and at least two messages."""
+MOST: Final = 40
+"""Messages that stay mounted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The messages from `first` to before `end` are mounted.
+
+    The sizes that the methods take are the characters of each message of the chat.
+    """
+
+    first: int
+    end: int
+
+    @classmethod
+    def last_of(cls, sizes: Sequence[int]) -> Window:
+        """The end of a chat."""
+        return cls(len(sizes) - _step(sizes[::-1]), len(sizes))
+
+    @classmethod
+    def around(cls, number: int, sizes: Sequence[int]) -> Window:
+        """A message and some on both sides."""
+        before = sizes[max(number - STEP, 0) : number][::-1]
+        after = sizes[number : number + STEP]
+        return cls(number - _step(before), number + max(_step(after), 1))
+
+    def earlier(self, sizes: Sequence[int]) -> Window:
+        """With more at the start, and less at the end where it becomes too long."""
+        first = self.first - _step(sizes[max(self.first - STEP, 0) : self.first][::-1])
+        return Window(first, min(self.end, max(first + MOST, self.first + 1)))
+
+    def later(self, sizes: Sequence[int]) -> Window:
+        """With more at the end, and less at the start where it becomes too long."""
+        end = self.end + _step(sizes[self.end : self.end + STEP])
+        return Window(max(self.first, min(end - MOST, self.end - 1)), end)
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and self.first <= number < self.end
+
+
+def _step(sizes: Sequence[int]) -> int:
+    """How many of the messages, whose sizes come nearest first, one step mounts."""
+    chars = 0
+    for number, size in enumerate(sizes[:STEP], 1):
+        chars += size
+        if number >= 2 and chars >= STEP_CHARS:
+            return number
+    return min(len(sizes), STEP)
 
 
 class Transcript(VerticalScroll, can_focus=False):
@@ -48,17 +101,6 @@ class Transcript(VerticalScroll, can_focus=False):
         Binding("down", "select(1)", "next message", id="transcript.next", show=False),
         Binding("end", "follow", "end", id="transcript.end", show=False),
     ]
-
-    class FollowChanged(Message):
-        """The view came to the end of the chat, or left it.
-
-        Attributes:
-            is_following: it is at the end and stays there.
-        """
-
-        def __init__(self, is_following: bool) -> None:
-            super().__init__()
-            self.is_following = is_following
 
     def __init__(
         self,
@@ -128,13 +170,12 @@ class Transcript(VerticalScroll, can_focus=False):
         """
         async with self._changing:
             self._messages[self._numbers[shown.id]] = shown
+            self._live.pop(shown.id, None)
             old = self._views.get(shown.id)
             if shown.state != "streaming":
-                self._live.pop(shown.id, None)
                 if old is not None:
                     await old.show(shown)
                 return
-            self._live.pop(shown.id, None)
             view = await self._view(shown)
             if old is None:
                 del self._views[shown.id]
@@ -172,7 +213,7 @@ class Transcript(VerticalScroll, can_focus=False):
             other.set_class(other is view, "-found")
         view.focus(scroll_visible=False)
         self.release_anchor()
-        self._tell_following()
+        self._note_following()
         # At once: a target that is kept for later is stale when messages are mounted above.
         self.call_after_refresh(
             self.scroll_to_widget, view, animate=False, top=True, immediate=True
@@ -192,21 +233,15 @@ class Transcript(VerticalScroll, can_focus=False):
             return
         self._anchor_released = False
         self.anchor()
-        self._tell_following()
+        self._note_following()
 
     def action_select(self, step: int) -> None:
         """Move the focus to the message before or after; from elsewhere to the last one, and from
         there down to the prompt.
         """
-        views = self._sorted()
-        if not views:
-            return
-        places = {view.shown.id: place for place, view in enumerate(views)}
-        selected = self.selected
-        if selected is None:
-            self._select(views[-1])
-            return
-        place = places[selected] + step
+        views, selected = self._sorted(), self.selected
+        names = [view.shown.id for view in views]
+        place = len(views) - 1 if selected is None else names.index(selected) + step
         if place == len(views) and self._mounted.end == len(self._messages):
             self._leave()
         elif 0 <= place < len(views):
@@ -227,8 +262,6 @@ class Transcript(VerticalScroll, can_focus=False):
         return sorted(self._views.values(), key=lambda view: self._numbers[view.shown.id])
 
     def _leave(self) -> None:
-        from hearth.app.tui.widgets.slab import prompt_of
-
         self.screen.set_focus(prompt_of(self.screen))
 
     def _select(self, view: MessageView) -> None:
@@ -245,7 +278,7 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        self._tell_following()
+        self._note_following()
         page = self.size.height
         if new_value < old_value and new_value < page and self._mounted.first:
             self._move(up=True)
@@ -268,7 +301,7 @@ class Transcript(VerticalScroll, can_focus=False):
                 for shown in self._messages[before.end : wanted.end]:
                     await self._mount_at_end([shown])
             await self._trim(wanted)
-        self._tell_following()
+        self._note_following()
         self.call_after_refresh(self._fill)
 
     def _fill(self) -> None:
@@ -276,13 +309,12 @@ class Transcript(VerticalScroll, can_focus=False):
         if self._mounted.first and self.scroll_y < self.size.height:
             self._move(up=True)
 
-    def _tell_following(self) -> None:
-        if self.following == self._was_following:
-            return
-        self._was_following = self.following
-        for view in self._views.values():
-            view.answer.paused(not self.following)
-        self.post_message(self.FollowChanged(self.following))
+    def _note_following(self) -> None:
+        """Draw answers that come only while their end is in view."""
+        if self.following != self._was_following:
+            self._was_following = self.following
+            for view in self._views.values():
+                view.answer.paused(not self.following)
 
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
         """Lay out the messages; scrolled up, what is read stays where it is on the screen."""

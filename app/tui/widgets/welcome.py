@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from textual import events
@@ -51,12 +52,11 @@ class Welcome(VerticalScroll, can_focus=False):
     Welcome > OptionList:focus { border: none; }
     """
 
+    @dataclass
     class Chosen(Message):
         """The user wants to send the prompt `text`."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     def compose(self) -> ComposeResult:
         yield Static(_ABOUT, markup=False)

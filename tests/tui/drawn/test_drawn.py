@@ -13,7 +13,7 @@ from async_tests import in_loop
 from drawn import Drawn
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.services import Services
-from hearth.app.tui.widgets.top_bar import SCREENS
+from hearth.app.tui.widgets.bars import SCREENS
 from hearth.backends.errors import HearthError
 from pilots import ask, chat_of, opened, say, until
 from screen_app import app_on

@@ -1,0 +1,208 @@
+"""What the engine screen shows of a worker: its KV cache, its speed, and its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.widgets import RichLog, Static
+
+from hearth.app.format import size
+from hearth.app.log_file import MOST_LINES
+from hearth.app.terminal import safe_text
+from hearth.backends.contract import EngineStats
+
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_PARTS: Final = (("used", "█", "$primary"), ("cached", "█", "$secondary"), ("free", "░", "dim"))
+_UNALLOCATED: Final = ("▁", "dim")
+
+
+class KvMap(Vertical):
+    """Tokens used, cached and free of those that are allocated, then those that may still be."""
+
+    DEFAULT_CSS = """
+    KvMap { height: auto; padding: 0 1; }
+    KvMap > #kv-title { height: 1; text-style: bold; }
+    KvMap > #kv-bar { height: 1; }
+    KvMap > #kv-legend { height: auto; color: $text-muted; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._engine: EngineStats | None = None
+        self.display = False
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="kv-title", markup=False)
+        yield Static(id="kv-bar", markup=False)
+        yield Static(id="kv-legend", markup=False)
+
+    def show(self, name: str, engine: EngineStats | None) -> None:
+        """Show the cache of the model called `name`; None: it is not known, or there is none."""
+        self.display = engine is not None
+        self._engine = engine
+        if engine is not None:
+            self.query_one("#kv-title", Static).update(Content(f"KV cache of {name}"))
+            self.query_one("#kv-legend", Static).update(kv_legend(engine))
+            self._draw()
+
+    def on_resize(self) -> None:
+        """Draw the bar at the new width."""
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._engine is not None:
+            self.query_one("#kv-bar", Static).update(kv_bar(self._engine, self.content_size.width))
+
+
+def kv_bar(engine: EngineStats, width: int) -> Content:
+    """The cache in `width` blocks; each part that is not empty has at least one."""
+    counts = _counts(engine)
+    total = max(1, sum(counts))
+    blocks = [-(-count * width // total) for count in counts]
+    while sum(blocks) > width:  # Rounded up, so the widest have one too many.
+        blocks[blocks.index(max(blocks))] -= 1
+    marks = (*((mark, color) for _, mark, color in _PARTS), _UNALLOCATED)
+    return Content.assemble(
+        *(
+            (mark * count, color)
+            for count, (mark, color) in zip(blocks, marks, strict=True)
+            if count
+        )
+    )
+
+
+def kv_legend(engine: EngineStats) -> Content:
+    """The same in numbers."""
+    used, kept, free, _ = _counts(engine)
+    parts: list[Content | tuple[str, str] | str] = []
+    for (name, mark, color), count in zip(_PARTS, (used, kept, free), strict=True):
+        parts += [(mark, color), f" {name} {count:,}  "]
+    if engine.shelved_tokens:
+        parts.append(f"offloaded {engine.shelved_tokens:,}  ")
+    held, budget = size(engine.allocated_bytes), size(engine.pool_bytes)
+    parts.append(f"of {engine.pool_tokens:,} tokens · {held} of {budget}")
+    return Content.assemble(*parts)
+
+
+def _counts(engine: EngineStats) -> tuple[int, int, int, int]:
+    """Tokens used, cached, free, and not allocated yet."""
+    used, kept = engine.live_tokens, engine.kept_tokens
+    free = max(0, engine.allocated_tokens - used - kept)
+    return used, kept, free, max(0, engine.pool_tokens - used - kept - free)
+
+
+class SparklineRow(Horizontal):
+    """A title, the value now, the last minute, and its highest value."""
+
+    DEFAULT_CSS = """
+    SparklineRow { height: 1; padding: 0 1; }
+    SparklineRow > .sparkline-row--title { width: auto; text-style: bold; padding: 0 2 0 0; }
+    SparklineRow > .sparkline-row--now { width: 9; text-align: right; padding: 0 2 0 0; }
+    SparklineRow > .sparkline-row--bars { width: 1fr; color: $primary; }
+    SparklineRow > .sparkline-row--peak {
+        width: auto; color: $text-muted; padding: 0 0 0 2; text-align: right;
+    }
+    """
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._title = title
+        self._course: Sequence[float] = ()
+
+    def compose(self) -> ComposeResult:
+        yield Static(self._title, classes="sparkline-row--title", markup=False)
+        for part in ("now", "bars", "peak"):
+            yield Static("", classes=f"sparkline-row--{part}", markup=False)
+
+    def show(self, now: float, course: Sequence[float]) -> None:
+        """Show the value `now`, and its `course`, oldest first."""
+        peak = max(course, default=0.0)
+        self._course = course
+        self._draw()
+        self.query_one(".sparkline-row--now", Static).update(f"{now:,.1f}")
+        self.query_one(".sparkline-row--peak", Static).update(
+            f"peak {peak:,.0f} in the last minute"
+        )
+        self.call_after_refresh(self._draw)  # The peak may have taken or left room.
+
+    def on_resize(self) -> None:
+        """Draw the bars in the room that they have now."""
+        self.call_after_refresh(self._draw)
+
+    def _draw(self) -> None:
+        line = self.query_one(".sparkline-row--bars", Static)
+        line.update(Content(sparkline(self._course, line.size.width)))
+
+
+def sparkline(course: Sequence[float], width: int) -> str:
+    """`course` in `width` cells, each from zero to the highest value; a space where it is zero."""
+    peak = max(course, default=0.0)
+    if not peak or not width:
+        return ""
+    shown = []
+    for cell in range(width):
+        begin = cell * len(course) // width
+        value = max(course[begin : max((cell + 1) * len(course) // width, begin + 1)])
+        shown.append(_BARS[round(value / peak * (len(_BARS) - 1))] if value else " ")
+    return "".join(shown)
+
+
+class LogTail(Vertical):
+    """A title and wrapped lines; while the user has scrolled up, the position stays."""
+
+    DEFAULT_CSS = """
+    LogTail { height: 1fr; min-height: 3; padding: 0 1; }
+    LogTail > .log-tail--title { height: 1; text-style: bold; }
+    LogTail > RichLog {
+        height: 1fr; background: transparent; color: $text-muted; scrollbar-size-vertical: 1;
+        scrollbar-size-horizontal: 0; scrollbar-gutter: stable;
+    }
+    LogTail > RichLog:focus { background-tint: $foreground 3%; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[str] | None = None
+        self._width = 0
+        self._follows = True
+
+    def compose(self) -> ComposeResult:
+        yield Static("", classes="log-tail--title", markup=False)
+        yield RichLog(max_lines=MOST_LINES, markup=False, highlight=False, wrap=True, min_width=1)
+
+    def on_mount(self) -> None:
+        """Note whether the end is in view after each scroll."""
+        self.watch(self.query_one(RichLog), "scroll_y", self._note_end, init=False)
+
+    def _note_end(self) -> None:
+        self._follows = self.query_one(RichLog).is_vertical_scroll_end
+
+    def on_resize(self) -> None:
+        """Wrap the lines again, once the log has its size."""
+        if self._lines is not None:
+            self.call_after_refresh(self._show, self._lines)
+
+    def show(self, title: str, lines: Sequence[str]) -> None:
+        """Show these lines of the log called `title`."""
+        self.query_one(".log-tail--title", Static).update(title)
+        self._show(lines)
+
+    def _show(self, lines: Sequence[str]) -> None:
+        log = self.query_one(RichLog)
+        follows, at = self._follows, log.scroll_y
+        if log.size.width and (self._lines != list(lines) or self._width != log.size.width):
+            log.clear()
+            for line in lines or ["The log is empty."]:
+                text = Text(safe_text(line).expandtabs(4))
+                log.write(text, width=log.scrollable_content_region.width, scroll_end=False)
+            self._lines, self._width = list(lines), log.size.width
+            if not follows:
+                log.scroll_to(y=at, animate=False, immediate=True)
+        if follows:
+            log.scroll_end(animate=False, immediate=True)
+        self._follows = follows
