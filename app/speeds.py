@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from hearth.app.jobs.run import run_job
+from hearth.app.jobs.child import Reporter, Stopped
+from hearth.app.jobs.job import run_job
 from hearth.app.library.local import Library
-from hearth.app.speed_job import MODULE
 from hearth.backends.choice import not_native
 from hearth.backends.errors import HearthError
 from hearth.backends.speeds import Measured, Speed, Speeds, kind_of
@@ -48,8 +50,6 @@ def measure_kinds(
     Raises:
         Stopped: by Ctrl+C.
     """
-    from hearth.app.jobs.child import Stopped
-
     speeds = Speeds(cache_dir)
     for kind in kinds:
         found = {}
@@ -57,7 +57,7 @@ def measure_kinds(
             for runner in ("llamacpp", "native"):
                 on_begin(f"{kind} with {runner}")
                 question = {"runner": runner, "kind": kind, "cache_dir": str(cache_dir)}
-                found[runner] = Speed(**run_job(MODULE, question, lambda _: None, log_dir))
+                found[runner] = Speed(**run_job(measure, question, lambda _: None, log_dir))
         except Stopped:
             raise
         except HearthError as error:
@@ -65,3 +65,14 @@ def measure_kinds(
             continue
         date = time.strftime("%Y-%m-%d")
         speeds.put(Measured(kind, found["llamacpp"], found["native"], date))
+
+
+def measure(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+    """In the child: tokens a second of prefill and decoding. Raises `HearthError` where the runner
+    cannot run that kind.
+    """
+    from hearth.backends.bench.speed_probe import measure_runner
+
+    reporter.check()
+    found = measure_runner(question["runner"], question["kind"], Path(question["cache_dir"]))
+    return asdict(found)

@@ -137,10 +137,9 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
         HearthError: as `Downloader.run`.
     """
     from hearth.app.jobs.child import Stopped
-    from hearth.app.jobs.run import run_job
+    from hearth.app.jobs.job import run_job
     from hearth.app.library import download_job
-    from hearth.app.library.download import Download
-    from hearth.app.library.hub import Hub
+    from hearth.app.library.hub import Download, Hub
 
     found = menu.repository
     wish = Download(found.repo_id, found.revision, found.commit, choice.files)
@@ -150,7 +149,7 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
     with ProgressLine(state, f"{found.repo_id} {choice.name}") as line:
         teller = _Teller(state, line, told)
         try:
-            done = run_job(download_job.MODULE, question, teller.tell, logs)
+            done = run_job(download_job.work, question, teller.tell, logs)
         except Stopped as stopped:
             at = f"--revision={shlex.quote(found.revision)} " if found.revision != "main" else ""
             command = f"hearth pull {at}{argument(f'{found.repo_id}:{choice.name}')}"
@@ -168,7 +167,7 @@ class _Teller:
     """Passes on what the job tells."""
 
     def __init__(self, state: State, line: ProgressLine, told: Told) -> None:
-        from hearth.app.library.download_rate import Rate
+        from hearth.app.library.downloads import Rate
 
         self._state = state
         self._line = line

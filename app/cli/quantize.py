@@ -147,7 +147,7 @@ def _make(state: State, wish: _Wish, threads: int | None, *, replace: bool) -> d
     """Run the job, or resume it. Raises `Stopped` after Ctrl+C; what is complete is kept."""
     from hearth.app.cli.progress import ProgressLine
     from hearth.app.jobs.child import Stopped
-    from hearth.app.jobs.run import run_job
+    from hearth.app.jobs.job import run_job
     from hearth.app.library import quantize_job
     from hearth.app.paths import own_folder
 
@@ -174,7 +174,7 @@ def _make(state: State, wish: _Wish, threads: int | None, *, replace: bool) -> d
             line.show(values["done"], values["total"], after=after)
 
         try:
-            return run_job(quantize_job.MODULE, question, show, own_folder(state.paths.log))
+            return run_job(quantize_job.quantize, question, show, own_folder(state.paths.log))
         except Stopped as stopped:
             raise Stopped(
                 f"Paused at {share:.0%}; run the same command again to resume.", share=share

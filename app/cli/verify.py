@@ -20,13 +20,13 @@ def look_at_weights(state: State, path: Path, name: str) -> dict[str, Any]:
         CorruptFile, UnsupportedModel: the model breaks its format, or no runner can run it.
     """
     from hearth.app.cli.progress import ProgressLine
-    from hearth.app.jobs.run import run_job
-    from hearth.app.library.verify_job import MODULE
+    from hearth.app.jobs.job import run_job
+    from hearth.app.library.verify_job import verify
     from hearth.app.paths import own_folder
 
     with ProgressLine(state, f"checking {name}") as line:
         found = run_job(
-            MODULE,
+            verify,
             {"path": str(path)},
             lambda values: line.show(values["done"], values["total"]),
             own_folder(state.paths.log),

@@ -1,3 +1,3 @@
 """Long jobs in child processes of their own: progress, cancelling, and no orphans. `child` is the
-side that works, `job` the one that waits, `run` the same for a command line.
+side that works, `job` the one that waits.
 """

@@ -1,4 +1,5 @@
 """The side of a job that works: a question comes in on stdin, progress and the answer go out.
+`python -m hearth.app.jobs.child MODULE FUNCTION` is its process.
 
 What travels are lines of JSON: in, the question, then perhaps `"stop"`; out, `{"progress": …}` as
 often as there is any, then exactly one `{"done": …}` or `{"failed": …}`. When stdin ends, whoever
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib import import_module
 from typing import Any, BinaryIO, Final
 
 from hearth.backends.errors import HearthError, InternalError, to_info
@@ -89,14 +91,14 @@ class Reporter:
             self._stop.set()
 
 
-def serve(work: Callable[[Values, Reporter], Values]) -> None:
-    """Do `work` with the question on stdin and tell how it went; the body of a job's process.
+Work = Callable[[Values, Reporter], Values]
+"""What a job does, a function of a module. It gets the question and a `Reporter`, and returns JSON
+values. It should look at `Reporter.stopped` at least once a second, and leave nothing half done
+under a final name. A `HearthError` that it raises reaches the process that waits."""
 
-    Args:
-        work: gets the question and a `Reporter`; returns JSON values. It should look at
-            `Reporter.stopped` at least once a second, and leave nothing half done under a final
-            name. A `HearthError` that it raises reaches the process that waits.
-    """
+
+def serve(work: Work) -> None:
+    """Do `work` with the question on stdin and report how it went; the body of a job's process."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     input_fd, output_fd = take_private_pipes()
     questions, answers = os.fdopen(input_fd, "rb"), os.fdopen(output_fd, "wb")
@@ -125,3 +127,7 @@ def _listen(questions: BinaryIO, reporter: Reporter) -> None:
     log.error("a job that was told to stop did not")
     sys.stderr.flush()
     os._exit(1)
+
+
+if __name__ == "__main__":
+    serve(getattr(import_module(sys.argv[1]), sys.argv[2]))

@@ -1,4 +1,4 @@
-"""The side of a job that waits for it."""
+"""The side of a job that waits for it: in an event loop, or in a command that Ctrl+C stops."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from hearth.app.jobs.child import Values, Work
 from hearth.backends.contract import ErrorInfo
 from hearth.backends.errors import HearthError, InternalError, from_info
 from hearth.backends.logs import open_log
-
-Values = dict[str, Any]
 
 _MOST_LINE_BYTES: Final = 16 << 20
 
@@ -25,26 +25,26 @@ class Job:
     `result`. Leaving it behind ends it: `close`.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, module: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, work: Work) -> None:
         self._process = process
-        self._module = module
+        self._module = work.__module__
         self._outcome: asyncio.Future[Values] = asyncio.get_running_loop().create_future()
         self._updates: asyncio.Queue[Values | None] = asyncio.Queue()
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, module: str, question: Values, log_dir: Path | None = None) -> Job:
-        """Start `python -m module` and ask it `question`.
+    async def start(cls, work: Work, question: Values, log_dir: Path | None = None) -> Job:
+        """Start a process that does `work`, and ask it `question`.
 
         Args:
-            module: one whose main part calls `child.serve`.
             question: JSON values.
             log_dir: where `jobs.log` takes what it prints; None: it goes nowhere.
         """
         log = open_log(log_dir / "jobs.log") if log_dir is not None else None
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", module),
+                *(sys.executable, "-P", "-m", "hearth.app.jobs.child"),
+                *(work.__module__, work.__name__),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log if log is not None else asyncio.subprocess.DEVNULL,
@@ -57,7 +57,7 @@ class Job:
                 log.close()
         assert process.stdin is not None
         process.stdin.write(json.dumps(question).encode() + b"\n")
-        return cls(process, module)
+        return cls(process, work)
 
     @property
     def pid(self) -> int:
@@ -113,3 +113,41 @@ class Job:
             self._outcome.set_exception(outcome)
         else:
             self._outcome.set_result(outcome)
+
+
+async def follow_job(
+    work: Work,
+    question: Values,
+    on_progress: Callable[[Values], None] = lambda values: None,
+    log_dir: Path | None = None,
+    *,
+    is_command: bool = False,
+) -> Values:
+    """What the job answers; see `Job.start`. Being cancelled ends it.
+
+    Args:
+        on_progress: gets what it reports.
+        is_command: Ctrl+C stops it.
+
+    Raises:
+        HearthError: what it ended with; after Ctrl+C `child.Stopped`.
+    """
+    job = await Job.start(work, question, log_dir)
+    if is_command and sys.platform != "win32":
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, job.stop)
+    try:
+        async for values in job.updates():
+            on_progress(values)
+        return await job.result()
+    finally:
+        await job.close()
+
+
+def run_job(
+    work: Work,
+    question: Values,
+    on_progress: Callable[[Values], None],
+    log_dir: Path | None = None,
+) -> Values:
+    """`follow_job` for a command, which has no event loop."""
+    return asyncio.run(follow_job(work, question, on_progress, log_dir, is_command=True))

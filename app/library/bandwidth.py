@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hearth.app.jobs.job import Job
-from hearth.app.jobs.run import run_job
+from hearth.app.jobs.child import Reporter
+from hearth.app.jobs.job import follow_job, run_job
 from hearth.app.machine import Machine
 from hearth.backends.json_file import write_json
 
-JOB: Final = "hearth.app.library.bandwidth_job"
 _FILE: Final = "bandwidth.json"
 _QUIET_CORES: Final = 0.3
 """Processors that other programs may use while it is measured."""
@@ -78,7 +78,7 @@ def measure_bandwidth(
     Raises:
         HearthError: the child failed.
     """
-    answer = run_job(JOB, _question(machine, size_bytes), lambda _: None, log_dir)
+    answer = run_job(measure, _question(machine, size_bytes), lambda _: None, log_dir)
     return _kept(answer, cache_dir, machine)
 
 
@@ -86,12 +86,26 @@ async def measured_bandwidth(
     cache_dir: Path, machine: Machine, log_dir: Path | None = None, size_bytes: int | None = None
 ) -> Bandwidth:
     """As `measure_bandwidth`, without blocking the event loop. Being cancelled ends it."""
-    job = await Job.start(JOB, _question(machine, size_bytes), log_dir)
-    try:
-        answer = await job.result()
-    finally:
-        await job.close()
+    answer = await follow_job(measure, _question(machine, size_bytes), log_dir=log_dir)
     return _kept(answer, cache_dir, machine)
+
+
+def measure(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+    """In the child: bytes read a second by `question["threads"]` threads, over
+    `question["size_bytes"]` if that is given; and how many processors others used meanwhile.
+    """
+    import psutil
+
+    from hearth.backends.bench.bandwidth import read_bytes_per_s
+
+    reporter.check()
+    sizes = {} if question["size_bytes"] is None else {"size_bytes": question["size_bytes"]}
+    began, before, own_before = time.monotonic(), psutil.cpu_times(), os.times()
+    rate = read_bytes_per_s(question["threads"], **sizes)
+    took_s, after, own = time.monotonic() - began, psutil.cpu_times(), os.times()
+    all_s = (after.user + after.system) - (before.user + before.system)
+    own_s = (own.user + own.system) - (own_before.user + own_before.system)
+    return {"bytes_per_s": rate, "cores_elsewhere": max(0.0, all_s - own_s) / max(took_s, 1e-3)}
 
 
 def _question(machine: Machine, size_bytes: int | None) -> dict[str, Any]:

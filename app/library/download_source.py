@@ -6,7 +6,6 @@ for a while. The token goes to the endpoint's own scheme, host and port, and now
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -14,9 +13,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from hearth.app.library.errors import HubRefused, HubUnreachable, RepositoryChanged
-from hearth.app.library.hub import RepositoryFile, prepare_library, refusal
-from hearth.backends.errors import HearthError
+from hearth.app.library.errors import HubRefused
+from hearth.app.library.hub import RepositoryFile, hub_errors, prepare_library
 
 if TYPE_CHECKING:
     import httpx2
@@ -59,7 +57,7 @@ class FileSource:
     def __init__(
         self, endpoint: str, repo_id: str, commit: str, *, stall_s: float, stall_bytes: int = 65_536
     ) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._repo_id = repo_id
         self._commit = commit
         self._stall_s = stall_s
@@ -73,7 +71,7 @@ class FileSource:
 
         # huggingface_hub's own client: proxies, certificates and offline mode are as it has them.
         self._client = get_async_session()
-        self._home = _origin(httpx2.URL(self._endpoint))
+        self._home = _origin(httpx2.URL(self.endpoint))
         self._headers = dict(build_hf_headers(library_name="hearth"))
         self._token = self._headers.pop("authorization", None)
         return self
@@ -125,7 +123,7 @@ class FileSource:
         import httpx2
 
         url = httpx2.URL(
-            f"{self._endpoint}/{self._repo_id}/resolve/{self._commit}/{quote(file.path)}"
+            f"{self.endpoint}/{self._repo_id}/resolve/{self._commit}/{quote(file.path)}"
         )
         timeout = httpx2.Timeout(self._stall_s, connect=min(self._stall_s, _CONNECT_S))
         for _ in range(_MOST_REDIRECTS):
@@ -162,6 +160,8 @@ class FileSource:
         self, response: httpx2.Response, file: RepositoryFile, is_home: bool
     ) -> None:
         """Return if `response` has the content."""
+        from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
+
         status = response.status_code
         if status in (200, 206):
             return
@@ -170,46 +170,17 @@ class FileSource:
         if status in _PASSING or (status in (401, 403) and not is_home):
             # A signed address that ran out is refused; the next request gets a fresh one.
             raise BrokenOff(f"HTTP {status}", _retry_after_s(response))
-        raise await self._refusal(response, file, is_home)
-
-    async def _refusal(
-        self, response: httpx2.Response, file: RepositoryFile, is_home: bool
-    ) -> HearthError:
-        from huggingface_hub.errors import HfHubHTTPError
-        from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
-
         if not is_home:
-            return HubRefused(
+            raise HubRefused(
                 f"{response.url.host}, where the Hub keeps {file.path}, refused it "
-                f"(HTTP {response.status_code}).",
+                f"(HTTP {status}).",
                 "Try again later.",
-                status=response.status_code,
+                status=status,
             )
         await response.aread()
-        try:
+        with hub_errors(self._repo_id, self.endpoint):
             hf_raise_for_status(response)
-        except HfHubHTTPError as error:
-            return refusal(error, self._repo_id, self._endpoint)
-        return HubRefused(
-            f"The Hub answered {file.path} with HTTP {response.status_code}.", "Try again later."
-        )
-
-
-def unreachable(file: RepositoryFile, endpoint: str, tries: int, reason: str) -> HubUnreachable:
-    """The error after `tries` connections in a row brought nothing."""
-    return HubUnreachable(
-        f"{file.path} broke off {tries} times in a row: {reason}.",
-        "Check the connection and resume: what was downloaded is kept.",
-        endpoint=endpoint,
-    )
-
-
-def changed(file: RepositoryFile, repo_id: str, reason: str) -> RepositoryChanged:
-    """The error when a fresh beginning did not help."""
-    return RepositoryChanged(
-        f"The Hub's {file.path} of {repo_id} is not what its list says: {reason}.",
-        "Look the repository up again and restart the download.",
-    )
+        raise HubRefused(f"The Hub answered {file.path} with HTTP {status}.", "Try again later.")
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int]:
@@ -246,10 +217,3 @@ def _check_length(response: httpx2.Response, file: RepositoryFile) -> None:
 def _retry_after_s(response: httpx2.Response) -> float:
     text = response.headers.get("retry-after", "")
     return min(float(text), 300.0) if text.isdecimal() else 0.0
-
-
-async def pause_before_retry(tries: int, base_s: float, retry_after_s: float) -> None:
-    """Wait before try number `tries` + 1: twice as long each time, half a minute at most, or what
-    the server asked for.
-    """
-    await asyncio.sleep(max(retry_after_s, min(base_s * 2 ** (tries - 1), 30.0)))

@@ -12,30 +12,27 @@ import asyncio
 import json
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, Protocol
 
 from hearth.app.library.cache_layout import RepositoryCache
-from hearth.app.library.download_rate import Rate
 from hearth.app.library.errors import (
     DownloadNotFound,
     HubUnreachable,
     QueueHeld,
     QueueUnreadable,
 )
+from hearth.app.library.hub import Download, Hub
 from hearth.app.library.model_files import WEIGHTS
 from hearth.app.paths import private_folder
 from hearth.backends.errors import ErrorInfo, HearthError, InternalError, to_info
 from hearth.backends.json_file import write_json
 from hearth.backends.lock import LockFile
-
-if TYPE_CHECKING:
-    from hearth.app.library.download import Download
-    from hearth.app.library.hub import Hub
 
 DownloadState = Literal["waiting", "running", "paused", "failed", "done"]
 Values = dict[str, Any]
@@ -44,6 +41,43 @@ _TAKE_OVER_S: Final = 2.0
 """How often a process tries to become the keeper."""
 _PROGRESS_S: Final = 2.0
 """How often the keeper writes how far downloads are, for the other processes."""
+
+
+class Rate:
+    """Bytes per second over the last seconds.
+
+    Args:
+        window_s: how far it looks back.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, window_s: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._window_s = window_s
+        self._clock = clock
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def note(self, done_bytes: int) -> None:
+        """Record how many bytes are there now; fewer than before: some are fetched again."""
+        now = self._clock()
+        if self._seen and done_bytes < self._seen[-1][1]:
+            self._seen.clear()
+        self._seen.append((now, done_bytes))
+        while len(self._seen) > 2 and self._seen[1][0] < now - self._window_s:
+            self._seen.popleft()
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """None until it is known."""
+        if len(self._seen) < 2:
+            return None
+        (since, before), (_, after) = self._seen[0], self._seen[-1]
+        took_s = self._clock() - since
+        return (after - before) / took_s if took_s > 0 else None
+
+    def eta_s(self, missing_bytes: int) -> float | None:
+        """Seconds until `missing_bytes` have come at this rate; None where nothing moves."""
+        rate = self.bytes_per_s
+        return missing_bytes / rate if rate else None
 
 
 class RunningJob(Protocol):
@@ -92,6 +126,8 @@ class DownloadItem:
 
 @dataclass(slots=True)
 class _Entry:
+    """A download of the queue; what `init` does not take is not written down."""
+
     id: str
     name: str
     download: Download
@@ -99,13 +135,13 @@ class _Entry:
     done_bytes: int = 0
     error: ErrorInfo | None = None
     quantize: str = ""
-    activity: str = ""
-    file: str = ""
-    rate: Rate = field(default_factory=Rate)
-    job: RunningJob | None = None
-    task: asyncio.Task[None] | None = None
-    is_ending: bool = False
-    not_before: float = 0.0
+    activity: str = field(default="", init=False)
+    file: str = field(default="", init=False)
+    rate: Rate = field(default_factory=Rate, init=False)
+    job: RunningJob | None = field(default=None, init=False)
+    task: asyncio.Task[None] | None = field(default=None, init=False)
+    is_ending: bool = field(default=False, init=False)
+    not_before: float = field(default=0.0, init=False)
 
     def item(self) -> DownloadItem:
         total = self.download.size_bytes
@@ -128,29 +164,12 @@ class _Entry:
         return {
             "id": self.id,
             "name": self.name,
-            "download": self.download.to_json(),
+            "download": asdict(self.download),
             "state": self.state,
             "done_bytes": self.done_bytes,
             "error": asdict(self.error) if self.error else None,
             "quantize": self.quantize,
         }
-
-    @classmethod
-    def from_json(cls, values: Values) -> _Entry:
-        from hearth.app.library.download import Download
-
-        state = values["state"]
-        if state not in get_args(DownloadState):
-            raise ValueError(f"state {state!r}")
-        return cls(
-            id=values["id"],
-            name=values["name"],
-            download=Download.from_json(values["download"]),
-            state=state,
-            done_bytes=values["done_bytes"],
-            error=ErrorInfo(**values["error"]) if values["error"] else None,
-            quantize=values.get("quantize", ""),
-        )
 
 
 class Downloads:
@@ -375,7 +394,7 @@ class Downloads:
         from hearth.app.jobs.job import Job
         from hearth.app.library import download_job
 
-        return await Job.start(download_job.MODULE, question, self._log_dir)
+        return await Job.start(download_job.work, question, self._log_dir)
 
     def _find(self, ident: str) -> _Entry:
         self._keep()
@@ -416,7 +435,9 @@ class Downloads:
             document = json.loads(self._path.read_text(encoding="utf-8"))
             if document["version"] != _VERSION:
                 raise ValueError(f"version {document['version']!r}")
-            return [_Entry.from_json(values) for values in document["downloads"]]
+            import msgspec
+
+            return msgspec.convert(document["downloads"], list[_Entry])
         except FileNotFoundError:
             return []
         except (ValueError, KeyError, TypeError) as error:

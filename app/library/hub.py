@@ -102,6 +102,25 @@ class Repository:
 
 
 @dataclass(frozen=True, slots=True)
+class Download:
+    """Which files of which commit are downloaded.
+
+    Attributes:
+        revision: what `commit` was asked for by; remembered in the cache.
+    """
+
+    repo_id: str
+    revision: str
+    commit: str
+    files: tuple[RepositoryFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
 class Hub:
     """A Hugging Face Hub.
 
@@ -209,9 +228,13 @@ def hub_errors(name: str, endpoint: str) -> Iterator[None]:
     prepare_library()
     import httpx2
     from huggingface_hub.errors import (
+        GatedRepoError,
         HfHubHTTPError,
         HFValidationError,
         OfflineModeIsEnabled,
+        RemoteEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
     )
 
     try:
@@ -223,8 +246,29 @@ def hub_errors(name: str, endpoint: str) -> Iterator[None]:
             f'"{name}" is not the name of a repository.',
             "Names look like organisation/name; `hearth pull` searches for anything else.",
         ) from error
+    except GatedRepoError as error:
+        url = f"{endpoint}/{quote(name)}"
+        raise GatedRepository(
+            f"{name} is gated: its files are for those who accepted its licence.",
+            f"Accept it at {url}, make a token at {endpoint}/settings/tokens, and set HF_TOKEN.",
+            url=url,
+        ) from error
+    except RevisionNotFoundError as error:
+        raise RepositoryNotFound(
+            f"{name} has no such revision.", f"See {endpoint}/{quote(name)}/tree/main."
+        ) from error
+    except RemoteEntryNotFoundError as error:
+        raise RepositoryChanged(
+            f"{name} does not have a file that it had listed.", "Look it up again."
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise RepositoryNotFound(
+            f"The Hub at {endpoint} has no repository {name}, or it is private.",
+            "Check the name; for a private one set HF_TOKEN.",
+            name=name,
+        ) from error
     except HfHubHTTPError as error:
-        raise refusal(error, name, endpoint) from error
+        raise _refusal(error.response.status_code, name, endpoint) from error
     except httpx2.HTTPError as error:
         raise HubUnreachable(
             f"{endpoint} cannot be reached: {error or type(error).__name__}.",
@@ -237,47 +281,16 @@ def hub_errors(name: str, endpoint: str) -> Iterator[None]:
         ) from error
 
 
-def refusal(error: Exception, name: str, endpoint: str) -> HearthError:
-    """The error of Hearth for one that huggingface_hub made of the Hub's answer."""
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        RemoteEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    if isinstance(error, GatedRepoError):
-        url = f"{endpoint}/{quote(name)}"
-        return GatedRepository(
-            f"{name} is gated: its files are for those who accepted its licence.",
-            f"Accept it at {url}, make a token at {endpoint}/settings/tokens, and set HF_TOKEN.",
-            url=url,
+def _refusal(status: int, name: str, endpoint: str) -> HearthError:
+    if status >= 500:
+        return HubUnreachable(
+            f"{endpoint} is in trouble (HTTP {status}).", "Try again later.", status=status
         )
-    if isinstance(error, RevisionNotFoundError):
-        return RepositoryNotFound(
-            f"{name} has no such revision.", f"See {endpoint}/{quote(name)}/tree/main."
-        )
-    if isinstance(error, RemoteEntryNotFoundError):
-        return RepositoryChanged(
-            f"{name} does not have a file that it had listed.", "Look it up again."
-        )
-    if isinstance(error, RepositoryNotFoundError):
-        return RepositoryNotFound(
-            f"The Hub at {endpoint} has no repository {name}, or it is private.",
-            "Check the name; for a private one set HF_TOKEN.",
-            name=name,
-        )
-    status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
     hints = {
         401: f"The token in HF_TOKEN is not valid: make one at {endpoint}/settings/tokens.",
         403: "The token in HF_TOKEN may not do this.",
         429: "Too many requests: try again in a few minutes, or set HF_TOKEN.",
     }
-    if status >= 500:
-        return HubUnreachable(
-            f"{endpoint} is in trouble (HTTP {status}).", "Try again later.", status=status
-        )
     hint = hints.get(status, "Try again; if it stays, look at the Hub's web page.")
     return HubRefused(f"The Hub refused {name} (HTTP {status}).", hint, status=status)
 

@@ -15,9 +15,8 @@ from hearth.app.library import download_job
 from hearth.app.library.adopt import adopt, plan_copy
 from hearth.app.library.cache_layout import RepositoryCache
 from hearth.app.library.catalogue import load_catalogue
-from hearth.app.library.download import Download
 from hearth.app.library.errors import ModelInUse
-from hearth.app.library.hub import Hub
+from hearth.app.library.hub import Download, Hub
 from hearth.app.library.index import LibraryIndex
 from hearth.app.library.local import FoundModel
 from hearth.app.library.menu import Menu, make_menu, reference_of, room_for
@@ -183,7 +182,7 @@ class ModelManager:
     async def _download(self, download: Download) -> AsyncGenerator[PullProgress, None]:
         digests = {file.path: file.etag for file in download.files}
         question = download_job.question(download, self._hub_cache, hub=self._hub)
-        job = await Job.start(download_job.MODULE, question, self._log_dir)
+        job = await Job.start(download_job.work, question, self._log_dir)
         try:
             async for values in job.updates():
                 yield PullProgress(

@@ -1,4 +1,4 @@
-"""The process that quantizes: `python -m hearth.app.library.quantize_job`, by `hearth.app.jobs`.
+"""The job that quantizes, in a process of its own by `hearth.app.jobs`.
 
 The question: {"method": "gguf", "source": path, "type": "Q4_K_M", "target": path, "options": {...},
 "threads": n, "replace": bool}. Progress: {"done": bytes, "total": bytes, "tensor": name, "eta_s":
@@ -13,15 +13,12 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from hearth.app.jobs.child import Reporter
 from hearth.app.library.errors import FileTrouble
 from hearth.quant.methods import methods
 
-if TYPE_CHECKING:
-    from hearth.app.jobs.child import Reporter
-
-MODULE: Final = "hearth.app.library.quantize_job"
 _ETA_AFTER_S: Final = 1.0
 """Before that, the time left cannot be estimated."""
 _FULL_PRECISION: Final = re.compile(r"[-._](f16|bf16|f32|fp16|fp32)$", re.IGNORECASE)
@@ -102,9 +99,3 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         "facts": made.facts,
         "wall_s": round(time.monotonic() - started, 3),
     }
-
-
-if __name__ == "__main__":
-    from hearth.app.jobs.child import serve
-
-    serve(quantize)

@@ -1,5 +1,4 @@
-"""The process that looks at every weight of a model: `python -m hearth.app.library.verify_job`, by
-`hearth.app.jobs`.
+"""The job that looks at every weight of a model, in a process of its own by `hearth.app.jobs`.
 
 The question: {"path": of a GGUF file or a folder of safetensors}. Progress: {"done": bytes,
 "total": bytes}. The answer: {"family": text, "skipped": names, "unknown": names, "tensors": n,
@@ -11,14 +10,10 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
+from hearth.app.jobs.child import Reporter
 from hearth.app.library.errors import FileTrouble
-
-if TYPE_CHECKING:
-    from hearth.app.jobs.child import Reporter
-
-MODULE: Final = "hearth.app.library.verify_job"
 
 
 def verify(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
@@ -55,9 +50,3 @@ def verify(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         "unread": list(report.unread),
         "wall_s": round(time.monotonic() - started, 3),
     }
-
-
-if __name__ == "__main__":
-    from hearth.app.jobs.child import serve
-
-    serve(verify)

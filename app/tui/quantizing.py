@@ -202,7 +202,7 @@ class Quantizing:
         """Make the file; returns what was made in a sentence."""
         item.state, item.detail = "running", "reading the source"
         log = own_folder(self._services.paths.log)
-        item.job = job = await Job.start(quantize_job.MODULE, item.question, log)
+        item.job = job = await Job.start(quantize_job.quantize, item.question, log)
         try:
             async for values in job.updates():
                 item.share = values["done"] / max(1, values["total"])

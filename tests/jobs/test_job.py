@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hearth.app.jobs.child import Stopped
-from hearth.app.jobs.job import Job
-from hearth.app.jobs.run import run_job
+from hearth.app.jobs.child import Stopped, Work
+from hearth.app.jobs.job import Job, run_job
 from hearth.backends.errors import DoesNotFit, InternalError
 
 _WORK = """
-import os, sys, time
-from hearth.app.jobs.child import serve
+import os, time
 from hearth.backends.errors import DoesNotFit
 
 def work(question, reporter):
@@ -39,31 +39,31 @@ def work(question, reporter):
     while True:
         reporter.check()
         time.sleep(0.01)
-
-if __name__ == "__main__":
-    serve(work)
 """
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Work:
     (tmp_path / "some_work.py").write_text(_WORK)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    return "some_work"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "some_work", raising=False)
+    work: Work = importlib.import_module("some_work").work
+    return work
 
 
-def test_progress_and_result(module: str) -> None:
+def test_progress_and_result(work: Work) -> None:
     told: list[int] = []
     question = {"kind": "count", "to": 1000}
-    answer = run_job(module, question, lambda values: told.append(values["number"]))
+    answer = run_job(work, question, lambda values: told.append(values["number"]))
     assert answer == {"counted": 1000}
     assert told == sorted(told) and told[-1] == 999
     assert len(told) < 1000, "what comes too fast is told together"
 
 
-def test_a_typed_error_arrives_as_it_was(module: str) -> None:
+def test_a_typed_error_arrives_as_it_was(work: Work) -> None:
     with pytest.raises(DoesNotFit, match="2 bytes") as caught:
-        run_job(module, {"kind": "fail"}, lambda values: None)
+        run_job(work, {"kind": "fail"}, lambda values: None)
     assert caught.value.hint == "Buy one." and caught.value.data["needed"] == 2
 
 
@@ -71,14 +71,14 @@ def test_a_typed_error_arrives_as_it_was(module: str) -> None:
     ("kind", "said"),
     [("break", "nobody expected this"), ("die", "without an answer"), ("babble", "unreadable")],
 )
-def test_whatever_goes_wrong_is_told(module: str, kind: str, said: str) -> None:
+def test_whatever_goes_wrong_is_told(work: Work, kind: str, said: str) -> None:
     with pytest.raises(InternalError, match=said):
-        run_job(module, {"kind": kind}, lambda values: None)
+        run_job(work, {"kind": kind}, lambda values: None)
 
 
-def test_stop_ends_it_well(module: str) -> None:
+def test_stop_ends_it_well(work: Work) -> None:
     async def go() -> None:
-        job = await Job.start(module, {"kind": "wait"})
+        job = await Job.start(work, {"kind": "wait"})
         async for values in job.updates():
             assert values == {"ready": True}
             job.stop()
@@ -89,9 +89,9 @@ def test_stop_ends_it_well(module: str) -> None:
     asyncio.run(go())
 
 
-def test_a_job_that_is_left_behind_ends(module: str) -> None:
+def test_a_job_that_is_left_behind_ends(work: Work) -> None:
     async def go() -> int:
-        job = await Job.start(module, {"kind": "wait"})
+        job = await Job.start(work, {"kind": "wait"})
         async for _ in job.updates():
             break
         await job.close()
@@ -100,15 +100,16 @@ def test_a_job_that_is_left_behind_ends(module: str) -> None:
     assert not psutil.pid_exists(asyncio.run(go()))
 
 
-def test_a_job_ends_with_whoever_wanted_it(module: str) -> None:
+def test_a_job_ends_with_whoever_wanted_it(work: Work) -> None:
     parent = subprocess.Popen(
         [
             sys.executable,
             "-c",
             "import asyncio, sys\n"
             "from hearth.app.jobs.job import Job\n"
+            "from some_work import work\n"
             "async def go():\n"
-            f"    job = await Job.start({module!r}, {{'kind': 'wait'}})\n"
+            "    job = await Job.start(work, {'kind': 'wait'})\n"
             "    async for _ in job.updates():\n"
             "        print(job.pid, flush=True)\n"
             "asyncio.run(go())\n",
@@ -123,6 +124,6 @@ def test_a_job_ends_with_whoever_wanted_it(module: str) -> None:
     child.wait(timeout=30)
 
 
-def test_what_it_prints_goes_to_the_log(module: str, tmp_path: Path) -> None:
-    run_job(module, {"kind": "count", "to": 1}, lambda values: None, log_dir=tmp_path)
+def test_what_it_prints_goes_to_the_log(work: Work, tmp_path: Path) -> None:
+    run_job(work, {"kind": "count", "to": 1}, lambda values: None, log_dir=tmp_path)
     assert "printed by native code" in (tmp_path / "jobs.log").read_text()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from downloading import LIMITS, MODEL, REPO, SIZE, Watched, fetch, put
 from hearth.app.library.cache_layout import RepositoryCache
-from hearth.app.library.download import Download, Downloader, discard_parts
+from hearth.app.library.download import Downloader, discard_parts
 from hearth.app.library.errors import (
     DiskFull,
     DownloadCorrupt,
@@ -23,7 +25,7 @@ from hearth.app.library.errors import (
     RepositoryChanged,
     UnsafeName,
 )
-from hearth.app.library.hub import Hub, RepositoryFile
+from hearth.app.library.hub import Download, Hub, RepositoryFile
 from hearth.backends.lock import LockFile
 from hub_server import Fault, HubServer
 
@@ -79,7 +81,7 @@ def test_a_cancelled_download_goes_on_from_where_it_was(hub: HubServer, cache: P
                 running.cancel()
 
         watched = Watched(stop_halfway)
-        downloader = Downloader(download, cache, hub.url, watched, LIMITS)
+        downloader = Downloader(download, cache, hub.url, watched.progress, LIMITS)
         running = asyncio.create_task(downloader.run())
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -329,5 +331,5 @@ def test_parts_can_be_thrown_away(hub: HubServer, cache: Path) -> None:
 
 def test_a_download_survives_being_written_down(hub: HubServer) -> None:
     download = put(hub)
-    assert Download.from_json(download.to_json()) == download
+    assert msgspec.convert(json.loads(json.dumps(asdict(download))), Download) == download
     assert Hub().repository(REPO).files == download.files

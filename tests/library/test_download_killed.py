@@ -21,9 +21,9 @@ import pytest
 from downloading import LIMITS, MODEL, REPO, SIZE, put
 from hearth.app.library import download_job
 from hearth.app.library.cache_layout import RepositoryCache
-from hearth.app.library.download import Download, Limits
+from hearth.app.library.download import Limits
 from hearth.app.library.download_part import kept_ranges
-from hearth.app.library.hub import Hub
+from hearth.app.library.hub import Download, Hub
 from hub_server import HubServer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
@@ -51,7 +51,7 @@ class Child:
     def __init__(
         self, download: Download, cache: Path, limits: Limits, operation: int | None = None
     ) -> None:
-        arguments = ["-m", download_job.MODULE]
+        arguments = ["-m", "hearth.app.jobs.child", download_job.__name__, "work"]
         if operation is not None:
             arguments = ["-c", _KILLED_AT_AN_OPERATION, str(operation), str(cache)]
         self.process = subprocess.Popen(
@@ -116,9 +116,7 @@ def kept_bytes(download: Download, cache: Path) -> int:
     place = RepositoryCache(cache, REPO)
     if place.blob(file.etag).exists():
         return file.size_bytes
-    title = f"{file.etag} {file.size_bytes}"
-    part, journal = place.part(file.etag), place.journal(file.etag)
-    return kept_ranges(part, journal, title, file.size_bytes).total
+    return kept_ranges(place, file).total
 
 
 def wait_until_kept(download: Download, cache: Path, least: int) -> int:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.app.library.download_ranges import Ranges, pieces
+from hearth.app.library.download_part import Ranges, pieces
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=20)
 

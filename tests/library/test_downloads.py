@@ -13,9 +13,7 @@ import pytest
 from downloading import MODEL, put
 from hearth.app.jobs.child import Stopped
 from hearth.app.library import downloads
-from hearth.app.library.download import Download
-from hearth.app.library.download_rate import Rate
-from hearth.app.library.downloads import DownloadItem, Downloads
+from hearth.app.library.downloads import DownloadItem, Downloads, Rate
 from hearth.app.library.errors import (
     DiskFull,
     DownloadCorrupt,
@@ -24,7 +22,7 @@ from hearth.app.library.errors import (
     QueueHeld,
     QueueUnreadable,
 )
-from hearth.app.library.hub import Hub, RepositoryFile
+from hearth.app.library.hub import Download, Hub, RepositoryFile
 from hearth.backends.errors import HearthError
 from hub_server import HubServer
 

@@ -11,7 +11,6 @@ import pytest
 
 from hearth.app.exit_codes import ExitCode
 from hearth.app.jobs.child import Reporter
-from hearth.app.library.download import Download
 from hearth.app.library.download_job import question, work
 from hearth.app.library.errors import (
     GatedRepository,
@@ -20,7 +19,7 @@ from hearth.app.library.errors import (
     OfflineError,
     RepositoryNotFound,
 )
-from hearth.app.library.hub import Hub, RepositoryFile, hub_endpoint
+from hearth.app.library.hub import Download, Hub, RepositoryFile, hub_endpoint
 from hearth.backends.errors import from_info, to_info
 from hub_server import HubServer, Repo, etag, git_sha1
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from hearth.app.library.download import Download, discard_parts
+from hearth.app.library.download import discard_parts
 from hearth.app.library.download_job import question, work
 from hearth.app.library.errors import IndexUnreachable, OfflineError, RepositoryNotFound
-from hearth.app.library.hub import Hub
+from hearth.app.library.hub import Download, Hub
 from hearth.app.library.package_model import (
     SMOLLM2,
     Corrupt,

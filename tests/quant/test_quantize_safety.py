@@ -229,11 +229,12 @@ def kill_at_random(folder: Path, times: int, seed: int) -> None:
         {"method": "gguf", "source": str(GUIDE), "type": "Q4_K_M", "target": str(target)}
         | {"options": {}, "threads": 2, "replace": True}
     )
+    job = ("hearth.app.jobs.child", "hearth.app.library.quantize_job", "quantize")
     rng = random.Random(seed)
     unfinished, resumed = 0, 0
     for number in range(times):
         process = subprocess.Popen(
-            [sys.executable, "-m", "hearth.app.library.quantize_job"],
+            [sys.executable, "-m", *job],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hearth.app.library.download import Download, Downloader, Limits, free_bytes
-from hearth.app.library.hub import Hub
+from hearth.app.library.download import Downloader, Limits
+from hearth.app.library.hub import Download, Hub
+from hearth.app.machine import free_disk_bytes
 from hub_server import HubServer, Repo
 
 REPO = "organisation/model-GGUF"
@@ -51,8 +52,9 @@ def fetch(
     cache: Path,
     watched: Watched | None = None,
     limits: Limits = LIMITS,
-    free: Callable[[Path], int] = free_bytes,
+    free: Callable[[Path], int] = free_disk_bytes,
 ) -> Path:
     """Run `download` in this process; returns the folder of its files."""
-    downloader = Downloader(download, cache, Hub().endpoint, watched or Watched(), limits, free)
+    watched = watched or Watched()
+    downloader = Downloader(download, cache, Hub().endpoint, watched.progress, limits, free)
     return asyncio.run(downloader.run())

@@ -308,7 +308,7 @@ class ScriptedJob:
         self._is_stopped = False
 
     @classmethod
-    async def start(cls, _: str, question: Mapping[str, Any], *__: object) -> ScriptedJob:
+    async def start(cls, _: object, question: Mapping[str, Any], *__: object) -> ScriptedJob:
         return cls(question)
 
     async def updates(self) -> AsyncIterator[dict[str, Any]]:

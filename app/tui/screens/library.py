@@ -20,11 +20,10 @@ from hearth.app.library.adopt import Adoption, Way, adopt, plan_adoption
 from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.catalogue import Entry, load_catalogue
-from hearth.app.library.download import Download
 from hearth.app.library.downloads import DownloadItem
 from hearth.app.library.errors import RepositoryNotFound
 from hearth.app.library.fit import Fit, Speed
-from hearth.app.library.hub import HubModel
+from hearth.app.library.hub import Download, HubModel
 from hearth.app.library.hub_files import Choice, Reference, parse_reference
 from hearth.app.library.local import LocalModel
 from hearth.app.library.menu import Menu, fit_of_entry, fit_of_file, make_menu, room_for
