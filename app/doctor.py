@@ -5,18 +5,19 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from hearth.app import machine
-from hearth.app.doctor_runners import choice_findings, torch_findings
-from hearth.app.finding import Finding
 from hearth.app.host_link import HostLink
 from hearth.app.library.local import BUNDLED, Library, LocalModel, Origin
 from hearth.app.paths import Paths
 from hearth.app.settings import Settings
+from hearth.backends.choice import MEASURE, this_machine
 from hearth.backends.errors import HearthError, HostUnreachable
+from hearth.backends.native.report import DeviceReport, torch_report
+from hearth.backends.speeds import Speeds
 
 DISTRIBUTION = "hearth-llm"
 _LOW_DISK_BYTES = 2 * 10**9
@@ -28,8 +29,27 @@ _OWNERS: Final[Mapping[Origin, str]] = {
     "folder": "It is in a folder of the setting library_folders",
 }
 """Whose the models are that Hearth uses in place."""
-__all__ = ["Finding", "examine"]
+_DEVICES: Final = {"cpu": "processor", "mps": "Apple GPU (MPS)"}
 _MOVE_HOME = "Give yourself the right to write there, or set HEARTH_HOME to another folder."
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's report.
+
+    Attributes:
+        subject: what was looked at, a stable name.
+        state: "ok"; "warning": works, but see `cure`; "fault": broken.
+        text: what was found.
+        cure: what to do about it; may be several lines of commands.
+        data: the same for programs.
+    """
+
+    subject: str
+    state: Literal["ok", "warning", "fault"]
+    text: str
+    cure: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
 
 
 def examine(paths: Paths, settings: Settings | HearthError, library: Library) -> Iterator[Finding]:
@@ -39,8 +59,8 @@ def examine(paths: Paths, settings: Settings | HearthError, library: Library) ->
     yield _machine()
     yield _compiler()
     yield _llamacpp(paths)
-    yield from torch_findings()
-    yield from choice_findings(paths, settings)
+    yield from _torch()
+    yield from _choices(paths, settings)
     yield from _folders(paths)
     yield _disk(paths)
     yield from _settings(settings)
@@ -128,6 +148,74 @@ def _llamacpp(paths: Paths) -> Finding:
         return Finding("llama.cpp", "ok", text, data=data)
     text = f"{slower} In the self-test: {verdict.reason}. The build: {verdict.system_info}"
     return Finding("llama.cpp", "fault", text, selftest.cure(verdict.system_info), data)
+
+
+def _torch() -> Iterator[Finding]:
+    """What PyTorch can do here, asked of a child process; one finding for it all."""
+    try:
+        report = torch_report()
+    except HearthError as error:
+        yield Finding("PyTorch", "fault", error.message, error.hint, {"error": error.code})
+        return
+    devices = "; ".join(_device_text(device) for device in report.devices)
+    varlen = "with" if report.has_varlen else "without"
+    text = (
+        f"PyTorch {report.version}, {report.threads} threads, {varlen} attention over block tables "
+        f"(for CUDA); {devices}"
+    )
+    yield Finding("PyTorch", "ok", text, data=asdict(report))
+    if any(device.type == "mps" for device in report.devices):
+        yield Finding(
+            "MPS",
+            "warning",
+            "the native runner on Apple's GPU is not verified on hardware",
+            "llama.cpp is the runner that is chosen there; --backend native takes the other.",
+        )
+
+
+def _device_text(device: DeviceReport) -> str:
+    name = _DEVICES.get(device.type, f"{device.type} {device.name}")
+    best = " (taken)" if device.is_best else ""
+    return (
+        f"{name}{best} multiplies {', '.join(device.multiplies)}, "
+        f"{device.free_bytes / 1e9:.1f} GB free"
+    )
+
+
+def _choices(paths: Paths, settings: Settings | HearthError) -> Iterator[Finding]:
+    """Which runner opens what, and why."""
+    asked = "auto" if isinstance(settings, HearthError) else settings.text("backend")
+    if asked != "auto":
+        text = f"all models are opened by {asked}, as the settings say"
+        yield Finding("backend", "ok", text, data={"backend": asked})
+        return
+    here = this_machine()
+    measured = Speeds(paths.cache).all()
+    if here.has_cuda:
+        free = here.card_free_bytes
+        room = "" if free is None else f" and the card has room for ({free / 1e9:.1f} GB free)"
+        text = (
+            f"safetensors, and GGUFs that it can run{room}: native, on CUDA; "
+            "other GGUFs: llama.cpp; hearth show MODEL says why"
+        )
+    elif here.is_apple:
+        text = "safetensors: native; GGUF: llama.cpp, which is faster on Apple's processors"
+    elif measured:
+        text = "safetensors: native; GGUF: by what was measured here, else llama.cpp"
+    else:
+        text = f"safetensors: native; GGUF: llama.cpp, because nothing was measured yet ({MEASURE})"
+    data = {
+        "backend": "auto",
+        "has_cuda": here.has_cuda,
+        "card_free_bytes": here.card_free_bytes,
+        "measured": [asdict(found) for found in measured],
+    }
+    yield Finding("backend", "ok", text, data=data)
+    if here.has_cuda or here.is_apple:
+        return
+    for found in measured:
+        runner = "native" if found.is_native_faster else "llama.cpp"
+        yield Finding(f"backend {found.kind}", "ok", f"{runner}: {found.words}", data=asdict(found))
 
 
 def _folders(paths: Paths) -> Iterator[Finding]:
@@ -253,14 +341,15 @@ def _model_cure(model: LocalModel) -> str:
 
 def _host(paths: Paths) -> Finding:
     try:
-        with HostLink(paths.host_place(), 0.0, start=False) as link:
+        with HostLink(paths.host_place(), 0.0) as link:
             stats = link.stats()
     except HostUnreachable:
-        return Finding(
-            "host", "ok", "no host process is running; commands start one", data={"running": False}
-        )
+        stats = None
     except HearthError as error:
         return Finding("host", "fault", error.message, error.hint)
+    if stats is None:
+        text = "no host process is running; commands start one"
+        return Finding("host", "ok", text, data={"running": False})
     loaded = (
         ", ".join(f"{w.name} (process {w.pid}, {w.running} running)" for w in stats.workers)
         or "nothing loaded"

@@ -7,13 +7,12 @@ The connection is served in a thread with an event loop of its own, also while a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, aclosing
 from queue import Empty, SimpleQueue
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hearth.app.host_connection import HostConnection
 from hearth.backends.contract import (
@@ -30,7 +29,6 @@ from hearth.backends.errors import InternalError, to_info
 from hearth.backends.local_socket import HostPlace
 
 if TYPE_CHECKING:
-    from hearth.backends.client import HostClient
     from hearth.backends.remote.server import RemoteServer
 
 T = TypeVar("T")
@@ -40,7 +38,56 @@ T = TypeVar("T")
 _WAIT_S = 0.2
 
 
-class HostLink:
+class LoopThread:
+    """An event loop in a thread of its own, from its making to `close`.
+
+    Args:
+        name: of the thread.
+        last: what the loop does before it ends.
+    """
+
+    def __init__(self, name: str, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        ready: Future[asyncio.AbstractEventLoop] = Future()
+        self._leaving = asyncio.Event()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(ready, last)), name=name, daemon=True
+        )
+        self._thread.start()
+        self._loop = wait_for(ready)
+
+    async def _serve(
+        self,
+        ready: Future[asyncio.AbstractEventLoop],
+        last: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        ready.set_result(asyncio.get_running_loop())
+        await self._leaving.wait()
+        await last()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start `work` in the thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, done in the thread. Raises what that raises; Ctrl+C cancels it."""
+        future = self.begin(work)
+        try:
+            return wait_for(future)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def soon(self, do: Callable[[], None]) -> None:
+        """Call `do` in the thread. Safe in a signal handler."""
+        self._loop.call_soon_threadsafe(do)
+
+    def close(self) -> None:
+        """End the loop and the thread."""
+        self.soon(self._leaving.set)
+        self._thread.join()
+
+
+class HostLink(LoopThread, AbstractContextManager["HostLink"]):
     """Attached to the host from the first need of it to the end of the block, and again when the
     connection was lost. Remote models need no host.
 
@@ -49,13 +96,9 @@ class HostLink:
         host_idle_s: how long a host started here stays when it is idle and alone.
         limits: how much the host may have loaded, from now on; None: unchanged.
         remotes: the models of other machines, by lower-case name.
-        start: start a host where none runs. If not, it is attached to on entering.
 
     Attributes:
         connection: for coroutines that `run` runs.
-
-    Raises:
-        HostUnreachable: when it is needed, and on entering without `start`: there is no host.
     """
 
     def __init__(
@@ -63,126 +106,55 @@ class HostLink:
         place: HostPlace,
         host_idle_s: float,
         limits: HostLimits | None = None,
-        *,
         remotes: Mapping[str, RemoteServer] | None = None,
-        start: bool = True,
     ) -> None:
         self.connection = HostConnection(place, host_idle_s, limits, remotes)
-        self._start = start
-        self._thread: threading.Thread | None = None
-        self._inside: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        super().__init__("host link", self.connection.close)
 
-    def __enter__(self) -> Self:
-        if not self._start:
-            try:
-                self.run(lambda: self.connection.host(start=False))
-            except BaseException:
-                self._close()
-                raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def info(self, spec: ModelSpec) -> ModelInfo:
-        """Load the model of `spec` if need be, and describe it. Raises as `call`."""
+        """Load the model of `spec` if need be, and describe it. Raises `HostUnreachable`."""
 
         async def ask() -> ModelInfo:
             return await (await self.connection.backend(spec)).info()
 
-        return self.run(ask)
+        return self.run(ask())
 
-    def stats(self) -> HostStats:
-        """The host and its workers."""
-        return self.call(lambda host: host.stats())
+    def stats(self) -> HostStats | None:
+        """As `HostConnection.stats`: None where no host runs, and none is started."""
+        return self.run(self.connection.stats())
 
     def unload(self, model: str) -> int:
         """Unload the model with this path or name; returns how many were loaded."""
-        return self.call(lambda host: host.unload(model))
-
-    def call(self, question: Callable[[HostClient], Coroutine[Any, Any, T]]) -> T:
-        """The host's answer to `question`. Raises what that raises; Ctrl+C cancels it."""
-
-        async def ask() -> T:
-            return await question(await self.connection.host(start=self._start))
-
-        return self.run(ask)
+        return self.run(self.connection.unload(model))
 
     def stream(self, spec: ModelSpec, request: Request) -> EventStream:
-        """The events of `request`; the caller closes the stream."""
-        return EventStream(self.connection, spec, request, self._loop())
-
-    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of `work`, in the thread of the connection. Raises what that raises; Ctrl+C
-        cancels it.
-        """
-        future = asyncio.run_coroutine_threadsafe(work(), self._loop())
-        try:
-            return wait_for(future)
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
-
-    def soon(self, do: Callable[[], None]) -> None:
-        """Call `do` in the thread of the connection. Safe in a signal handler."""
-        self._loop().call_soon_threadsafe(do)
-
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        if self._inside is None:
-            ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-            self._thread = threading.Thread(
-                target=lambda: asyncio.run(self._serve(ready)), name="host link", daemon=True
-            )
-            self._thread.start()
-            self._inside = wait_for(ready)
-        return self._inside[0]
-
-    async def _serve(self, ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
-        leaving = asyncio.Event()
-        ready.set_result((asyncio.get_running_loop(), leaving))
-        await leaving.wait()
-        await self.connection.close()
-
-    def _close(self) -> None:
-        if self._inside is not None and self._thread is not None:
-            loop, leaving = self._inside
-            loop.call_soon_threadsafe(leaving.set)
-            self._thread.join()
-        self._thread = self._inside = None
+        """The events of `request`; use it in a `with` block."""
+        return EventStream(self, spec, request)
 
 
-class EventStream:
+class EventStream(AbstractContextManager["EventStream"]):
     """The events of one request, the last a `Finished` or `Failed`; fewer after `interrupt`.
 
     Use it in a `with` block; leaving the block cancels the request if it still runs.
     """
 
-    def __init__(
-        self,
-        connection: HostConnection,
-        spec: ModelSpec,
-        request: Request,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
+    def __init__(self, link: HostLink, spec: ModelSpec, request: Request) -> None:
         self._events: SimpleQueue[Event | None] = SimpleQueue()
-        work = self._run(connection, spec, request)
-        self._pump = asyncio.run_coroutine_threadsafe(work, loop)
+        self._pump = link.begin(self._run(link.connection, spec, request))
 
     async def _run(self, connection: HostConnection, spec: ModelSpec, request: Request) -> None:
         try:
             backend = await connection.backend(spec)
             generated = cast(AsyncGenerator[Event, None], backend.generate(request))
-            async with contextlib.aclosing(generated) as events:
+            async with aclosing(generated) as events:
                 async for event in events:
                     self._events.put(event)
                     if isinstance(event, Finished | Failed):
                         return
-            self._events.put(Failed(to_info(InternalError("A stream ended without a last event."))))
+            raise InternalError("A stream ended without a last event.")
         except Exception as error:  # noqa: BLE001 - the reader, in another thread, gets it as an event
             self._events.put(Failed(to_info(error)))
 
@@ -190,15 +162,7 @@ class EventStream:
         """End the iteration after the events that have arrived. Safe in a signal handler."""
         self._events.put(None)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pump.cancel()
 
     def __iter__(self) -> Iterator[Event]:

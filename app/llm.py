@@ -14,14 +14,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
 from hearth.app.answer import Answer
 from hearth.app.chosen import Chosen, library_of, with_settings
 from hearth.app.host_connection import HostConnection
-from hearth.app.host_link import wait_for
+from hearth.app.host_link import LoopThread
 from hearth.app.nearest import did_you_mean
 from hearth.app.paths import find_paths
 from hearth.app.settings import layer_of, load_settings
@@ -114,7 +114,7 @@ class Completion:
     """What the user should know about it, e.g. that a parameter had no effect."""
 
 
-class AsyncLLM:
+class AsyncLLM(AbstractAsyncContextManager["AsyncLLM"]):
     """A model, for programs with an event loop. The methods are those of `LLM`, to be awaited."""
 
     def __init__(self, model: str = "", **settings: Any) -> None:
@@ -124,9 +124,6 @@ class AsyncLLM:
         self._chosen: Chosen | None = None
         self._host: HostConnection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -341,7 +338,7 @@ class AsyncStream(AsyncIterator[str]):
         await self._pieces.aclose()
 
 
-class LLM:
+class LLM(AbstractContextManager["LLM"]):
     """A model, in the host process that all programs of this user share.
 
     Args:
@@ -359,11 +356,8 @@ class LLM:
     def __init__(self, model: str = "", **settings: Any) -> None:
         self._llm = AsyncLLM(model, **settings)
         self._llm.choose()
-        self._loop = _LoopThread()
-        self._finalizer = weakref.finalize(self, _close, self._llm, self._loop)
-
-    def __enter__(self) -> Self:
-        return self
+        self._thread = LoopThread("hearth LLM", self._llm.close)
+        self._finalizer = weakref.finalize(self, self._thread.close)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -372,9 +366,21 @@ class LLM:
         """Disconnect from the host. Done at exit, too; the object cannot be used afterwards."""
         self._finalizer()
 
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. Ctrl+C cancels it."""
+        if self._finalizer.alive and asyncio._get_running_loop() is None:
+            return self._thread.run(work)
+        work.close()
+        if not self._finalizer.alive:
+            raise NotUsableHere("This LLM is closed.", "Make another one.")
+        raise NotUsableHere(
+            "LLM was called inside a running event loop, which it would block.",
+            "Use AsyncLLM there, and await its methods.",
+        )
+
     def info(self) -> ModelInfo:
         """What the model is; loads it. Otherwise the first request does."""
-        return self._loop.run(self._llm.info())
+        return self._run(self._llm.info())
 
     @overload
     def generate(  # type: ignore[overload-overlap]
@@ -407,7 +413,7 @@ class LLM:
             HearthError: the first error; the other prompts are cancelled. `data["index"]` says
                 which prompt failed. `Busy` is not raised: the prompt waits.
         """
-        return self._loop.run(self._llm.generate(prompts, params, **options))
+        return self._run(self._llm.generate(prompts, params, **options))
 
     @overload
     def chat(  # type: ignore[overload-overlap]
@@ -435,7 +441,7 @@ class LLM:
         work: Coroutine[Any, Any, Completion | list[Completion]] = self._llm.chat(
             messages, params, **options
         )
-        return self._loop.run(work)
+        return self._run(work)
 
     def stream(
         self,
@@ -450,7 +456,7 @@ class LLM:
         Args:
             raw: `messages` is a text to complete, as in `generate`.
         """
-        return Stream(self._loop, self._llm.stream(messages, params, raw=raw, **options))
+        return Stream(self, self._llm.stream(messages, params, raw=raw, **options))
 
     @overload
     def embed(self, texts: str, *, pooling: Pooling = "model") -> tuple[float, ...]: ...  # type: ignore[overload-overlap]
@@ -466,7 +472,7 @@ class LLM:
         Args:
             pooling: "model" is what the model was trained with, else mean.
         """
-        return self._loop.run(self._llm.embed(texts, pooling=pooling))
+        return self._run(self._llm.embed(texts, pooling=pooling))
 
     @overload
     def score(self, texts: str, *, top: int = 0) -> Scores: ...  # type: ignore[overload-overlap]
@@ -479,26 +485,23 @@ class LLM:
         Args:
             top: also the likeliest tokens in the place of each, this many.
         """
-        return self._loop.run(self._llm.score(texts, top=top))
+        return self._run(self._llm.score(texts, top=top))
 
 
-class Stream(Iterator[str]):
+class Stream(Iterator[str], AbstractContextManager["Stream"]):
     """The text of an answer, in pieces, as it is generated. Closing or dropping it cancels the
     request.
     """
 
-    def __init__(self, loop: _LoopThread, stream: AsyncStream) -> None:
-        self._loop = loop
+    def __init__(self, llm: LLM, stream: AsyncStream) -> None:
+        self._llm = llm
         self._stream = stream
 
     def __next__(self) -> str:
-        piece = self._loop.run(_next(self._stream))
-        if piece is None:
-            raise StopIteration
-        return piece
-
-    def __enter__(self) -> Self:
-        return self
+        try:
+            return self._llm._run(self._stream.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -510,55 +513,7 @@ class Stream(Iterator[str]):
 
     def close(self) -> None:
         """Cancel the request, unless it is complete."""
-        self._loop.run(self._stream.aclose())
-
-
-class _LoopThread:
-    """An event loop in a thread, so that the connection is served between two calls."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="hearth LLM", daemon=True
-        )
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. Ctrl+C cancels it."""
-        if self._loop.is_closed():
-            work.close()
-            raise NotUsableHere("This LLM is closed.", "Make another one.")
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            work.close()
-            raise NotUsableHere(
-                "LLM was called inside a running event loop, which it would block.",
-                "Use AsyncLLM there, and await its methods.",
-            )
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return wait_for(future)
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Run `last`, then end."""
-        asyncio.run_coroutine_threadsafe(last, self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-def _close(llm: AsyncLLM, loop: _LoopThread) -> None:
-    loop.close(llm.close())
-
-
-async def _next(stream: AsyncStream) -> str | None:
-    return await anext(stream, None)
+        self._llm._run(self._stream.aclose())
 
 
 async def _pieces(

@@ -9,10 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hearth.backends.errors import HearthError
+
 if TYPE_CHECKING:
     from hearth.backends.local_socket import HostPlace
 
 HOME_VARIABLE = "HEARTH_HOME"
+
+
+class FolderUnusable(HearthError):
+    """One of Hearth's own folders is none, cannot be made, or cannot be written to."""
+
+    code = "folder_unusable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +139,6 @@ def own_folder(path: Path) -> Path:
     Raises:
         FolderUnusable: it cannot be made, is a file, or cannot be written to.
     """
-    from hearth.app.errors import FolderUnusable
-
     why = ""
     try:
         private_folder(path)

@@ -3,32 +3,34 @@
 The file has top-level keys, `[load]` and `[sampling]` for all models, and `[models."name"]` with a
 `sampling` table of its own for one; `[remotes."name"]` is a model of another machine, `[aliases]`
 gives models further names, `[keys]` gives bindings of the terminal app other keys.
-`settings_keys` and `remotes` declare every key; `origin` says where a value comes from.
+`settings_keys` declares every key; `origin` says where a value comes from.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 from hearth.app import settings_keys as keys
+from hearth.app.library.local import BUNDLED, MODEL_SUFFIXES
 from hearth.app.nearest import did_you_mean, nearest
-from hearth.app.remotes import REMOTE_KEYS, UNSET_SAMPLING, refuse_loading, remote_server
 from hearth.app.settings_keys import Key, Value
 from hearth.backends.errors import SettingsError
 from hearth.backends.models import BackendName, HostLimits, ModelSettings
-from hearth.backends.remote.server import RemoteServer
+from hearth.backends.remote.server import Kind, RemoteServer
 from hearth.backends.sampling import SamplingParams
 
 # Read elsewhere: paths, error reports, the endpoint, and the Makefile's tools.
 _OWN_VARIABLES = ("HEARTH_HOME", "HEARTH_DEBUG", "HEARTH_API_KEY", "HEARTH_TORCH_INDEX")
-
-
 _TABLES = ("load", "sampling", "models", "remotes", "aliases", "keys")
+_REMOTE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +89,18 @@ class Settings:
 
     def all(self, model: str = "") -> Layer:
         """Every setting by name, as it holds for `model` (for none in particular if empty)."""
-        defaults = {key.name: Setting(keys.default_of(key)) for key in keys.ALL.values()}
-        if model.lower() in self.remotes:
-            defaults |= {name: Setting(value) for name, value in UNSET_SAMPLING.items()}
-        else:
-            own_defaults = keys.MODEL_DEFAULTS.get(model.lower(), {})
-            defaults |= {name: Setting(value) for name, value in own_defaults.items()}
-        own = self.models.get(model.lower(), {})
-        return {**defaults, **self.base, **own, **self.environment, **self.flags}
+        name = model.lower()
+        own = keys.MODEL_DEFAULTS.get(name, {})
+        if name in self.remotes:
+            own = keys.UNSET_SAMPLING
+        defaults = {key.name: keys.default_of(key) for key in keys.ALL.values()}
+        return {
+            **{name: Setting(value) for name, value in {**defaults, **own}.items()},
+            **self.base,
+            **self.models.get(name, {}),
+            **self.environment,
+            **self.flags,
+        }
 
     def text(self, name: str) -> str:
         """The text of a top-level key."""
@@ -147,19 +153,34 @@ class Settings:
             ) from error
 
 
-def layer_of(values: Mapping[str, Any], origin: str) -> Layer:
-    """`values` by names of settings. Raises `SettingsError` for unknown names and wrong values."""
+def layer_of(
+    values: Mapping[str, object],
+    place: str,
+    declared: Iterable[Key] = tuple(keys.ALL.values()),
+    tables: tuple[str, ...] = (),
+) -> Layer:
+    """`values` by names of settings.
+
+    Args:
+        place: where they come from, for messages.
+        declared: the keys that may be there.
+        tables: what else may be there, for suggestions.
+
+    Raises:
+        SettingsError: unknown name, or a wrong value.
+    """
+    known = {key.name: key for key in declared}
     layer: Layer = {}
     for name, value in values.items():
-        if name not in keys.ALL:
+        if name not in known:
             raise SettingsError(
-                f'{origin}: unknown setting "{name}".{did_you_mean(name, keys.ALL)}',
+                f'{place}: unknown key "{name}".{did_you_mean(name, (*known, *tables))}',
                 "`hearth settings --default` lists every key.",
             )
         try:
-            layer[name] = Setting(keys.ALL[name].check(value), origin)
+            layer[name] = Setting(known[name].check(value), place)
         except ValueError as error:
-            raise SettingsError(f"{origin}: {name}: {error}.") from None
+            raise SettingsError(f"{place}: {name}: {error}.") from None
     return layer
 
 
@@ -191,29 +212,30 @@ def parse_settings(file: Path, text: str) -> Settings:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _unusable(file, error) from error
-    source = _Source(file)
-    models = source.table(data.pop("models", {}), "models")
-    remotes = source.table(data.pop("remotes", {}), "remotes")
-    aliases = source.table(data.pop("aliases", {}), "aliases")
-    keymap = source.keymap(source.table(data.pop("keys", {}), "keys"))
-    base = {
-        **source.layer(source.table(data.pop("load", {}), "load"), "load", keys.LOADING),
-        **source.layer(
-            source.table(data.pop("sampling", {}), "sampling"), "sampling", keys.SAMPLING
-        ),
-        **source.layer(data, "", keys.GENERAL, _TABLES),
+    tables = {name: _table(file, name, data.get(name, {})) for name in _TABLES}
+    general = {name: value for name, value in data.items() if name not in tables}
+    for name, value in tables["aliases"].items():
+        if not isinstance(value, str) or not value:
+            raise SettingsError(
+                f"{file}, [aliases]: {name} must be the name of a model, as a text."
+            )
+    remotes = {
+        name.lower(): _remote(file, name, table) for name, table in tables["remotes"].items()
     }
-    for name in models:
-        if any(name.lower() == remote.lower() for remote in remotes):
-            own = source.table(models[name], f'models."{name}"')
-            refuse_loading(name, own, f'{file}, [models."{name}"]')
     return Settings(
         file,
-        base,
-        {name.lower(): source.model(name, table) for name, table in models.items()},
-        remotes={name.lower(): source.remote(name, table) for name, table in remotes.items()},
-        aliases={name.lower(): source.alias(name, value) for name, value in aliases.items()},
-        keymap=keymap,
+        base={
+            **layer_of(tables["load"], f"{file}, [load]", keys.LOADING),
+            **layer_of(tables["sampling"], f"{file}, [sampling]", keys.SAMPLING),
+            **layer_of(general, str(file), keys.GENERAL, _TABLES),
+        },
+        models={
+            name.lower(): _model(file, name, table, is_remote=name.lower() in remotes)
+            for name, table in tables["models"].items()
+        },
+        remotes=remotes,
+        aliases={name.lower(): value for name, value in tables["aliases"].items()},
+        keymap=_keymap(file, tables["keys"]),
     )
 
 
@@ -224,76 +246,97 @@ def _unusable(file: Path, error: Exception) -> SettingsError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A settings file being read; knows how to name a place in it."""
+def _table(file: Path, name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise SettingsError(f"{file}: {name} must be a table, [{name}].")
+    return value
 
-    file: Path
 
-    def table(self, value: object, name: str) -> dict[str, object]:
-        if not isinstance(value, dict):
-            raise SettingsError(f"{self.file}: {name} must be a table, [{name}].")
-        return value
+def _model(file: Path, name: str, value: object, *, is_remote: bool) -> Layer:
+    """The settings of `[models."name"]`; a remote model has none of loading."""
+    where = f'models."{name}"'
+    table = dict(_table(file, where, value))
+    sampling = _table(file, f"{where}.sampling", table.pop("sampling", {}))
+    loading = {key.name for key in keys.LOADING} | {"chat_template"}
+    if is_remote and (refused := sorted(loading & table.keys())):
+        raise SettingsError(
+            f"{file}, [{where}]: {refused[0]}: {name} is a remote model, which its own server"
+            " loads.",
+            "Leave it out, or tell that server.",
+        )
+    own = (*keys.LOADING, *keys.MODEL_ONLY)
+    return {
+        **layer_of(table, f"{file}, [{where}]", own, ("sampling",)),
+        **layer_of(sampling, f"{file}, [{where}.sampling]", keys.SAMPLING),
+    }
 
-    def model(self, name: str, value: object) -> Layer:
-        where = f'models."{name}"'
-        table = dict(self.table(value, where))
-        sampling = self.table(table.pop("sampling", {}), f"{where}.sampling")
-        own = (*keys.LOADING, *keys.MODEL_ONLY)
-        return {
-            **self.layer(table, where, own, ("sampling",)),
-            **self.layer(sampling, f"{where}.sampling", keys.SAMPLING),
-        }
 
-    def remote(self, name: str, value: object) -> RemoteServer:
-        where = f'remotes."{name}"'
-        layer = self.layer(self.table(value, where), where, REMOTE_KEYS)
-        given = {key: setting.value for key, setting in layer.items()}
-        return remote_server(name, given, f"{self.file}, [{where}]", self.file.parent)
+def _remote(file: Path, name: str, table: object) -> RemoteServer:
+    """The server of `[remotes."name"]`. Raises `SettingsError` also where the name or the URL
+    cannot be used, or there are two keys.
+    """
+    where = f'remotes."{name}"'
+    place = f"{file}, [{where}]"
+    layer = layer_of(_table(file, where, table), place, keys.REMOTE)
+    if not _REMOTE_NAME.fullmatch(name) or name.lower().endswith(MODEL_SUFFIXES):
+        raise SettingsError(
+            f"{place}: {name!r} cannot be the name of a model.",
+            "Use letters, digits and . _ : @ / + -, and begin with a letter or digit.",
+        )
+    if name.lower() in BUNDLED:
+        raise SettingsError(f"{place}: {name} comes with Hearth.", "Choose another name.")
+    values: dict[str, Any] = {key.name: key.default for key in keys.REMOTE}
+    values |= {key: setting.value for key, setting in layer.items()}
+    key_file = values["key_file"]
+    if values["key_env"] and key_file:
+        raise SettingsError(f"{place}: there are key_env and key_file.", "Leave one of them.")
+    return RemoteServer(
+        name,
+        _url(values["url"], place),
+        model=values["model"],
+        server=cast("Kind | None", values["server"]),
+        key_env=values["key_env"],
+        key_file=file.parent / Path(key_file).expanduser() if key_file else None,
+        timeout_s=values["timeout_s"],
+    )
 
-    def keymap(self, table: dict[str, object], begin: str = "") -> dict[str, str]:
-        """Keys by binding id, whose dots TOML takes for tables where no quotes are around it."""
-        found: dict[str, str] = {}
-        for name, value in table.items():
-            ident = f"{begin}{name}"
-            if isinstance(value, dict):
-                found |= self.keymap(value, f"{ident}.")
-            elif isinstance(value, str) and value.strip():
-                found[ident] = value
-            else:
-                raise SettingsError(
-                    f'{self.file}, [keys]: {ident} must be keys as a text, such as "f1,ctrl+h".'
-                )
-        return found
 
-    def alias(self, name: str, value: object) -> str:
-        if not isinstance(value, str) or not value:
+def _url(text: str, place: str) -> str:
+    """The base of an API without a slash at its end; a host alone stands for its /v1."""
+    try:
+        parts = urlsplit(text)
+        well_formed = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        well_formed = False
+    if not well_formed or not text.isascii() or not text.isprintable() or " " in text:
+        raise SettingsError(
+            f"{place}: url: expected an address such as http://10.0.0.5:8000/v1.",
+            "Write http:// or https://, the host, and /v1 for most servers.",
+        )
+    if parts.username is not None or parts.password is not None:
+        raise SettingsError(
+            f"{place}: url: it has a name or password in it.",
+            "Put the key into a variable, and name that as key_env.",
+        )
+    if parts.query or parts.fragment:
+        raise SettingsError(f"{place}: url: it has a ? or # in it.", "End it at the path.")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
+
+
+def _keymap(file: Path, table: Mapping[str, object], begin: str = "") -> dict[str, str]:
+    """Keys by binding id, whose dots TOML takes for tables where no quotes are around it."""
+    keymap: dict[str, str] = {}
+    for name, value in table.items():
+        ident = f"{begin}{name}"
+        if isinstance(value, dict):
+            keymap |= _keymap(file, value, f"{ident}.")
+        elif isinstance(value, str) and value.strip():
+            keymap[ident] = value
+        else:
             raise SettingsError(
-                f"{self.file}, [aliases]: {name} must be the name of a model, as a text."
+                f'{file}, [keys]: {ident} must be keys as a text, such as "f1,ctrl+h".'
             )
-        return value
-
-    def layer(
-        self,
-        table: dict[str, object],
-        where: str,
-        allowed: Iterable[Key],
-        tables: tuple[str, ...] = (),
-    ) -> Layer:
-        known = {key.name: key for key in allowed}
-        place = f"{self.file}, [{where}]" if where else str(self.file)
-        found: Layer = {}
-        for name, value in table.items():
-            if name not in known:
-                raise SettingsError(
-                    f'{place}: unknown key "{name}".{did_you_mean(name, (*known, *tables))}',
-                    "`hearth settings --default` lists every key.",
-                )
-            try:
-                found[name] = Setting(known[name].check(value), place)
-            except ValueError as error:
-                raise SettingsError(f"{place}: {name}: {error}.") from None
-        return found
+    return keymap
 
 
 def _read_environment(environ: Mapping[str, str]) -> tuple[Layer, tuple[str, ...]]:
@@ -303,16 +346,15 @@ def _read_environment(environ: Mapping[str, str]) -> tuple[Layer, tuple[str, ...
     for variable, text in sorted(environ.items()):
         if not variable.startswith("HEARTH_") or variable in _OWN_VARIABLES:
             continue
-        key = known.get(variable)
-        if key is None:
-            if nearest(variable.removeprefix("HEARTH_"), keys.ALL):
-                raise SettingsError(f"Unknown variable {variable}.{did_you_mean(variable, known)}")
+        if variable in known:
+            try:
+                found[known[variable].name] = Setting(known[variable].parse(text), variable)
+            except ValueError as error:
+                raise SettingsError(f"{variable}: {error}.") from None
+        elif nearest(variable.removeprefix("HEARTH_"), keys.ALL):
+            raise SettingsError(f"Unknown variable {variable}.{did_you_mean(variable, known)}")
+        else:
             strangers.append(variable)
-            continue
-        try:
-            found[key.name] = Setting(key.parse(text), variable)
-        except ValueError as error:
-            raise SettingsError(f"{variable}: {error}.") from None
     if "offline" not in found and environ.get("HF_HUB_OFFLINE", "").strip().lower() in (
         "1",
         "true",
@@ -323,26 +365,15 @@ def _read_environment(environ: Mapping[str, str]) -> tuple[Layer, tuple[str, ...
     return found, tuple(strangers)
 
 
-Section = Literal["", "load", "sampling"]
-
-
 def default_document() -> str:
     """A settings file that says what every key does and changes nothing."""
     lines = [
         "# Hearth's settings. Every line below shows a default; remove the # to change one.",
         "# Flags win over HEARTH_* variables (HEARTH_TEMPERATURE=0.2), those over this file.",
     ]
-    sections: tuple[tuple[Section, tuple[Key, ...]], ...] = (
-        ("", keys.GENERAL),
-        ("load", keys.LOADING),
-        ("sampling", keys.SAMPLING),
-    )
-    for section, declared in sections:
+    for section, declared in keys.SECTIONS.items():
         lines += ["", f"[{section}]"] if section else [""]
-        lines += [
-            f"# {key.name} = {_toml(key.shown(keys.default_of(key)))}  # {key.help}"
-            for key in declared
-        ]
+        lines += [_line(key, keys.default_of(key)) for key in declared]
     lines += [
         "",
         "# For one model; any key of [load], and those of [sampling] in a table of their own:",
@@ -351,9 +382,7 @@ def default_document() -> str:
     lines += [f'# {key.name} = ""  # {key.help}' for key in keys.MODEL_ONLY]
     lines += ['# [models."guide".sampling]', "# temperature = 0.2"]
     lines += ["", "# A model that another machine serves (docs/scale.md):", '# [remotes."cluster"]']
-    lines += [
-        f"# {key.name} = {_toml(key.shown(key.default))}  # {key.help}" for key in REMOTE_KEYS
-    ]
+    lines += [_line(key, key.default) for key in keys.REMOTE]
     lines += ["", "# Further names for models, for programs that ask for one of their own:"]
     lines += ["# [aliases]", '# gpt-4o-mini = "guide"', '# "claude-*" = "guide"', ""]
     lines += ["# Other keys in the terminal app; F1 shows the ids:"]
@@ -361,20 +390,6 @@ def default_document() -> str:
     return "\n".join(lines)
 
 
-def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _toml_text(value)
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_toml_text(item) for item in value) + "]"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{token} = {bias}" for token, bias in value.items()) + " }"
-    return str(value)
-
-
-def _toml_text(text: str) -> str:
-    escaped = (
-        text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
-    )
-    return f'"{escaped}"'
+def _line(key: Key, default: Value) -> str:
+    """The commented line of one key; JSON writes strings, numbers, booleans and arrays as TOML."""
+    return f"# {key.name} = {json.dumps(key.shown(default), ensure_ascii=False)}  # {key.help}"

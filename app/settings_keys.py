@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from hearth.app.format import format_size, parse_size
 from hearth.app.paths import find_paths
-from hearth.app.sizes import format_size, parse_size
 from hearth.backends.engine.fields import REQUEST_FIELDS, SAMPLING_FIELDS, Field
 from hearth.backends.models import BackendName, Dtype, KvPool, KvType, ModelSettings
+from hearth.backends.remote import server as remote_server
 from hearth.backends.sampling import SamplingParams
 
 Value = bool | int | float | str | tuple[str, ...] | dict[int, float] | None
@@ -21,8 +22,10 @@ Kind = Literal["bool", "int", "float", "size", "text", "texts", "paths", "biases
 
 AUTO = "auto"
 _INT32_MAX = 2**31 - 1
-_TRUE = ("1", "true", "yes", "on")
-_FALSE = ("0", "false", "no", "off")
+_BOOLS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,40 +102,35 @@ class Key:
         if self.auto and value == AUTO:
             return None
         checked = _CHECKS[self.kind](value)
-        if checked is None:
-            raise ValueError(f"expected {self.expects()}, not {_shown(value)}")
-        if self.choices and checked not in self.choices:
-            raise ValueError(f"expected {self.expects()}, not {_shown(value)}")
-        if (
-            isinstance(checked, int | float)
-            and not isinstance(checked, bool)
-            and self._outside(checked)
+        if checked is None or (self.choices and checked not in self.choices):
+            raise self._unexpected(value)
+        if isinstance(checked, int | float) and not (
+            math.isfinite(checked)
+            and (self.low is None or checked >= self.low)
+            and (self.high is None or checked <= self.high)
+            and (self.above is None or checked > self.above)
         ):
-            raise ValueError(f"expected {self.expects()}, not {_shown(value)}")
+            raise self._unexpected(value)
         return checked
 
-    def _outside(self, number: float) -> bool:
-        return (
-            not math.isfinite(number)
-            or (self.low is not None and number < self.low)
-            or (self.high is not None and number > self.high)
-            or (self.above is not None and number <= self.above)
-        )
+    def _unexpected(self, value: object) -> ValueError:
+        text = repr(value) if isinstance(value, str) else str(value)
+        shown = text if len(text) <= 60 else text[:57] + "..."
+        return ValueError(f"expected {self.expects()}, not {shown}")
 
     def parse(self, text: str) -> Value:
         """The value that people write as `text`. Raises ValueError as `check` does."""
         if self.auto and text.strip().lower() == AUTO:
             return None
-        return self.check(_PARSERS[self.kind](text))
+        try:
+            value = _PARSERS.get(self.kind, str)(text)
+        except ValueError:
+            raise self._unexpected(text) from None
+        return self.check(value)
 
 
 def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else f"{value:g}"
-
-
-def _shown(value: object) -> str:
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _check_bool(value: object) -> bool | None:
@@ -186,44 +184,17 @@ def _check_biases(value: object) -> dict[int, float] | None:
     return biases
 
 
-def _parse_bool(text: str) -> object:
-    lowered = text.strip().lower()
-    if lowered in _TRUE:
-        return True
-    return False if lowered in _FALSE else text
-
-
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 
 
-def _parse_int(text: str) -> object:
-    """A whole number, also with thousands separated ("2,048"); other commas are left to fail."""
-    if _THOUSANDS.fullmatch(text):
-        text = text.replace(",", "")
-    try:
-        return int(text)
-    except ValueError:
-        return text
+def _parse_int(text: str) -> int:
+    """A whole number, also with thousands separated ("2,048"); other commas raise ValueError."""
+    return int(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text)
 
 
-def _parse_float(text: str) -> object:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _parse_texts(text: str) -> object:
-    return (text,) if text else ()
-
-
-def _parse_paths(text: str) -> object:
-    return tuple(path for path in text.split(os.pathsep) if path)
-
-
-def _parse_biases(text: str) -> object:
+def _parse_biases(text: str) -> dict[str, float]:
     pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
-    return {token.strip(): _parse_float(bias) for token, _, bias in pairs}
+    return {token.strip(): float(bias) for token, _, bias in pairs}
 
 
 _KIND_WORDS = {
@@ -245,13 +216,11 @@ _CHECKS: dict[Kind, Callable[[object], Value]] = {
     "biases": _check_biases,
 }
 _PARSERS: dict[Kind, Callable[[str], object]] = {
-    "bool": _parse_bool,
+    "bool": lambda text: _BOOLS.get(text.strip().lower(), text),
     "int": _parse_int,
-    "float": _parse_float,
-    "size": str,
-    "text": str,
-    "texts": _parse_texts,
-    "paths": _parse_paths,
+    "float": float,
+    "texts": lambda text: (text,) if text else (),
+    "paths": lambda text: tuple(path for path in text.split(os.pathsep) if path),
     "biases": _parse_biases,
 }
 
@@ -444,6 +413,30 @@ MODEL_ONLY = (
     ),
 )
 
+REMOTE = (
+    Key("url", "text", "the base of its API, such as http://10.0.0.5:8000/v1", default=""),
+    Key("model", "text", "what the other end calls the model; empty: it has only one", default=""),
+    Key(
+        "server",
+        "text",
+        "what it is, and so what it understands; auto: told by its list of models",
+        choices=get_args(remote_server.Kind),
+        auto=True,
+    ),
+    Key("key_env", "text", "environment variable that has its API key", default=""),
+    Key("key_file", "text", "file, readable for you alone, that has its API key", default=""),
+    Key(
+        "timeout_s",
+        "float",
+        "longest silence in seconds before it is given up",
+        above=0,
+        high=86_400,
+        default=600.0,
+    ),
+)
+SECTIONS: Mapping[str, tuple[Key, ...]] = {"": GENERAL, "load": LOADING, "sampling": SAMPLING}
+"""The tables of the settings file that hold for all models; "" is its top level."""
+
 ALL = {key.name: key for key in (*GENERAL, *LOADING, *SAMPLING)}
 
 # The sampling that its authors recommend, and a system prompt in place of theirs, which makes it
@@ -456,6 +449,8 @@ MODEL_DEFAULTS: Mapping[str, Mapping[str, Value]] = {
     }
 }
 """Defaults of one model, by its name."""
+UNSET_SAMPLING: Mapping[str, Value] = {"top_k": 0, "min_p": 0.0, "repetition_window": -1}
+"""Defaults for remote models: steps that OpenAI's API lacks are off."""
 
 
 def default_of(key: Key) -> Value:

@@ -14,12 +14,11 @@ from hearth.app.library.local import Library
 from hearth.backends.choice import not_native
 from hearth.backends.errors import HearthError
 from hearth.backends.speeds import Measured, Speed, Speeds, kind_of
+from hearth.quant.gguf import preflight
 
 
 def kinds_here(library: Library) -> list[str]:
     """The kinds of the GGUFs in `library` that both runners can run."""
-    from hearth.quant.gguf import preflight
-
     kinds = set()
     for model in library.found():
         if model.remote is not None or model.path.is_dir():
@@ -34,18 +33,13 @@ def kinds_here(library: Library) -> list[str]:
 
 
 def measure_kinds(
-    kinds: Iterable[str],
-    cache_dir: Path,
-    log_dir: Path,
-    on_begin: Callable[[str], None],
-    on_failure: Callable[[str, HearthError], None],
+    kinds: Iterable[str], cache_dir: Path, log_dir: Path, note: Callable[[str], None]
 ) -> None:
     """Measure both runners, each in a process of its own, and keep what is found.
 
     Args:
         cache_dir: where it is kept; exists.
-        on_begin: told what is measured now.
-        on_failure: told of kinds that cannot be measured; the others are.
+        note: gets what is measured now, and which kinds cannot be measured; the others are.
 
     Raises:
         Stopped: by Ctrl+C.
@@ -55,13 +49,13 @@ def measure_kinds(
         found = {}
         try:
             for runner in ("llamacpp", "native"):
-                on_begin(f"{kind} with {runner}")
+                note(f"measuring {kind} with {runner} …")
                 question = {"runner": runner, "kind": kind, "cache_dir": str(cache_dir)}
                 found[runner] = Speed(**run_job(measure, question, lambda _: None, log_dir))
         except Stopped:
             raise
         except HearthError as error:
-            on_failure(kind, error)
+            note(f"{kind} cannot be measured: {error.message}")
             continue
         date = time.strftime("%Y-%m-%d")
         speeds.put(Measured(kind, found["llamacpp"], found["native"], date))

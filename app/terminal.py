@@ -1,4 +1,4 @@
-"""`safe_text`, the only door through which foreign text reaches a terminal.
+"""Terminals: which streams are one, and `safe_text`, the only way of foreign text to them.
 
 Foreign is all that Hearth did not write itself: model output, prompts, file names, metadata of
 models, messages that quote them. What could steer a terminal, hide or reorder text becomes a
@@ -17,7 +17,10 @@ window titles.
 from __future__ import annotations
 
 import functools
+import os
 import re
+import sys
+from typing import TextIO
 
 REPLACEMENT = "\ufffd"
 VISIBLE_ESCAPE = "\u241b"
@@ -48,6 +51,32 @@ _IN_PLACE = (
     f"|(?:(?<=[{_IDEOGRAPH}])[\U000e0100-\U000e01ef])"
 )
 _JOINERS = ("\u200c", "\u200d")
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """A person sits at the other end of `stream`."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def can_draw() -> bool:
+    """A person sits at a terminal that can show more than lines."""
+    drawn = is_terminal(sys.stdin) and is_terminal(sys.stdout)
+    return drawn and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def use_utf8() -> None:
+    """Make stdout and stderr UTF-8, with a replacement for what a terminal cannot show; key strokes
+    that are no text become lone surrogates, which `cli.typed.clean` replaces.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            encoding = stream.encoding if is_terminal(stream) else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="replace")
+    if is_terminal(sys.stdin) and hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(errors="surrogateescape")
 
 
 @functools.cache

@@ -11,8 +11,8 @@ import click
 from hearth.app.cli.options import complete_model, json_option, loading_options, typed_settings
 from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
+from hearth.app.format import argument
 from hearth.app.settings import Layer
-from hearth.app.shell import argument
 from hearth.backends.bench.job import REFERENCES, TEST_KINDS, Job, TestKind
 
 _SIZES: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hearth.app.cli import words
+from hearth.app import format as words
 from hearth.app.cli.state import State
 from hearth.app.machine import Machine, this_machine
 from hearth.app.tuned import TunedFor, TunedStore

@@ -12,8 +12,8 @@ import click
 
 from hearth.app.cli.options import complete_model, model_options, typed_settings
 from hearth.app.cli.state import State
-from hearth.app.cli.streams import can_draw
 from hearth.app.settings import Layer
+from hearth.app.terminal import can_draw
 
 if TYPE_CHECKING:
     from hearth.app.chats.store import ChatStore
@@ -71,8 +71,8 @@ def open_chat(
                 state.find(model)
             return open_app(state.paths, settings, state.library, model, resume=resume)
     # What the terminal app does without would cost it 50 ms.
-    from hearth.app.cli.lines import LineReader
     from hearth.app.cli.repl import Repl
+    from hearth.app.cli.typed import LineReader
 
     settings = state.settings.with_flags(flags)
     with state.link() as link, _history(state) as chats:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hearth.app import format as words
 from hearth.app import settings_keys as keys
-from hearth.app.cli import words
 from hearth.app.cli.options import (
     KeyType,
     complete_model,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hearth.app.cli.streams import is_terminal, use_utf8
 from hearth.app.exit_codes import ExitCode
+from hearth.app.terminal import is_terminal, use_utf8
 
 if TYPE_CHECKING:
     from hearth.app.cli.state import State
@@ -23,21 +23,25 @@ PROGRAM = "hearth"
 COMMANDS = {
     "run": ("run", "run", "Ask a model once; the answer goes to stdout."),
     "chat": ("chat", "chat", "Open the chat app, or chat line by line."),
-    "list": ("list", "list_models", "List the models on this machine."),
+    "list": ("models", "list_models", "List the models on this machine."),
     "show": ("show", "show", "Show what is known about a model."),
     "pull": ("pull", "pull", "Download a model from the Hugging Face Hub."),
-    "import": ("import_model", "import_model", "Add a model file to the library."),
-    "rm": ("rm", "rm", "Delete models, after showing what that frees."),
+    "import": ("models", "import_model", "Add a model file to the library."),
+    "rm": ("models", "rm", "Delete models, after showing what that frees."),
     "fit": ("fit", "fit", "Show whether a model fits this machine, and how fast it will be."),
     "quantize": ("quantize", "quantize", "Quantize a model into a smaller file."),
     "bench": ("bench", "bench", "Measure the speed of a model, or of a server."),
     "serve": ("serve", "serve", "Start a server compatible with OpenAI, Anthropic and Ollama."),
     "launch": ("launch", "launch", "Start a coding agent that uses a Hearth server."),
-    "ps": ("ps", "ps", "List the loaded models and what they do."),
-    "stop": ("stop", "stop", "Unload a model, or all of them."),
-    "doctor": ("doctor", "doctor", "Check the installation and show where its files are."),
-    "settings": ("settings", "settings", "Print the settings in force, and where each comes from."),
-    "completion": ("completion", "completion", "Print the completion script of a shell."),
+    "ps": ("loaded", "ps", "List the loaded models and what they do."),
+    "stop": ("loaded", "stop", "Unload a model, or all of them."),
+    "doctor": ("installation", "doctor", "Check the installation and show where its files are."),
+    "settings": (
+        "installation",
+        "settings",
+        "Print the settings in force, and where each comes from.",
+    ),
+    "completion": ("installation", "completion", "Print the completion script of a shell."),
 }
 ALIASES = {"ls": "list"}
 
@@ -117,8 +121,8 @@ def cli(ctx: click.Context, offline: bool) -> int:
     if ctx.invoked_subcommand is not None:
         return ExitCode.OK
     if sys.stdin is not None and not is_terminal(sys.stdin):
-        from hearth.app.cli.prompt import read_prompt
         from hearth.app.cli.run import run_once
+        from hearth.app.cli.typed import read_prompt
 
         text = read_prompt(())
         if not text:
@@ -130,14 +134,9 @@ def cli(ctx: click.Context, offline: bool) -> int:
 
 
 def _offer_to_pull(state: State, name: str, error: HearthError) -> bool:
-    """Offer to download what `name` means, if a person is at the terminal."""
-    from hearth.app.cli.confirm import somebody_is_there
     from hearth.app.cli.pull import offer_to_pull
 
-    if not somebody_is_there(state):
-        return False
-    state.output.note(error.message)
-    return offer_to_pull(state, name)
+    return offer_to_pull(state, name, error)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

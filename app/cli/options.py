@@ -127,6 +127,14 @@ def typed_settings(ctx: click.Context) -> Layer:
     return typed
 
 
+def shown_setting(name: str, value: keys.Value) -> str:
+    """The value of the setting called `name`, for people."""
+    value = keys.ALL[name].shown(value) if name in keys.ALL else value
+    if isinstance(value, tuple):
+        return " ".join(repr(text) for text in value) or "none"
+    return str(value or "none") if isinstance(value, dict) else str(value)
+
+
 def json_option(command: Command) -> Command:
     """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, with stable keys.")(

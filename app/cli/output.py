@@ -6,20 +6,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hearth.app.cli.streams import is_terminal
-from hearth.app.terminal import SafeStream, safe_text
+from hearth.app.format import size
+from hearth.app.terminal import SafeStream, is_terminal, safe_text
 
 if TYPE_CHECKING:
     from hearth.backends.errors import HearthError
 
 _WONDER_S = 0.7
 _DIM, _RED, _PLAIN = "\x1b[2m", "\x1b[31m", "\x1b[0m"
+_BAR_COLUMNS = 24
 
 
 class Output:
@@ -131,6 +133,47 @@ class StreamWriter:
             self._stream.write(text)
             self._stream.flush()
             self._last = text[-1]
+
+
+class ProgressLine(AbstractContextManager["ProgressLine"]):
+    """A line on stderr that says how far a long command is, rewritten in place; on a terminal only.
+
+    Use it in a `with` block; the line is gone after it.
+
+    Args:
+        title: what is worked on.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._shown = is_terminal(sys.stderr)
+        self._title = safe_text(title)
+        self._width = 0
+
+    def __exit__(self, *_: object) -> None:
+        if self._width:
+            self._write("")
+            print("\r", end="", file=sys.stderr, flush=True)
+
+    def show(self, done_bytes: int, total_bytes: int, *, after: str = "") -> None:
+        """Show `done_bytes` of `total_bytes`, and the words `after` them."""
+        if not self._shown:
+            return
+        share = min(1.0, done_bytes / total_bytes) if total_bytes else 1.0
+        bar = "=" * round(share * _BAR_COLUMNS)
+        parts = [
+            self._title,
+            f"[{bar:{_BAR_COLUMNS}}]",
+            f"{share:4.0%}",
+            f"{size(done_bytes)} of {size(total_bytes)}",
+            safe_text(after),
+        ]
+        self._write("  ".join(part for part in parts if part))
+
+    def _write(self, text: str) -> None:
+        """Over what stood there. Cut to the window, since a line that wraps cannot be rewritten."""
+        text = text[: max(1, shutil.get_terminal_size().columns - 1)]
+        print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
+        self._width = len(text)
 
 
 def error_json(error: HearthError) -> dict[str, Any]:

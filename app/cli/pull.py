@@ -5,24 +5,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from click.shell_completion import CompletionItem
 
-from hearth.app.cli import words
-from hearth.app.cli.confirm import confirm, somebody_is_there
+from hearth.app import format as words
 from hearth.app.cli.options import json_option, offline_option
-from hearth.app.cli.progress import ProgressLine
+from hearth.app.cli.output import ProgressLine
 from hearth.app.cli.state import State, pass_state
+from hearth.app.cli.typed import ask, confirm, somebody_is_there
 from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.catalogue import Catalogue, Entry, load_catalogue
+from hearth.app.library.errors import ChoiceNotFound, RepositoryNotFound
 from hearth.app.paths import own_folder
-from hearth.app.shell import argument
 from hearth.backends.errors import DoesNotFit, HearthError, ModelNotFound
 
 if TYPE_CHECKING:
+    from hearth.app.library.fit import Fit
     from hearth.app.library.hub import Hub
     from hearth.app.library.hub_files import Choice, Reference
     from hearth.app.library.local import LocalModel
@@ -66,7 +68,7 @@ def pull(
     if not name:
         _show_catalogue(state, catalogue, as_json=as_json)
         return None
-    asks = somebody_is_there(state) and not as_json and not yes
+    asks = somebody_is_there() and not as_json and not yes
     menu, wanted = look_up(state, name, revision, catalogue)
     choice = _choose(state, menu, wanted, asks=asks, yes=yes)
     if choice is None:
@@ -80,14 +82,18 @@ def pull(
     return None
 
 
-def offer_to_pull(state: State, name: str) -> bool:
-    """Ask the person at the terminal whether to download what `name` means; True if that is done.
+def offer_to_pull(state: State, name: str, missing: HearthError) -> bool:
+    """Ask whether to download what `name` means, if a person is at the terminal; True if that is
+    done.
 
-    What goes wrong before the download begins is only noted: the caller has an error of its own.
+    What goes wrong before the download begins is only noted: the caller raises `missing`.
 
     Raises:
         HearthError: the download failed.
     """
+    if not somebody_is_there():
+        return False
+    state.output.note(missing.message)
     try:
         menu, wanted = look_up(state, name, "", load_catalogue())
         choice = menu.choice(wanted or menu.recommended)
@@ -122,11 +128,9 @@ def look_up(state: State, name: str, revision: str, catalogue: Catalogue) -> tup
 
 
 def describe_choice(menu: Menu, choice: Choice) -> str:
-    """What will be downloaded, in a line."""
-    from hearth.app.cli.pull_choices import fit_words, headline
-
+    """What will be downloaded, and from where, in two lines."""
     size = words.size(choice.size_bytes)
-    return f"{headline(menu)}\n{choice.name}, {size}: {fit_words(menu.fits[choice.name])}"
+    return f"{_headline(menu)}\n{choice.name}, {size}: {_fit_words(menu.fits[choice.name])}"
 
 
 def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel:
@@ -146,13 +150,13 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
     hub = Hub(offline=state.settings.offline)
     question = download_job.question(wish, hub_cache(), hub=hub)
     logs = own_folder(state.paths.log)
-    with ProgressLine(state, f"{found.repo_id} {choice.name}") as line:
+    with ProgressLine(f"{found.repo_id} {choice.name}") as line:
         teller = _Teller(state, line, told)
         try:
             done = run_job(download_job.work, question, teller.tell, logs)
         except Stopped as stopped:
             at = f"--revision={shlex.quote(found.revision)} " if found.revision != "main" else ""
-            command = f"hearth pull {at}{argument(f'{found.repo_id}:{choice.name}')}"
+            command = f"hearth pull {at}{words.argument(f'{found.repo_id}:{choice.name}')}"
             raise Stopped(
                 f"Stopped; {words.size(teller.done_bytes)} of {words.size(choice.size_bytes)} "
                 "are here and stay.",
@@ -194,7 +198,6 @@ class _Teller:
 
 def _reference(hub: Hub, name: str, catalogue: Catalogue) -> tuple[Reference, Entry | None]:
     """As `reference_of`; what is not found comes with repositories of that name."""
-    from hearth.app.library.errors import RepositoryNotFound
     from hearth.app.library.menu import reference_of
 
     try:
@@ -215,7 +218,7 @@ def _not_found(hub: Hub, name: str, error: ModelNotFound) -> ModelNotFound:
         return error
     return ModelNotFound(
         error.message,
-        f"The Hub has {', '.join(repos)}. Download one: hearth pull {argument(repos[0])}",
+        f"The Hub has {', '.join(repos)}. Download one: hearth pull {words.argument(repos[0])}",
         **error.data,
         repos=repos,
     )
@@ -228,17 +231,15 @@ def _choose(state: State, menu: Menu, wanted: str, *, asks: bool, yes: bool) -> 
         ChoiceNotFound, UsageError: nothing that the repository has was named.
         DoesNotFit: it would not, and there is no terminal to ask.
     """
-    from hearth.app.cli.pull_choices import ask_which, choice_needed, show_menu
-
     if not wanted and not asks and not yes:
-        raise choice_needed(menu)
+        raise _choice_needed(menu)
     if wanted or not asks:
         choice = menu.choice(wanted or menu.recommended)
         if asks:
             state.output.note(describe_choice(menu, choice))
     else:
-        show_menu(state, menu)
-        choice = ask_which(state, menu)
+        _show_menu(state, menu)
+        choice = _ask_which(state, menu)
     if menu.fits[choice.name].is_usable or yes:
         return choice
     if asks:
@@ -250,6 +251,87 @@ def _choose(state: State, menu: Menu, wanted: str, *, asks: bool, yes: bool) -> 
         f"{menu.recommended} is recommended; --yes downloads this one all the same.",
         **menu.fits[choice.name].to_json(),
     )
+
+
+def _fit_words(fit: Fit) -> str:
+    """How a choice suits this machine, with the speed that memory allows where that is known."""
+    speed = f", up to {fit.speed.tok_per_s:,.0f} tok/s" if fit.speed is not None else ""
+    return f"{fit.words}{speed}"
+
+
+def _headline(menu: Menu) -> str:
+    """What the repository is, in a line."""
+    found = menu.repository
+    parts = [
+        found.repo_id,
+        found.licence or "licence not stated",
+        f"{words.count(found.parameters)} parameters" if found.parameters else "",
+        f"context {found.context:,}" if found.context else "",
+        "gated" if found.gated else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _show_menu(state: State, menu: Menu) -> None:
+    """The choices on stderr, numbered, under Small, Balanced and Large."""
+    state.output.note(_headline(menu))
+    names = max(len(choice.name) for choice in menu.choices)
+    numbers = enumerate(menu.choices, 1)
+    for group, numbered in groupby(numbers, key=lambda pair: pair[1].group):
+        state.output.note(group.capitalize())
+        for number, choice in numbered:
+            mark = "  Recommended" if choice.name == menu.recommended else ""
+            state.output.note(
+                f"  {number:2}  {choice.name:{names}}  {words.size(choice.size_bytes):>9}  "
+                f"{_fit_words(menu.fits[choice.name])}{mark}"
+            )
+    speeds = [fit.speed for fit in menu.fits.values() if fit.speed is not None]
+    if speeds:
+        state.output.note(f"Speed: what memory allows, {speeds[0].source}.")
+    for refused in menu.offer.refused:
+        state.output.note(f"{refused.path} is left out: {refused.reason}.")
+
+
+def _ask_which(state: State, menu: Menu) -> Choice:
+    """The choice that a person types, by number or name; Enter takes the recommended one.
+
+    Raises:
+        Abort: the end of input.
+    """
+    while True:
+        typed = ask(f"Which? [{menu.recommended}]")
+        if not typed:
+            return menu.choice(menu.recommended)
+        if typed.isdecimal() and 1 <= int(typed) <= len(menu.choices):
+            return menu.choices[int(typed) - 1]
+        try:
+            return menu.choice(typed)
+        except ChoiceNotFound as error:
+            state.output.note(f"{error.message} {error.hint}")
+
+
+def _choice_needed(menu: Menu) -> click.UsageError:
+    """The error where there is no terminal to ask which."""
+    names = ", ".join(f"{choice.name} ({words.size(choice.size_bytes)})" for choice in menu.choices)
+    repo = menu.repository.repo_id
+    return click.UsageError(
+        f"{repo} has {names}. Say which, such as {repo}:{menu.recommended}, or take that one, "
+        "which is recommended, with --yes."
+    )
+
+
+def _choice_json(menu: Menu, choice: Choice) -> dict[str, Any]:
+    """The object of one choice in JSON output."""
+    return {
+        "name": choice.name,
+        "kind": choice.kind,
+        "size_bytes": choice.size_bytes,
+        "files": [file.path for file in choice.files],
+        "bits_per_weight": choice.bits_per_weight and round(choice.bits_per_weight, 2),
+        "group": choice.group,
+        "recommended": choice.name == menu.recommended,
+        "fit": menu.fits[choice.name].to_json(),
+    }
 
 
 def _welcome(state: State, choice: Choice, path: Path, told: Told) -> LocalModel:
@@ -266,14 +348,14 @@ def _welcome(state: State, choice: Choice, path: Path, told: Told) -> LocalModel
     if model.error:
         state.output.problem(f"{model.name} cannot be run: {model.error}")
     elif told != "json":
-        state.output.note(f"{model.name} is here. Try it: hearth run {argument(model.name)} PROMPT")
+        state.output.note(
+            f"{model.name} is here. Try it: hearth run {words.argument(model.name)} PROMPT"
+        )
     return model
 
 
 def _answer(menu: Menu, choice: Choice, model: LocalModel) -> dict[str, Any]:
     """The object of `hearth pull --json`."""
-    from hearth.app.cli.pull_choices import choice_json
-
     found = menu.repository
     return {
         "name": model.name,
@@ -284,8 +366,8 @@ def _answer(menu: Menu, choice: Choice, model: LocalModel) -> dict[str, Any]:
         "commit": found.commit,
         "licence": found.licence or None,
         "gated": found.gated,
-        "choice": choice_json(menu, choice),
-        "choices": [choice_json(menu, other) for other in menu.choices],
+        "choice": _choice_json(menu, choice),
+        "choices": [_choice_json(menu, other) for other in menu.choices],
     }
 
 

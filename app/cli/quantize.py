@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hearth.app.cli import words
+from hearth.app import format as words
 from hearth.app.cli.options import complete_model, json_option
 from hearth.app.cli.state import State, pass_state
 
 if TYPE_CHECKING:
     from hearth.app.library.compare_quality import Quality, Sample
     from hearth.app.library.local import FoundModel
+    from hearth.backends.models import ModelSpec
     from hearth.quant.methods import Method, Plan
 
 
@@ -145,7 +145,7 @@ def _wish(
 
 def _make(state: State, wish: _Wish, threads: int | None, *, replace: bool) -> dict[str, Any]:
     """Run the job, or resume it. Raises `Stopped` after Ctrl+C; what is complete is kept."""
-    from hearth.app.cli.progress import ProgressLine
+    from hearth.app.cli.output import ProgressLine
     from hearth.app.jobs.child import Stopped
     from hearth.app.jobs.job import run_job
     from hearth.app.library import quantize_job
@@ -161,7 +161,7 @@ def _make(state: State, wish: _Wish, threads: int | None, *, replace: bool) -> d
         threads=threads,
     )
     note, share = "", 0.0
-    with ProgressLine(state, wish.target.name) as line:
+    with ProgressLine(wish.target.name) as line:
 
         def show(values: dict[str, Any]) -> None:
             nonlocal note, share
@@ -202,12 +202,13 @@ def _measure(state: State, wish: _Wish, sample: Sample) -> tuple[Quality, Qualit
     made = FoundModel(wish.target.stem, wish.target, "path")
     found = []
     with state.link() as link:
+
+        async def measured(spec: ModelSpec) -> Quality:
+            return await measure_on(await link.connection.host(), spec, sample)
+
         for model, when in ((wish.source, "before"), (made, "after")):
-            asked = partial(
-                measure_on, spec=with_settings(model, state.settings).spec, sample=sample
-            )
             with state.output.note_if_slow(f"measuring perplexity {when} …"):
-                found.append(link.call(asked))
+                found.append(link.run(measured(with_settings(model, state.settings).spec)))
     return found[0], found[1]
 
 

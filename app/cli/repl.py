@@ -11,10 +11,10 @@ from typing import Any, NoReturn, TypeVar
 from hearth.app import settings_keys as keys
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import Thread
-from hearth.app.cli import words
-from hearth.app.cli.asking import announce, on_interrupt, require_template
-from hearth.app.cli.lines import LineReader
+from hearth.app.cli.asking import announce, ending, on_interrupt, require_template, statistics
+from hearth.app.cli.options import shown_setting
 from hearth.app.cli.state import State
+from hearth.app.cli.typed import LineReader
 from hearth.app.exit_codes import ExitCode
 from hearth.app.host_link import HostLink, wait_for_item
 from hearth.app.nearest import did_you_mean, nearest
@@ -115,7 +115,7 @@ class Repl:
         return code
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._link.run(lambda: work)
+        return self._link.run(work)
 
     # ---- the chat
 
@@ -183,10 +183,10 @@ class Repl:
         unsubscribe()
         self._do(session.wait())
         if answer.info is not None and answer.request is not None and ended.error is None:
-            if note := words.ending(answer, answer.info, answer.request.max_tokens):
+            if note := ending(answer, answer.info, answer.request.max_tokens):
                 self._output.note(note)
             if self._stats:
-                self._output.note(words.statistics(answer, answer.request.sampling.seed))
+                self._output.note(statistics(answer, answer.request.sampling.seed))
         if ended.error is not None:
             raise ended.error
 
@@ -279,7 +279,7 @@ class Repl:
             settings = self._services.settings.with_flags(layer_of(changes, "this chat"))
             values = settings.all(self._loaded.chosen.found.name)
             for key in known.values():
-                shown = words.setting(key.name, values[key.name].value)
+                shown = shown_setting(key.name, values[key.name].value)
                 self._output.note(f"  {key.name:22} {shown:10} {key.help}")
             return
         name = name.replace("-", "_").lstrip("_")
@@ -291,7 +291,7 @@ class Repl:
             raise InvalidParameter(name, f"{name}: {error}.") from None
         kept = list(value) if isinstance(value, tuple) else known[name].shown(value)
         self._change(settings={**self._values["settings"], "set": {**changes, name: kept}})
-        self._output.note(f"{name} is {words.setting(name, value)} from the next answer on.")
+        self._output.note(f"{name} is {shown_setting(name, value)} from the next answer on.")
 
     def _quit(self, _: str) -> NoReturn:
         raise Leave

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +9,17 @@ import click
 
 from hearth.app.answer import Answer
 from hearth.app.chosen import Chosen
-from hearth.app.cli.asking import announce, ask, require_template
+from hearth.app.cli.asking import (
+    announce,
+    answer_json,
+    ask,
+    ending,
+    require_template,
+    statistics,
+)
 from hearth.app.cli.options import complete_model, json_option, model_options, typed_settings
-from hearth.app.cli.prompt import read_prompt
 from hearth.app.cli.state import State
-from hearth.app.cli.streams import is_terminal
-from hearth.app.cli.words import answer_json, ending, statistics
+from hearth.app.cli.typed import read_prompt, somebody_is_there
 from hearth.app.exit_codes import ExitCode
 from hearth.app.guide_pages import page_for, page_location
 from hearth.app.session.turn import reportable_seed
@@ -59,8 +63,7 @@ def run(
         raise click.UsageError("--raw has no system prompt: write it into the text.")
     text = read_prompt(prompt)
     if not text:
-        is_interactive = is_terminal(sys.stdin) and state.output.narrates_to_terminal
-        if raw or as_json or prompt or not is_interactive:
+        if raw or as_json or prompt or not somebody_is_there():
             raise click.UsageError(
                 "There is no prompt. Type it after the model's name, or pipe it in."
             )

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import click
 
-from hearth.app.cli import words
+from hearth.app import format as words
 from hearth.app.cli.options import complete_model, json_option
 from hearth.app.cli.state import State, pass_state
 from hearth.app.cli.verify import look_at_weights, verdict_lines

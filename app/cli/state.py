@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -110,26 +109,14 @@ class State:
             self.paths.host_place(),
             settings.host_idle_s,
             settings.host_limits,
-            remotes=settings.remotes,
+            settings.remotes,
         )
 
-    @contextmanager
-    def running_host(self) -> Iterator[HostLink | None]:
-        """A link to the host that runs, for commands that only look at it; None without one.
-
-        Raises:
-            HostUnreachable: there is one, and it does not answer or is of another version.
-        """
+    def running_host(self) -> HostLink:
+        """A link for commands that only look at the host: its limits stay as they are."""
         from hearth.app.host_link import HostLink
-        from hearth.backends.errors import NoHost
 
-        with ExitStack() as leaving:
-            running: HostLink | None = None
-            with suppress(NoHost):
-                running = leaving.enter_context(
-                    HostLink(self.paths.host_place(), self.settings.host_idle_s, start=False)
-                )
-            yield running
+        return HostLink(self.paths.host_place(), self.settings.host_idle_s)
 
 
 pass_state = click.make_pass_decorator(State)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from hearth.app.cli import words
+from hearth.app import format as words
 from hearth.app.cli.state import State
 
 _SHOWN: Final = 5
@@ -19,12 +19,12 @@ def look_at_weights(state: State, path: Path, name: str) -> dict[str, Any]:
         Stopped: by Ctrl+C.
         CorruptFile, UnsupportedModel: the model breaks its format, or no runner can run it.
     """
-    from hearth.app.cli.progress import ProgressLine
+    from hearth.app.cli.output import ProgressLine
     from hearth.app.jobs.job import run_job
     from hearth.app.library.verify_job import verify
     from hearth.app.paths import own_folder
 
-    with ProgressLine(state, f"checking {name}") as line:
+    with ProgressLine(f"checking {name}") as line:
         found = run_job(
             verify,
             {"path": str(path)},

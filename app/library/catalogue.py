@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from hearth.app.format import argument
 from hearth.app.nearest import nearest
-from hearth.app.shell import argument
 from hearth.backends.errors import CorruptFile, ModelNotFound
 
 Purpose = Literal["chat", "code", "embedding", "reranker"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hearth.app.format import size
 from hearth.app.library.local import LocalModel
 from hearth.app.library.model_files import WEIGHTS
 from hearth.app.library.regular import read_start
-from hearth.app.sizes import readable_size
 from hearth.quant.gguf.quantize_file import manifest_path, write_json
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Quantized:
     def words(self) -> str:
         """What quantizing did, in a line."""
         share = self.model.size_bytes / max(1, self.source.size_bytes)
-        size = f"{share:.0%} of its {readable_size(self.source.size_bytes)}"
-        parts = [f"Quantized from {self.source.name}: {size}"]
+        source = self.source
+        parts = [f"Quantized from {source.name}: {share:.0%} of its {size(source.size_bytes)}"]
         if self.change is not None:
             parts.append(f"perplexity {self.change[0]:+.2%} ± {self.change[1]:.2%} on {self.text}")
         if self.before is not None and self.after is not None:

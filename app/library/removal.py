@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hearth.app.format import argument
 from hearth.app.library.local import FoundModel, Library
 from hearth.app.library.model_files import SHARD, identity, model_files
 from hearth.app.library.regular import read_start
-from hearth.app.shell import argument
 from hearth.backends.errors import HearthError
 from hearth.quant.gguf.quantize_file import manifest_path
 from hearth.quant.gguf.shards import shard_path

@@ -12,12 +12,12 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from hearth.app.format import size
 from hearth.app.server.endpoint import HTML, UNPREFIXED, Endpoint, base_urls
 from hearth.app.server.models import describe_models
 from hearth.app.server.openapi import STATUSES, capabilities
 from hearth.app.server.services import services_of
 from hearth.app.server.tables.answers import TEXT
-from hearth.app.sizes import readable_size
 from hearth.app.terminal import safe_text
 from hearth.backends.version import hearth_version
 
@@ -128,7 +128,7 @@ def _model(model: dict[str, Any]) -> Sequence[str]:
     size_bytes, context = known["size_bytes"], known["context"] or known["trained_context"]
     return (
         _code(model["id"]),
-        _text(readable_size(size_bytes)) if size_bytes else "",
+        _text(size(size_bytes)) if size_bytes else "",
         _text(known["quantization"] or ""),
         f"{context:,}" if context else "",
         "yes" if known["loaded"] else "",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from hearth.app.sizes import readable_size
+from hearth.app import format as words
 from hearth.app.tui.services import Services
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class ModelFacts:
     def line(self) -> str:
         """Name, type, size and speed."""
         model = self.model
-        size = readable_size(model.size_bytes) if model.size_bytes else ""
+        size = words.size(model.size_bytes) if model.size_bytes else ""
         speed = f"{self.speed} on this machine" if self.speed else ""
         where = f"at {model.url}" if model.url else ""
         return " · ".join(filter(None, (model.name, model.file_type, size, speed, where)))
@@ -104,5 +104,5 @@ def _larger(
         ):
             fit = fit_of_entry(entry, services.settings, room)
             if fit.state == "fits" and fit.is_usable:
-                return f"{entry.title}, {readable_size(entry.size_bytes)}, fits"
+                return f"{entry.title}, {words.size(entry.size_bytes)}, fits"
     return ""

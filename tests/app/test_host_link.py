@@ -110,8 +110,12 @@ def test_no_host_is_said_when_one_is_needed(host: FakeHost, place: HostPlace) ->
         with pytest.raises(HostUnreachable, match="no host"):
             link.stats()
         assert isinstance(read(link)[-1], Failed)
-    with pytest.raises(HostUnreachable, match="no host"), HostLink(place, 1.0, start=False):
-        pytest.fail("attached to nothing")
+
+
+@pytest.mark.parametrize("host", [script(no_host=True)], indirect=True)
+def test_a_question_about_the_host_starts_none(host: FakeHost, place: HostPlace) -> None:
+    with HostLink(place, 1.0) as link:
+        assert link.stats() is None and link.unload("m") == 0
 
 
 def test_a_folder_that_cannot_be_made_is_named_with_the_cure(tmp_path: Path) -> None:
@@ -119,7 +123,7 @@ def test_a_folder_that_cannot_be_made_is_named_with_the_cure(tmp_path: Path) -> 
     below = tmp_path / "file" / "run"
     place = HostPlace(below, below, below)
     with HostLink(place, 1.0) as link, pytest.raises(HostUnreachable, match="file") as caught:
-        link.stats()
+        link.info(SPEC)
     assert "HEARTH_HOME" in caught.value.hint
 
 

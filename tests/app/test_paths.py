@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.app.errors import FolderUnusable
-from hearth.app.paths import find_paths, own_folder, private_folder
+from hearth.app.paths import FolderUnusable, find_paths, own_folder, private_folder
 
 FOLDERS = ("config", "data", "state", "cache", "log")
 needs_xdg = pytest.mark.skipif(

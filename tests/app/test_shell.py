@@ -10,10 +10,10 @@ import pytest
 
 from hearth.app.cli.output import Output
 from hearth.app.cli.run import require_template
+from hearth.app.format import argument
 from hearth.app.library.catalogue import pull_command
 from hearth.app.library.local import FoundModel
 from hearth.app.library.removal import refusal
-from hearth.app.shell import argument
 from hearth.backends.errors import NoChatTemplate
 
 NAMES = ("a b", "$(touch x)", "`x`", "a;b", "a'b", 'a"b', "a\nb", "~", "*", "", "plain-1.2")

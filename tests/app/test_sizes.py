@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.app.sizes import format_size, parse_size
+from hearth.app.format import format_size, parse_size
 
 
 @pytest.mark.parametrize(

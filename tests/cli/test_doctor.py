@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hearth.app import doctor_runners, speeds
+from hearth.app import doctor, speeds
 from hearth.app.library import local
 from hearth.backends.choice import Machine
 from hearth.backends.errors import BackendUnavailable
@@ -33,7 +33,7 @@ def healthy(home: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
         shutil.copy(tiny_model, bundled / f"{name}.f16.gguf")
     monkeypatch.setattr(local, "bundled_folder", lambda: bundled)
     monkeypatch.setattr(selftest, "verdict", lambda cache_dir: GOOD)
-    monkeypatch.setattr(doctor_runners, "torch_report", lambda: TORCH)
+    monkeypatch.setattr(doctor, "torch_report", lambda: TORCH)
     return home
 
 
@@ -191,7 +191,7 @@ def test_apple_s_gpu_is_marked_as_not_verified(
 ) -> None:
     gpu = DeviceReport("mps", "mps", 10**9, ("f32", "f16"), is_best=True)
     report = dataclasses.replace(TORCH, devices=(PROCESSOR, gpu))
-    monkeypatch.setattr(doctor_runners, "torch_report", lambda: report)
+    monkeypatch.setattr(doctor, "torch_report", lambda: report)
     found = findings(hearth("doctor", "--json"))["MPS"]
     assert found["state"] == "warning" and "not verified on hardware" in found["text"]
 
@@ -202,7 +202,7 @@ def test_a_pytorch_that_does_not_load_is_a_fault(
     def broken() -> TorchReport:
         raise BackendUnavailable("PyTorch does not load: no libc", "Install it again.")
 
-    monkeypatch.setattr(doctor_runners, "torch_report", broken)
+    monkeypatch.setattr(doctor, "torch_report", broken)
     result = hearth("doctor")
     assert result.code == 1 and "no libc" in result.out and "Install it again." in result.out
 
@@ -216,7 +216,7 @@ def test_the_installed_pytorch_is_asked_in_a_child() -> None:
 def test_what_was_measured_and_chosen_is_shown_with_its_numbers(
     hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_runners, "this_machine", lambda: Machine(False, False, True, True))
+    monkeypatch.setattr(doctor, "this_machine", lambda: Machine(False, False, True, True))
     found = findings(hearth("doctor", "--json"))["backend"]
     assert "hearth doctor --measure" in found["text"]
     (healthy / "cache").mkdir(exist_ok=True)
@@ -233,7 +233,7 @@ def test_the_room_of_a_card_is_told(
     hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card = Machine(False, True, True, True, card_free_bytes=61 * 10**9)
-    monkeypatch.setattr(doctor_runners, "this_machine", lambda: card)
+    monkeypatch.setattr(doctor, "this_machine", lambda: card)
     found = findings(hearth("doctor", "--json"))["backend"]
     assert "61.0 GB free" in found["text"] and "hearth show MODEL" in found["text"]
     assert found["data"]["card_free_bytes"] == 61 * 10**9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hearth.app.cli import words
+from hearth.app import format as words
 
 ENGINE = {
     "running": 2,

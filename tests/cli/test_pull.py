@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.app.cli import words
+from hearth.app import format as words
 from hub_server import Fault, HubServer, Repo, hub_server
 from terminals import PATIENCE_S
 

@@ -17,11 +17,11 @@ from textual.containers import Horizontal, Vertical
 
 from hearth.app.chats.files import import_json, to_json, to_markdown
 from hearth.app.chats.tree import Thread
+from hearth.app.format import format_size
 from hearth.app.guide_pages import page_for
 from hearth.app.nearest import did_you_mean
 from hearth.app.session.events import Changed, Ended, Moved, Noticed, Piece, SessionEvent
 from hearth.app.session.sessions import ChatSession
-from hearth.app.sizes import format_size
 from hearth.app.tui import attachments
 from hearth.app.tui.commands import CHAT_SETTINGS, Command, is_command, parse
 from hearth.app.tui.links import host_of

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import ScrollableContainer
 from textual.content import Content
 
-from hearth.app.sizes import readable_size
+from hearth.app.format import size
 from hearth.app.tui.attachments import Attached
 from hearth.app.tui.widgets.cells import shown_text
 from hearth.app.tui.widgets.lines import Line
@@ -165,4 +165,4 @@ class Attachment(Folded):
         path = self.file.path
         name = " ".join(shown_text(path.name if path.is_absolute() else str(path)).split())
         count = f" · {self.tokens:,} tokens" if self.tokens else ""
-        return f"{name} · {readable_size(self.file.bytes)}{count}"
+        return f"{name} · {size(self.file.bytes)}{count}"

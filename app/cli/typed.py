@@ -1,16 +1,77 @@
-"""Reading what a person types: one line, or several by a trailing backslash or triple quotes."""
+"""What people type or pipe in: prompts, answers to questions, and the lines of a chat."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Sequence
 
-from hearth.app.cli.prompt import clean, decode
-from hearth.app.cli.streams import is_terminal
+import click
+
+from hearth.app.terminal import is_terminal, safe_text
 
 PROMPT = "> "
 CONTINUED = ". "
 _QUOTES = '"""'
+
+
+def read_prompt(words: Sequence[str]) -> str:
+    """Piped text first, then `words`, with an empty line between the two. Raises UsageError if
+    stdin is not UTF-8.
+    """
+    typed = clean(" ".join(words))
+    if sys.stdin is None or is_terminal(sys.stdin):
+        return typed
+    piped = decode(sys.stdin.buffer.read()).rstrip("\r\n")
+    return "\n\n".join(part for part in (piped, typed) if part)
+
+
+def decode(data: bytes) -> str:
+    """The text of piped bytes, without a byte order mark. Raises UsageError if it is not UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(
+            f"The piped text is not UTF-8 (byte {data[error.start]:#04x} at {error.start})."
+        ) from None
+
+
+def clean(text: str) -> str:
+    """`text` without the lone surrogates that undecodable arguments and key strokes become."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def somebody_is_there() -> bool:
+    """A person can read a question and answer it."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
+
+
+def ask(question: str) -> str:
+    """What the person types after `question`, without spaces around it.
+
+    Raises:
+        Abort: the end of input.
+        KeyboardInterrupt: Ctrl+C.
+    """
+    print(safe_text(question), end=" ", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        print(file=sys.stderr)
+        raise click.Abort
+    return clean(line).strip()
+
+
+def confirm(question: str, *, default: bool) -> bool:
+    """The person says yes to `question`; Enter alone means `default`. Anything but yes and no is
+    asked again. Raises as `ask`.
+    """
+    choices = "[Y/n]" if default else "[y/N]"
+    while True:
+        answer = ask(f"{question} {choices}").lower()
+        if not answer:
+            return default
+        if answer in ("y", "yes", "n", "no"):
+            return answer.startswith("y")
 
 
 class LineReader:

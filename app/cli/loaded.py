@@ -1,18 +1,23 @@
-"""`hearth ps`: the models that are loaded, and what they do."""
+"""`hearth ps` and `hearth stop`: the models that are loaded, what they do, and unloading them."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from hearth.app.cli import words
 from hearth.app.cli.options import json_option
 from hearth.app.cli.state import State, pass_state
-from hearth.app.format import state_of, unload_in_s
+from hearth.app.format import duration, size, state_of, unload_in_s
+from hearth.app.nearest import did_you_mean
 from hearth.backends.contract import EngineStats, HostStats, WorkerStats
+from hearth.backends.errors import HearthError, ModelNotFound
 
+_NO_HOST = "No host is running, so nothing is loaded."
 _UNKNOWN = "-"
 _HEADER = (
     *("NAME", "PID", "STATE", "RUNNING", "WAITING", "KV LIVE", "KV KEPT", "KV POOL"),
@@ -31,12 +36,12 @@ def ps(state: State, as_json: bool) -> None:
     at most. KV MEMORY is what is allocated for them now.
     """
     with state.running_host() as link:
-        stats = link.stats() if link else None
+        stats = link.stats()
     if as_json:
         state.output.json(as_dict(stats))
         return
     if stats is None:
-        state.output.note("No host is running, so nothing is loaded.")
+        state.output.note(_NO_HOST)
         return
     if stats.workers:
         rows = [_HEADER, *(_row(worker) for worker in stats.workers)]
@@ -84,8 +89,8 @@ def _row(worker: WorkerStats) -> tuple[str, ...]:
         str(worker.waiting),
         *_memory(worker.engine),
         str(worker.restarts),
-        words.duration(worker.idle_s) if doing == "idle" else _UNKNOWN,
-        _UNKNOWN if left is None else words.duration(left),
+        duration(worker.idle_s) if doing == "idle" else _UNKNOWN,
+        _UNKNOWN if left is None else duration(left),
     )
 
 
@@ -96,5 +101,59 @@ def _memory(engine: EngineStats | None) -> tuple[str, str, str, str]:
         f"{engine.live_tokens:,}",
         f"{engine.kept_tokens:,}",
         f"{engine.pool_tokens:,}",
-        words.size(_bytes(engine)["allocated_bytes"]),
+        size(engine.allocated_bytes),
+    )
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of loaded models that begin with `incomplete`."""
+    try:
+        with State().running_host() as link:
+            stats = link.stats()
+    except HearthError:
+        return []
+    return [
+        CompletionItem(worker.name)
+        for worker in (stats.workers if stats else ())
+        if worker.name.lower().startswith(incomplete.lower())
+    ]
+
+
+@click.command("stop")
+@click.argument("model", required=False, default="", shell_complete=_complete)
+@click.option("--all", "everything", is_flag=True, help="Unload every model.")
+@pass_state
+def stop(state: State, model: str, everything: bool) -> None:
+    """Unload MODEL, a name that `hearth ps` shows or a path, and end what it is answering."""
+    if bool(model) == everything:
+        raise click.UsageError("Say which model, or --all; hearth ps lists the loaded ones.")
+    with state.running_host() as link:
+        stats = link.stats()
+        if stats is None:
+            state.output.note(_NO_HOST)
+            return
+        loaded = stats.workers
+        for worker in loaded if everything else _called(model, loaded):
+            if link.unload(worker.path):
+                state.output.data(f"unloaded {worker.name}")
+            if worker.running:
+                ended = f"{worker.running} running request{'' if worker.running == 1 else 's'}"
+                state.output.note(f"That ended {ended}.")
+        if everything and not loaded:
+            state.output.note("Nothing is loaded.")
+
+
+def _called(model: str, loaded: Sequence[WorkerStats]) -> list[WorkerStats]:
+    path = os.path.realpath(os.path.expanduser(model))
+    found = [
+        worker
+        for worker in loaded
+        if worker.name.lower() == model.lower() or os.path.realpath(worker.path) == path
+    ]
+    if found:
+        return found
+    names = [worker.name for worker in loaded]
+    raise ModelNotFound(
+        f'No loaded model is called "{model}".{did_you_mean(model, names)}',
+        f"Loaded: {', '.join(names)}." if names else "Nothing is loaded.",
     )

@@ -1,0 +1,132 @@
+"""`hearth doctor`, `hearth settings` and `hearth completion`: the state of the installation, what
+is set, and the completion of commands in shells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from hearth.app.cli.options import complete_model, json_option, shown_setting
+from hearth.app.cli.state import State, pass_state
+from hearth.app.exit_codes import ExitCode
+from hearth.app.settings import Settings, default_document
+from hearth.backends.errors import HearthError, SettingsError
+
+_MARKS = {"ok": " ", "warning": "!", "fault": "x"}
+_WIDTH = 16
+_INSTALL = {
+    "bash": 'eval "$(hearth completion bash)"   in ~/.bashrc',
+    "zsh": 'eval "$(hearth completion zsh)"   in ~/.zshrc',
+    "fish": "hearth completion fish > ~/.config/fish/completions/hearth.fish",
+}
+
+
+@click.command("doctor")
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Measure first which backend is faster here, for each kind of GGUF in the library.",
+)
+@json_option
+@pass_state
+def doctor(state: State, measure: bool, as_json: bool) -> int:
+    """Check the installation; the exit code is 1 if something is broken.
+
+    A line with an x is a fault, one with ! works but could be better; the cure stands below it.
+
+    --measure takes some seconds for each kind, which --backend auto goes by from then on. Let
+    nothing else run meanwhile.
+    """
+    from hearth.app.doctor import examine
+
+    if measure:
+        _measure(state)
+    try:
+        known: Settings | HearthError = state.settings
+    except SettingsError as error:
+        known = error
+    findings = []
+    for finding in examine(state.paths, known, state.library):
+        findings.append(finding)
+        if as_json:
+            continue
+        state.output.data(f"{_MARKS[finding.state]} {finding.subject:{_WIDTH}} {finding.text}")
+        for line in finding.cure.splitlines() if finding.state != "ok" else ():
+            state.output.data(f"{'':{_WIDTH + 3}}{line}")
+    faults = [finding for finding in findings if finding.state == "fault"]
+    if as_json:
+        state.output.json(
+            {"healthy": not faults, "findings": [asdict(finding) for finding in findings]}
+        )
+    elif faults:
+        state.output.problem(
+            f"Broken: {', '.join(finding.subject for finding in faults)}. The cures stand above."
+        )
+    return ExitCode.FAILED if faults else ExitCode.OK
+
+
+def _measure(state: State) -> None:
+    from hearth.app.paths import own_folder
+    from hearth.app.speeds import kinds_here, measure_kinds
+
+    kinds = kinds_here(state.library)
+    if not kinds:
+        state.output.note("There is no GGUF here that both backends can run.")
+        return
+    cache, logs = own_folder(state.paths.cache), own_folder(state.paths.log)
+    measure_kinds(kinds, cache, logs, state.output.note)
+
+
+@click.command("settings")
+@click.argument("model", required=False, default="", shell_complete=complete_model)
+@click.option(
+    "--default",
+    "print_default",
+    is_flag=True,
+    help="Print a settings file that explains every key.",
+)
+@json_option
+@pass_state
+def settings(state: State, model: str, print_default: bool, as_json: bool) -> None:
+    """Print the settings in force (for MODEL, if one is named) and where each comes from.
+
+    Flags win over HEARTH_* variables, those over the settings file, that over the defaults. To
+    begin a file: hearth settings --default.
+    """
+    if print_default:
+        state.output.data(default_document(), end="")
+        return
+    found = state.settings.all(state.library.resolve(model).name if model else "")
+    file = state.settings.file
+    if as_json:
+        in_force = {name: asdict(setting) for name, setting in found.items()}
+        state.output.json({"file": str(file), "settings": in_force})
+        return
+    rows = [("SETTING", "VALUE", "FROM")]
+    rows += [(name, shown_setting(name, one.value), one.origin) for name, one in found.items()]
+    state.output.table(rows)
+    state.output.note(f"The settings file is {file}.")
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(list(_INSTALL)))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of SHELL.
+
+    \b
+    bash: eval "$(hearth completion bash)"   in ~/.bashrc
+    zsh:  eval "$(hearth completion zsh)"    in ~/.zshrc
+    fish: hearth completion fish > ~/.config/fish/completions/hearth.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    root, output = ctx.find_root(), ctx.obj.output
+    kind = get_completion_class(shell)
+    assert kind is not None and root.info_name is not None
+    variable = f"_{root.info_name.upper()}_COMPLETE"
+    output.data(kind(root.command, {}, root.info_name, variable).source())
+    if output.to_terminal:
+        output.note(f"To install: {_INSTALL[shell]}")
