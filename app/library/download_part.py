@@ -22,10 +22,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final, TypeVar
 
+from hearth.app.format import size
 from hearth.app.library.cache_layout import RepositoryCache, sync_folder
 from hearth.app.library.errors import DiskFull
 from hearth.app.library.hub import RepositoryFile
-from hearth.app.sizes import readable_size
 
 log = logging.getLogger(__name__)
 
@@ -229,8 +229,8 @@ async def _in_thread(work: Callable[..., T], *arguments: object) -> T:
 def disk_full(name: str, missing_bytes: int, free_bytes: int, folder: Path) -> DiskFull:
     """The error for `name`, which needs `missing_bytes` more in `folder`."""
     return DiskFull(
-        f"The disk is full: {name} needs {readable_size(missing_bytes)} more, and {folder} has "
-        f"{readable_size(free_bytes)} free.",
+        f"The disk is full: {name} needs {size(missing_bytes)} more, and {folder} has "
+        f"{size(free_bytes)} free.",
         "Make room (`hearth rm` removes models), then resume: what was downloaded is kept.",
         needed_bytes=missing_bytes,
         free_bytes=free_bytes,

@@ -170,7 +170,7 @@ class HearthApp(App[int]):
             if job.is_active
         )
         running = (*self._downloads(), *quantizing, *self.activities.values())
-        for screen in self.screen_stack[:1]:
+        for screen in self.screen_stack:
             for bar in screen.query(TopBar):
                 bar.show(self.tab_keys(), running)
 

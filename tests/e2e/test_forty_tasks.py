@@ -557,13 +557,16 @@ def an_answer_in_json(session: TerminalSession, models: Path) -> None:
 
 @task
 def a_question_to_guide_from_another_chat(session: TerminalSession, models: Path) -> None:
+    def other_title() -> str:
+        return next(one for one in session.titles() if one != "hello")
+
     with endless(session, models) as app:
         stop(session, app, "hello")
         app.say("? how do I download a model")
         app.until(lambda: len(session.titles()) == 2)
-        title = next(one for one in session.titles() if one != "hello")
-        app.until(lambda: session.answer(title) and session.answer(title).state == "complete")
-        session.chat = title
+        app.until(lambda: session.answer(other_title()) is not None)
+        app.until(lambda: session.answer(other_title()).state == "complete")
+        session.chat = other_title()
         session.agree(app)
         assert session.thread("hello").model.endswith("endless.gguf")
 
@@ -860,20 +863,26 @@ def suspend_and_go_on(session: TerminalSession, models: Path) -> None:
     ask(session, shell)
     command(shell, "/suspend")
     shell.until(lambda: b"Stopped" in after_the_app(shell))
-    shell.type("fg\r")
+    foreground(shell)
     shell.until_ready()
     session.agree(shell)
     assert len(session.messages(QUESTION)) == 2
     go(session, shell, "engine")
     shell.type(control("z"))
     shell.until(lambda: b"Stopped" in after_the_app(shell))
-    shell.type("fg\r")
+    foreground(shell)
     shell.until(lambda: current_screen(shell) == "engine")
     session.agree(shell)
     shell.type(control("q"))
     shell.until(lambda: after_the_app(shell).rstrip().endswith(b"$"))
     shell.type("exit\r")
     assert shell.terminal.finish() == 0
+
+
+def foreground(shell: AppTerminal) -> None:
+    """Go on with the app that was suspended."""
+    shell.type("fg\r")
+    shell.until(lambda: not after_the_app(shell))
 
 
 def after_the_app(shell: AppTerminal) -> bytes:

@@ -191,7 +191,7 @@ class AppTerminal:
     def say(self, text: str) -> None:
         """Write `text` into the prompt box and send it."""
         self.type(text)
-        self.until_shown(text)
+        self.until(lambda: _without_breaks(text) in _without_breaks(self.text))
         self.type("\r")
 
     def until(self, holds: Callable[[], object]) -> None:
@@ -232,6 +232,11 @@ class AppTerminal:
         assert sent.rfind("\x1b[?25h") > sent.rfind("\x1b[?25l")
         for mode in ("1000", "1003", "1006", "2004"):
             assert sent.rfind(f"\x1b[?{mode}l") >= sent.rfind(f"\x1b[?{mode}h"), mode
+
+
+def _without_breaks(text: str) -> str:
+    """`text` without white space and the edge of the prompt box, wrapped or not."""
+    return re.sub(r"[\s▌]", "", text)
 
 
 def fresh_modes() -> list[Any]:

@@ -17,6 +17,7 @@ from hearth.app.chats.tree import ChatMessage, Numbers
 from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.services import Services
+from hearth.app.tui.widgets.bars import TopBar
 from hearth.app.tui.widgets.compare_column import CompareColumn
 from hearth.app.tui.widgets.fields import SafeInput
 from hearth.backends.errors import HearthError
@@ -63,6 +64,7 @@ class CompareScreen(Dialog[None]):
         others = [name for name in self._names if name != self._left]
         right = self._right or (others[0] if others else self._left)
         names = list(dict.fromkeys((self._left, right, *self._names)))
+        yield TopBar("chat", cast("HearthApp", self.app).tab_keys())
         with Container(classes="columns"):
             yield CompareColumn(self._services, names, self._left, id="left")
             yield CompareColumn(self._services, names, right, id="right")
@@ -72,6 +74,7 @@ class CompareScreen(Dialog[None]):
     def on_mount(self) -> None:
         """Begin with the question."""
         self.query_one("#question").focus()
+        cast("HearthApp", self.app).show_activity()
 
     @property
     def is_busy(self) -> bool:
