@@ -8,7 +8,6 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
@@ -72,8 +71,8 @@ async def read_object(request: Request, take: Callable[[dict[str, Any]], T]) -> 
                 counted_bytes = len(body)
         if len(body) <= _LARGE_BYTES:
             return work()
-        parsed = services.bodies.submit(client, work)
-        return await until_gone(request.receive, _result(parsed))
+        parsed = asyncio.wrap_future(services.bodies.submit(client, work))
+        return await until_gone(request.receive, parsed)
     finally:
         if counted_bytes:
             services.held.remove(client, counted_bytes)
@@ -92,10 +91,6 @@ def query(http: Request, *names: str) -> dict[str, str]:
         if name in names:
             given[name] = value
     return given
-
-
-async def _result(parsed: Future[T]) -> T:
-    return await asyncio.wrap_future(parsed)
 
 
 def client_of(connection: HTTPConnection) -> str:
@@ -158,9 +153,8 @@ def _check_count(body: bytes | bytearray) -> None:
     if body.count(b",") < MOST_VALUES:
         return
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    if unescaped.count(b'"') // 2 > 2 * MOST_VALUES:
-        raise _too_many()
-    if sum(part.count(b",") for part in unescaped.split(b'"')[::2]) >= MOST_VALUES:
+    has_many_strings = unescaped.count(b'"') // 2 > 2 * MOST_VALUES
+    if has_many_strings or sum(p.count(b",") for p in unescaped.split(b'"')[::2]) >= MOST_VALUES:
         raise _too_many()
 
 
@@ -172,9 +166,8 @@ def _check_shape(value: Any) -> None:
         for item in level if set(map(type, level)) - _SCALARS else ():
             if isinstance(item, str):
                 _check_text(item)
-            elif isinstance(item, float):
-                if not math.isfinite(item):
-                    raise _not_finite(value)
+            elif isinstance(item, float) and not math.isfinite(item):
+                raise _not_finite(value)
             elif isinstance(item, dict):
                 for name in item:
                     _check_text(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
+from collections.abc import Sequence
 from math import sqrt
 from typing import Any
 
@@ -32,9 +33,7 @@ async def create_embedding(http: HttpRequest) -> Response:
     inputs = [text if isinstance(text, str) else tuple(text) for text in texts]
     embedding = backend.embed(inputs, pooling=pooling, session=exchange.session)
     result = await exchange.attend(exchange.measured(embedding))
-    vectors = [list(vector) for vector in result.vectors]
-    if "dimensions" in given:
-        vectors = [shortened(vector, given["dimensions"]) for vector in vectors]
+    vectors = [shortened(vector, given.get("dimensions")) for vector in result.vectors]
     coded = given.get("encoding_format") == "base64"
     usage = {"prompt_tokens": result.prompt_tokens, "total_tokens": result.prompt_tokens}
     return exchange.answer(
@@ -54,19 +53,22 @@ async def create_embedding(http: HttpRequest) -> Response:
     )
 
 
-def shortened(vector: list[float], dimensions: int) -> list[float]:
-    """The first `dimensions` numbers, normalized to length 1 (arXiv 2205.13147).
+def shortened(vector: Sequence[float], dimensions: int | None) -> list[float]:
+    """The first `dimensions` numbers, normalized to length 1 (arXiv 2205.13147); None: all numbers,
+    as they are.
 
     Raises:
         UnsupportedParameter: the vector has fewer.
     """
+    if dimensions is None:
+        return list(vector)
     if dimensions > len(vector):
         raise UnsupportedParameter(
             "dimensions",
             f"dimensions is {dimensions:,}; the vectors of this model have {len(vector):,}.",
             f"Send {len(vector):,} or less.",
         )
-    first = vector[:dimensions]
+    first = list(vector[:dimensions])
     length = sqrt(sum(number * number for number in first))
     return [number / length for number in first] if length else first
 

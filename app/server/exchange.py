@@ -47,7 +47,7 @@ async def read_body(http: HttpRequest, table: Table) -> tuple[dict[str, Any], Re
     given = await read_object(http, lambda value: table.read(value, "", reading))
     http.state.notices = list(reading.notices)
     for name in reading.ignored:
-        place = http.scope["path"], name
+        place = http.state.route, name
         if place not in services.logged and len(services.logged) < _MOST_LOGGED:
             services.logged.add(place)
             log.warning("%s: the field %a has no effect", *place)  # The least that the log keeps.
@@ -139,7 +139,7 @@ class Exchange:
         return JSONResponse({**body, **notices(self.notices)})
 
     def _begin(self) -> Recorder:
-        recorder = self.services.metrics.begin(self.http.scope["path"], self.model)
+        recorder = self.services.metrics.begin(self.http.state.route, self.model)
         self.http.state.recorder = recorder
         return recorder
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from starlette.types import Receive
@@ -14,7 +14,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def until_gone(receive: Receive, work: Awaitable[T]) -> T:
     """The result of `work`, which is cancelled when the client disconnects.
 
     Args:
@@ -23,7 +23,7 @@ async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     Raises:
         ClientGone: the client disconnected first.
     """
-    working = asyncio.create_task(work)
+    working = asyncio.ensure_future(work)
     watching = asyncio.create_task(_gone(receive))
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
@@ -53,7 +53,7 @@ async def all_of(
         await cancel(*tasks)
 
 
-async def cancel(*tasks: asyncio.Task[Any]) -> None:
+async def cancel(*tasks: asyncio.Future[Any]) -> None:
     """Cancel `tasks`, and wait until they have ended."""
     for task in tasks:
         task.cancel()

@@ -41,7 +41,6 @@ class MalformedRequest(Unreadable):
     """The request is not HTTP, or is ambiguous HTTP."""
 
     code = "malformed_request"
-    http_status = 400
 
 
 class RequestTimeout(Unreadable):

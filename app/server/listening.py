@@ -46,9 +46,9 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = min(addresses, key=lambda one: one[0] != socket.AF_INET)
         return socket.create_server(address[:2], family=family)
     except OSError as error:
+        reason, cure = _explanation(error, port)
         raise CannotListen(
-            f"Hearth cannot listen on {_authority(host, port)}: {_reason(error)}.",
-            _cure(error, port),
+            f"Hearth cannot listen on {_authority(host, port)}: {reason}.", cure
         ) from error
 
 
@@ -183,22 +183,19 @@ def _authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _reason(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "the port is in use"
-    return error.strerror or str(error)
-
-
-def _cure(error: OSError, port: int) -> str:
+def _explanation(error: OSError, port: int) -> tuple[str, str]:
+    """What is wrong, and what to do."""
     if error.errno == errno.EADDRINUSE:
         other = port + 1 if port < 65535 else port - 1
         return (
+            "the port is in use",
             "If that is another hearth serve, use it; otherwise choose another port with"
-            f" --port {other} or the setting serve_port."
+            f" --port {other} or the setting serve_port.",
         )
+    cure = "Leave --host (setting serve_host) at 127.0.0.1, or give an address of this machine."
     if error.errno == errno.EACCES:
-        return (
+        cure = (
             "Ports below 1024 need privileges: choose another with --port 4242 or the setting"
             " serve_port."
         )
-    return "Leave --host (setting serve_host) at 127.0.0.1, or give an address of this machine."
+    return error.strerror or str(error), cure

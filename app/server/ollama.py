@@ -386,9 +386,8 @@ async def embed(http: HttpRequest) -> Response:
     await exchange.attend((await exchange.backend()).info())
     load_s = time.perf_counter() - began_s
     result = await _embeddings(exchange, texts, truncate=exchange.given.get("truncate", True))
-    vectors = [list(vector) for vector in result.vectors]
-    if "dimensions" in exchange.given:
-        vectors = [shortened(vector, exchange.given["dimensions"]) for vector in vectors]
+    dimensions = exchange.given.get("dimensions")
+    vectors = [shortened(vector, dimensions) for vector in result.vectors]
     return exchange.answer(
         {
             "model": exchange.model,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from hearth.app.server.endpoint import EVENT_STREAM, UNPREFIXED, Endpoint
 from hearth.app.server.errors import ANTHROPIC, OLLAMA
-from hearth.app.server.parameters import Parameter, Table
+from hearth.app.server.parameters import Parameter
 from hearth.app.server.schema import Json
 from hearth.app.server.security import OPEN_PATHS
 from hearth.app.server.services import services_of
@@ -119,7 +119,9 @@ def document(endpoints: Iterable[Endpoint], models: Iterable[str] = (), *, key: 
 def _operation(endpoint: Endpoint, models: list[str]) -> Json:
     operation: Json = {
         "summary": endpoint.summary,
-        "operationId": _identifier(endpoint),
+        "operationId": re.sub(
+            r"[^a-z0-9]+", "_", f"{endpoint.method} {endpoint.path}".lower()
+        ).strip("_"),
         "responses": _responses(endpoint),
     }
     parameters = [
@@ -147,10 +149,6 @@ def _operation(endpoint: Endpoint, models: list[str]) -> Json:
             "content": {"application/json": {"schema": schema}},
         }
     return operation
-
-
-def _identifier(endpoint: Endpoint) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", f"{endpoint.method} {endpoint.path}".lower()).strip("_")
 
 
 def _query(parameter: Parameter, models: list[str]) -> Json:
@@ -210,24 +208,19 @@ def capabilities(endpoints: Iterable[Endpoint]) -> Json:
         f"{endpoint.method} {endpoint.path.replace(':path}', '}')}": {
             "summary": endpoint.summary,
             "streams": endpoint.event is not None,
-            "parameters": dict(_rows(endpoint.table)) if endpoint.table else {},
+            "parameters": {
+                parameter.name: {
+                    "treatment": parameter.treatment,
+                    "values": parameter.schema.words if parameter.schema is not None else None,
+                    "default": parameter.default or None,
+                    "required": parameter.required,
+                    "help": parameter.help,
+                }
+                for parameter in endpoint.table or ()
+            },
         }
         for endpoint in endpoints
     }
-
-
-def _rows(table: Table) -> Iterable[tuple[str, Any]]:
-    for parameter in table:
-        yield (
-            parameter.name,
-            {
-                "treatment": parameter.treatment,
-                "values": parameter.schema.words if parameter.schema is not None else None,
-                "default": parameter.default or None,
-                "required": parameter.required,
-                "help": parameter.help,
-            },
-        )
 
 
 async def get_openapi(http: HttpRequest) -> Response:

@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from hearth.backends.engine.fields import Field
 from hearth.backends.errors import InvalidParameter, UnsupportedParameter
 from hearth.backends.text.cut_json import read_json
 
@@ -131,11 +130,6 @@ class Number(Schema):
     whole: bool = False
     above_low: bool = False
     """`low` itself is not in the range."""
-
-    @staticmethod
-    def of(field: Field) -> Number:
-        """The number that `field` declares for all front ends."""
-        return Number(field.minimum, field.maximum, field.kind == "int", field.above_minimum)
 
     def checked(self, value: Any, path: str, reading: Reading) -> Any:
         if self.whole and isinstance(value, float) and value.is_integer():

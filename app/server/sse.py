@@ -105,17 +105,13 @@ async def respond(
     """
     first = asyncio.ensure_future(anext(parts))
     try:
-        await until_gone(request.receive, _settle(first, services.patience_s))
+        await until_gone(request.receive, asyncio.wait({first}, timeout=services.patience_s))
+        if first.done():
+            first.result()
     except BaseException:
         await _end(first, parts)
         raise
     return EventStream(first, parts, services, dialect)
-
-
-async def _settle(first: asyncio.Task[bytes], patience_s: float) -> None:
-    await asyncio.wait({first}, timeout=patience_s)
-    if first.done():
-        first.result()
 
 
 async def _end(first: asyncio.Task[bytes], parts: Parts) -> None:

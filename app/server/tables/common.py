@@ -107,7 +107,7 @@ _ALIASES: Final = {
 
 
 def _number(field: Field) -> Schema:
-    number = Number.of(field)
+    number = Number(field.minimum, field.maximum, field.kind == "int", field.above_minimum)
     if field.name == "max_tokens":
         return Sentinel(number)
     return Sentinel(number, 0) if field.name == "top_k" else number
