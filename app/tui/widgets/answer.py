@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from textual.app import ComposeResult
@@ -10,11 +12,13 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widget import Widget
 
-from hearth.app.tui.widgets.body import Body
+from hearth.app.tui.widgets.blocks import BlockSplitter, Piece, markdown_parser
 from hearth.app.tui.widgets.cells import Incoming, shown_text
+from hearth.app.tui.widgets.code_block import CodeBlock
 from hearth.app.tui.widgets.folded import Thinking
-from hearth.app.tui.widgets.lines import Line
-from hearth.app.tui.widgets.slab import Slab
+from hearth.app.tui.widgets.lines import Line, Table, TableRow
+from hearth.app.tui.widgets.prose import plain_lines, prose_lines, table_cells, table_sides
+from hearth.app.tui.widgets.slab import Slab, Slabs
 
 SHORTEST_S: Final = 1 / 18
 LONGEST_S: Final = 0.5
@@ -23,7 +27,116 @@ SHARE: Final = 0.2
 """Of the time, at most, goes into drawing an answer."""
 AT_ONCE: Final = 1500
 """Characters that one update shows at most."""
+SLICE: Final = 4000
+"""Characters that are read before the screen gets its turn."""
 Form = Literal["markdown", "json", "plain"]
+
+
+class Body(Slabs):
+    """Markdown that may still be coming in: slabs of prose and tables, code blocks between them.
+
+    `feed` takes text, which must be safe for a terminal; `advance` shows it.
+
+    Args:
+        host: gets the parts as its children.
+        form: how the text is read.
+
+    Attributes:
+        codes: the code of every block that is closed, by its number less one.
+    """
+
+    def __init__(self, host: Widget, form: Form) -> None:
+        super().__init__(host)
+        self.codes: list[str] = []
+        self._opening = "```json\n" if form == "json" else ""
+        self._splitter = BlockSplitter()
+        self._code: CodeBlock | None = None
+        self._table = Table()
+        self._tabled: list[Slab] = []  # the slabs with rows of the table that is open
+
+    def feed(self, text: str) -> None:
+        """Take more text; cheap."""
+        if text:
+            self._splitter.feed(self._opening + text)
+            self._opening = ""
+
+    @property
+    def pending(self) -> bool:
+        """There is text that `advance` has not shown."""
+        return self._splitter.pending
+
+    def advance(self, most: int | None = None) -> None:
+        """Show what came since the last call, about `most` characters of it."""
+        self._add(self._splitter.advance(most))
+        opened = self._splitter.open
+        if opened is None:
+            self.drop_open()
+        elif opened.kind == "prose":
+            self.show_open(self._prose(opened)[0])
+        elif self._code is not None:
+            self._code.show_open(opened.text)
+
+    async def complete(self) -> None:
+        """Show all that came, in slices that let the screen live; no more will come."""
+        while self.pending:
+            self._add(self._splitter.advance(SLICE))
+            await asyncio.sleep(0)
+        self._add(self._splitter.close())
+        self.drop_open()
+
+    def drop_open(self) -> None:
+        if self._code is not None:
+            self._code.show_open("")
+        else:
+            super().drop_open()
+
+    def _add(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            if piece.kind == "code":
+                self._add_code(piece)
+            elif piece.kind == "table":
+                self._add_row(piece)
+            else:
+                lines, codes = self._prose(piece)
+                self.codes += codes
+                self.add(lines)
+
+    def _prose(self, piece: Piece) -> tuple[list[Line], list[str]]:
+        """The lines of a piece, and the code of the blocks in it."""
+        lines, codes = prose_lines(piece.text, len(self.codes) + 1)
+        return self._spaced(piece, lines), codes
+
+    def _spaced(self, piece: Piece, lines: Sequence[Line]) -> list[Line]:
+        """The lines of a piece with its indentation, and the blank line before it."""
+        shifted = [line.shifted(piece.indent) for line in lines]
+        return [Line(), *shifted] if piece.gap and shifted and self.parts else shifted
+
+    def _add_code(self, piece: Piece) -> None:
+        if self._code is None or piece.first:
+            self.drop_open()
+            self._code = CodeBlock(piece.info, len(self.codes) + 1, piece.indent)
+            self._code.set_class(bool(self.parts), "-gap", update=False)
+            self.codes.append("")
+            self.mount(self._code)
+        self._code.add(piece.text, last=piece.last)
+        self.codes[self._code.number - 1] = self._code.code.removesuffix("\n")
+        if piece.last:
+            self._code = None
+
+    def _add_row(self, piece: Piece) -> None:
+        tokens = markdown_parser().parse(piece.info + piece.text)
+        rows = table_cells(tokens)
+        if piece.first:
+            self._table, self._tabled = Table(table_sides(tokens)), []
+        before = self._table.widest
+        row = TableRow(self._table, rows[0 if piece.first else -1], is_head=piece.first)
+        self.add(self._spaced(piece, [row]))
+        slab = self.parts[-1]
+        if isinstance(slab, Slab) and slab not in self._tabled:
+            self._tabled.append(slab)
+        if before != self._table.widest:
+            for other in self._tabled:
+                other.remeasured()
 
 
 class AnswerView(Widget):
@@ -32,6 +145,10 @@ class AnswerView(Widget):
     Args:
         form: read the content as Markdown, show it as a block of code, or as it is.
         show_thinking: unfold the thoughts.
+
+    Attributes:
+        thinking: the thoughts.
+        body: the answer.
     """
 
     BLANK = True  # nothing of its own to draw
@@ -50,9 +167,8 @@ class AnswerView(Widget):
         self._show_thinking = show_thinking
         self._content = Incoming()
         self._reasoning = Incoming()
-        self._thinking = Thinking(show_thinking)
-        self._body = Body(self)
-        self._has_fence = False
+        self.thinking = Thinking(show_thinking)
+        self.body = Body(self, form)
         self._status: Slab | None = None
         self._paused_updates = False
         self._update_timer: Timer | None = None
@@ -62,9 +178,9 @@ class AnswerView(Widget):
 
     def compose(self) -> ComposeResult:
         # What is empty is not mounted: that is most of a long chat's widgets.
-        if self._thinking.has_text:
-            yield self._thinking
-        yield from self._body.parts
+        if self.thinking.has_text:
+            yield self.thinking
+        yield from self.body.parts
         if self._status is not None:
             yield self._status
 
@@ -84,26 +200,16 @@ class AnswerView(Widget):
     @property
     def is_behind(self) -> bool:
         """Text came that is not shown yet."""
-        return self._body.pending or self._thinking.pending
-
-    @property
-    def codes(self) -> list[str]:
-        """The code blocks so far, by their number less one."""
-        return self._body.codes
-
-    @property
-    def thinking(self) -> Thinking:
-        """The thoughts' widget."""
-        return self._thinking
+        return self.body.pending or self.thinking.pending
 
     def feed(self, text: str, channel: Literal["content", "reasoning"] = "content") -> None:
         """Take more text; cheap, and to be called as often as text comes."""
         if self._heir is not None:
             self._heir.feed(text, channel)
         if channel == "reasoning":
-            self._thinking.feed(self._reasoning.feed(text))
+            self.thinking.feed(self._reasoning.feed(text))
         else:
-            self._feed_body(self._content.feed(text))
+            self.body.feed(self._content.feed(text))
         self._schedule()
 
     def status(self, text: str) -> None:
@@ -115,12 +221,12 @@ class AnswerView(Widget):
         if not text:
             if self._status is not None:
                 self._status.remove()
-            self._status = self._body.before = None
+            self._status = self.body.before = None
         elif self._status is None:
             self._status = Slab(lines)
             if self.is_attached:
                 self.mount(self._status)
-            self._body.before = self._status
+            self.body.before = self._status
         else:
             self._status.replace(lines)
 
@@ -129,45 +235,38 @@ class AnswerView(Widget):
         self._stop_timer()
         if reasoning.strip() != self.reasoning.strip():
             self._reasoning = Incoming()
-            other = Thinking(self._thinking.is_open)
+            other = Thinking(self.thinking.is_open)
             other.feed(self._reasoning.feed(reasoning))
-            if self._thinking.is_attached:
-                await self._thinking.remove()
-            self._thinking = other
+            if self.thinking.is_attached:
+                await self.thinking.remove()
+            self.thinking = other
         form = form or self._form
         if form != self._form or content.strip() != self.content.strip():
             self._form = form
             self._content = Incoming()
-            old, body = self._body, Body(self)
-            body.before = old.before
+            old, self.body = self.body, Body(self, form)
+            self.body.before = old.before
             safe = self._content.feed(content)
-            self._body, self._has_fence = body, False
             if self.is_attached:
                 await self.remove_children(old.parts)
-            if self._form == "plain":
-                body.plain(safe)
+            if form == "plain":
+                self.body.add(plain_lines(safe))
             else:
-                self._feed_body(safe)
-        self._thinking.feed(self._reasoning.flush())
+                self.body.feed(safe)
+        self.thinking.feed(self._reasoning.flush())
         self._think(is_done=True)
-        self._body.feed(self._content.flush())
-        await self._body.complete()
-
-    def _feed_body(self, text: str) -> None:
-        if text and self._form == "json" and not self._has_fence:
-            self._has_fence = True
-            self._body.feed("```json\n")
-        self._body.feed(text)
+        self.body.feed(self._content.flush())
+        await self.body.complete()
 
     def catch_up(self) -> None:
         """Show at once what came, before the view is mounted."""
         self._think(is_done=bool(self.content))
-        self._body.advance()
+        self.body.advance()
 
     def _think(self, *, is_done: bool) -> None:
-        self._thinking.advance(is_done=is_done)
-        if self._thinking.has_text and self.is_attached and not self._thinking.is_attached:
-            self.mount(self._thinking, before=0 if self._nodes else None)
+        self.thinking.advance(is_done=is_done)
+        if self.thinking.has_text and self.is_attached and not self.thinking.is_attached:
+            self.mount(self.thinking, before=0 if self._nodes else None)
 
     def paused(self, is_paused: bool) -> None:
         """While its end is not in view, text is buffered and not drawn."""
@@ -196,9 +295,9 @@ class AnswerView(Widget):
         self._update_timer = None
         started = time.thread_time()
         self._is_drawing = True
-        if self._thinking.pending:
+        if self.thinking.pending:
             self._think(is_done=bool(self.content))
-        self._body.advance(AT_ONCE)
+        self.body.advance(AT_ONCE)
         self.call_after_refresh(self._drawn, started)
 
     def _drawn(self, started: float) -> None:

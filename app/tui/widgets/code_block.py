@@ -13,11 +13,10 @@ from pygments.token import Token  # type: ignore[import-untyped]
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content, Span
-from textual.worker import Worker
 
 from hearth.app.tui.widgets.lines import Line
 from hearth.app.tui.widgets.prose import TAB
-from hearth.app.tui.widgets.slab import FULL, Frame, Slab
+from hearth.app.tui.widgets.slab import FULL, Frame, Slab, Slabs
 
 if TYPE_CHECKING:
     from pygments.lexer import Lexer  # type: ignore[import-untyped]
@@ -82,11 +81,13 @@ class CodeBlock(Frame, can_focus=True):
         self._lexer = _lexer_of(info)
         self.styles.padding = (0, 1, 0, 1 + indent)
         label = " ".join([*info.split()[:1], f"· {number}"])
-        self._slabs = [Slab([Line(Content.styled(label, ".muted"))])]
+        self._label = Line(Content.styled(label, ".muted"))
+        self._slabs = Slabs(self)
+        self._slabs.add([self._label])
         self._last = False
 
     def compose(self) -> ComposeResult:
-        yield from self._slabs
+        yield from self._slabs.parts
 
     def on_mount(self) -> None:
         if self._last:
@@ -95,21 +96,17 @@ class CodeBlock(Frame, can_focus=True):
     def add(self, code: str, *, last: bool) -> None:
         """Take whole lines. `last`: no more will come."""
         self.code += code
-        for row in code.removesuffix("\n").split("\n") if code else ():
-            if self._slabs[-1].is_full:
-                self._slabs.append(Slab())
-                if self.is_attached:
-                    self.mount(self._slabs[-1])
-            self._slabs[-1].add([self._line(_coloured_line(self._lexer, row.expandtabs(TAB)))])
+        rows = code.removesuffix("\n").expandtabs(TAB).split("\n") if code else []
+        self._slabs.add([_code_line(_coloured_line(self._lexer, row)) for row in rows])
         if last and not self._last:
             self._last = True
-            self._slabs[-1].show_open([])
+            self._slabs.drop_open()
             if self.is_attached:
                 self._colour()
 
     def show_open(self, line: str) -> None:
         """Show the line that is being written."""
-        self._slabs[-1].show_open([self._line(Content(line.expandtabs(TAB)))] if line else [])
+        self._slabs.show_open([_code_line(Content(line.expandtabs(TAB)))] if line else [])
 
     def action_copy_code(self) -> None:
         """Copy the code, as it was written."""
@@ -117,27 +114,24 @@ class CodeBlock(Frame, can_focus=True):
         self.app.copy_to_clipboard(text)
         self.app.notify("Code copied.", markup=False)
 
-    def _line(self, content: Content) -> Line:
-        return Line(content, fold=True)
-
-    def _colour(self) -> Worker[None] | None:
+    def _colour(self) -> None:
         """Colour all of it again, now that strings over several lines are known."""
-        if self._lexer is None or "\n" not in self.code.removesuffix("\n"):
-            return None
-        return self.run_worker(self._coloured(), exclusive=True, group="colour")
-
-    async def _coloured(self) -> None:
-        if self._lexer is None:
-            return
         code = self.code.removesuffix("\n").expandtabs(TAB)
-        contents = await _coloured_lines(self._lexer, code)
-        if contents is None:
-            return
-        label = self._slabs[0].lines[0]
-        lines = [label, *(self._line(content) for content in contents)]
-        for number, slab in enumerate(self._slabs):
-            slab.replace(lines[number * FULL : (number + 1) * FULL])
-            await asyncio.sleep(0)
+        if self._lexer is not None and "\n" in code:
+            colouring = self._coloured(self._lexer, code)
+            self.run_worker(colouring, exclusive=True, group="colour")
+
+    async def _coloured(self, lexer: Lexer, code: str) -> None:
+        contents = await _coloured_lines(lexer, code)
+        if contents is not None:
+            lines = [self._label, *map(_code_line, contents)]
+            for number, slab in enumerate(self.query(Slab)):
+                slab.replace(lines[number * FULL : (number + 1) * FULL])
+                await asyncio.sleep(0)
+
+
+def _code_line(content: Content) -> Line:
+    return Line(content, fold=True)
 
 
 def _lexer_of(info: str) -> Lexer | None:

@@ -15,7 +15,7 @@ from hearth.app.tui.attachments import Attached
 from hearth.app.tui.widgets.cells import shown_text
 from hearth.app.tui.widgets.lines import Line
 from hearth.app.tui.widgets.prose import plain_lines
-from hearth.app.tui.widgets.slab import FULL, Frame, Slab
+from hearth.app.tui.widgets.slab import Frame, Slab, Slabs
 
 
 class Folded(Frame, can_focus=True):
@@ -45,11 +45,12 @@ class Folded(Frame, can_focus=True):
         self._text = ""
         self._pending_text = ""
         self._label = Slab()
-        self._slabs: list[Slab] = []
+        self._slabs = Slabs(self)
+        self._last_line = ""
 
     def compose(self) -> ComposeResult:
         yield self._label
-        yield from self._slabs
+        yield from self._slabs.parts
 
     def title(self) -> str:
         """The text of the line, safe to show."""
@@ -92,9 +93,10 @@ class Folded(Frame, can_focus=True):
             for node in self.ancestors:
                 if isinstance(node, ScrollableContainer):
                     node.release_anchor()
-        for slab in self._slabs:
+        for slab in self._slabs.parts:
             slab.remove()
-        self._slabs = []
+        self._slabs = Slabs(self)
+        self._last_line = ""
         if is_open:
             self._show(self._text)
         self._show_label()
@@ -110,24 +112,12 @@ class Folded(Frame, can_focus=True):
 
     def _show(self, text: str) -> None:
         """Show more lines; the last one stays open, since it may go on."""
-        opened = "" if not self._slabs else self._slabs[-1].open_text
-        lines = plain_lines((opened + text).lstrip("\n" if not self._slabs else ""), ".muted")
-        *closed, last = lines
-        while closed:
-            slab = self._last_slab()
-            room = max(FULL - len(slab.lines), 1)
-            slab.add(closed[:room])
-            closed = closed[room:]
-        self._last_slab().show_open([last])
-
-    def _last_slab(self) -> Slab:
-        if not self._slabs or self._slabs[-1].is_full:
-            if self._slabs:
-                self._slabs[-1].show_open([])
-            self._slabs.append(Slab())
-            if self.is_attached:
-                self.mount(self._slabs[-1])
-        return self._slabs[-1]
+        if not self._slabs.parts:
+            text = text.lstrip("\n")
+        *closed, last = plain_lines(self._last_line + text, ".muted")
+        self._slabs.add(closed)
+        self._slabs.show_open([last])
+        self._last_line = last.plain
 
 
 class Thinking(Folded):

@@ -160,7 +160,7 @@ class MessageView(Frame, can_focus=True):
 
     def copy_code(self, number: int) -> bool:
         """Copy one of its code blocks, by its number; false where there is none."""
-        codes = self.answer.codes
+        codes = self.answer.body.codes
         if not 1 <= number <= len(codes):
             return False
         self.app.copy_to_clipboard(codes[number - 1])

@@ -16,11 +16,10 @@ from textual.content import Content, Span
 from textual.style import Style
 
 from hearth.app.terminal import safe_text
-from hearth.app.tui.widgets.lines import EMPTY, Line
-from hearth.app.tui.widgets.table import Table, TableRow
+from hearth.app.tui.widgets.blocks import markdown_parser
+from hearth.app.tui.widgets.lines import EMPTY, Line, Table, TableRow
 
 if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
 TAB: Final = 8
@@ -70,8 +69,8 @@ def inline_content(token: Token) -> Content:
         elif child.type == "image":
             add(child.content or "image", ".em")
         elif edge == "open":
-            url = safe_text(str(child.attrs.get("href", "")))
-            opened.append((at, _link(url) if name == "link" else _SPANS.get(name, "")))
+            url = {"url": safe_text(str(child.attrs.get("href", "")))}
+            opened.append((at, Style.from_meta(url) if name == "link" else _SPANS.get(name, "")))
         elif edge == "close":
             start, style = opened.pop()
             if style:
@@ -83,75 +82,60 @@ def inline_content(token: Token) -> Content:
     return Content("".join(parts), spans)
 
 
-def _link(url: str) -> Style:
-    return Style.from_meta({"url": url})
+def prose_lines(source: str, first_code: int = 1) -> tuple[list[Line], list[str]]:
+    """Blocks as lines, and the code of the fences and indented blocks in them, without their marks.
 
-
-class Prose:
-    """Turns the source of blocks into lines.
-
-    Attributes:
-        codes: the fences and indented blocks that `lines` last met, without their marks.
+    Args:
+        source: Markdown, safe for a terminal.
+        first_code: the number that its first code block gets.
     """
+    tokens = markdown_parser().parse(source)
+    given = source.split("\n")
+    lines: list[Line] = []
+    codes: list[str] = []
+    around: list[_Around] = []
+    for number, token in enumerate(tokens):
+        begins = token.type.startswith(_BLOCKS) and token.map is not None and bool(lines)
+        if begins and token.map and not given[token.map[0] - 1].strip(" \t>"):
+            lines.append(Line(head=_join([item.rest for item in around])))
+        if token.type == "list_item_open":
+            around.append(_item(token))
+        elif token.type == "blockquote_open":
+            bar = Content.styled("▎ ", ".muted")
+            around.append(_Around(bar, bar))
+        elif token.type in ("list_item_close", "blockquote_close"):
+            left = around.pop()
+            if not left.used:
+                lines.append(_placed(EMPTY, [*around, left]))
+        elif token.type == "inline" and not _in_table(tokens, number):
+            lines += _text(token, tokens[number - 1], around)
+        elif token.type in ("fence", "code_block"):
+            codes.append(safe_text(token.content).removesuffix("\n"))
+            lines += _code(codes[-1], token, first_code + len(codes) - 1, around)
+        elif token.type == "hr":
+            line = _placed(Content("─"), around)
+            lines.append(Line(line.content, line.head, line.rest, rule=True))
+        elif token.type == "table_open":
+            lines += _table(tokens[number:], around)
+    return lines, codes
 
-    def __init__(self, parser: MarkdownIt) -> None:
-        self._parser = parser
-        self.codes: list[str] = []
 
-    def lines(self, source: str, first_code: int = 1) -> list[Line]:
-        """The lines of `source`.
+def _text(token: Token, opening: Token, around: list[_Around]) -> list[Line]:
+    content = inline_content(token)
+    if opening.type == "heading_open":
+        top = ".title" if opening.tag in ("h1", "h2") else ".heading"
+        content = content.stylize_before(top)
+    return [_placed(part, around) for part in content.split("\n", allow_blank=True)]
 
-        Args:
-            source: Markdown, safe for a terminal.
-            first_code: the number that its first code block gets.
-        """
-        self.codes = []
-        tokens = self._parser.parse(source)
-        given = source.split("\n")
-        lines: list[Line] = []
-        around: list[_Around] = []
-        for number, token in enumerate(tokens):
-            begins = token.type.startswith(_BLOCKS) and token.map is not None and bool(lines)
-            if begins and token.map and not given[token.map[0] - 1].strip(" \t>"):
-                lines.append(Line(head=_join([item.rest for item in around])))
-            if token.type == "list_item_open":
-                around.append(_item(token))
-            elif token.type == "blockquote_open":
-                bar = Content.styled("▎ ", ".muted")
-                around.append(_Around(bar, bar))
-            elif token.type in ("list_item_close", "blockquote_close"):
-                left = around.pop()
-                if not left.used:
-                    lines.append(_placed(EMPTY, [*around, left]))
-            elif token.type == "inline" and not _in_table(tokens, number):
-                lines += self._text(token, tokens[number - 1], around)
-            elif token.type in ("fence", "code_block"):
-                lines += self._code(token, around, first_code)
-            elif token.type == "hr":
-                line = _placed(Content("─"), around)
-                lines.append(Line(line.content, line.head, line.rest, rule=True))
-            elif token.type == "table_open":
-                lines += _table(tokens[number:], around)
-        return lines
 
-    def _text(self, token: Token, opening: Token, around: list[_Around]) -> list[Line]:
-        content = inline_content(token)
-        if opening.type == "heading_open":
-            top = ".title" if opening.tag in ("h1", "h2") else ".heading"
-            content = content.stylize_before(top)
-        return [_placed(part, around) for part in content.split("\n", allow_blank=True)]
-
-    def _code(self, token: Token, around: list[_Around], first_code: int) -> list[Line]:
-        text = safe_text(token.content).removesuffix("\n")
-        self.codes.append(text)
-        number = first_code + len(self.codes) - 1
-        language = safe_text(token.info).split()[:1]
-        lines = [_placed(Content.styled(" ".join([*language, f"· {number}"]), ".muted"), around)]
-        bar = Content.styled("│ ", ".muted")
-        for row in text.expandtabs(TAB).split("\n"):
-            line = _placed(Content(row), around)
-            lines.append(Line(line.content, line.head + bar, line.rest + bar, fold=True))
-        return lines
+def _code(text: str, token: Token, number: int, around: list[_Around]) -> list[Line]:
+    language = safe_text(token.info).split()[:1]
+    lines = [_placed(Content.styled(" ".join([*language, f"· {number}"]), ".muted"), around)]
+    bar = Content.styled("│ ", ".muted")
+    for row in text.expandtabs(TAB).split("\n"):
+        line = _placed(Content(row), around)
+        lines.append(Line(line.content, line.head + bar, line.rest + bar, fold=True))
+    return lines
 
 
 def _in_table(tokens: Sequence[Token], number: int) -> bool:
@@ -197,8 +181,7 @@ def table_sides(tokens: Sequence[Token]) -> list[str]:
 
 def _table(tokens: Sequence[Token], around: list[_Around]) -> list[Line]:
     rows = table_cells(tokens)
-    table = Table()
-    table.sides = table_sides(tokens)
+    table = Table(table_sides(tokens))
     lines: list[Line] = [TableRow(table, rows[0], is_head=True)]
     lines += [TableRow(table, row) for row in rows[1:]]
     indent = sum(item.rest.cell_length for item in around)

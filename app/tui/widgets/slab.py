@@ -100,14 +100,9 @@ class Slab(Widget):
         return [*self._fixed_lines, *self._open_lines]
 
     @property
-    def open_text(self) -> str:
-        """The text of the lines that may change."""
-        return "\n".join(line.content.plain for line in self._open_lines)
-
-    @property
-    def is_full(self) -> bool:
-        """No more lines should be added."""
-        return len(self._fixed_lines) >= FULL
+    def room(self) -> int:
+        """Number of lines that may be added; none, or less, if it is full."""
+        return FULL - len(self._fixed_lines)
 
     def add(self, lines: Iterable[Line]) -> None:
         """Add lines that will not change; they take the place of the open ones."""
@@ -125,7 +120,9 @@ class Slab(Widget):
         self._changed([])
 
     def remeasured(self) -> None:
-        """The height may have changed without a change of the lines: a table's columns."""
+        """The lines look different without a change of them: a table's columns."""
+        for line in self.lines:
+            line.forget()
         self._changed(self._open_lines)
 
     def _changed(self, opened: list[Line]) -> None:
@@ -183,3 +180,55 @@ class Slab(Widget):
         if isinstance(url, str) and url:
             event.stop()
             self.post_message(LinkAsked(url))
+
+
+class Slabs:
+    """Lines in slabs, as children of a widget; where a slab is full, the next one takes more.
+
+    It is not a widget itself, since every layer of widgets is drawn where another covers it.
+
+    Args:
+        host: gets the parts as its children; before it is mounted, they are only prepared.
+
+    Attributes:
+        parts: the slabs, and the widgets between them, from top to bottom.
+        before: what the parts are mounted before, if not at the end.
+    """
+
+    def __init__(self, host: Widget) -> None:
+        self.parts: list[Widget] = []
+        self.before: Widget | None = None
+        self._host = host
+
+    def mount(self, part: Widget) -> None:
+        """Add a part at the end."""
+        self.parts.append(part)
+        if self._host.is_attached:
+            self._host.mount(part, before=self.before)
+
+    def add(self, lines: list[Line]) -> None:
+        """Add lines that will not change; they take the place of the open ones."""
+        while lines:
+            slab = self._last()
+            room = slab.room
+            slab.add(lines[:room])
+            lines = lines[room:]
+
+    def show_open(self, lines: list[Line]) -> None:
+        """Show lines at the end that will change."""
+        self._last().show_open(lines)
+
+    def drop_open(self) -> None:
+        """Show no lines that will change."""
+        if self.parts and isinstance(self.parts[-1], Slab):
+            self.parts[-1].show_open([])
+
+    def _last(self) -> Slab:
+        """The slab that takes the next lines."""
+        last = self.parts[-1] if self.parts else None
+        if isinstance(last, Slab) and last.room > 0:
+            return last
+        self.drop_open()
+        slab = Slab()
+        self.mount(slab)
+        return slab

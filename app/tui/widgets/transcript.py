@@ -223,7 +223,7 @@ class Transcript(VerticalScroll, can_focus=False):
         """Copy a code block of the selected message, or of the last one that has any."""
         views = list(self._views.values())
         chosen = [view for view in views if view.shown.id == self.selected]
-        with_code = [view for view in views if view.answer.codes]
+        with_code = [view for view in views if view.answer.body.codes]
         return any(view.copy_code(number) for view in (chosen or with_code[-1:]))
 
     def action_follow(self) -> None:
