@@ -4,7 +4,9 @@ transformers; and how fast a server answers.
 
 from __future__ import annotations
 
-from typing import Any, cast, get_args
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,8 +15,13 @@ from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
 from hearth.app.format import argument
 from hearth.app.settings import Layer
-from hearth.backends.bench.job import REFERENCES, TEST_KINDS, Job, TestKind
+from hearth.backends.bench.job import REFERENCES, TEST_KINDS, Job
 
+if TYPE_CHECKING:
+    from hearth.app.load_test import Served
+
+_COLUMNS = ("clients", "requests", "failed", "tok/s", "TTFT p50", "p95", "ITL p50", "p95", "p99")
+_WIDTHS = (7, 9, 7, 9, 11, 9, 11, 9, 9)
 _SIZES: dict[str, dict[str, Any]] = {
     "": {},
     "quick": {
@@ -29,50 +36,28 @@ _SIZES: dict[str, dict[str, Any]] = {
 """Fields of `Job` that --quick and --tune make smaller, where nothing was typed."""
 
 
-class Numbers(click.ParamType[tuple[int, ...]]):
-    """Whole numbers from 1 on, with commas between them."""
-
-    name = "numbers"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """The placeholder in help."""
-        return "N,N,..."
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """The numbers, in the order in which they were typed."""
-        if not isinstance(value, str):
-            return cast("tuple[int, ...]", value)
-        try:
-            numbers = tuple(int(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list such as 1,4,8.", param, ctx)
-        if min(numbers) < 1:
-            self.fail(f"{min(numbers)} is less than 1.", param, ctx)
-        return numbers
+def _numbers(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[int, ...] | None:
+    """Whole numbers from 1 on with commas between them, in the order in which they were typed."""
+    if value is None:
+        return None
+    try:
+        numbers = tuple(int(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no list such as 1,4,8.") from None
+    if min(numbers) < 1:
+        raise click.BadParameter(f"{min(numbers)} is less than 1.")
+    return numbers
 
 
-class Tests(click.ParamType[tuple[TestKind, ...]]):
-    """Kinds of tests, with commas between them."""
-
-    name = "tests"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """The placeholder in help."""
-        return ",".join(TEST_KINDS)
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[TestKind, ...]:
-        """The kinds."""
-        if not isinstance(value, str):
-            return cast("tuple[TestKind, ...]", value)
-        kinds = tuple(part.strip() for part in value.split(","))
-        for kind in kinds:
-            if kind not in get_args(TestKind):
-                self.fail(f"{kind!r} is none of {', '.join(TEST_KINDS)}.", param, ctx)
-        return cast("tuple[TestKind, ...]", kinds)
+def _tests(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """Kinds of tests with commas between them."""
+    kinds = None if value is None else tuple(part.strip() for part in value.split(","))
+    for kind in kinds or ():
+        if kind not in TEST_KINDS:
+            raise click.BadParameter(f"{kind!r} is none of {', '.join(TEST_KINDS)}.")
+    return kinds
 
 
 _COUNT = click.IntRange(min=1)
@@ -81,9 +66,19 @@ _COUNT = click.IntRange(min=1)
 @click.command("bench")
 @click.argument("model", default="", shell_complete=complete_model)
 @click.option("--quick", is_flag=True, help="Measure less.")
-@click.option("--tests", type=Tests(), help="What to measure; all by default.")
+@click.option(
+    "--tests",
+    metavar=",".join(TEST_KINDS),
+    callback=_tests,
+    help="What to measure; all by default.",
+)
 @click.option("--repeats", type=_COUNT, help="Rounds of measurements of each test.  [5]")
-@click.option("--sessions", type=Numbers(), help="Sessions at the same time.  [1,2,4,8,16]")
+@click.option(
+    "--sessions",
+    metavar="N,N,...",
+    callback=_numbers,
+    help="Sessions at the same time.  [1,2,4,8,16]",
+)
 @click.option("--prompt-tokens", type=_COUNT, help="Prompt of pp, and of --url.  [512]")
 @click.option("--gen", "gen_tokens", type=_COUNT, help="New tokens of tg, and of --url.  [128]")
 @click.option("--depth", "depth_tokens", type=_COUNT, help="Tokens before tg at depth.  [4096]")
@@ -100,7 +95,9 @@ _COUNT = click.IntRange(min=1)
 )
 @click.option("--tune", is_flag=True, help="Find the best settings for this model here.")
 @click.option("--url", help="Measure this OpenAI-style server with streaming clients.")
-@click.option("--concurrency", type=Numbers(), help="Clients of --url.  [1,4,8]")
+@click.option(
+    "--concurrency", metavar="N,N,...", callback=_numbers, help="Clients of --url.  [1,4,8]"
+)
 @click.option("--requests", type=_COUNT, help="Requests at each concurrency; 2 a client if less.")
 @click.option(
     "--shared-prefix",
@@ -133,14 +130,11 @@ def bench(ctx: click.Context, /, model: str, url: str | None, as_json: bool, **o
     if url is not None:
         _refuse_flags(flags, set(flags), "is a matter of the server that --url measures")
         _refuse(ctx, _LOCAL_ONLY, "--url measures a server, so it takes no {flag}.")
-        from hearth.app.cli.bench_url import run_load
-
-        return run_load(state, model, url, options, as_json=as_json)
+        return _run_load(state, model, url, options, as_json=as_json)
     _refuse(ctx, _URL_ONLY, "{flag} goes with --url.")
-    if options["tune"]:
-        _refuse(ctx, _TESTS_ONLY, "--tune makes its own tests, so it takes no {flag}.")
     _refuse_flags(flags, _BY_TESTS, "follows from the tests")
     if options["tune"]:
+        _refuse(ctx, _TESTS_ONLY, "--tune makes its own tests, so it takes no {flag}.")
         _refuse_flags(flags, _BY_TUNING, "is what --tune searches")
     return _run_local(state, model, flags, options, as_json=as_json)
 
@@ -190,18 +184,97 @@ def _run_local(
     typed = {name: options[name] for name in names if options[name] is not None}
     if options["tune"] and options["quick"]:
         typed = {"sessions": _SIZES["quick"]["sessions"], **typed}
-    cache = state.paths.cache
     job = Job(
         chosen.spec,
-        str(own_folder(cache)),
+        str(own_folder(state.paths.cache)),
         **{**_SIZES[size], **typed},
         tune=options["tune"],
         reference=options["reference"],
     )
-    log_path = own_folder(state.paths.log) / "bench.log"
     report = Report(state, job, as_json=as_json)
-    with BenchProcess(job, log_path) as process:
+    with BenchProcess(job, own_folder(state.paths.log) / "bench.log") as process:
         for message in process.messages():
             report.take(message)
     report.end()
     return ExitCode.OK
+
+
+def _run_load(state: State, model: str, url: str, options: dict[str, Any], *, as_json: bool) -> int:
+    """Measure the server at `url`; returns the exit code, which is not 0 if a request failed.
+
+    Raises:
+        NetworkTrouble: the URL is none, Hearth is offline, or the server does not answer.
+    """
+    import asyncio
+
+    from hearth.app.load_test import (
+        Load,
+        NetworkTrouble,
+        Target,
+        drive,
+        first_model,
+        is_loopback,
+        parse_url,
+    )
+
+    base, api = parse_url(url)
+    if state.settings.offline and not is_loopback(base):
+        raise NetworkTrouble(
+            f"{base} is not on this machine, and Hearth is offline.", "Leave out --offline."
+        )
+    key = os.environ.get(options["api_key_env"] or "HEARTH_API_KEY", "")
+    model = model or asyncio.run(first_model(base, key))
+    target = Target(base, api, model, key)
+    if not as_json:
+        state.output.data(f"{model} at {target.url}")
+        state.output.data(_line(_COLUMNS))
+    results = []
+    for clients in options["concurrency"] or (1, 4, 8):
+        load = Load(
+            requests=max(options["requests"] or 0, 2 * clients),
+            prompt_words=options["prompt_tokens"] or 512,
+            gen_tokens=options["gen_tokens"] or 128,
+            shared_words=options["shared_prefix"] or 0,
+            ignore_eos=options["ignore_eos"],
+        )
+        served = asyncio.run(drive(target, load, clients))
+        results.append(served)
+        if not as_json:
+            state.output.data(_line(_cells(served)))
+        for error, count in served.errors.items():
+            state.output.problem(f"{count} of {served.requests} requests: {error}")
+    if as_json:
+        state.output.json(
+            {"url": target.url, "model": model, "results": [asdict(served) for served in results]}
+        )
+    else:
+        _explain(state, results)
+    return ExitCode.FAILED if any(served.failed for served in results) else ExitCode.OK
+
+
+def _explain(state: State, results: list[Served]) -> None:
+    """Say what the numbers were counted by."""
+    if any(served.counted_by == "pieces" for served in results):
+        state.output.note("tok/s counts pieces of text: the server says no usage")
+    said = [served.prompt_tokens for served in results if served.prompt_tokens is not None]
+    if said:
+        state.output.note(f"prompts of {said[-1]:.0f} tokens, as the server counts")
+    cached = [served.cached_tokens for served in results if served.cached_tokens]
+    if cached:
+        state.output.note(f"{sum(cached):,} prompt tokens were cached")
+
+
+def _cells(served: Served) -> tuple[str, ...]:
+    ttft = (served.ttft_p50_s, served.ttft_p95_s)
+    itl = (served.itl_p50_s, served.itl_p95_s, served.itl_p99_s)
+    return (
+        str(served.concurrency),
+        str(served.requests),
+        str(served.failed),
+        f"{served.tok_per_s:.1f}",
+        *("-" if seconds is None else f"{seconds * 1e3:,.0f} ms" for seconds in (*ttft, *itl)),
+    )
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return "".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True))

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, get_args
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, get_args
 
 import click
 
 from hearth.app import format as words
 from hearth.app.cli.options import complete_model, json_option
+from hearth.app.cli.output import ProgressLine
 from hearth.app.cli.state import State, pass_state
-from hearth.app.cli.verify import look_at_weights, verdict_lines
 from hearth.app.exit_codes import ExitCode
 from hearth.app.library.local import FoundModel
-from hearth.backends.contract import KvType
-from hearth.backends.errors import HearthError, NoChatTemplate
+from hearth.backends.contract import KvType, ModelSettings
+from hearth.backends.errors import HearthError, InvalidParameter, NoChatTemplate
 from hearth.backends.remote.server import RemoteServer
 from hearth.quant.gguf import StringArray, preflight
 from hearth.quant.gguf.file import GgufFile
 
 _TOKENS = "tokenizer.ggml.tokens"
+_TOKENIZER = "tokenizer.json"
 _RANK_POOLING = 4
 """LLAMA_POOLING_TYPE_RANK of llama.h."""
+_SHOWN: Final = 5
+"""Tensors that a line about verified weights names; all of them are in the JSON."""
 
 
 @click.command("show")
@@ -45,12 +50,7 @@ def show(
             raise click.UsageError(f"{found.name} runs elsewhere: its weights are not here.")
         _show_remote(state, found.remote, as_json=as_json)
         return ExitCode.OK
-    if found.path.is_dir():
-        from hearth.app.cli.show_folder import describe_folder
-
-        facts = describe_folder(found, tensors=tensors)
-    else:
-        facts = describe(found, preflight.check(found.path), tensors=tensors)
+    facts = describe(found, tensors=tensors)
     facts["backend"] = _backend(state, found)
     chat_template = facts.pop("template")
     if template and not as_json:
@@ -61,7 +61,7 @@ def show(
     if template:
         facts["template"] = chat_template
     if verify:
-        facts["verified"] = look_at_weights(state, found.path, found.name)
+        facts["verified"] = _verify(state, found)
     _print(state, facts, as_json=as_json)
     return ExitCode.FAILED if verify and not facts["verified"]["sound"] else ExitCode.OK
 
@@ -75,7 +75,7 @@ def _print(state: State, facts: dict[str, Any], *, as_json: bool) -> None:
         if text:
             state.output.data(f"{title:{width}}  {text}")
     if "verified" in facts:
-        for line in verdict_lines(facts["verified"]):
+        for line in _verdict(facts["verified"]):
             state.output.data(f"{'weights':{width}}  {line}")
     if "tensors" in facts:
         state.output.data("")
@@ -119,28 +119,45 @@ def _backend(state: State, found: FoundModel) -> dict[str, str | None]:
     return {"runner": choice.runner, "reason": choice.reason}
 
 
-def describe(found: FoundModel, header: GgufFile, *, tensors: bool) -> dict[str, Any]:
-    """The object of `hearth show --json`, with the template, and the list of tensors on request."""
-    from hearth.backends.text.vocab.generation_defaults import gguf_generation_defaults
-    from hearth.backends.text.vocab.gguf_vocabulary import end_tokens
+def describe(found: FoundModel, *, tensors: bool) -> dict[str, Any]:
+    """The object of `hearth show --json`, with the template, and the list of tensors on request.
 
-    templates = header.chat_templates
-    chat_template = header.chat_template
-    defaults = gguf_generation_defaults(header)
-    tokens = header.value(_TOKENS)
-    kv_bytes = {kv_type: _kv_bytes(header, kv_type) for kv_type in get_args(KvType)}
-    facts: dict[str, Any] = {
+    Raises:
+        CorruptFile, UnsupportedModel, OSError: the headers are not right.
+    """
+    facts = _folder_facts(found.path) if found.path.is_dir() else _gguf_facts(found.path)
+    weights_bytes = sum(tensor["size_bytes"] for tensor in facts["tensors"])
+    if not tensors:
+        del facts["tensors"]
+    template, defaults = facts["template"], facts.pop("defaults")
+    return {
         "name": found.name,
-        "title": _text(header, "general.name"),
         "path": str(found.path),
         "origin": found.origin,
         "repo": found.repo or None,
+        **facts,
+        "bits_per_weight": round(8 * weights_bytes / max(1, facts["parameters"]), 2),
+        "template_sha256": template and hashlib.sha256(template.encode()).hexdigest(),
+        "templates": sorted(facts["templates"]),
+        "sampling_defaults": dict(defaults.named),
+        "end_tokens": [{"id": number, "text": t} for number, t in facts["end_tokens"].items()],
+    }
+
+
+def _gguf_facts(path: Path) -> dict[str, Any]:
+    from hearth.backends.text.vocab.generation_defaults import gguf_generation_defaults
+    from hearth.backends.text.vocab.gguf_vocabulary import end_tokens
+
+    header = preflight.check(path)
+    tokens = header.value(_TOKENS)
+    kv_bytes = {kv_type: _kv_bytes(header, kv_type) for kv_type in get_args(KvType)}
+    return {
+        "title": _text(header, "general.name"),
         "size_bytes": sum(part.size_bytes for part in (header, *header.shards)),
         "files": 1 + len(header.shards),
         "architecture": header.architecture,
         "parameters": header.parameter_count,
         "quantization": header.file_type_name,
-        "bits_per_weight": round(_weight_bits(header), 2),
         "context": header.context_length,
         "purpose": _purpose(header),
         "kv_bytes_per_token": kv_bytes,
@@ -149,21 +166,80 @@ def describe(found: FoundModel, header: GgufFile, *, tensors: bool) -> dict[str,
         "tokenizer": _text(header, "tokenizer.ggml.model"),
         "pre_tokenizer": _text(header, "tokenizer.ggml.pre"),
         "vocabulary": len(tokens) if isinstance(tokens, StringArray) else None,
-        "template_sha256": chat_template and hashlib.sha256(chat_template.encode()).hexdigest(),
-        "templates": sorted(templates),
-        "sampling_defaults": dict(defaults.named),
-        "end_tokens": [{"id": ident, "text": text} for ident, text in end_tokens(header).items()],
+        "template": header.chat_template,
+        "templates": header.chat_templates,
+        "defaults": gguf_generation_defaults(header),
+        "end_tokens": end_tokens(header),
         "licence": _text(header, "general.license"),
         "gguf_version": header.version,
         "tensor_count": len(header.all_tensors),
-    }
-    facts["template"] = chat_template
-    if tensors:
-        facts["tensors"] = [
+        "tensors": [
             {"name": t.name, "type": t.type.name, "shape": list(t.shape), "size_bytes": t.nbytes}
             for t in header.all_tensors
-        ]
-    return facts
+        ],
+    }
+
+
+def _folder_facts(path: Path) -> dict[str, Any]:
+    from hearth.backends.native.footprint import PAGE
+    from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
+    from hearth.backends.native.model_folder import kv_number_bytes, read_model_folder
+    from hearth.backends.text.chat_templates import DEFAULT
+    from hearth.backends.text.vocab.generation_defaults import read_generation_defaults
+    from hearth.quant.convert.folder_files import chat_templates
+
+    folder = read_model_folder(path)
+    templates, defaults = chat_templates(path), read_generation_defaults(path)
+    context = folder.config.context
+    sizes: dict[str, KvSizes | None] = dict.fromkeys(get_args(KvType))
+    for kv_type in sizes:
+        with suppress(InvalidParameter):  # The native runner keeps none of that type.
+            number_bytes = kv_number_bytes(kv_type)
+            sizes[kv_type] = kv_sizes(
+                folder.config, ModelSettings(), number_bytes=number_bytes, page=PAGE
+            )
+    return {
+        "title": None,
+        "size_bytes": folder.size_bytes,
+        "files": len(folder.headers),
+        "architecture": folder.architecture,
+        "parameters": folder.parameters,
+        "quantization": folder.stored,
+        "context": context,
+        "purpose": "text",
+        "kv_bytes_per_token": {name: of and of.bytes_per_token for name, of in sizes.items()},
+        "kv_window_bytes": {
+            name: of and of.seen_window_bytes(context) for name, of in sizes.items()
+        },
+        "tokenizer": _TOKENIZER if (path / _TOKENIZER).is_file() else None,
+        "pre_tokenizer": None,
+        "vocabulary": folder.config.vocab_size,
+        "template": templates.get(DEFAULT),
+        "templates": templates,
+        "defaults": defaults,
+        "end_tokens": _end_tokens(path, folder.config.vocab_size, defaults.eos_ids),
+        "licence": None,
+        "gguf_version": None,
+        "tensor_count": sum(len(header.tensors) for header in folder.headers),
+        "tensors": [
+            {"name": t.name, "type": t.dtype, "shape": list(t.shape), "size_bytes": t.nbytes}
+            for t in folder.tensors
+        ],
+    }
+
+
+def _end_tokens(folder: Path, rows: int, named: frozenset[int]) -> dict[int, str | None]:
+    """The tokens that end an answer and their texts, by id. Where there is no tokenizer that can be
+    read, those that `generation_config.json` names, without texts.
+    """
+    from hearth.backends.text.vocab.load import open_folder
+
+    try:
+        tokenizer = open_folder(folder, rows=rows)
+    except HearthError:  # `--verify` says what is wrong with it, and so does who loads the model.
+        return dict.fromkeys(sorted(named))
+    ids = sorted(ident for ident in tokenizer.end_ids | named if ident < tokenizer.vocab_size)
+    return {ident: tokenizer.decode([ident]) for ident in ids}
 
 
 def _purpose(header: GgufFile) -> str:
@@ -177,10 +253,6 @@ def _text(header: GgufFile, key: str) -> str | None:
     """The text of `key`; None where the file has none or something else there."""
     found = header.value(key)
     return found if isinstance(found, str) else None
-
-
-def _weight_bits(header: GgufFile) -> float:
-    return 8 * sum(tensor.nbytes for tensor in header.all_tensors) / max(1, header.parameter_count)
 
 
 def _kv_bytes(header: GgufFile, kv_type: str) -> int | None:
@@ -227,6 +299,53 @@ def _backend_line(facts: dict[str, Any]) -> str:
     backend = facts["backend"]
     names = {None: "none", "llamacpp": "llama.cpp"}
     return f"{names.get(backend['runner'], backend['runner'])}: {backend['reason']}"
+
+
+def _verify(state: State, found: FoundModel) -> dict[str, Any]:
+    """What the job found (`verify_job`), and under "sound" whether all is right.
+
+    Raises:
+        Stopped: by Ctrl+C.
+        CorruptFile, UnsupportedModel: the model breaks its format, or no runner can run it.
+    """
+    from hearth.app.jobs.run import run_job
+    from hearth.app.library.verify_job import MODULE
+    from hearth.app.paths import own_folder
+
+    with ProgressLine(f"checking {found.name}") as line:
+        verified = run_job(
+            MODULE,
+            {"path": str(found.path)},
+            lambda values: line.show(values["done"], values["total"]),
+            own_folder(state.paths.log),
+        )
+    return {"sound": not verified["not_finite"], **verified}
+
+
+def _verdict(found: dict[str, Any]) -> list[str]:
+    checked = found["tensors"] - len(found["unread"])
+    took = f"{words.size(found['size_bytes'])} in {words.duration(found['wall_s'])}"
+    if found["not_finite"]:
+        names = [
+            f"{one['name']} ({one['rows']} rows, the first is {one['first_row']})"
+            for one in found["not_finite"]
+        ]
+        lines = [f"NaN or infinite numbers in {_listed(names)}: get the file again"]
+    else:
+        lines = [f"all numbers of {checked} tensors are finite ({took})"]
+    if not found["family"]:
+        lines.append("the native runner does not know this kind of model; llama.cpp may")
+    others = {
+        "not looked into, because of their type": found["unread"],
+        "unknown tensors, which are not used": found["unknown"],
+        "not needed": found["skipped"],
+    }
+    return [*lines, *(f"{what}: {_listed(names)}" for what, names in others.items() if names)]
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 _LINES = (
