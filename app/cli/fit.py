@@ -110,8 +110,7 @@ def _is_repository(model: str) -> bool:
 
 
 def _local(state: State, model: str, flags: Layer) -> Verdict:
-    from hearth.app.library.fit import fit_of_header
-    from hearth.app.library.fit_folder import fit_of_folder
+    from hearth.app.library.fit import fit_of_folder, fit_of_header
     from hearth.backends.native.model_folder import read_model_folder
     from hearth.quant.gguf import preflight
 

@@ -308,13 +308,13 @@ def _verify(state: State, found: FoundModel) -> dict[str, Any]:
         Stopped: by Ctrl+C.
         CorruptFile, UnsupportedModel: the model breaks its format, or no runner can run it.
     """
-    from hearth.app.jobs.run import run_job
-    from hearth.app.library.verify_job import MODULE
+    from hearth.app.jobs.job import run_job
+    from hearth.app.library.verify_job import verify
     from hearth.app.paths import own_folder
 
     with ProgressLine(f"checking {found.name}") as line:
         verified = run_job(
-            MODULE,
+            verify,
             {"path": str(found.path)},
             lambda values: line.show(values["done"], values["total"]),
             own_folder(state.paths.log),

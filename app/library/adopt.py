@@ -18,17 +18,18 @@ from typing import Literal
 
 from hearth.app.library.cache_layout import sync_folder
 from hearth.app.library.errors import DiskFull
-from hearth.app.library.formats import PICKLE_SUFFIXES, model_at
 from hearth.app.library.local import FoundModel, Library
 from hearth.app.library.model_files import (
+    PICKLE_SUFFIXES,
     SHARD,
     SUFFIX,
     identity,
+    model_at,
     model_files,
     model_paths,
+    open_regular,
     stem,
 )
-from hearth.app.library.regular import open_regular
 from hearth.app.machine import free_disk_bytes
 from hearth.app.paths import private_folder
 from hearth.backends.errors import HearthError, ModelNotFound
@@ -120,7 +121,19 @@ def plan_copy(model: FoundModel, library: Library, name: str) -> Adoption:
 
 def _plan(first: Path, library: Library, called: str, way: Way) -> Adoption:
     """The checked plan for the model at `first`. Raises as `plan_adoption`."""
-    files, size_bytes = (_of_folder if first.is_dir() else _of_gguf)(first, library, called, way)
+    if first.is_dir():
+        from hearth.backends.native.model_folder import read_model_folder
+
+        read_model_folder(first)
+        paths = model_files(first)
+        places = [library.folder / called / path.relative_to(first) for path in paths]
+    else:
+        paths = [first, *(shard.path for shard in preflight.check(first).shards)]
+        places = [library.folder / _file_name(called, path) for path in paths]
+    size_bytes = sum(path.stat().st_size for path in paths)
+    files = tuple(zip(paths, places, strict=True))
+    if first.is_dir() and way == "link":
+        files = ((first, library.folder / called),)
     adoption = Adoption(called, files, size_bytes, way, library.folder)
     for target in _tops(adoption):
         if os.path.lexists(target):
@@ -162,41 +175,13 @@ def adopt(adoption: Adoption, on_progress: Callable[[int], None] = lambda done: 
     except OSError as error:
         raise ImportRefused(
             f"{error.filename or adoption.name} cannot be imported: {error.strerror}.",
-            _LINK_HINT if adoption.way == "link" else "Check the disk and its permissions.",
+            "This system or file system may know no links: copy it (without --link)."
+            if adoption.way == "link"
+            else "Check the disk and its permissions.",
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return _tops(adoption)[0]
-
-
-_LINK_HINT = "This system or file system may know no links: copy it (without --link)."
-
-
-def _of_gguf(
-    first: Path, library: Library, name: str, way: Way
-) -> tuple[tuple[tuple[Path, Path], ...], int]:
-    """The files of a GGUF with their places in the library, and their bytes. Raises as
-    `plan_adoption`.
-    """
-    header = preflight.check(first)
-    paths = [first, *(shard.path for shard in header.shards)]
-    files = tuple((path, library.folder / _file_name(name, path)) for path in paths)
-    return files, sum(part.size_bytes for part in (header, *header.shards))
-
-
-def _of_folder(
-    folder: Path, library: Library, name: str, way: Way
-) -> tuple[tuple[tuple[Path, Path], ...], int]:
-    """The same of a folder of safetensors."""
-    from hearth.backends.native.model_folder import read_model_folder
-
-    read_model_folder(folder)
-    place = library.folder / name
-    paths = model_files(folder)
-    size_bytes = sum(path.stat().st_size for path in paths)
-    if way == "link":
-        return ((folder, place),), size_bytes
-    return tuple((path, place / path.relative_to(folder)) for path in paths), size_bytes
 
 
 def _tops(adoption: Adoption) -> list[Path]:

@@ -99,13 +99,6 @@ class Catalogue:
         """The model called `name`, in any case of letters; None if there is none."""
         return self._by_name.get(name.lower())
 
-    def find(self, name: str) -> Entry:
-        """The model called `name`. Raises `ModelNotFound` with the nearest names."""
-        entry = self.get(name)
-        if entry is None:
-            raise self.not_found(name)
-        return entry
-
     def not_found(self, name: str) -> ModelNotFound:
         """The error that says that there is no model called `name`, with the nearest names."""
         near = nearest(name, self._by_name, most=3)
@@ -210,18 +203,23 @@ def _entry(path: Path, table: Any, bits: Mapping[str, float]) -> Entry:
 
 def _check_texts(path: Path, place: str, table: dict[str, Any], bits: Mapping[str, float]) -> None:
     """The texts of a model mean what they must."""
-    for key, pattern in (("name", _NAME), ("repo", _REPO)):
-        if not pattern.fullmatch(table[key]):
-            raise _fault(path, f"{place}.{key}", f"{table[key]!r} is none")
-    if table["purpose"] not in get_args(Purpose):
-        raise _fault(path, f"{place}.purpose", f"must be one of {', '.join(get_args(Purpose))}")
     quants = table["quants"]
-    if not quants or any(quant not in bits for quant in quants) or len(set(quants)) < len(quants):
-        raise _fault(path, f"{place}.quants", "must be different types from [bits_per_weight]")
-    if table["recommended"] not in quants:
-        raise _fault(path, f"{place}.recommended", "must be one of quants")
-    if "\n" in table["summary"] or not table["summary"].endswith("."):
-        raise _fault(path, f"{place}.summary", "must be one sentence with a full stop")
+    are_known = all(quant in bits for quant in quants) and len(set(quants)) == len(quants) > 0
+    purposes = get_args(Purpose)
+    for key, is_right, what in (
+        ("name", _NAME.fullmatch(table["name"]), f"{table['name']!r} is none"),
+        ("repo", _REPO.fullmatch(table["repo"]), f"{table['repo']!r} is none"),
+        ("purpose", table["purpose"] in purposes, f"must be one of {', '.join(purposes)}"),
+        ("quants", are_known, "must be different types from [bits_per_weight]"),
+        ("recommended", table["recommended"] in quants, "must be one of quants"),
+        (
+            "summary",
+            table["summary"].endswith(".") and "\n" not in table["summary"],
+            "must be one sentence with a full stop",
+        ),
+    ):
+        if not is_right:
+            raise _fault(path, f"{place}.{key}", what)
 
 
 def _fault(path: Path, place: str, what: str) -> CorruptFile:

@@ -49,20 +49,26 @@ class TextTooShort(HearthError):
 
 
 @dataclass(frozen=True, slots=True)
-class Quality:
-    """What was measured of one model."""
+class Measured:
+    """Perplexity and speed of one model."""
 
     perplexity: float
     """e to the mean negative log probability of the scored tokens; lower is better. Infinite where
     a token was impossible, or as good as."""
     perplexity_error: float
     """Its standard error."""
-    scored_tokens: int
-    window_tokens: int
     decode_tok_per_s: float
     """The best of three greedy answers; 0 if none could be measured."""
     is_busy: bool
     """Other programs used the processors, so that the model may be faster at rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quality(Measured):
+    """All that was measured of one model."""
+
+    scored_tokens: int
+    window_tokens: int
     losses: tuple[float, ...] = field(repr=False)
     """Negative log probability of each scored token."""
 

@@ -156,10 +156,11 @@ class PartFile:
         """The checksum of the whole file, hexadecimal; computed from what is on the disk while it
         arrives: SHA-256 for a file in LFS, else git's SHA-1 of the content as a blob.
         """
-        size_bytes, position = self.file.size_bytes, 0
+        size_bytes = self.file.size_bytes
         hasher = hashlib.sha256()
         if self.file.sha256 is None:
             hasher = hashlib.sha1(b"blob %d\0" % size_bytes, usedforsecurity=False)
+        position = 0
         with self.path.open("rb", buffering=0) as file:
             while position < size_bytes:
                 while self.there.prefix <= position:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from hearth.app.library.model_files import model_files
+from hearth.app.library.model_files import files_of
 from hearth.app.paths import private_folder
 
 MOST: Final = 1000
@@ -17,7 +16,7 @@ _VERSION: Final = 2
 """Another one when `HeaderFacts` has other fields, or `preflight` refuses more."""
 _MOST_BYTES: Final = 4 << 20
 
-_State = list[int]
+_State = tuple[int, int, int]
 """Size, time of the last change in ns, and inode of a file: another one has another state."""
 
 
@@ -30,6 +29,13 @@ class HeaderFacts:
     architecture: str
     parameters: int
     context: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    states: list[_State]
+    """Of all files of the model, when its header was read."""
+    facts: HeaderFacts
 
 
 class KnownFacts:
@@ -55,15 +61,14 @@ class KnownFacts:
             CorruptFile, UnsupportedModel: as `preflight.check` or `read_model_folder`; that is not
                 remembered.
         """
-        is_folder = path.is_dir()
-        before = _folder_states(path) if is_folder else _state(path)
-        entry = self._entries.pop(str(path), None)
-        if entry is not None and entry["states"] == _states(path, len(entry["states"])):
-            self._entries[str(path)] = entry  # at the end now: it was asked for last
-            return HeaderFacts(**entry["facts"])
-        facts, states = _read_folder(path) if is_folder else _read_gguf(path)
-        if states is not None and before == (states if is_folder else states[0]):
-            self._entries[str(path)] = {"states": states, "facts": asdict(facts)}
+        before = _states(path)
+        known = self._entries.pop(str(path), None)
+        if known is not None and before and known.states == before:
+            self._entries[str(path)] = known  # at the end now: it was asked for last
+            return known.facts
+        facts = _read_header(path)
+        if before and _states(path) == before:
+            self._entries[str(path)] = _Known(before, facts)
             self._is_changed = True
         return facts
 
@@ -73,7 +78,7 @@ class KnownFacts:
             return
         from hearth.backends.json_file import write_json
 
-        kept = dict(list(self._entries.items())[-MOST:])
+        kept = {path: asdict(known) for path, known in list(self._entries.items())[-MOST:]}
         try:
             private_folder(self._file.parent)
             write_json(self._file, {"version": _VERSION, "models": kept})
@@ -82,82 +87,48 @@ class KnownFacts:
         self._is_changed = False
 
 
-def _read_gguf(path: Path) -> tuple[HeaderFacts, Sequence[_State] | None]:
-    """The facts of a GGUF, and the states of its files afterwards."""
-    from hearth.quant.gguf import preflight
-
-    header = preflight.check(path)
-    facts = HeaderFacts(
-        sum(part.size_bytes for part in (header, *header.shards)),
-        header.file_type_name,
-        header.architecture,
-        header.parameter_count,
-        header.context_length,
-    )
-    return facts, _states(path, 1 + len(header.shards))
-
-
-def _read_folder(path: Path) -> tuple[HeaderFacts, Sequence[_State] | None]:
-    """The same of a folder of safetensors."""
-    from hearth.backends.native.model_folder import read_model_folder
-
-    found = read_model_folder(path)
-    facts = HeaderFacts(
-        found.size_bytes,
-        found.stored,
-        found.architecture,
-        found.parameters,
-        found.config.context,
-    )
-    return facts, _folder_states(path)
-
-
-def _read(file: Path) -> dict[str, dict[str, Any]]:
+def _read(file: Path) -> dict[str, _Known]:
     try:
         if file.stat().st_size > _MOST_BYTES:
             return {}
         document = json.loads(file.read_bytes())
         if document["version"] != _VERSION:
             return {}
-        return {path: _checked(entry) for path, entry in document["models"].items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        import msgspec
+
+        return msgspec.convert(document["models"], dict[str, _Known])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {}  # it is made again from the models
 
 
-def _checked(entry: dict[str, Any]) -> dict[str, Any]:
-    """`entry` as it must be. Raises LookupError, TypeError or ValueError."""
-    states, facts = entry["states"], HeaderFacts(**entry["facts"])
-    for field in fields(facts):
-        if type(getattr(facts, field.name)).__name__ != field.type:  # "int" or "str"
-            raise TypeError(field.name)
-    if not states or any(len(state) != 3 for state in states):
-        raise ValueError("states")
-    return entry
+def _read_header(path: Path) -> HeaderFacts:
+    if path.is_dir():
+        from hearth.backends.native.model_folder import read_model_folder
+
+        folder = read_model_folder(path)
+        return HeaderFacts(
+            folder.size_bytes,
+            folder.stored,
+            folder.architecture,
+            folder.parameters,
+            folder.config.context,
+        )
+    from hearth.quant.gguf import preflight
+
+    header = preflight.check(path)
+    return HeaderFacts(
+        sum(part.size_bytes for part in (header, *header.shards)),
+        header.file_type_name,
+        header.architecture,
+        header.parameter_count,
+        header.context_length,
+    )
 
 
-def _states(first: Path, count: int) -> Sequence[_State] | None:
-    """The states of the `count` files of a model; None where one is missing or more."""
-    from hearth.quant.gguf.shards import shard_path
-
-    if first.is_dir():
-        folder_states = _folder_states(first)
-        return folder_states if folder_states and len(folder_states) == count else None
-    rest = [shard_path(first, index, count) for index in range(1, count)]
-    states = [None if path is None else _state(path) for path in (first, *rest)]
-    found = [state for state in states if state is not None]
-    return found if len(found) == len(states) else None
-
-
-def _folder_states(folder: Path) -> Sequence[_State] | None:
-    """The states of the files of a model in safetensors; None where one cannot be asked."""
-    states = [_state(path) for path in model_files(folder)]
-    found = [state for state in states if state is not None]
-    return found if len(found) == len(states) else None
-
-
-def _state(path: Path) -> _State | None:
+def _states(path: Path) -> list[_State]:
+    """The states of the files of the model at `path`; none where one cannot be asked."""
     try:
-        found = path.stat()
+        stats = [file.stat() for file in files_of(path)]
     except OSError:
-        return None
-    return [found.st_size, found.st_mtime_ns, found.st_ino]
+        return []
+    return [(found.st_size, found.st_mtime_ns, found.st_ino) for found in stats]

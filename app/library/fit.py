@@ -1,15 +1,17 @@
 """Whether a model fits this machine, before it is loaded and before it is downloaded.
 
-What it needs is `hearth.quant.memory`'s arithmetic, over the plan that the worker would make
-(`hearth.backends.llamacpp.params`), so that what is reported here is what happens there.
+What a GGUF needs is `hearth.quant.memory`'s arithmetic, over the plan that the worker would make
+(`hearth.backends.llamacpp.params`); what safetensors need, the native runner says
+(`hearth.backends.native.footprint`). So what is reported here is what happens there.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from hearth.app.format import size
 from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.guess import FileFacts, GuessedFacts, shape_for
 from hearth.app.machine import Machine, free_disk_bytes, this_machine
@@ -23,10 +25,18 @@ from hearth.quant.gguf.file import GgufFile
 from hearth.quant.memory import MemoryUse, estimated_use
 from hearth.quant.memory_weights import read_bytes_per_token
 
+if TYPE_CHECKING:
+    from hearth.backends.native.model_folder import ModelFolder
+
 State = Literal["fits", "tight", "slow", "cannot"]
 
 USUAL_CONTEXT: Final = 8192
 """Tokens, where no number is given; or what the model was trained for, if that is less."""
+_BASE_BYTES: Final = 224 << 20
+"""What a worker of the native runner takes without a model: the interpreter, PyTorch and what they
+need. VmHWM of one that has imported it all (CPython 3.11, torch 2.11 for processors, Linux x86-64,
+2026-11-21)."""
+_EXPERTS: Final = ".experts."
 _LEAST_READ_BYTES: Final = 64_000_000
 """Of weights read for a token, from which on memory bandwidth limits the speed."""
 _MUCH: Final = 0.75
@@ -108,9 +118,11 @@ class Fit:
         """In a few words, such as "fits: needs 3.4 GB of 12.0 GB free"."""
         if self.fits_on_disk is False:
             free = self.room.disk_free_bytes or 0
-            return f"does not fit on the disk: {_gb(free)} free, {_gb(self.download_bytes)} needed"
+            return (
+                f"does not fit on the disk: {size(free)} free, {size(self.download_bytes)} needed"
+            )
         about = "about " if self.use.uncertain else ""
-        numbers = f"needs {about}{_gb(self.use.needed)} of {_gb(self.room.free_bytes)} free"
+        numbers = f"needs {about}{size(self.use.needed)} of {size(self.room.free_bytes)} free"
         return f"{_STATE_WORDS[self.state]}: {numbers}"
 
     def to_json(self) -> dict[str, Any]:
@@ -170,15 +182,12 @@ def room_here(
     )
 
 
-def fit_of_header(
-    header: GgufFile, settings: ModelSettings, room: Room, download_bytes: int = 0
-) -> Fit:
+def fit_of_header(header: GgufFile, settings: ModelSettings, room: Room) -> Fit:
     """How a model whose header is known suits this machine: exactly, up to what is free later.
 
     Args:
         header: from `preflight.check`, or of a file that is not here yet.
         settings: how it would be loaded; `context` None: `USUAL_CONTEXT`.
-        download_bytes: that it would take of the disk.
 
     Raises:
         InvalidParameter: a setting cannot be honoured.
@@ -188,8 +197,15 @@ def fit_of_header(
     weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
     plan, largest = _planned(header, settings, weight_bytes, room)
     use = memory_of(header, plan, cpu_flags=room.cpu_flags, available_bytes=room.free_bytes)
-    read_bytes = 0 if header.is_encoder else read_bytes_per_token(header)
-    return fit_of(use, room, plan, largest, read_bytes, download_bytes)
+    return _fit(
+        use,
+        room,
+        context=plan.context,
+        largest_context=largest,
+        kv_type=plan.kv_type,
+        kv_bytes=plan.context * plan.kv_bytes_per_token,
+        read_bytes=0 if header.is_encoder else read_bytes_per_token(header),
+    )
 
 
 def fit_of_download(facts: FileFacts, settings: ModelSettings, room: Room) -> Fit:
@@ -207,66 +223,105 @@ def fit_of_download(facts: FileFacts, settings: ModelSettings, room: Room) -> Fi
         facts.size_bytes,
         shape,
         pool_of(guessed, plan, plan.context),
-        knows_kv=facts.knows_kv,
+        knows_kv=facts.shape is not None,
         mapped=is_mapped(facts.size_bytes, room.free_bytes),
     )
-    return fit_of(use, room, plan, largest, facts.read_bytes, facts.size_bytes)
+    return _fit(
+        use,
+        room,
+        context=plan.context,
+        largest_context=largest,
+        kv_type=plan.kv_type,
+        kv_bytes=plan.context * plan.kv_bytes_per_token,
+        read_bytes=facts.read_bytes,
+        download_bytes=facts.size_bytes,
+    )
 
 
-class Planned(Protocol):
-    """What of a runner's plan the verdict needs."""
+def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> Fit:
+    """How a model in safetensors whose headers are known suits this machine, all of it in memory.
 
-    @property
-    def context(self) -> int: ...
-    @property
-    def kv_type(self) -> str: ...
-    @property
-    def kv_bytes_per_token(self) -> int: ...
+    Args:
+        settings: how it would be loaded; `context` None: `USUAL_CONTEXT`.
+
+    Raises:
+        InvalidParameter: a KV type that the native runner does not have.
+    """
+    from hearth.backends.native.footprint import (
+        PAGE,
+        WORKSPACE_BYTES,
+        half_head_bytes,
+        pool_bytes,
+    )
+    from hearth.backends.native.kv_sizes import kv_sizes
+    from hearth.backends.native.model_folder import kv_number_bytes
+
+    trained = folder.config.context
+    number_bytes = kv_number_bytes(settings.kv_type)
+    sizes = kv_sizes(folder.config, settings, number_bytes=number_bytes, page=PAGE)
+    dtype = settings.dtype or folder.dtype
+    weights = folder.weight_bytes(dtype)
+    head = 0 if 2 * weights > room.free_bytes else half_head_bytes(folder.config, settings, dtype)
+    context = settings.context or min(trained, USUAL_CONTEXT)
+    free = int(room.free_bytes * settings.memory_fraction) - weights - head - WORKSPACE_BYTES
+    most = max(trained, context)
+    largest = min(sizes.tokens_in(free, most), most)
+    use = MemoryUse(
+        weights=weights + head,
+        repacked=0,
+        kv=pool_bytes(settings, sizes, context),
+        states=0,
+        compute=WORKSPACE_BYTES,
+        outputs=0,
+        vocabulary=0,
+        base=_BASE_BYTES,
+        growing=0,
+        turning=0,
+        mapped=dtype == folder.dtype,
+    )
+    return _fit(
+        use,
+        room,
+        context=context,
+        largest_context=largest,
+        kv_type=settings.kv_type,
+        kv_bytes=context * sizes.bytes_per_token + sizes.seen_window_bytes(context),
+        read_bytes=_folder_read_bytes(folder, weights),
+    )
 
 
-def fit_of(
+def _fit(
     use: MemoryUse,
     room: Room,
-    plan: Planned,
+    *,
+    context: int,
     largest_context: int,
+    kv_type: str,
+    kv_bytes: int,
     read_bytes: int,
     download_bytes: int = 0,
-    window_bytes: int = 0,
 ) -> Fit:
     """The verdict.
 
     Args:
         use: memory of a worker with one full context.
-        room: what there is.
-        plan: for the context that was asked for.
+        context: tokens that were asked for.
         largest_context: tokens for which a plan could be made with what is free.
+        kv_bytes: of keys and values that a token at the end of the context reads.
         read_bytes: of weights, for each token; 0: it generates none.
         download_bytes: that it would take of the disk.
-        window_bytes: of keys and values that a token sees besides those of `plan`, because layers
-            have a window.
     """
-    state, reason = _verdict(use, room, plan.context, largest_context)
+    state, reason = _verdict(use, room, context, largest_context)
     speed = None
     if room.bandwidth is not None and read_bytes >= _LEAST_READ_BYTES:
         rate = room.bandwidth.bytes_per_s
-        full = read_bytes + plan.context * plan.kv_bytes_per_token + window_bytes
         speed = Speed(
             tok_per_s=rate / read_bytes,
-            full_tok_per_s=rate / full,
+            full_tok_per_s=rate / (read_bytes + kv_bytes),
             source=room.bandwidth.source,
             is_limit=not room.bandwidth.is_busy,
         )
-    return Fit(
-        state=state,
-        reason=reason,
-        use=use,
-        context=plan.context,
-        largest_context=largest_context,
-        kv_type=plan.kv_type,
-        room=room,
-        download_bytes=download_bytes,
-        speed=speed,
-    )
+    return Fit(state, reason, use, context, largest_context, kv_type, room, download_bytes, speed)
 
 
 def _verdict(use: MemoryUse, room: Room, context: int, largest: int) -> tuple[State, str]:
@@ -274,22 +329,22 @@ def _verdict(use: MemoryUse, room: Room, context: int, largest: int) -> tuple[St
     if context > largest:
         if largest:
             return "cannot", f"There is room for a context of {largest:,} tokens, not {context:,}."
-        reason = f"It needs {_gb(needed)}; {_gb(free)} of {_gb(room.total_bytes)} are free."
+        reason = f"It needs {size(needed)}; {size(free)} of {size(room.total_bytes)} are free."
         if needed < _MUCH * room.total_bytes:
             reason += " It would fit if other programs were closed."
         return "cannot", reason
     if needed > free:
         if use.mapped:
-            missing = _gb(needed - free)
+            missing = size(needed - free)
             return "slow", f"{missing} of the weights would be read from the disk again and again."
         return "tight", "Some of it would be swapped to the disk."
     if use.total > free:
         return "tight", "While it loads, it takes more than is free."
     if needed + use.uncertain > _MUCH * free:
-        left = _gb(max(0, free - needed))
-        doubt = f", give or take {_gb(use.uncertain)}" if use.uncertain else ""
+        left = size(max(0, free - needed))
+        doubt = f", give or take {size(use.uncertain)}" if use.uncertain else ""
         return "tight", f"It leaves {left} for everything else{doubt}."
-    return "fits", f"It leaves {_gb(free - needed)} for everything else."
+    return "fits", f"It leaves {size(free - needed)} for everything else."
 
 
 def _planned(
@@ -317,6 +372,17 @@ def _planned(
     return plan, largest
 
 
-def _gb(size_bytes: int) -> str:
-    """A size in decimal units."""
-    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.0f} MB"
+def _folder_read_bytes(folder: ModelFolder, weights: int) -> int:
+    """Of weights that a token reads: of the experts only those that it goes through, and one row of
+    an embedding that is not the output matrix too.
+    """
+    config = folder.config
+    all_numbers = max(1, folder.parameters)
+    unread = 0 if config.tied else (config.vocab_size - 1) * config.width
+    if config.experts is not None:
+        experts = sum(tensor.nbytes for tensor in folder.tensors if _EXPERTS in tensor.name) / max(
+            1, sum(tensor.nbytes for tensor in folder.tensors)
+        )
+        idle = 1 - config.experts.active / config.experts.count
+        unread += round(all_numbers * experts * idle)
+    return max(1, round(weights * (1 - unread / all_numbers)))

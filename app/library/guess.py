@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from hearth.app.library.catalogue import Entry
+from hearth.app.library.catalogue import Entry, Shape
 from hearth.app.library.hub import Repository
 from hearth.quant.memory_shape import ModelShape, guessed_shape
 
@@ -23,7 +23,7 @@ class FileFacts:
         parameters: its weights.
         active_parameters: those that a token uses, where they are fewer.
         context: tokens that it was trained for.
-        layers, kv_heads, head_size: from which the size of keys and values follows.
+        shape: from which the size of keys and values follows.
         generates: False: it embeds or ranks texts.
     """
 
@@ -31,15 +31,8 @@ class FileFacts:
     parameters: int | None = None
     active_parameters: int | None = None
     context: int | None = None
-    layers: int | None = None
-    kv_heads: int | None = None
-    head_size: int | None = None
+    shape: Shape | None = None
     generates: bool = True
-
-    @property
-    def knows_kv(self) -> bool:
-        """The size of keys and values is known."""
-        return None not in (self.layers, self.kv_heads, self.head_size)
 
     @property
     def read_bytes(self) -> int:
@@ -59,37 +52,33 @@ def facts_of(
     Args:
         size_bytes: of the file or files.
     """
-    parameters = context = None
-    if repository is not None:
-        parameters, context = repository.parameters, repository.context
+    parameters = repository.parameters if repository is not None else None
+    context = repository.context if repository is not None else None
     if entry is None:
         return FileFacts(size_bytes, parameters=parameters, context=context)
-    shape = entry.shape
     return FileFacts(
         size_bytes,
         parameters=parameters or entry.parameters,
         active_parameters=entry.active_parameters,
         context=context or entry.context or None,
-        layers=None if shape is None else shape.layers,
-        kv_heads=None if shape is None else shape.kv_heads,
-        head_size=None if shape is None else shape.head_size,
+        shape=entry.shape,
         generates=entry.purpose in ("chat", "code"),
     )
 
 
 def shape_for(facts: FileFacts) -> ModelShape:
     """The shape of such a model: known numbers as they are, the others guessed."""
-    parameters = facts.parameters or facts.size_bytes * 8 / _USUAL_BITS
-    shape = guessed_shape(parameters)
-    if facts.layers is None or facts.kv_heads is None or facts.head_size is None:
-        return shape
+    guessed = guessed_shape(facts.parameters or facts.size_bytes * 8 / _USUAL_BITS)
+    known = facts.shape
+    if known is None:
+        return guessed
     return replace(
-        shape,
-        layers=facts.layers,
-        kv_heads=facts.kv_heads,
-        kv_heads_in_all=facts.layers * facts.kv_heads,
-        key_length=facts.head_size,
-        value_length=facts.head_size,
+        guessed,
+        layers=known.layers,
+        kv_heads=known.kv_heads,
+        kv_heads_in_all=known.layers * known.kv_heads,
+        key_length=known.head_size,
+        value_length=known.head_size,
     )
 
 

@@ -9,9 +9,8 @@ from pathlib import PurePosixPath
 from typing import Final, Literal
 
 from hearth.app.library.errors import ChoiceNotFound, RefusedRepository, RepositoryNotFound
-from hearth.app.library.formats import PICKLE_SUFFIXES
 from hearth.app.library.hub import Repository, RepositoryFile
-from hearth.app.library.model_files import BESIDE_WEIGHTS, is_below_weights
+from hearth.app.library.model_files import BESIDE_WEIGHTS, PICKLE_SUFFIXES, is_below_weights
 from hearth.app.nearest import nearest
 
 Group = Literal["small", "balanced", "large"]
@@ -54,7 +53,6 @@ class Choice:
         files: all that belong to it, parts in order.
         bits_per_weight: its size over the repository's parameters; None where the Hub does not
             know them.
-        recommended: exactly one of a repository is.
     """
 
     name: str
@@ -63,7 +61,6 @@ class Choice:
     size_bytes: int
     bits_per_weight: float | None
     group: Group
-    recommended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +77,10 @@ class Offer:
 
     Attributes:
         choices: smallest first; at least one.
-        projectors: of images and sound (mmproj), which belong to any of the choices.
-        importance_matrices: which quantizing can use.
     """
 
     choices: tuple[Choice, ...]
-    projectors: tuple[RepositoryFile, ...]
-    importance_matrices: tuple[RepositoryFile, ...]
     refused: tuple[RefusedFile, ...]
-
-    @property
-    def recommended(self) -> Choice:
-        """The one to take by default."""
-        return next(choice for choice in self.choices if choice.recommended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,27 +110,21 @@ def parse_reference(text: str) -> Reference:
     return Reference(repo_id, revision or "main", choice)
 
 
-def offer(repository: Repository, fits: Callable[[int], bool] | None = None) -> Offer:
-    """What of `repository` can be taken.
-
-    Args:
-        fits: says of a size in bytes whether this machine can use it. The recommended choice is
-            the one nearest to Q4_K_M among those that fit; the smallest one if none does.
+def offer(repository: Repository) -> Offer:
+    """What of `repository` can be taken: no projectors (mmproj) and importance matrices, which are
+    parts of other models.
 
     Raises:
         RefusedRepository: nothing; the message has the reason.
     """
     ggufs: list[RepositoryFile] = []
-    projectors: list[RepositoryFile] = []
-    matrices: list[RepositoryFile] = []
     refused: list[RefusedFile] = []
     for file in repository.files:
         name = PurePosixPath(file.path).name.lower()
-        if "imatrix" in name:
-            matrices.append(file)
-        elif name.endswith(".gguf"):
-            (projectors if "mmproj" in name else ggufs).append(file)
-        elif name.endswith(PICKLE_SUFFIXES):
+        if name.endswith(".gguf"):
+            if "mmproj" not in name and "imatrix" not in name:
+                ggufs.append(file)
+        elif name.endswith(PICKLE_SUFFIXES) and "imatrix" not in name:
             reason = "a file of this kind (pickle) can run any code when it is loaded"
             refused.append(RefusedFile(file.path, reason))
     found: list[Choice] = []
@@ -156,13 +138,7 @@ def offer(repository: Repository, fits: Callable[[int], bool] | None = None) -> 
     if not choices:
         raise _nothing(repository, refused)
     choices.sort(key=lambda choice: (choice.size_bytes, choice.name))
-    best = _best(choices, fits)
-    return Offer(
-        tuple(replace(choice, recommended=choice is best) for choice in choices),
-        tuple(projectors),
-        tuple(matrices),
-        tuple(refused),
-    )
+    return Offer(tuple(choices), tuple(refused))
 
 
 def find_choice(offer: Offer, repo_id: str, wanted: str) -> Choice:
@@ -275,10 +251,12 @@ def _safetensors(repository: Repository) -> list[Choice]:
     return [Choice(SAFETENSORS, "safetensors", files, size, bits, _group(bits or 16.0))]
 
 
-def _best(choices: Sequence[Choice], fits: Callable[[int], bool] | None) -> Choice:
-    """The one to recommend; GGUF before safetensors."""
+def best_choice(choices: Sequence[Choice], fits: Callable[[Choice], bool]) -> Choice:
+    """The one to recommend: nearest to Q4_K_M among those that fit this machine; the smallest one
+    if none does. GGUF before safetensors.
+    """
     ggufs = [choice for choice in choices if choice.kind == "gguf"] or list(choices)
-    fitting = [choice for choice in ggufs if fits is None or fits(choice.size_bytes)]
+    fitting = [choice for choice in ggufs if fits(choice)]
     if not fitting:
         return ggufs[0]
 

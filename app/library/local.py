@@ -1,22 +1,26 @@
-"""The local library: `Library` lists its models, `ModelNames` finds one by name."""
+"""The local library: `Library` lists its models, `ModelNames` finds one by name, `Aliases` are
+further names from the settings.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from hearth.app.library.aliases import Aliases
 from hearth.app.library.facts import KnownFacts
-from hearth.app.library.formats import PICKLE_SUFFIXES, model_at
 from hearth.app.library.model_files import (
+    PICKLE_SUFFIXES,
     SUFFIX,
     WEIGHTS,
     has_quant,
     identity,
+    model_at,
     model_files,
     model_paths,
     stem,
@@ -29,6 +33,7 @@ from hearth.backends.remote.server import RemoteServer
 BUNDLED = ("guide", "guide-draft")
 _DRAFT = "guide-draft"
 """Only drafts for guide: it is found by name, and not listed."""
+_WILDCARD: Final = re.compile(r"[*?\[]")
 Origin = Literal["bundled", "library", "path", "remote"] | Store
 MODEL_SUFFIXES = (SUFFIX, WEIGHTS, *PICKLE_SUFFIXES)
 
@@ -239,6 +244,41 @@ class Library:
             nearest=near,
             **({"pull": command} if command else {}),
         )
+
+
+class Aliases:
+    """Which model each alias stands for.
+
+    Args:
+        targets: names of models by alias in lower case; an alias with `*`, `?` or `[...]` is a
+            pattern of `fnmatch`.
+    """
+
+    def __init__(self, targets: Mapping[str, str] | None = None) -> None:
+        self._exact: dict[str, str] = {}
+        patterns: list[tuple[str, str]] = []
+        for alias, target in (targets or {}).items():
+            if _WILDCARD.search(alias):
+                patterns.append((alias, target))
+            else:
+                self._exact[alias] = target
+        self._patterns = sorted(patterns, key=lambda item: (-_literal_prefix(item[0]), item[0]))
+
+    def exact(self, name: str) -> str:
+        """The model that the alias `name`, in lower case, stands for; empty if it is not one."""
+        return self._exact.get(name, "")
+
+    def wildcards(self, name: str) -> Iterator[str]:
+        """The models of the patterns that `name`, in lower case, matches: the pattern with the
+        longest text before its first wildcard first.
+        """
+        return (target for pattern, target in self._patterns if fnmatchcase(name, pattern))
+
+
+def _literal_prefix(pattern: str) -> int:
+    """How many characters of `pattern` come before its first wildcard."""
+    found = _WILDCARD.search(pattern)
+    return found.start() if found else len(pattern)
 
 
 class ModelNames:

@@ -10,7 +10,14 @@ from typing import get_args
 from hearth.app.library.bandwidth import Bandwidth, known_bandwidth
 from hearth.app.library.cache_layout import RepositoryCache
 from hearth.app.library.catalogue import Catalogue, Entry
-from hearth.app.library.fit import Fit, Room, fit_of_download, fit_of_header, room_here
+from hearth.app.library.fit import (
+    Fit,
+    Room,
+    fit_of_download,
+    fit_of_folder,
+    fit_of_header,
+    room_here,
+)
 from hearth.app.library.guess import facts_of
 from hearth.app.library.hub import Repository
 from hearth.app.library.hub_files import (
@@ -18,6 +25,7 @@ from hearth.app.library.hub_files import (
     Group,
     Offer,
     Reference,
+    best_choice,
     find_choice,
     offer,
     parse_reference,
@@ -102,9 +110,7 @@ def make_menu(
         lacking = [file for file in choice.files if not cache.blob(file.etag).exists()]
         fit = fit_of_download(facts_of(choice.size_bytes, entry, repository), load, room)
         fits[choice.name] = replace(fit, download_bytes=sum(file.size_bytes for file in lacking))
-    by_size = {choice.size_bytes: fits[choice.name] for choice in offered.choices}
-    offered = offer(repository, lambda size_bytes: by_size[size_bytes].is_usable)
-    recommended = offered.recommended.name
+    recommended = best_choice(offered.choices, lambda choice: fits[choice.name].is_usable).name
     if entry is not None and entry.recommended in fits and fits[entry.recommended].is_usable:
         recommended = entry.recommended
     return Menu(repository, offered, fits, recommended)
@@ -128,7 +134,6 @@ def fit_of_file(path: Path, name: str, settings: Settings, room: Room) -> Fit:
         CorruptFile, UnsupportedModel: it cannot be read.
         SettingsError, InvalidParameter: the settings cannot be used.
     """
-    from hearth.app.library.fit_folder import fit_of_folder
     from hearth.backends.native.model_folder import read_model_folder
     from hearth.quant.gguf import preflight
 

@@ -1,13 +1,19 @@
-"""What a model is on a disk, a GGUF file or a folder of safetensors, and what it is called."""
+"""What a model is on a disk, a GGUF file or a folder of safetensors, what it is called, and why
+Hearth refuses other files. What may be anything is opened so that a FIFO, a socket or a device is
+refused and never waited for.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
+
+from hearth.backends.errors import CorruptFile, ModelNotFound, UnsupportedModel
 
 SUFFIX: Final = ".gguf"
 WEIGHTS: Final = ".safetensors"
@@ -40,6 +46,11 @@ MAX_DEPTH: Final = 8
 MAX_ENTRIES: Final = 100_000
 _ADAPTER: Final = "adapter_model.safetensors"
 _HUB_PREFIX: Final = "models--"
+PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+_GGUF_MAGIC: Final = b"GGUF"
+_ZIP_MAGIC: Final = b"PK\x03\x04"  # torch.save writes a zip archive that holds a pickle
+_PICKLE_STARTS: Final = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
+_USE_ANOTHER: Final = "Take the model as safetensors or GGUF; most repositories have one of them."
 
 
 def identity(path: Path) -> tuple[int, int] | None:
@@ -97,6 +108,18 @@ def model_files(folder: Path) -> list[Path]:
         for path in below
         if is_below_weights(path.relative_to(folder).as_posix()) and path.is_file()
     ]
+
+
+def files_of(path: Path) -> list[Path]:
+    """All files of the model at `path`, as far as they are there; of a split one all parts."""
+    if path.is_dir():
+        return model_files(path)
+    part = SHARD.search(path.name)
+    if part is None:
+        return [path]
+    head, tail = re.escape(path.name[: part.start(1)]), re.escape(path.name[part.end(1) :])
+    parts = re.compile(rf"{head}\d{{5}}{tail}", re.ASCII)
+    return [Path(entry.path) for entry in entries(path.parent) if parts.fullmatch(entry.name)]
 
 
 def is_below_weights(path: str) -> bool:
@@ -168,3 +191,109 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """The file at `path`, or where links lead from there, to be read.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file (`errno.EINVAL`).
+    """
+    # A FIFO without a writer would keep `open` waiting. For regular files the flag has no effect.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    fd = os.open(path, flags | getattr(os, "O_NOCTTY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        return os.fdopen(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def read_start(path: Path, most_bytes: int) -> bytes:
+    """The first `most_bytes` of the file at `path`, or all of it. Raises as `open_regular`."""
+    with open_regular(path) as file:
+        return file.read(most_bytes)
+
+
+def model_at(path: Path) -> Path:
+    """The model that `path` means: a file that starts as a GGUF does, a folder with a configuration
+    and safetensors, or the folder of such a file. Before it is loaded, all of it is checked.
+
+    Raises:
+        ModelNotFound: there is nothing.
+        UnsupportedModel: a pickle, a folder without a model, or something else; the reason is
+            named.
+        CorruptFile: called .gguf, but does not start as one.
+    """
+    if path.is_dir():
+        if not is_model_folder(path):
+            raise _no_model_in(path)
+        return path
+    start = _start_of(path)
+    if start.startswith(_GGUF_MAGIC):
+        return path
+    suffix = path.suffix.lower()
+    if suffix in PICKLE_SUFFIXES or start.startswith((*_PICKLE_STARTS, _ZIP_MAGIC)):
+        raise UnsupportedModel(
+            f"{path} is refused: a file of this kind (pickle) can run any code when it is loaded.",
+            _USE_ANOTHER,
+        )
+    if suffix == WEIGHTS:
+        if is_model_folder(path.parent):
+            return path.parent
+        raise UnsupportedModel(
+            f"{path} is a safetensors file without the {CONFIG} of a model next to it.",
+            f"Put {CONFIG} and tokenizer.json of the same model into its folder.",
+        )
+    if suffix == SUFFIX:
+        raise CorruptFile(
+            f"{path} is not a GGUF file: it starts with {start[:4].hex(' ') or 'nothing'} in "
+            "place of "
+            f"{_GGUF_MAGIC.hex(' ')}.",
+            field="magic",
+        )
+    raise UnsupportedModel(f"{path} is not a model file that this version can run.", _USE_ANOTHER)
+
+
+def _start_of(path: Path) -> bytes:
+    """The first bytes of a file. Raises `ModelNotFound`."""
+    try:
+        return read_start(path, 16)
+    except FileNotFoundError:
+        raise ModelNotFound(
+            f"There is no file {path}.", "Check the path.", path=str(path)
+        ) from None
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise UnsupportedModel(
+                f"{path} is not a regular file, but a FIFO, socket or device.", _USE_ANOTHER
+            ) from error
+        raise ModelNotFound(
+            f"{path} cannot be read: {error.strerror}.", "Check its permissions."
+        ) from error
+
+
+def _no_model_in(folder: Path) -> UnsupportedModel:
+    """The error for a folder, by what it holds instead."""
+    names = [entry.name for entry in entries(folder)]
+    suffixes = {Path(name).suffix.lower() for name in names}
+    if SUFFIX in suffixes:
+        return UnsupportedModel(
+            f"{folder} is a folder with GGUF files.", "Name the .gguf file in it."
+        )
+    if WEIGHTS in suffixes:
+        return UnsupportedModel(
+            f"{folder} has safetensors, but not the {CONFIG} of a model.",
+            f"Put {CONFIG} and tokenizer.json of the same model into it.",
+        )
+    if suffixes & set(PICKLE_SUFFIXES):
+        return UnsupportedModel(
+            f"{folder} holds pickle files, which can run any code when they are loaded: refused.",
+            _USE_ANOTHER,
+        )
+    return UnsupportedModel(
+        f"{folder} is a folder without a model.",
+        f"Name a GGUF file, or a folder with {CONFIG} and safetensors.",
+    )

@@ -206,7 +206,7 @@ def _download(
     options = _pip_options(environ)
     web = _Web(options, environ)
     failures = []
-    for source, is_index in _sources(options, environ):
+    for source, is_index in _sources(options, environ).items():
         try:
             url = _find(package, source, web, is_index=is_index)
             _fill(package, file, url, web, progress)
@@ -268,27 +268,19 @@ def _pip_files(environ: Mapping[str, str]) -> Iterator[Path]:
         yield Path(own)
 
 
-def _sources(options: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
+def _sources(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, bool]:
     """Every place that may have the wheel, once, and whether it is an index: folders and pages of
     links first. PyPI itself is one unless another index is configured.
     """
-    seen = set()
-    for text in (options["find-links"], environ.get("UV_FIND_LINKS", "").replace(",", " ")):
-        for link in text.split():
-            if link not in seen:
-                seen.add(link)
-                yield link, False
-    if options["no-index"].lower() in ("1", "true", "yes", "on"):
-        return
-    uv = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL", "")
-    main = f"{options['index-url']} {uv}".strip() or _DEFAULT_INDEX
-    more = (options["extra-index-url"], environ.get("UV_INDEX", ""))
-    for text in (main, *more, environ.get("UV_EXTRA_INDEX_URL", "")):
-        for index in text.split():
-            url = re.sub(r"^[\w-]+=(?=\w+:)", "", index)  # uv's NAME=URL
-            if url not in seen:
-                seen.add(url)
-                yield url, True
+    links = f"{options['find-links']} {environ.get('UV_FIND_LINKS', '').replace(',', ' ')}"
+    sources = dict.fromkeys(links.split(), False)
+    if options["no-index"].lower() not in ("1", "true", "yes", "on"):
+        uv = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL", "")
+        main = f"{options['index-url']} {uv}".strip() or _DEFAULT_INDEX
+        more = (options["extra-index-url"], environ.get("UV_INDEX", ""))
+        for index in " ".join((main, *more, environ.get("UV_EXTRA_INDEX_URL", ""))).split():
+            sources.setdefault(re.sub(r"^[\w-]+=(?=\w+:)", "", index), True)  # uv's NAME=URL
+    return sources
 
 
 def _find(package: PackageModel, source: str, web: _Web, *, is_index: bool) -> str:

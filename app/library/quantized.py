@@ -9,28 +9,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hearth.app.format import size
+from hearth.app.library.compare_quality import Measured, Quality
 from hearth.app.library.local import LocalModel
-from hearth.app.library.model_files import WEIGHTS
-from hearth.app.library.regular import read_start
+from hearth.app.library.model_files import WEIGHTS, read_start
 from hearth.quant.gguf.quantize_file import manifest_path, write_json
 
-if TYPE_CHECKING:
-    from hearth.app.library.compare_quality import Quality
-
 _MOST_BYTES: Final = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Perplexity and speed of one model; a speed of 0: not measured."""
-
-    perplexity: float
-    perplexity_error: float
-    decode_tok_per_s: float
-    is_busy: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +50,7 @@ class Quantized:
         return ", ".join(filter(None, parts)) + "."
 
 
-def speed_change(before: Measured | Quality, after: Measured | Quality) -> str:
+def speed_change(before: Measured, after: Measured) -> str:
     """Both decoding speeds, with a warning where they cannot be compared; empty: not measured."""
     if not before.decode_tok_per_s or not after.decode_tok_per_s:
         return ""

@@ -8,16 +8,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from hearth.app.format import argument
 from hearth.app.library.local import FoundModel, Library
-from hearth.app.library.model_files import SHARD, identity, model_files
-from hearth.app.library.regular import read_start
+from hearth.app.library.model_files import files_of, identity, read_start
 from hearth.backends.errors import HearthError
 from hearth.quant.gguf.quantize_file import manifest_path
-from hearth.quant.gguf.shards import shard_path
+
+_REFUSALS: Final = {
+    "bundled": ("comes with Hearth", "It leaves when Hearth is uninstalled."),
+    "remote": (
+        "is on another machine",
+        'Take [remotes."{name}"] out of settings.toml to see it no more.',
+    ),
+    "ollama": ("belongs to Ollama", "Delete it there: ollama rm {argument}"),
+    "lmstudio": ("belongs to LM Studio", "Delete it there, among its models on disk."),
+    "llama.cpp": (
+        "is in the cache of llama.cpp",
+        "Delete the file yourself if llama.cpp needs it no more: {path}",
+    ),
+}
+"""By origin, why a model is not deleted, and what to do instead."""
 
 
 class NotRemovable(HearthError):
@@ -56,11 +71,12 @@ def plan_removal(model: FoundModel, library: Library) -> Removal:
         NotRemovable: it is bundled, remote, another program's, or outside of the library.
     """
     if model.origin == "library":
-        return _checked(_from_library(model, library.folder))
+        return _checked(_planned(model, library.folder, is_cached=False))
     if model.origin == "huggingface":
         for source in library.sources:
             if source.store == "huggingface" and model.path.is_relative_to(source.folder):
-                return _checked(_from_cache(model, source.folder))
+                repository = source.folder / model.path.relative_to(source.folder).parts[0]
+                return _checked(_planned(model, repository, is_cached=True))
     raise NotRemovable(*refusal(model), name=model.name, origin=model.origin)
 
 
@@ -86,34 +102,11 @@ def remove(removal: Removal) -> None:
 
 def refusal(model: FoundModel) -> tuple[str, str]:
     """Why `model` is not deleted, and what to do instead."""
-    match model.origin:
-        case "bundled":
-            return f"{model.name} comes with Hearth.", "It leaves when Hearth is uninstalled."
-        case "remote":
-            return (
-                f"{model.name} is on another machine.",
-                f'Take [remotes."{model.name}"] out of settings.toml to see it no more.',
-            )
-        case "ollama":
-            return (
-                f"{model.name} belongs to Ollama.",
-                f"Delete it there: ollama rm {argument(model.name)}",
-            )
-        case "lmstudio":
-            return (
-                f"{model.name} belongs to LM Studio.",
-                "Delete it there, among its models on disk.",
-            )
-        case "llama.cpp":
-            return (
-                f"{model.name} is in the cache of llama.cpp.",
-                f"Delete the file yourself if llama.cpp needs it no more: {model.path}",
-            )
-        case _:
-            return (
-                f"{model.name} is not in Hearth's library.",
-                f"Delete the file yourself: {model.path}",
-            )
+    why, what_to_do = _REFUSALS.get(
+        model.origin, ("is not in Hearth's library", "Delete the file yourself: {path}")
+    )
+    hint = what_to_do.format(name=model.name, argument=argument(model.name), path=model.path)
+    return f"{model.name} {why}.", hint
 
 
 def _checked(removal: Removal) -> Removal:
@@ -127,70 +120,48 @@ def _checked(removal: Removal) -> Removal:
     return removal
 
 
-def _from_library(model: FoundModel, folder: Path) -> Removal:
-    paths = _files_of(model.path)
-    manifest = manifest_path(model.path)
-    if manifest.is_file() and not model.path.is_dir():
-        paths.append(manifest)
-    keeps = []
-    for path in paths:
-        if path.is_symlink():
-            what = "folder" if path.is_dir() else "file"
-            keeps.append(f"{path.name} is a link; the {what} it leads to stays: {_target(path)}.")
-        elif _links(path) > 1:
-            keeps.append(f"{path.name} has another name elsewhere, under which it stays.")
-    return Removal(
-        model.name,
-        tuple(paths),
-        sum(_bytes_of(path) for path in paths if not path.is_symlink() and _links(path) == 1),
-        tuple(keeps),
-        folder,
-        is_cached=False,
-    )
-
-
-def _from_cache(model: FoundModel, cache: Path) -> Removal:
-    """The snapshot's links, and each blob that no other file of the repository leads to."""
-    folder = cache / model.path.relative_to(cache).parts[0]
+def _planned(model: FoundModel, folder: Path, *, is_cached: bool) -> Removal:
+    """The model's files; in the cache also each blob that no other file of the repository leads
+    to.
+    """
     files = _files_of(model.path)
-    ours = set(files)
-    used = {identity(path) for path in _files(folder / "snapshots") if path not in ours}
-    blobs = {identity(path): path for path in _files(folder / "blobs")}
+    used: set[tuple[int, int] | None] = set()
+    blobs: dict[tuple[int, int] | None, Path] = {}
+    manifest = manifest_path(model.path)
+    if is_cached:
+        ours = set(files)
+        used = {identity(path) for path in _files(folder / "snapshots") if path not in ours}
+        blobs = {identity(path): path for path in _files(folder / "blobs")}
+    elif manifest.is_file() and not model.path.is_dir():
+        files.append(manifest)
     paths, keeps, frees_bytes = list(files), [], 0
     for path in files:
-        content = identity(path)
-        if content in used:
+        blob = blobs.get(identity(path))
+        if identity(path) in used:
             keeps.append(f"{path.name} stays in another revision of {model.repo}.")
-            continue
-        blob = blobs.get(content)
-        if blob is None and path.is_symlink():
-            keeps.append(f"{path.name} is a link; the file it leads to stays: {_target(path)}.")
-            continue
-        names = 1 if path.is_symlink() or blob is None else 2
-        if blob is not None:
-            paths.append(blob)
-        if _links(path) > names:
-            keeps.append(f"{path.name} has another name elsewhere, under which it stays.")
+        elif blob is None and path.is_symlink():
+            what = "folder" if path.is_dir() else "file"
+            keeps.append(
+                f"{path.name} is a link; the {what} it leads to stays: {os.path.realpath(path)}."
+            )
         else:
-            frees_bytes += _bytes_of(path)
-    return Removal(model.name, tuple(paths), frees_bytes, tuple(keeps), folder, is_cached=True)
+            names = 1 if path.is_symlink() or blob is None else 2
+            if blob is not None:
+                paths.append(blob)
+            try:
+                content = path.stat()
+            except OSError:  # it is gone
+                continue
+            if content.st_nlink > names:
+                keeps.append(f"{path.name} has another name elsewhere, under which it stays.")
+            else:
+                frees_bytes += content.st_size
+    return Removal(model.name, tuple(paths), frees_bytes, tuple(keeps), folder, is_cached)
 
 
 def _files_of(path: Path) -> list[Path]:
     """The files of a model; of a folder that is a link, the link."""
-    if not path.is_dir():
-        return _shards(path)
-    return [path] if path.is_symlink() else model_files(path)
-
-
-def _shards(path: Path) -> list[Path]:
-    """The files of the model whose first is `path`, as far as they are there."""
-    part = SHARD.search(path.name)
-    if part is None:
-        return [path]
-    count = int(part[0].rpartition("-")[2])
-    shards = [shard_path(path, index, count) for index in range(1, count)]
-    return [path, *(shard for shard in shards if shard is not None and os.path.lexists(shard))]
+    return [path] if path.is_dir() and path.is_symlink() else files_of(path)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -202,25 +173,6 @@ def _is_below(path: Path, folder: Path) -> bool:
     """`path`, whose last part may be a link, is in `folder`, whatever other links there are."""
     place = Path(os.path.realpath(path.parent), path.name)
     return place != folder and place.is_relative_to(os.path.realpath(folder))
-
-
-def _bytes_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _links(path: Path) -> int:
-    """How many names the content behind `path` has."""
-    try:
-        return path.stat().st_nlink
-    except OSError:
-        return 1
-
-
-def _target(path: Path) -> Path:
-    return Path(os.path.realpath(path))
 
 
 def _prune(folder: Path, root: Path) -> None:
@@ -249,16 +201,10 @@ def _forget_revisions(repository: Path) -> None:
             _delete(path, repository)
     if not kept:
         for name in ("snapshots", "refs", "blobs", ".no_exist", ""):
-            _remove_if_empty(repository / name)
+            with suppress(OSError):  # an incomplete download, or what another program put there
+                (repository / name).rmdir()
 
 
 def _delete(path: Path, root: Path) -> None:
     path.unlink(missing_ok=True)
     _prune(path.parent, root)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:  # a download that is not complete, or what another program put there
-        return

@@ -30,9 +30,9 @@ from hearth.app.library.model_files import (
     identity,
     is_file,
     model_paths,
+    read_start,
     stem,
 )
-from hearth.app.library.regular import read_start
 from hearth.backends.errors import HearthError
 
 Store = Literal["huggingface", "lmstudio", "ollama", "llama.cpp", "folder"]

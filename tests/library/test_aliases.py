@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.app.library.aliases import Aliases
-from hearth.app.library.local import FoundModel, ModelNames
+from hearth.app.library.local import Aliases, FoundModel, ModelNames
 
 MODELS = (
     FoundModel("guide", Path("guide.gguf"), "bundled"),

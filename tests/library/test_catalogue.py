@@ -8,6 +8,7 @@ import pytest
 
 from hearth.app.library.catalogue import load_catalogue, pull_command
 from hearth.app.library.hub_files import parse_reference
+from hearth.app.library.menu import reference_of
 from hearth.backends.errors import CorruptFile, ModelNotFound
 
 MODEL = """
@@ -47,7 +48,8 @@ def test_the_catalogue_that_comes_with_hearth_is_sound() -> None:
 
 
 def test_sizes_are_parameters_times_bits() -> None:
-    entry = load_catalogue().find("Qwen3-4B")
+    entry = load_catalogue().get("Qwen3-4B")
+    assert entry is not None
     assert entry.size_bytes == entry.sizes["Q4_K_M"] == round(4.02e9 * 4.89 / 8)
     # The file of the repository has 2,497,280,256 bytes: about is about.
     assert abs(entry.size_bytes / 2_497_280_256 - 1) < 0.05
@@ -55,7 +57,7 @@ def test_sizes_are_parameters_times_bits() -> None:
 
 def test_a_name_that_is_not_there_gets_the_nearest() -> None:
     with pytest.raises(ModelNotFound) as caught:
-        load_catalogue().find("qwen3-4")
+        reference_of("qwen3-4", load_catalogue())
     assert "qwen3-4b" in caught.value.data["nearest"]
     assert "hearth pull org/name" in caught.value.hint
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import PurePosixPath
 
 import pytest
@@ -11,6 +12,7 @@ from hearth.app.library.hub import Repository, RepositoryFile
 from hearth.app.library.hub_files import (
     SAFETENSORS,
     Reference,
+    best_choice,
     find_choice,
     offer,
     parse_reference,
@@ -39,6 +41,11 @@ def of_quants(**sizes: int) -> Repository:
     return repository({f"Model-8B-{name}.gguf": size for name, size in sizes.items()})
 
 
+def recommended(repository: Repository, most_bytes: float = math.inf) -> str:
+    """The name of the choice that is recommended where files of `most_bytes` fit."""
+    return best_choice(offer(repository).choices, lambda one: one.size_bytes <= most_bytes).name
+
+
 def twelve() -> Repository:
     files = {f"M-{name}.gguf": round(bits * 1e9) for name, bits in TWELVE.items()}
     return repository(files, 8_000_000_000)
@@ -50,23 +57,22 @@ def test_twelve_quants_are_grouped_and_one_is_recommended() -> None:
     groups = {choice.name: choice.group for choice in found.choices}
     assert [name for name in TWELVE if groups[name] == "small"] == ["Q2_K", "IQ3_XS", "Q3_K_M"]
     assert [name for name in TWELVE if groups[name] == "large"] == ["Q6_K", "Q8_0", "F16"]
-    assert [choice.name for choice in found.choices if choice.recommended] == ["Q4_K_M"]
-    assert found.recommended.bits_per_weight == pytest.approx(4.9)
+    assert recommended(twelve()) == "Q4_K_M"
+    assert find_choice(found, "a/b", "Q4_K_M").bits_per_weight == pytest.approx(4.9)
 
 
 @pytest.mark.parametrize(
-    ("most", "recommended"), [(4.95, "Q4_K_M"), (4.7, "Q4_K_S"), (3.5, "IQ3_XS"), (1.0, "Q2_K")]
+    ("most", "best"), [(4.95, "Q4_K_M"), (4.7, "Q4_K_S"), (3.5, "IQ3_XS"), (1.0, "Q2_K")]
 )
-def test_the_recommended_one_is_the_best_that_fits(most: float, recommended: str) -> None:
-    found = offer(twelve(), fits=lambda size: size <= most * 1e9)
-    assert found.recommended.name == recommended
+def test_the_recommended_one_is_the_best_that_fits(most: float, best: str) -> None:
+    assert recommended(twelve(), most * 1e9) == best
 
 
 def test_something_is_recommended_where_there_is_no_q4_k_m() -> None:
-    assert offer(of_quants(Q8_0=80, Q6_K=60)).recommended.name == "Q6_K"
+    assert recommended(of_quants(Q8_0=80, Q6_K=60)) == "Q6_K"
     dynamic = repository({"m-UD-Q4_K_XL.gguf": 50, "m-Q2_K.gguf": 20, "m-BF16.gguf": 160})
-    assert offer(dynamic).recommended.name == "UD-Q4_K_XL"
-    assert offer(repository({"model.gguf": 5})).recommended.name == "model"
+    assert recommended(dynamic) == "UD-Q4_K_XL"
+    assert recommended(repository({"model.gguf": 5})) == "model"
 
 
 @pytest.mark.parametrize(
@@ -100,21 +106,19 @@ def test_a_split_file_without_all_its_parts_is_refused() -> None:
     assert "1 of its 2 parts" in found.refused[0].reason
 
 
-def test_projectors_and_importance_matrices_are_kept_apart() -> None:
+def test_projectors_and_importance_matrices_are_no_choices() -> None:
     found = offer(
         repository(
             {"m-Q4_K_M.gguf": 9, "mmproj-F16.gguf": 1, "imatrix.gguf": 1, "m.imatrix.dat": 1}
         )
     )
     assert [choice.name for choice in found.choices] == ["Q4_K_M"]
-    assert [file.path for file in found.projectors] == ["mmproj-F16.gguf"]
-    assert len(found.importance_matrices) == 2
+    assert found.refused == ()
 
 
 def test_two_models_of_one_quant_go_by_their_files() -> None:
     found = offer(repository({"small-Q4_0.gguf": 1, "big-Q4_0.gguf": 2, "big-Q8_0.gguf": 3}))
     assert [choice.name for choice in found.choices] == ["small-Q4_0", "big-Q4_0", "Q8_0"]
-    assert sum(choice.recommended for choice in found.choices) == 1
 
 
 def test_safetensors_are_taken_whole_and_without_code_or_pickles() -> None:
@@ -130,7 +134,8 @@ def test_safetensors_are_taken_whole_and_without_code_or_pickles() -> None:
     )
     found = offer(repository(files, parameters=20))
     (choice,) = found.choices
-    assert choice.name == SAFETENSORS and choice.recommended and choice.size_bytes == 60
+    assert choice.name == SAFETENSORS and choice.size_bytes == 60
+    assert best_choice(found.choices, lambda _: True) == choice
     suffixes = {PurePosixPath(file.path).suffix for file in choice.files}
     assert suffixes == {".json", ".safetensors", ".jinja"}
     assert "other/x.jinja" not in {file.path for file in choice.files}

@@ -17,7 +17,7 @@ from hearth.app.library.bandwidth import (
     measure_bandwidth,
     measured_bandwidth,
 )
-from hearth.app.library.catalogue import load_catalogue
+from hearth.app.library.catalogue import Shape, load_catalogue
 from hearth.app.library.fit import (
     USUAL_CONTEXT,
     Room,
@@ -37,7 +37,7 @@ GB = 10**9
 SETTINGS = ModelSettings()
 ROOM = Room(free_bytes=12 * GB, total_bytes=16 * GB, disk_free_bytes=100 * GB)
 FACTS = FileFacts(
-    5 * GB, parameters=8_000_000_000, context=40_960, layers=32, kv_heads=8, head_size=128
+    5 * GB, parameters=8_000_000_000, context=40_960, shape=Shape(32, kv_heads=8, head_size=128)
 )
 SPEED = Bandwidth(20e9, 2, "a processor", "2026-11-21")
 
@@ -113,7 +113,7 @@ def test_fewer_bytes_for_keys_and_values_need_less(header):
 
 
 def test_a_setting_that_cannot_be_honoured_is_refused(header):
-    narrow = FileFacts(GB, layers=2, kv_heads=1, head_size=80)
+    narrow = FileFacts(GB, shape=Shape(2, kv_heads=1, head_size=80))
     with pytest.raises(InvalidParameter):
         fit_of_download(narrow, ModelSettings(kv_type="q8_0"), ROOM)
     with pytest.raises(DoesNotFit):
@@ -188,15 +188,14 @@ def test_json_has_null_for_what_is_not_known(header):
 
 
 def test_the_catalogue_and_the_hub_together():
-    entry = load_catalogue().find("qwen3-0.6b")
+    entry = load_catalogue().get("qwen3-0.6b")
     repository = Repository("a/b", "main", "0" * 40, False, "", (), 600_000_000, 32_768)
     facts = facts_of(700_000_000, entry, repository)
     assert (facts.parameters, facts.context) == (600_000_000, 32_768)
-    assert (facts.layers, facts.kv_heads, facts.head_size) == (28, 8, 128)
-    assert facts.knows_kv
+    assert facts.shape == Shape(28, 8, 128)
     shape = shape_for(facts)
     assert shape.kv_bytes_per_token("f16", "f16") == 28 * 8 * 128 * 4
-    assert not facts_of(700_000_000, None, repository).knows_kv
+    assert facts_of(700_000_000, None, repository).shape is None
     guessed = GuessedFacts(shape, 4096)
     assert guessed.value("unknown.attention.key_length") == 128
     assert guessed.value("unknown.attention.sliding_window", 7) == 7

@@ -13,8 +13,7 @@ import pytest
 from hearth.app.library import fit
 from hearth.app.library.adopt import ImportRefused, adopt, plan_adoption
 from hearth.app.library.bandwidth import Bandwidth
-from hearth.app.library.fit import Room
-from hearth.app.library.fit_folder import fit_of_folder
+from hearth.app.library.fit import Room, fit_of_folder
 from hearth.app.library.local import Library
 from hearth.app.library.removal import plan_removal, remove
 from hearth.app.library.sources import Source

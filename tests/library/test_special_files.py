@@ -12,7 +12,7 @@ import pytest
 
 from gguf_builder import tiny_llama
 from hearth.app.library.local import Library
-from hearth.app.library.regular import open_regular
+from hearth.app.library.model_files import open_regular
 from hearth.app.library.sources import Source
 from hearth.backends.errors import HearthError, UnsupportedModel
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hearth.app.library.fit import Room
-from hearth.app.library.fit_folder import fit_of_folder
+from hearth.app.library.fit import Room, fit_of_folder
 from hearth.backends.contract import ModelSettings
 from hearth.backends.errors import DoesNotFit
 from hearth.backends.native.config import LayerConfig, ModelConfig, Rope

@@ -16,9 +16,10 @@ from textual.widgets import OptionList, Select, Static
 
 from hearth.app import format as words
 from hearth.app.library import quantize_job
+from hearth.app.library.compare_quality import Measured
 from hearth.app.library.local import LocalModel
 from hearth.app.library.model_files import SUFFIX
-from hearth.app.library.quantized import Measured, Quantized, quantized
+from hearth.app.library.quantized import Quantized, quantized
 from hearth.app.paths import private_folder
 from hearth.app.terminal import safe_text
 from hearth.app.tui.quantizing import Quantization
