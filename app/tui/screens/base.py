@@ -4,14 +4,16 @@ and a line for errors.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.containers import Vertical
 from textual.events import ScreenResume
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Static
+from textual.timer import Timer
+from textual.widgets import Footer, Static
 
 from hearth.app.terminal import safe_text
 from hearth.app.tui.widgets.bars import KeyBar, TopBar
@@ -49,7 +51,40 @@ class StyledOnce(Screen[Result]):
 
 
 class Dialog(ModalScreen[Result], StyledOnce[Result]):
-    """A screen over another one, that ends with an answer."""
+    """A screen over another one, that ends with an answer.
+
+    Subclasses implement `body`, which is drawn in a frame, below `title` if there is one; those
+    without a frame, `compose`.
+    """
+
+    DEFAULT_CSS = """
+    Dialog { align: center middle; }
+    Dialog > .dialog { background: $surface; border: round $primary; }
+    Dialog .title { text-style: bold; }
+    Dialog .wrong { color: $text-error; height: auto; }
+    """
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
+        (0, "-narrow"),
+        (80, "-wide"),
+    ]
+    HAS_KEYS: ClassVar[bool] = True
+    """The keys are shown on the last line."""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            if self.title is not None:
+                yield Static(safe_text(self.title), classes="title", markup=False)
+            yield from self.body()
+        if self.HAS_KEYS:
+            yield Footer(show_command_palette=False, compact=True)
+
+    def body(self) -> ComposeResult:
+        """The widgets in the frame."""
+        raise NotImplementedError
+
+    def show_wrong(self, text: str) -> None:
+        """Show what is wrong, foreign text made safe, in the widget of the class `wrong`."""
+        self.query_one(".wrong", Static).update(safe_text(text))
 
 
 class ErrorLine(Static):
@@ -70,7 +105,6 @@ class HearthScreen(StyledOnce[None]):
     """
 
     NAME: ClassVar[str] = ""
-    BINDINGS: ClassVar[list[BindingType]] = []
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
         (0, "-narrow"),
         (80, "-medium"),
@@ -80,6 +114,7 @@ class HearthScreen(StyledOnce[None]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._timers_while_shown: list[Timer] = []
         # Textual 8.2 takes every new screen for one that missed a change of theme, and reads all
         # styles twice more for it.
         self._css_update_count = self.app._css_update_count
@@ -103,10 +138,22 @@ class HearthScreen(StyledOnce[None]):
         yield ErrorLine(markup=False)
         yield KeyBar()
 
+    def while_shown(self, period_s: float, look: Callable[[], object]) -> Timer:
+        """Call `look` every `period_s` seconds, but not while another screen is shown."""
+        timer = self.set_interval(period_s, look)
+        self._timers_while_shown.append(timer)
+        return timer
+
     def _on_screen_resume(self, event: ScreenResume) -> None:
         # Keys may have been changed, and jobs may have ended meanwhile. Textual calls the handlers
-        # of all base classes.
+        # of all base classes, and this one for the first time after `on_mount`.
+        for timer in self._timers_while_shown:
+            timer.resume()
         self.hearth.show_activity()
+
+    def _on_screen_suspend(self) -> None:
+        for timer in self._timers_while_shown:
+            timer.pause()
 
     def _compositor_refresh(self) -> None:
         # Textual 8.2 draws while the app starts, or mounts in a batch, and throws that away.
@@ -116,6 +163,14 @@ class HearthScreen(StyledOnce[None]):
     def body(self) -> ComposeResult:
         """The widgets between the bar and the keys."""
         raise NotImplementedError
+
+    @contextmanager
+    def errors_shown(self) -> Iterator[None]:
+        """Show the error that ends what is done in this context."""
+        try:
+            yield
+        except HearthError as error:
+            self.tell_error(error)
 
     async def told(self, work: Awaitable[object]) -> bool:
         """Do `work`, and show its error. True if it went well."""
@@ -128,7 +183,7 @@ class HearthScreen(StyledOnce[None]):
 
     def tell_error(self, error: HearthError) -> None:
         """Show what went wrong and what to do next."""
-        self.tell(f"{error.message} {error.hint}".strip(), severity="error")
+        self.tell(str(error), severity="error")
 
     def tell(self, text: str, *, severity: str = "information") -> None:
         """Show a notice; an error stays on this screen until the next key. Foreign text is made

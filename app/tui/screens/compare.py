@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from textual import work
 from textual.app import ComposeResult
@@ -25,6 +25,8 @@ from hearth.backends.errors import HearthError
 if TYPE_CHECKING:
     from hearth.app.tui.app import HearthApp
 
+_BUSY: Final = "Answers are in progress: esc stops them."
+
 
 class CompareScreen(Dialog[None]):
     """Two models, one prompt; the better one can be continued as a chat.
@@ -42,10 +44,7 @@ class CompareScreen(Dialog[None]):
     CompareScreen.-narrow > .columns { layout: vertical; }
     CompareScreen.-narrow #right { border-left: none; border-top: solid $panel; }
     """
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
-        (0, "-narrow"),
-        (80, "-wide"),
-    ]
+    AUTO_FOCUS = "#question"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "stop / close", id="compare.close"),
         Binding("ctrl+l", "go_on('left')", "keep left", id="compare.left"),
@@ -72,8 +71,7 @@ class CompareScreen(Dialog[None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Begin with the question."""
-        self.query_one("#question").focus()
+        """Show what runs in the bar."""
         cast("HearthApp", self.app).show_activity()
 
     @property
@@ -84,13 +82,11 @@ class CompareScreen(Dialog[None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Ask both, once both have ended."""
         text = event.value.strip()
-        if not text:
-            return
         if self.is_busy:
-            self._tell("Answers are in progress: esc stops them.")
-            return
-        event.input.clear()
-        self.ask(text)
+            self._tell(_BUSY)
+        elif text:
+            event.input.clear()
+            self.ask(text)
 
     @work(group="compare", exclusive=True)
     async def ask(self, text: str) -> None:
@@ -109,21 +105,15 @@ class CompareScreen(Dialog[None]):
         """Keep one side as a chat, and continue there."""
         column = self.query_one(f"#{side}", CompareColumn)
         if self.is_busy or not column.messages:
-            why = (
-                "Answers are in progress: esc stops them."
-                if self.is_busy
-                else "Ask a question first."
-            )
-            self._tell(why)
+            self._tell(_BUSY if self.is_busy else "Ask a question first.")
             return
         chats = self._services.chats
         try:
             thread = await asyncio.to_thread(_keep, chats, column.model, column.messages)
         except HearthError as error:
-            self._tell(f"{error.message} {error.hint}")
+            self._tell(str(error))
             return
-        app = cast("HearthApp", self.app)
-        app.wanted_thread = thread
+        cast("HearthApp", self.app).wanted_thread = thread
         self.dismiss(None)  # The chat below shows what is wanted when it is shown again.
 
     def _tell(self, text: str) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from inspect import isawaitable
 from typing import Any, ClassVar
 
-from textual import work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Button, Footer, Input, OptionList, Static
+from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.button import ButtonVariant
 from textual.widgets.option_list import Option
 
@@ -21,23 +21,21 @@ from hearth.app.tui.screens.base import Dialog, Result
 from hearth.app.tui.widgets.fields import SafeInput, SafeTextArea
 from hearth.backends.errors import HearthError
 
-_CSS = """
-    NAME { align: center middle; }
-    NAME > .dialog {
-        width: 90%; max-width: 90; height: auto; max-height: 90%;
-        padding: 1 2; background: $surface; border: round $primary;
+
+class SmallDialog(Dialog[Result]):
+    """A dialog that is as high as what is in it."""
+
+    DEFAULT_CSS = """
+    SmallDialog > .dialog {
+        width: 90%; max-width: 90; height: auto; max-height: 90%; padding: 1 2;
     }
-    NAME .title { text-style: bold; width: 100%; }
-    NAME .detail { color: $text-muted; width: 100%; }
-    NAME .wrong { color: $text-error; width: 100%; height: auto; }
-"""
+    SmallDialog .title, SmallDialog .wrong { width: 100%; }
+    SmallDialog .detail { color: $text-muted; width: 100%; }
+    """
+    HAS_KEYS = False
 
 
-def _looks(name: str) -> str:
-    return _CSS.replace("NAME", name)
-
-
-class Question(Dialog[Result]):
+class Question(SmallDialog[Result]):
     """A question with a button for each answer. Enter at first, and escape, give the first answer,
     which changes nothing.
 
@@ -48,13 +46,10 @@ class Question(Dialog[Result]):
         destructive: the last answer deletes something.
     """
 
-    DEFAULT_CSS = (
-        _looks("Question")
-        + """
+    DEFAULT_CSS = """
     Question .buttons { height: auto; layout: horizontal; margin-top: 1; }
     Question Button { margin-right: 2; }
     """
-    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "answer(0)", "cancel", id="confirm.escape", show=False),
         Binding("left", "app.focus_previous", "previous", id="confirm.previous", show=False),
@@ -70,26 +65,20 @@ class Question(Dialog[Result]):
         destructive: bool = False,
     ) -> None:
         super().__init__()
-        self._question = safe_text(question)
+        self.title = question
         self._detail = safe_text(detail)
         self._answers = answers
         self._is_destructive = destructive
 
-    def compose(self) -> ComposeResult:
+    def body(self) -> ComposeResult:
         last = len(self._answers) - 1
         emphasis: ButtonVariant = "error" if self._is_destructive else "primary"
-        with Vertical(classes="dialog"):
-            yield Static(self._question, classes="title", markup=False)
-            if self._detail:
-                yield Static(self._detail, classes="detail", markup=False)
-            with Vertical(classes="buttons"):
-                for at, (label, _) in enumerate(self._answers):
-                    variant = emphasis if at == last else "default"
-                    yield Button(Content(safe_text(label)), id=f"answer-{at}", variant=variant)
-
-    def on_mount(self) -> None:
-        """Let Enter give the first answer."""
-        self.query_one("#answer-0", Button).focus()
+        if self._detail:
+            yield Static(self._detail, classes="detail", markup=False)
+        with Vertical(classes="buttons"):
+            for at, (label, _) in enumerate(self._answers):
+                variant = emphasis if at == last else "default"
+                yield Button(Content(safe_text(label)), id=f"answer-{at}", variant=variant)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.action_answer(int((event.button.id or "").removeprefix("answer-")))
@@ -129,7 +118,7 @@ def discarding() -> Confirm:
     return Confirm("Discard changes?", yes="Discard", no="Keep editing", destructive=True)
 
 
-class AskLine(Dialog[str | None]):
+class AskLine(SmallDialog[str | None]):
     """A question that is answered with one line; None: the user cancels.
 
     Args:
@@ -139,7 +128,6 @@ class AskLine(Dialog[str | None]):
             stays to be corrected; or a coroutine that does.
     """
 
-    DEFAULT_CSS = _looks("AskLine")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "cancel", id="ask.cancel"),
     ]
@@ -153,24 +141,21 @@ class AskLine(Dialog[str | None]):
         check: Callable[[str], Any] = str,
     ) -> None:
         super().__init__()
-        self._title = safe_text(title)
+        self.title = title
         self._value = " ".join(value.split("\n"))
         self._placeholder = safe_text(placeholder)
         self._check = check
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static(self._title, classes="title", markup=False)
-            yield SafeInput(self._value, placeholder=self._placeholder)
-            yield Static("", classes="wrong", markup=False)
+    def body(self) -> ComposeResult:
+        yield SafeInput(self._value, placeholder=self._placeholder)
+        yield Static("", classes="wrong", markup=False)
 
     def on_mount(self) -> None:
         """Select what is there, so that typing replaces it."""
-        self.query_one(Input).focus()
         self.query_one(Input).action_select_all()
 
     def on_input_changed(self) -> None:
-        self.query_one(".wrong", Static).update("")
+        self.show_wrong("")
 
     async def on_input_submitted(self, event: Input.Submitted) -> None:
         answer = event.value.strip()
@@ -179,12 +164,12 @@ class AskLine(Dialog[str | None]):
             if isawaitable(checked):
                 await checked
         except (ValueError, HearthError) as error:
-            self.query_one(".wrong", Static).update(safe_text(str(error)))
-            return
-        self.dismiss(answer)
+            self.show_wrong(str(error))
+        else:
+            self.dismiss(answer)
 
 
-class PickOne(Dialog[str | None]):
+class PickOne(SmallDialog[str | None]):
     """One of a list, which typing filters; None: the user cancels.
 
     Args:
@@ -193,12 +178,9 @@ class PickOne(Dialog[str | None]):
         marked: the option to begin with.
     """
 
-    DEFAULT_CSS = (
-        _looks("PickOne")
-        + """
+    DEFAULT_CSS = """
     PickOne OptionList { height: auto; max-height: 16; border: none; }
     """
-    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "cancel", id="pick.cancel"),
         Binding("down", "move(1)", "down", id="pick.down", show=False, priority=True),
@@ -214,29 +196,23 @@ class PickOne(Dialog[str | None]):
         marked: str = "",
     ) -> None:
         super().__init__()
-        self._title = safe_text(title)
+        self.title = title
         self._options = list(options)
         self._details = details or {}
         self._marked = marked
         self._left = list(options)
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static(self._title, classes="title", markup=False)
-            yield SafeInput(placeholder="Type to filter")
-            yield OptionList(markup=False)
+    def body(self) -> ComposeResult:
+        yield SafeInput(placeholder="Type to filter")
+        yield OptionList(markup=False)
 
     def on_mount(self) -> None:
-        """Show all of them."""
         self.query_one(OptionList).can_focus = False
-        self.query_one(Input).focus()
-        self._show("")
+        self._show()
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self._show(event.value)
-
-    def _show(self, written: str) -> None:
-        wanted = written.lower().split()
+    @on(Input.Changed)
+    def _show(self) -> None:
+        wanted = self.query_one(Input).value.lower().split()
         self._left = [
             option
             for option in self._options
@@ -262,17 +238,16 @@ class PickOne(Dialog[str | None]):
         else:
             found.action_cursor_up()
 
-    def on_input_submitted(self) -> None:
-        """Pick the marked one, if any is left."""
+    @on(Input.Submitted)
+    @on(OptionList.OptionSelected)
+    def _pick(self) -> None:
+        """Pick the marked one, if any is left; a click marks one."""
         marked = self.query_one(OptionList).highlighted
         if marked is not None and self._left:
             self.dismiss(self._left[marked])
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._left[event.option_index])
 
-
-class EditText(Dialog[str | None]):
+class EditText(SmallDialog[str | None]):
     """A text of several lines; None: it is not changed.
 
     Args:
@@ -280,13 +255,11 @@ class EditText(Dialog[str | None]):
         text: to begin with.
     """
 
-    DEFAULT_CSS = (
-        _looks("EditText")
-        + """
+    DEFAULT_CSS = """
     EditText > .dialog { height: 80%; }
     EditText SafeTextArea, EditText SafeTextArea:focus { height: 1fr; border: none; }
     """
-    )
+    HAS_KEYS = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "save", "save", id="edit.save"),
         Binding("ctrl+e", "open_editor", "editor", id="edit.editor", priority=True),
@@ -295,17 +268,14 @@ class EditText(Dialog[str | None]):
 
     def __init__(self, title: str, text: str = "") -> None:
         super().__init__()
-        self._title = safe_text(title)
+        self.title = title
         self._text = text
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static(self._title, classes="title", markup=False)
-            area = SafeTextArea(self._text, highlight_cursor_line=False)
-            self._begun = area.text  # A text area knows one kind of line end alone.
-            yield area
-            yield Static("", classes="wrong", markup=False)
-        yield Footer(show_command_palette=False, compact=True)
+    def body(self) -> ComposeResult:
+        area = SafeTextArea(self._text, highlight_cursor_line=False)
+        self._begun = area.text  # A text area knows one kind of line end alone.
+        yield area
+        yield Static("", classes="wrong", markup=False)
 
     @property
     def area(self) -> SafeTextArea:
@@ -314,7 +284,6 @@ class EditText(Dialog[str | None]):
 
     def on_mount(self) -> None:
         """Begin at the end of the text."""
-        self.area.focus()
         self.area.move_cursor(self.area.document.end)
 
     def action_save(self) -> None:
@@ -330,10 +299,9 @@ class EditText(Dialog[str | None]):
     @work(group="editor", exclusive=True)
     async def action_open_editor(self) -> None:
         """Edit the text in the user's own editor."""
+        wrong = ""
         try:
-            text = await edited(self.app, self.area.text)
+            self.area.load_text(await edited(self.app, self.area.text))
         except HearthError as error:
-            self.query_one(".wrong", Static).update(safe_text(str(error)))
-            return
-        self.query_one(".wrong", Static).update("")
-        self.area.load_text(text)
+            wrong = str(error)
+        self.show_wrong(wrong)

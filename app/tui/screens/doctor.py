@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from textual import work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.message import Message
+from textual.events import Mount
 from textual.widgets import Static
-from textual.worker import get_current_worker
 
 from hearth.app.doctor import Finding, examine
 from hearth.app.settings import Settings
@@ -26,7 +26,7 @@ _PATIENCE: Final = "Checking… the first self-test of llama.cpp takes a while."
 
 
 class DoctorScreen(HearthScreen):
-    """Runs the checks in a thread when it is first shown, and shows each finding at once."""
+    """Runs the checks in threads when it is first shown, and shows each finding at once."""
 
     NAME = "doctor"
     DEFAULT_CSS = """
@@ -38,44 +38,31 @@ class DoctorScreen(HearthScreen):
         Binding("y", "copy", "copy as text", id="doctor.copy"),
     ]
 
-    class Found(Message):
-        """A finding of the examination with this number, or its end."""
-
-        def __init__(self, run: int, finding: Finding | None) -> None:
-            super().__init__()
-            self.run = run
-            self.finding = finding
-
     def __init__(self) -> None:
         super().__init__()
-        self._run = 0
         self._findings: list[Finding] = []
 
     def body(self) -> ComposeResult:
         yield Static("", id="verdict", markup=False)
         yield VerticalScroll(id="findings")
 
-    async def on_mount(self) -> None:
-        """Run the checks."""
-        self.query_one("#findings").focus()
-        await self.action_again()
-
+    @on(Mount)
+    @work(group="doctor")
     async def action_again(self) -> None:
         """Run the checks again; findings of an earlier run are ignored."""
-        self._run += 1
-        self._findings.clear()
-        await self.query_one("#findings").remove_children()
-        self.query_one("#verdict", Static).update(_PATIENCE)
-        self._examine(self._run)
-
-    @work(thread=True, group="doctor", exclusive=True)
-    def _examine(self, run: int) -> None:
-        worker = get_current_worker()
-        for finding in examine(self.services.paths, self._settings(), self.services.library):
-            if worker.is_cancelled:
+        summary, lines = self.query_one("#verdict", Static), self.query_one("#findings")
+        findings = self._findings = list[Finding]()
+        await lines.remove_children()
+        summary.update(_PATIENCE)
+        settings = await asyncio.to_thread(self._settings)
+        found = iter(examine(self.services.paths, settings, self.services.library))
+        while finding := await asyncio.to_thread(next, found, None):
+            if findings is not self._findings:
                 return
-            self.post_message(self.Found(run, finding))
-        self.post_message(self.Found(run, None))
+            findings.append(finding)
+            lines.mount(FindingLine(finding))
+        if findings is self._findings:
+            summary.update(verdict(findings))
 
     def _settings(self) -> Settings | SettingsError:
         """The settings as they are now: the file may have been edited."""
@@ -83,16 +70,6 @@ class DoctorScreen(HearthScreen):
             return self.services.reload()
         except SettingsError as error:
             return error
-
-    def on_doctor_screen_found(self, message: Found) -> None:
-        """Show the finding, and the verdict at the end."""
-        if message.run != self._run:
-            return
-        if message.finding is None:
-            self.query_one("#verdict", Static).update(verdict(self._findings))
-            return
-        self._findings.append(message.finding)
-        self.query_one("#findings").mount(FindingLine(message.finding))
 
     def action_copy(self) -> None:
         """Copy the findings, as `hearth doctor` prints them."""

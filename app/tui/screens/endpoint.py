@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from textual import work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.timer import Timer
+from textual.events import ScreenResume
 from textual.widgets import Static
 
 from hearth.app import endpoint_examples as examples
@@ -45,6 +45,10 @@ _STATES: Final = {
     "on": ("●", "$text-success"),
     "stopping": ("◌", "$text-warning"),
 }
+_EXAMPLES: Final = {
+    "curl": ("With curl", examples.curl),
+    "python": ("With the openai package", examples.python),
+}
 _HIDDEN: Final = "•" * 16
 _LOADING: Final = "Loading…"
 
@@ -73,6 +77,7 @@ class EndpointScreen(HearthScreen):
         (0, "-short"),
         (22, "-tall"),
     ]
+    AUTO_FOCUS = "#requests OptionList"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "switch", "on / off", id="endpoint.switch"),
         Binding("a", "copy_address", "copy address", id="endpoint.copy-address"),
@@ -87,7 +92,6 @@ class EndpointScreen(HearthScreen):
         self.control = EndpointControl(self._changed)
         self._shows_key = False
         self._example = "curl"
-        self._timer: Timer | None = None
 
     def body(self) -> ComposeResult:
         yield Static("", id="state", markup=False)
@@ -99,26 +103,12 @@ class EndpointScreen(HearthScreen):
         yield ColumnList(*_COLUMNS, title="Last requests", empty=_LOADING, id="requests")
 
     def on_mount(self) -> None:
-        """Show the state, and read the requests."""
-        self.query_one("#requests", ColumnList).list.focus()
-        self._timer = self.set_interval(_LOOK_EVERY_S, self.look)
-        self._show()
+        self.while_shown(_LOOK_EVERY_S, self.look)
         self.look()
 
     async def on_unmount(self) -> None:
         """Stop the endpoint with the app."""
         await self.control.close()
-
-    def on_screen_resume(self) -> None:
-        """The settings may have changed meanwhile."""
-        if self._timer is not None:
-            self._timer.resume()
-            self._show()
-
-    def on_screen_suspend(self) -> None:
-        """The screen is hidden."""
-        if self._timer is not None:
-            self._timer.pause()
 
     # ---- settings
 
@@ -159,31 +149,30 @@ class EndpointScreen(HearthScreen):
         if self.query("#state"):  # The app may be leaving.
             self._show()
 
+    @on(ScreenResume)
     def _show(self) -> None:
+        """Show the state and the settings, which another screen may have changed."""
         control = self.control
         mark, color = _STATES[control.state]
-        state = self.query_one("#state", Static)
-        state.update(
-            Content.assemble((f"{mark} {control.state}", color), "  ", (control.url, "bold"))
-        )
-        self._show_said()
-        fields = self.query_one(EndpointFields)
-        fields.show(self._host, str(self._port), key=self._asks_key)
-        self.query_one("#key-text", Static).update(safe_text(self._key_line()))
-        names = {"curl": "With curl", "python": "With the openai package"}
-        self.query_one("#example-title", Static).update(names[self._example])
-        self.query_one("#example", Static).update(safe_text(self._example_text()))
+        state = ((f"{mark} {control.state}", color), "  ", (control.url, "bold"))
+        self.query_one("#state", Static).update(Content.assemble(*state))
+        self.query_one("#said").set_class(control.error is not None, "-error")
+        self.query_one(EndpointFields).show(self._host, str(self._port), key=self._asks_key)
+        for name, text in (
+            ("said", self._said()),
+            ("key-text", self._key_line()),
+            ("example-title", _EXAMPLES[self._example][0]),
+            ("example", self._example_text()),
+        ):
+            self.query_one(f"#{name}", Static).update(safe_text(text))
 
-    def _show_said(self) -> None:
+    def _said(self) -> str:
         control = self.control
-        said = self.query_one("#said", Static)
-        said.set_class(control.error is not None, "-error")
         if control.error is not None:
-            said.update(safe_text(f"{control.error.message} {control.error.hint}".strip()))
-        elif control.state == "off":
-            said.update("Space starts the endpoint, which stops when the app quits.")
-        else:  # It is written for a user at a shell prompt.
-            said.update(safe_text(control.says.replace("Ctrl+C", "Space")))
+            return str(control.error)
+        if control.state == "off":
+            return "Space starts the endpoint, which stops when the app quits."
+        return control.says.replace("Ctrl+C", "Space")  # It is written for a shell prompt.
 
     def _key_line(self) -> str:
         if not self._key.asked:
@@ -202,9 +191,8 @@ class EndpointScreen(HearthScreen):
         return self.control.url or f"http://{host}:{self._port}/v1"
 
     def _example_text(self) -> str:
-        model = self.services.settings.text("model")
-        make = examples.curl if self._example == "curl" else examples.python
-        return make(self._url, model, self._key)
+        _, make = _EXAMPLES[self._example]
+        return make(self._url, self.services.settings.text("model"), self._key)
 
     @work(group="endpoint.look", exclusive=True)
     async def look(self) -> None:
@@ -231,15 +219,11 @@ class EndpointScreen(HearthScreen):
 
     def action_copy_key(self) -> None:
         """Copy the key."""
-        try:
-            key = self._key.read()
-        except HearthError as error:
-            self.tell_error(error)
-            return
-        if key:
-            self._copy(key, "Key")
-        else:
-            self.tell("No key to copy.")
+        with self.errors_shown():
+            if key := self._key.read():
+                self._copy(key, "Key")
+            else:
+                self.tell("No key to copy.")
 
     def action_show_key(self) -> None:
         """Show the key, or hide it again."""

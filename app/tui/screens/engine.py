@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from textual import work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.timer import Timer
-from textual.widgets import Static
+from textual.content import Content
+from textual.events import ScreenResume
+from textual.widgets import OptionList, Static
 
+from hearth.app.format import duration, size, state_of, unload_in_s
 from hearth.app.log_file import tail
 from hearth.app.terminal import safe_text
-from hearth.app.tui import engine_rows as rows
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.token_rate import TokenRate
-from hearth.app.tui.widgets.column_list import ColumnList
+from hearth.app.tui.widgets.column_list import Cell, Column, ColumnList, Row
 from hearth.app.tui.widgets.engine_view import KvMap, LogTail, SparklineRow
-from hearth.backends.contract import HostStats
+from hearth.backends.contract import HostStats, RequestStats, WorkerStats
 from hearth.backends.errors import HearthError
 
 _LOOK_EVERY_S: Final = 1 / 3
@@ -28,6 +30,32 @@ _LOADING: Final = "Loading…"
 _NO_HOST: Final = "The host process is not running; the next request starts it."
 _EMPTY: Final = {"models": "No models loaded.", "requests": "No active requests."}
 """What is shown in place of rows, once the host has answered."""
+_MODELS: Final = (
+    Column("model"),
+    Column("state", 10),
+    Column("idle", 12, right=True, least=72),
+    Column("unloads in", 12, right=True),
+    Column("restarts", 8, right=True, least=90),
+    Column("size", 9, right=True, least=100),
+    Column("context", 9, right=True, least=110),
+    Column("process", 8, right=True, least=130),
+)
+_REQUESTS: Final = (
+    Column("request"),
+    Column("model", 16, least=100),
+    Column("state", 20),
+    Column("prompt", 9, right=True, least=72),
+    Column("cached", 9, right=True, least=90),
+    Column("generated", 9, right=True),
+    Column("tok/s", 7, right=True),
+)
+_NONE: Final = "–"
+_COLORS: Final = {
+    "generating": "$text-success",
+    "loading": "$text-warning",
+    "decoding": "$text-success",
+    "prefill": "$text-warning",
+}
 
 
 class EngineScreen(HearthScreen):
@@ -56,6 +84,7 @@ class EngineScreen(HearthScreen):
         (0, "-short"),
         (30, "-tall"),
     ]
+    AUTO_FOCUS = "#requests OptionList"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "cancel", "cancel request", id="engine.cancel"),
         Binding("u", "unload", "unload model", id="engine.unload"),
@@ -67,33 +96,20 @@ class EngineScreen(HearthScreen):
         self._stats: HostStats | None = None
         self._rate = TokenRate()
         self._log = _LOGS[0]
-        self._timer: Timer | None = None
         self._looking = False
 
     def body(self) -> ComposeResult:
         yield Static(_LOADING, id="host", markup=False)
-        yield ColumnList(*rows.MODEL_COLUMNS, title="Models", empty=_LOADING, id="models")
+        yield ColumnList(*_MODELS, title="Models", empty=_LOADING, id="models")
         yield KvMap()
-        yield ColumnList(*rows.REQUEST_COLUMNS, title="Requests", empty=_LOADING, id="requests")
+        yield ColumnList(*_REQUESTS, title="Requests", empty=_LOADING, id="requests")
         yield SparklineRow("Generated tok/s, all requests")
         yield LogTail()
 
     def on_mount(self) -> None:
-        """Start the timer."""
-        self.query_one("#requests", ColumnList).list.focus()
-        self._timer = self.set_interval(_LOOK_EVERY_S, self.look)
-        self.look()
+        self.while_shown(_LOOK_EVERY_S, self.look)
 
-    def on_screen_resume(self) -> None:
-        """Look again: the screen is shown."""
-        if self._timer is not None:
-            self._timer.resume()
-
-    def on_screen_suspend(self) -> None:
-        """The screen is hidden: pause the timer."""
-        if self._timer is not None:
-            self._timer.pause()
-
+    @on(ScreenResume)
     @work(group="engine.look")
     async def look(self) -> None:
         """Ask the host and read the log once, unless that is under way."""
@@ -115,9 +131,9 @@ class EngineScreen(HearthScreen):
         except HearthError as error:
             self._stats = None
             unknown = dict.fromkeys(_EMPTY, "Unknown: the host does not answer.")
-            return f"{error.message} {error.hint}".strip(), unknown
+            return str(error), unknown
         if self._stats is not None:
-            return rows.host_line(self._stats, time.time()), _EMPTY
+            return _host_line(self._stats, time.time()), _EMPTY
         if self.sessions.busy:  # They are starting it.
             return _LOADING, dict.fromkeys(_EMPTY, _LOADING)
         return _NO_HOST, _EMPTY
@@ -126,10 +142,11 @@ class EngineScreen(HearthScreen):
         stats = self._stats or HostStats(0, "", 0.0, 0)
         self.query_one("#host", Static).update(safe_text(state))
         models = self.query_one("#models", ColumnList)
-        models.show(list(rows.model_rows(stats)), empty=empty["models"])
+        models.show([_model_row(worker) for worker in stats.workers], empty=empty["models"])
         requests = self.query_one("#requests", ColumnList)
-        requests.show(list(rows.request_rows(stats, self._title_of)), empty=empty["requests"])
-        summary = rows.summary(stats)
+        found = [_request_row(*one, self._name_of(one[1])) for one in _requests_of(stats)]
+        requests.show(found, empty=empty["requests"])
+        summary = _summary(stats)
         requests.title(f"Requests · {summary}" if summary else "Requests")
         self._show_memory()
         engines = ((worker.pid, worker.engine) for worker in stats.workers)
@@ -138,6 +155,7 @@ class EngineScreen(HearthScreen):
         )
         self.query_one(SparklineRow).show(self._rate.now, self._rate.per_second())
 
+    @on(OptionList.OptionHighlighted)
     def _show_memory(self) -> None:
         """The memory of the chosen model."""
         chosen = self.query_one("#models", ColumnList).selected
@@ -147,13 +165,12 @@ class EngineScreen(HearthScreen):
                 return
         self.query_one(KvMap).show("", None)
 
-    def on_option_list_option_highlighted(self) -> None:
-        """Another model is chosen, or another request."""
-        self._show_memory()
-
-    def _title_of(self, session: str) -> str | None:
-        found = self.sessions.open_ones.get(session)
-        return None if found is None else found.thread.title
+    def _name_of(self, request: RequestStats) -> str:
+        """The title of its chat if that is open here, or the name that its client gave it."""
+        chat = self.sessions.open_ones.get(request.session)
+        if chat is not None:
+            return chat.thread.title or "(no title)"
+        return request.session or "(no name)"
 
     @work(group="engine.act")
     async def action_cancel(self) -> None:
@@ -161,8 +178,8 @@ class EngineScreen(HearthScreen):
         key = self.query_one("#requests", ColumnList).selected
         if self._stats is None or key is None:
             return
-        for worker, request in rows.requests_of(self._stats):
-            if rows.request_key(worker, request) != key:
+        for worker, request in _requests_of(self._stats):
+            if _request_key(worker, request) != key:
                 continue
             own = self.sessions.open_ones.get(request.session)
             if own is not None and own.is_busy:
@@ -183,3 +200,85 @@ class EngineScreen(HearthScreen):
         """Show the log of the host, or that of the workers."""
         self._log = _LOGS[1 - _LOGS.index(self._log)]
         self.look()
+
+
+def _model_row(worker: WorkerStats) -> Row:
+    """A model; the key is its path."""
+    doing, left, info = state_of(worker), unload_in_s(worker), worker.info
+    return Row(
+        worker.path,
+        (
+            safe_text(worker.name),
+            _colored(doing),
+            duration(worker.idle_s) if doing == "idle" else _NONE,
+            _NONE if left is None else duration(left),
+            str(worker.restarts),
+            _NONE if info is None else size(info.size_bytes),
+            _NONE if info is None else f"{info.context:,}",
+            str(worker.pid) if worker.pid else _NONE,
+        ),
+    )
+
+
+def _request_row(worker: WorkerStats, request: RequestStats, name: str) -> Row:
+    """A request that a worker knows of; the key is made by `_request_key`."""
+    return Row(
+        _request_key(worker, request),
+        (
+            safe_text(name),
+            safe_text(worker.name),
+            _doing(request),
+            _count(request.prompt_tokens),
+            _count(request.cached_tokens),
+            _count(request.generated_tokens),
+            f"{request.tok_per_s:,.1f}" if request.tok_per_s else _NONE,
+        ),
+    )
+
+
+def _requests_of(stats: HostStats) -> Iterator[tuple[WorkerStats, RequestStats]]:
+    """Every request, with its worker."""
+    for worker in stats.workers:
+        if worker.engine is not None:
+            for request in worker.engine.requests:
+                yield worker, request
+
+
+def _request_key(worker: WorkerStats, request: RequestStats) -> str:
+    """Identifies this request among all of the host."""
+    return f"{worker.pid}/{request.id}"
+
+
+def _summary(stats: HostStats) -> str:
+    """How many run and wait, such as "3 running, 2 waiting"; empty where there are none."""
+    running = sum(worker.running for worker in stats.workers)
+    waiting = sum(worker.waiting for worker in stats.workers)
+    return f"{running} running, {waiting} waiting" if running or waiting else ""
+
+
+def _host_line(stats: HostStats, now_s: float) -> str:
+    """The host itself: its process, how long it has run, how many clients are attached.
+
+    Args:
+        now_s: Unix time.
+    """
+    others = max(0, stats.clients - 1)
+    attached = f"{others or 'no'} other client{'' if others == 1 else 's'}"
+    up = duration(max(0.0, now_s - stats.started_at))
+    return f"host process {stats.pid} · {safe_text(stats.version)} · up {up} · {attached}"
+
+
+def _doing(request: RequestStats) -> Cell:
+    if request.state != "prefill":
+        return _colored(request.state)
+    total = request.prompt_tokens + request.generated_tokens
+    return _colored("prefill", f" {request.computed_tokens:,}/{total:,}")
+
+
+def _colored(word: str, rest: str = "") -> Cell:
+    color = _COLORS.get(word)
+    return Content.assemble((word, color) if color else word, rest)
+
+
+def _count(tokens: int) -> str:
+    return f"{tokens:,}" if tokens else _NONE

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, cast
 
-from textual import work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.timer import Timer
-from textual.widgets import Input, Static, TabbedContent, TabPane, Tabs
+from textual.events import ScreenResume
+from textual.widgets import Input, OptionList, Static, TabbedContent, TabPane, Tabs
 
 from hearth.app import format as words
 from hearth.app.library.adopt import Adoption, Way, adopt, plan_adoption
@@ -161,7 +162,6 @@ class LibraryScreen(HearthScreen):
         """What was measured for this screen, which is not kept where other programs were busy."""
         self._has_timed_memory = False
         self._tab = "here"
-        self._timer: Timer | None = None
 
     def body(self) -> ComposeResult:
         with TabbedContent(id="tabs"):
@@ -182,23 +182,9 @@ class LibraryScreen(HearthScreen):
         yield Static("", id="about", markup=False)
 
     def on_mount(self) -> None:
-        """Fill the lists, and watch the downloads while the screen is shown."""
-        self._timer = self.set_interval(_TICK_S, self._show_downloads)
-        self._items = self._read_queue()
-        self._show_items()
-        self.refresh_models()
+        self._timer = self.while_shown(_TICK_S, self._show_downloads)
+        self._show_downloads()
         self._list("here").list.focus()
-
-    def on_screen_resume(self) -> None:
-        """A model may have been added since."""
-        if self._timer is not None:
-            self._timer.resume()
-            self.refresh_models()
-
-    def on_screen_suspend(self) -> None:
-        """Stop watching the downloads."""
-        if self._timer is not None:
-            self._timer.pause()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that do nothing in a tab are not shown in it."""
@@ -214,43 +200,53 @@ class LibraryScreen(HearthScreen):
 
     # ---- what is listed
 
+    @on(ScreenResume)
     @work(group="here", exclusive=True)
     async def refresh_models(self) -> None:
         """Read the models of this machine and the catalogue."""
-        try:
+        with self.errors_shown():
             here = await asyncio.to_thread(self.services.library.list)
             self._made = await asyncio.to_thread(quantized, here)
             self._used, self._loaded_paths = await self._last_chats(), await self._loaded()
             await asyncio.to_thread(self._read_catalogue)
-        except HearthError as error:
-            self.tell_error(error)
-            return
-        self._here = {model.name: model for model in here}
-        self._show_here()
-        self._list("worth").show(
-            [_worth_row(entry, self._fits.get(name)) for name, entry in self._worth.items()]
-        )
-        self._describe()
-        self._time_memory()
+            self._here = {model.name: model for model in here}
+            self._show_here()
+            worth = self._worth.items()
+            self._list("worth").show([_worth_row(one, self._fits.get(name)) for name, one in worth])
+            self._describe()
+            self._time_memory()
 
     def _show_here(self) -> None:
-        rows = [
-            _here_row(
-                model,
-                is_loaded=str(model.path) in self._loaded_paths,
-                used_at=_last_used(self._used, model),
-                fit=self._fits.get(str(model.path)),
-                source=self._source_of(model),
-            )
-            for model in self._here.values()
-        ]
+        rows = [self._here_row(model) for model in self._here.values()]
         self._list("here").show(rows, empty="No models are installed. Tab 2 lists some.")
 
-    def _source_of(self, model: LocalModel) -> str:
-        """The name of the model that `model` was made of and is shown under; empty: none."""
-        made = self._made.get(model.name)
-        is_shown = made is not None and made.source.name not in self._made
-        return made.source.name if made is not None and is_shown else ""
+    def _here_row(self, model: LocalModel) -> Row:
+        """An installed model, under the one that it was made of if that is no such model itself."""
+        path = str(model.path)
+        fit, made = self._fits.get(path), self._made.get(model.name)
+        source = made.source.name if made and made.source.name not in self._made else ""
+        used_at = _last_used(self._used, model)
+        is_loaded = path in self._loaded_paths
+        used = Content.styled("loaded", "$text-success") if is_loaded else cell(_date(used_at))
+        kind = "remote" if model.url else model.file_type
+        wrong = "$text-error" if model.error else ""
+        speed = fit.speed if fit is not None else None
+        return Row(
+            model.name,
+            (
+                cell(f"└ {model.name}" if source else model.name, wrong),
+                cell("damaged" if model.error else kind, wrong),
+                words.size(model.size_bytes) if model.size_bytes else "",
+                words.count(model.parameters) if model.parameters else "",
+                f"{model.context:,}" if model.context else "",
+                used,
+                speed_words(speed),
+                cell(model.origin, "$text-muted"),
+                cell(model.repo, "$text-muted"),
+            ),
+            _order(model.name, model.size_bytes, speed) | {"last used": used_at},
+            source,
+        )
 
     @work(group="memory")
     async def _time_memory(self) -> None:
@@ -269,10 +265,9 @@ class LibraryScreen(HearthScreen):
             self._has_timed_memory = True
             self._bandwidth = await services.measure_bandwidth()
         except (HearthError, OSError) as error:
-            why = f"{error.message} {error.hint}" if isinstance(error, HearthError) else str(error)
-            self.tell(f"How fast memory is read could not be measured: {why}", severity="error")
-            return
-        self.action_refresh()
+            self.tell(f"How fast memory is read could not be measured: {error}", severity="error")
+        else:
+            self.action_refresh()
 
     async def _last_chats(self) -> dict[str, float]:
         """When each model was last chatted with, by its name in lower case."""
@@ -294,10 +289,6 @@ class LibraryScreen(HearthScreen):
         for name, entry in self._worth.items():
             self._fits[name] = fit_of_entry(entry, settings, room)
 
-    @work(group="fit", exclusive=True)
-    async def _find_fit(self, model: LocalModel) -> None:
-        await self._find_fits(model)
-
     async def _find_fits(self, *models: LocalModel) -> None:
         """How installed models suit this machine."""
         room = room_for(hub_cache(), self.services.paths.cache, self._bandwidth)
@@ -309,15 +300,14 @@ class LibraryScreen(HearthScreen):
                 fit = await asyncio.to_thread(fit_of_file, model.path, model.name, settings, room)
             except HearthError as error:
                 if len(models) == 1:
-                    self.say(f"{error.message} {error.hint}")
+                    self.say(str(error))
                     return
                 continue
             self._fits[str(model.path)] = fit
         self._show_here()
         self._describe()
 
-    @work(group="fits", exclusive=True)
-    async def on_column_list_sorted(self, event: ColumnList.Sorted) -> None:
+    def on_column_list_sorted(self, event: ColumnList.Sorted) -> None:
         """Sorting by speed needs that of every model."""
         lacking = [
             model
@@ -325,35 +315,27 @@ class LibraryScreen(HearthScreen):
             if not (model.error or model.url or str(model.path) in self._fits)
         ]
         if self._tab == "here" and event.order == _SPEED and lacking:
-            await self._find_fits(*lacking)
+            self.run_worker(partial(self._find_fits, *lacking), group="fits", exclusive=True)
 
     def _read_queue(self) -> dict[str, DownloadItem]:
         try:
             return {item.id: item for item in self.services.downloads.items()}
         except HearthError as error:
             self.tell_error(error)
-            if self._timer is not None:
-                self._timer.pause()
+            self._timer.pause()
             return {}
 
     def _show_downloads(self) -> None:
         before, self._items = self._items, self._read_queue()
         if before == self._items:
             return
-        self._show_items()
+        self._list("downloads").show([_download_row(item) for item in self._items.values()])
+        if self._tab == "downloads":
+            self._describe()
         for ident, item in self._items.items():
             if item.state == "done" and ident in before and before[ident].state != "done":
                 self.tell(f"{item.name} is installed.")
                 self.refresh_models()
-
-    def _show_items(self) -> None:
-        self._list("downloads").show([_download_row(item) for item in self._items.values()])
-        if self._tab == "downloads":
-            self._describe()
-
-    def on_option_list_option_highlighted(self) -> None:
-        """Describe the selected line."""
-        self._describe()
 
     def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
         """Show the keys of the tab."""
@@ -361,20 +343,19 @@ class LibraryScreen(HearthScreen):
         self.refresh_bindings()
         self._describe()
 
+    @on(OptionList.OptionHighlighted)
     def _describe(self) -> None:
         """Describe the selected line."""
-        key = self._chosen
+        key = self._chosen or ""
         text = ""
-        if key is None:
-            pass
-        elif self._tab == "here" and key in self._here:
+        if self._tab == "here" and key in self._here:
             model = self._here[key]
             fit = self._fits.get(str(model.path))
             text = _about_here(model, fit, self.size.width - 2)
             if key in self._made:
                 text = f"{self._made[key].words}\n{text}"
             if fit is None and not model.error and not model.url:
-                self._find_fit(model)
+                self.run_worker(partial(self._find_fits, model), group="fit", exclusive=True)
         elif self._tab == "worth" and key in self._worth:
             text = _about_entry(self._worth[key], self._fits.get(key))
         elif self._tab == "hub" and key in self._found:
@@ -433,12 +414,10 @@ class LibraryScreen(HearthScreen):
     async def action_chat(self) -> None:
         """Begin a chat with the model."""
         if (model := self._here.get(self._chosen or "")) is not None:
-            await self.told(self._chat(model))
-
-    async def _chat(self, model: LocalModel) -> None:
-        session = await self.sessions.create(model=model.name)
-        self.hearth.wanted_thread = session.thread.id
-        self.hearth.action_go("chat")
+            with self.errors_shown():
+                session = await self.sessions.create(model=model.name)
+                self.hearth.wanted_thread = session.thread.id
+                self.hearth.action_go("chat")
 
     def action_quantize(self) -> None:
         """Quantize the model."""
@@ -450,12 +429,10 @@ class LibraryScreen(HearthScreen):
     async def action_unload(self) -> None:
         """Unload the model from memory."""
         if (model := self._here.get(self._chosen or "")) is not None:
-            await self.told(self._unload(model))
+            with self.errors_shown():
+                count = await self.services.host.unload(str(model.path))
+                self.tell(f"{model.name} {'is unloaded' if count else 'was not loaded'}.")
             self.refresh_models()
-
-    async def _unload(self, model: LocalModel) -> None:
-        count = await self.services.host.unload(str(model.path))
-        self.tell(f"{model.name} {'is unloaded' if count else 'was not loaded'}.")
 
     @work(group="here.act", exclusive=True)
     async def action_remove(self) -> None:
@@ -533,30 +510,27 @@ class LibraryScreen(HearthScreen):
     @work(group="search", exclusive=True)
     async def on_input_submitted(self, event: Input.Submitted) -> None:
         """Search for what was typed, or open the repository that it names."""
-        query = event.value.strip()
-        if not query:
-            return
         try:
-            await self._look_for(query)
+            if query := event.value.strip():
+                await self._look_for(query)
         except HearthError as error:
             self._found = {}
-            self._list("hub").show([], empty=safe_text(f"{error.message} {error.hint}"))
+            self._list("hub").show([], empty=safe_text(str(error)))
 
     async def _look_for(self, query: str) -> None:
-        entry = self._worth.get(query.partition(":")[0].lower())
+        name, colon, quant = query.partition(":")
+        entry = self._worth.get(name.lower())
         if entry is not None:
-            _, colon, quant = query.partition(":")
             await self._pull(parse_reference(f"{entry.repo}{colon}{quant}"), entry)
-            return
-        if "/" in query and " " not in query:
+        elif "/" in query and " " not in query:
             reference = parse_reference(query)
             try:
                 await self._pull(reference)
             except RepositoryNotFound as error:
                 await self._search(reference.repo_id.rpartition("/")[2])
                 self.tell_error(error)
-            return
-        await self._search(query)
+        else:
+            await self._search(query)
 
     async def _search(self, query: str) -> None:
         found = self._list("hub")
@@ -677,37 +651,6 @@ class LibraryScreen(HearthScreen):
             place = list(self._items).index(item.id) + by
             await self.told(self.services.downloads.move(item.id, place))
             self._show_downloads()
-
-
-def _here_row(
-    model: LocalModel, *, is_loaded: bool, used_at: float, fit: Fit | None, source: str
-) -> Row:
-    """An installed model.
-
-    Args:
-        used_at: seconds since 1970 of the last chat with it; 0: none is known.
-        source: the name of the model that it was made of; empty: none.
-    """
-    speed = fit.speed if fit is not None else None
-    name = f"└ {model.name}" if source else model.name
-    used = Content.styled("loaded", "$text-success") if is_loaded else cell(_date(used_at))
-    kind = "remote" if model.url else model.file_type
-    return Row(
-        model.name,
-        (
-            cell(name, "$text-error" if model.error else ""),
-            cell("damaged" if model.error else kind, "$text-error" if model.error else ""),
-            words.size(model.size_bytes) if model.size_bytes else "",
-            words.count(model.parameters) if model.parameters else "",
-            f"{model.context:,}" if model.context else "",
-            used,
-            speed_words(speed),
-            cell(model.origin, "$text-muted"),
-            cell(model.repo, "$text-muted"),
-        ),
-        _order(model.name, model.size_bytes, speed) | {"last used": used_at},
-        source,
-    )
 
 
 def _worth_row(entry: Entry, fit: Fit | None) -> Row:

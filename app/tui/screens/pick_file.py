@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 from typing import ClassVar, Final
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Footer, OptionList, Static
 
@@ -50,23 +50,16 @@ class PickFile(Dialog[Choice | None]):
     """
 
     DEFAULT_CSS = """
-    PickFile { align: center middle; }
     PickFile > .dialog {
-        width: 92%; max-width: 110; height: auto; max-height: 92%;
-        padding: 1 1 0 1; background: $surface; border: round $primary;
+        width: 92%; max-width: 110; height: auto; max-height: 92%; padding: 1 1 0 1;
     }
     PickFile Static { padding: 0 1; }
-    PickFile .title { text-style: bold; }
     PickFile .more { color: $text-muted; }
     PickFile .gated { color: $text-warning; }
     PickFile #about { height: 3; color: $text-muted; margin-top: 1; }
     PickFile.-narrow #about { height: 5; }
     PickFile ColumnList { margin-top: 1; }
     """
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
-        (0, "-narrow"),
-        (80, "-wide"),
-    ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "close", id="pick-file.close"),
         Binding("p", "take", "download", id="pick-file.take"),
@@ -74,30 +67,27 @@ class PickFile(Dialog[Choice | None]):
 
     def __init__(self, menu: Menu, endpoint: str, wanted: str = "") -> None:
         super().__init__()
+        self.title = menu.repository.repo_id
         self._menu = menu
         self._endpoint = endpoint
         self._wanted = menu.choice(wanted).name if wanted else menu.recommended
 
-    def compose(self) -> ComposeResult:
+    def body(self) -> ComposeResult:
         repository = self._menu.repository
-        with Vertical(classes="dialog"):
-            yield Static(safe_text(repository.repo_id), classes="title", markup=False)
-            yield Static(safe_text(self._facts()), classes="more", markup=False)
-            if repository.gated:
-                terms = f"{self._endpoint}/{repository.repo_id}"
-                gated = f"Gated: accept its terms at {terms} and set HF_TOKEN first."
-                yield Static(safe_text(gated), classes="gated", markup=False)
-            yield ColumnList(*_COLUMNS)
-            if refused := self._refused():
-                yield Static(safe_text(refused), classes="more", markup=False)
-            yield Static("", id="about", markup=False)
-        yield Footer(show_command_palette=False, compact=True)
+        yield Static(safe_text(self._facts()), classes="more", markup=False)
+        if repository.gated:
+            terms = f"{self._endpoint}/{repository.repo_id}"
+            gated = f"Gated: accept its terms at {terms} and set HF_TOKEN first."
+            yield Static(safe_text(gated), classes="gated", markup=False)
+        yield ColumnList(*_COLUMNS)
+        if refused := self._refused():
+            yield Static(safe_text(refused), classes="more", markup=False)
+        yield Static("", id="about", markup=False)
 
     def on_mount(self) -> None:
         """Begin with the recommended one."""
         found = self.query_one(ColumnList)
         found.show(self._rows())
-        found.list.focus()
         # The list is filled once it knows its width.
         self.call_after_refresh(found.select, self._wanted)
 
@@ -122,7 +112,7 @@ class PickFile(Dialog[Choice | None]):
             f"context {found.context:,}" if found.context else "",
             "gated" if found.gated else "",
         ]
-        return " · ".join(part for part in parts if part)
+        return " · ".join(filter(None, parts))
 
     def _refused(self) -> str:
         refused = self._menu.offer.refused
@@ -160,9 +150,7 @@ class PickFile(Dialog[Choice | None]):
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Say more about how it fits."""
-        name = event.option.id
-        if name is None:
-            return
+        name = event.option.id or ""  # Headings have none, and cannot be highlighted.
         choice, fit = self._menu.choice(name), self._menu.fits[name]
         line = fit_line(fit)
         if _is_here(choice, fit):
@@ -171,9 +159,7 @@ class PickFile(Dialog[Choice | None]):
             line = f"For the native backend, which comes with a later version. {line}"
         self.query_one("#about", Static).update(safe_text(line))
 
-    def on_option_list_option_selected(self) -> None:
-        self.action_take()
-
+    @on(OptionList.OptionSelected)
     def action_take(self) -> None:
         """Download the chosen one."""
         name = self.query_one(ColumnList).selected

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from textual import work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
-from textual.widgets import Footer, OptionList, Static
+from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from hearth.app.presets import Preset, PresetExists, Presets
@@ -32,13 +32,7 @@ class PresetsScreen(Dialog[Preset | None]):
     """
 
     DEFAULT_CSS = """
-    PresetsScreen { align: center middle; }
-    PresetsScreen > .dialog {
-        width: 100%; max-width: 110; height: 80%;
-        padding: 0 1; background: $surface; border: round $primary;
-    }
-    PresetsScreen .title { text-style: bold; }
-    PresetsScreen .wrong { color: $text-error; height: auto; }
+    PresetsScreen > .dialog { width: 100%; max-width: 110; height: 80%; padding: 0 1; }
     PresetsScreen Horizontal { height: 1fr; }
     PresetsScreen OptionList, PresetsScreen OptionList:focus {
         width: 36%; height: 1fr; border: none;
@@ -48,10 +42,7 @@ class PresetsScreen(Dialog[Preset | None]):
     PresetsScreen.-narrow OptionList, PresetsScreen.-narrow OptionList:focus { width: 100%; }
     PresetsScreen.-narrow VerticalScroll { height: 1fr; padding-left: 1; }
     """
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
-        (0, "-narrow"),
-        (80, "-medium"),
-    ]
+    TITLE = "Presets"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "use", "use", id="presets.use", priority=True),
         Binding("s", "save", "save this chat", id="presets.save"),
@@ -66,19 +57,14 @@ class PresetsScreen(Dialog[Preset | None]):
         self._current = current
         self._shown: list[Preset] = []
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static("Presets", classes="title", markup=False)
-            yield Static("", classes="wrong", markup=False)
-            with Horizontal():
-                yield OptionList(markup=False)
-                with VerticalScroll(can_focus=False):
-                    yield Static("", id="about", markup=False)
-        yield Footer(show_command_palette=False, compact=True)
+    def body(self) -> ComposeResult:
+        yield Static("", classes="wrong", markup=False)
+        with Horizontal():
+            yield OptionList(markup=False)
+            with VerticalScroll(can_focus=False):
+                yield Static("", id="about", markup=False)
 
     def on_mount(self) -> None:
-        """Show all of them."""
-        self.query_one(OptionList).focus()
         self._list()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -96,7 +82,7 @@ class PresetsScreen(Dialog[Preset | None]):
             self._shown = self._presets.all()
         except HearthError as error:
             self._shown = []
-            self._tell(str(error))
+            self.show_wrong(str(error))
         found.add_options(Option(Content(safe_text(preset.name))) for preset in self._shown)
         names = [preset.name for preset in self._shown]
         if names:
@@ -104,26 +90,19 @@ class PresetsScreen(Dialog[Preset | None]):
         self._about()
         self.refresh_bindings()
 
-    def _tell(self, text: str) -> None:
-        self.query_one(".wrong", Static).update(safe_text(text))
-
     @property
     def _marked(self) -> Preset | None:
         at = self.query_one(OptionList).highlighted
         return self._shown[at] if at is not None and at < len(self._shown) else None
 
-    def on_option_list_option_highlighted(self) -> None:
-        self._about()
-
-    def on_option_list_option_selected(self) -> None:
-        self.action_use()
-
+    @on(OptionList.OptionHighlighted)
     def _about(self) -> None:
         marked = self._marked
         nothing = "No presets yet. A preset is a system prompt, a model and settings; s saves one."
         text = nothing if marked is None else in_words(marked)
         self.query_one("#about", Static).update(safe_text(text))
 
+    @on(OptionList.OptionSelected)
     def action_use(self) -> None:
         """Use the marked preset."""
         if self._marked is not None:
@@ -147,7 +126,7 @@ class PresetsScreen(Dialog[Preset | None]):
             )
         ):
             return
-        await self._do(lambda: self._presets.save(replace(current, name=name)).name)
+        await self._do(lambda: self._presets.save(replace(current, name=name)))
 
     @work(group="presets", exclusive=True)
     async def action_rename(self) -> None:
@@ -164,7 +143,7 @@ class PresetsScreen(Dialog[Preset | None]):
 
         name = await self.app.push_screen_wait(AskLine("New name", marked.name, check=check))
         if name is not None:
-            await self._do(lambda: self._presets.rename(marked.name, name).name)
+            await self._do(lambda: self._presets.rename(marked.name, name))
 
     @work(group="presets", exclusive=True)
     async def action_delete(self) -> None:
@@ -179,23 +158,18 @@ class PresetsScreen(Dialog[Preset | None]):
             destructive=True,
         )
         if await self.app.push_screen_wait(question):
+            await self._do(lambda: self._presets.delete(marked.name))
 
-            def delete() -> str:
-                self._presets.delete(marked.name)
-                return ""
-
-            await self._do(delete)
-
-    async def _do(self, change: Callable[[], str]) -> None:
-        """Do `change`, which returns the name to mark, and show the list again."""
-        self._tell("")
+    async def _do(self, change: Callable[[], Preset | None]) -> None:
+        """Do `change`, and show the list again; the preset that it returns is marked."""
+        self.show_wrong("")
         try:
             marked = await asyncio.to_thread(change)
         except HearthError as error:
             self._list()
-            self._tell(str(error))
+            self.show_wrong(str(error))
         else:
-            self._list(marked)
+            self._list("" if marked is None else marked.name)
 
 
 def in_words(preset: Preset) -> str:

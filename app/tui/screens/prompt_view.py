@@ -7,9 +7,9 @@ from typing import ClassVar, Final
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from hearth.app.terminal import safe_text
 from hearth.app.tui.pieces import BROKEN, Piece, Pieces
@@ -32,17 +32,14 @@ class PromptView(Dialog[None]):
     """
 
     DEFAULT_CSS = """
-    PromptView { align: center middle; }
-    PromptView > .dialog {
-        width: 100%; max-width: 120; height: 100%;
-        padding: 0 1; background: $surface; border: round $primary;
-    }
-    PromptView .title { text-style: bold; height: auto; }
+    PromptView > .dialog { width: 100%; max-width: 120; height: 100%; padding: 0 1; }
+    PromptView .title { height: auto; }
     PromptView .title.-wrong { color: $text-error; }
     PromptView .notices { color: $text-warning; height: auto; }
     PromptView VerticalScroll { height: 1fr; }
     PromptView VerticalScroll > Static { width: 100%; height: auto; }
     """
+    TITLE = "Rendering the prompt…"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("i", "ids", "token ids", id="prompt_view.ids"),
         Binding("n,right", "window(1)", "next", id="prompt_view.next"),
@@ -61,17 +58,13 @@ class PromptView(Dialog[None]):
         self._window = 0
         self._has_ids = False
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield Static("Rendering the prompt…", classes="title", markup=False)
-            yield Static("", classes="notices", markup=False)
-            with VerticalScroll():
-                yield Static("", id="tokens", markup=False)
-        yield Footer(show_command_palette=False, compact=True)
+    def body(self) -> ComposeResult:
+        yield Static("", classes="notices", markup=False)
+        with VerticalScroll():
+            yield Static("", id="tokens", markup=False)
 
     def on_mount(self) -> None:
         """Ask for the prompt."""
-        self.query_one(VerticalScroll).focus()
         self._show()
 
     @property

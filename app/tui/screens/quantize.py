@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from textual import work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.timer import Timer
+from textual.events import DescendantFocus, ScreenResume
 from textual.widgets import OptionList, Select, Static
 
 from hearth.app import format as words
@@ -98,7 +98,6 @@ class QuantizeScreen(HearthScreen):
         """By the name of a method."""
         self._states: dict[Path, str] = {}
         """Of the quantizations, when they were last looked at."""
-        self._timer: Timer | None = None
 
     def body(self) -> ComposeResult:
         yield Select[str]([], prompt="A model in F16, BF16 or F32", id="source", compact=True)
@@ -107,21 +106,8 @@ class QuantizeScreen(HearthScreen):
         yield Static("", id="about", markup=False)
 
     def on_mount(self) -> None:
-        """Begin with the types."""
-        self._timer = self.set_interval(_TICK_S, self._look)
+        self.while_shown(_TICK_S, self._look)
         self._list.list.focus()
-        self.refresh_sources()
-
-    def on_screen_resume(self) -> None:
-        """A model may have been added since, or been chosen on another screen."""
-        if self._timer is not None:
-            self._timer.resume()
-            self.refresh_sources()
-
-    def on_screen_suspend(self) -> None:
-        """Stop watching the jobs."""
-        if self._timer is not None:
-            self._timer.pause()
 
     @property
     def _list(self) -> ColumnList:
@@ -138,12 +124,16 @@ class QuantizeScreen(HearthScreen):
         return self._sources.get(value) if isinstance(value, str) else None
 
     @property
+    def _type(self) -> _Type | None:
+        """The selected type."""
+        return self._types.get(self._list.selected or "")
+
+    @property
     def _job(self) -> Quantization | None:
         """The selected quantization; if none is, the one that runs, or the first."""
         items = self.hearth.quantizing.items
         if self._models.has_focus_within:
-            chosen = [one for one in items if _key(one) == self._models.selected]
-            return chosen[0] if chosen else None
+            return next((one for one in items if _key(one) == self._models.selected), None)
         return min(items, key=lambda one: (one.state == "done", not one.is_active), default=None)
 
     @property
@@ -156,9 +146,12 @@ class QuantizeScreen(HearthScreen):
 
     # ---- what could be made
 
+    @on(ScreenResume)
     @work(group="sources", exclusive=True)
     async def refresh_sources(self) -> None:
-        """Read the models that can be quantized, and those that were made of them."""
+        """Read the models that can be quantized, one of which another screen may have chosen, and
+        those that were made of them.
+        """
         models = await asyncio.to_thread(self.services.library.list)
         made = await asyncio.to_thread(quantized, models)
         self._made = {str(one.model.path): one for one in made.values()}
@@ -228,21 +221,19 @@ class QuantizeScreen(HearthScreen):
         if event.option_list.has_focus:
             self._describe()
 
-    def on_descendant_focus(self) -> None:
-        """Describe the selected line of the list that has the focus now."""
-        self._describe()
-
+    @on(DescendantFocus)
     def _describe(self) -> None:
+        """Describe the selected line of the list that has the focus."""
         if self._models.has_focus_within:
             self._describe_model()
             return
-        one = self._types.get(self._list.selected or "")
+        one = self._type
         if one is None:
             return
         options = self._wishes_for(one.method).words
         with_options = f"\nWith {options}." if options else ""
         if isinstance(one.plan, HearthError):
-            self._about(f"{one.plan.message} {one.plan.hint}{with_options}")
+            self._about(f"{one.plan}{with_options}")
         elif one.plan is not None:
             types = ", ".join(f"{n} {name}" for name, n in one.plan.facts()["types"].items())
             memory = words.size(one.plan.memory_bytes(_CONTEXT))
@@ -264,15 +255,11 @@ class QuantizeScreen(HearthScreen):
     @work(group="options", exclusive=True)
     async def action_options(self) -> None:
         """Set the options of the method."""
-        one = self._types.get(self._list.selected or "")
-        if one is None:
-            return
-        wishes = await self.app.push_screen_wait(
-            QuantizeOptions(one.method, self._wishes_for(one.method))
-        )
-        if wishes is not None:
-            self._wishes[one.method.name] = wishes
-            self.plan_all()
+        if (one := self._type) is not None:
+            dialog = QuantizeOptions(one.method, self._wishes_for(one.method))
+            if (wishes := await self.app.push_screen_wait(dialog)) is not None:
+                self._wishes[one.method.name] = wishes
+                self.plan_all()
 
     # ---- making it
 
@@ -284,7 +271,7 @@ class QuantizeScreen(HearthScreen):
     @work(group="start", exclusive=True)
     async def action_start(self) -> None:
         """Make the selected type of the chosen source."""
-        source, one = self._source, self._types.get(self._list.selected or "")
+        source, one = self._source, self._type
         if source is None or one is None or one.plan is None:
             return
         if isinstance(one.plan, HearthError):
@@ -292,25 +279,17 @@ class QuantizeScreen(HearthScreen):
             return
         folder = private_folder(self.services.paths.models)
         path = folder / quantize_job.file_name(source.name, one.target.name, one.method.suffix)
-        question = f"Write {path.name} ({words.size(one.plan.size_bytes)})?"
         exists = await asyncio.to_thread(path.exists)
         replaced = "\nIt exists already and is replaced." if exists else ""
-        if not await self.app.push_screen_wait(
-            Confirm(
-                question,
-                f"into {folder}{replaced}",
-                yes="Replace" if exists else "Quantize",
-                destructive=exists,
-            )
-        ):
+        question = Confirm(
+            f"Write {path.name} ({words.size(one.plan.size_bytes)})?",
+            f"into {folder}{replaced}",
+            yes="Replace" if exists else "Quantize",
+            destructive=exists,
+        )
+        if not await self.app.push_screen_wait(question):
             return
         wishes = self._wishes_for(one.method)
-        is_bundled = source.origin == "bundled"
-        try:
-            sample = await asyncio.to_thread(wishes.sample, for_guide=is_bundled)
-        except HearthError as error:
-            self.tell_error(error)
-            return
         request = quantize_job.question(
             method=one.method.name,
             source=str(source.path),
@@ -319,8 +298,11 @@ class QuantizeScreen(HearthScreen):
             target=path,
             replace=exists,
         )
-        self.hearth.quantizing.start(request, sample)
-        self._look()
+        with self.errors_shown():
+            is_bundled = source.origin == "bundled"
+            sample = await asyncio.to_thread(wishes.sample, for_guide=is_bundled)
+            self.hearth.quantizing.start(request, sample)
+            self._look()
 
     @work(group="job", exclusive=True)
     async def action_pause(self) -> None:
@@ -340,11 +322,15 @@ class QuantizeScreen(HearthScreen):
         item = self._job
         if item is None or item.state == "elsewhere":
             return
-        question = f"Cancel {item.target.name}?"
-        detail = "What is written so far is deleted."
-        if item.state in ("done", "measuring") or await self.app.push_screen_wait(
-            Confirm(question, detail, yes="Delete", no="Keep", destructive=True)
-        ):
+        question = Confirm(
+            f"Cancel {item.target.name}?",
+            "What is written so far is deleted.",
+            yes="Delete",
+            no="Keep",
+            destructive=True,
+        )
+        is_sure = item.state in ("done", "measuring")
+        if is_sure or await self.app.push_screen_wait(question):
             await self.hearth.quantizing.cancel(item)
             self._look()
             self.refresh_sources()

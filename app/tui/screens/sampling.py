@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Final
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.widgets import Footer, Select, Static
+from textual.containers import Horizontal, VerticalScroll
+from textual.events import Mount
+from textual.widgets import Select, Static
 
 from hearth.app.settings import Settings
 from hearth.app.settings_keys import SAMPLING
-from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.screens.dialogs import discarding
 from hearth.app.tui.widgets.sampling_form import ConstraintForm, SettingRow
@@ -34,13 +34,8 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
     """
 
     DEFAULT_CSS = """
-    SamplingScreen { align: center middle; }
     SamplingScreen VerticalScroll { scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
-    SamplingScreen > .dialog {
-        width: 100%; max-width: 100; height: 90%;
-        padding: 0 1; background: $surface; border: round $primary;
-    }
-    SamplingScreen .title { text-style: bold; }
+    SamplingScreen > .dialog { width: 100%; max-width: 100; height: 90%; padding: 0 1; }
     SamplingScreen .status { color: $text-muted; height: 1; }
     SamplingScreen .status.-wrong { color: $text-error; }
     SamplingScreen .section { color: $primary; text-style: bold; margin-bottom: 1; }
@@ -50,10 +45,6 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
     SamplingScreen.-narrow .origin { width: 16; }
     SamplingScreen #thinking Select { width: 1fr; max-width: 36; }
     """
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [  # type: ignore[misc]
-        (0, "-narrow"),
-        (80, "-medium"),
-    ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "save", "save", id="sampling.save", priority=True),
         Binding("ctrl+r", "reset", "reset this", id="sampling.reset", priority=True),
@@ -64,28 +55,24 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
     def __init__(self, settings: dict[str, Any], inherited: Settings, model: str = "") -> None:
         super().__init__()
         self._settings = settings
-        self._model = model
+        self.title = "Settings of this chat" + (f" with {model}" if model else "")
         self._inherited = inherited.all(model)
 
-    def compose(self) -> ComposeResult:
+    def body(self) -> ComposeResult:
         thinking = self._settings.get("thinking")
-        with Vertical(classes="dialog"):
-            about = f" with {self._model}" if self._model else ""
-            yield Static(f"Settings of this chat{safe_text(about)}", classes="title", markup=False)
-            yield Static("", classes="status", markup=False)
-            with VerticalScroll(can_focus=False):
-                yield Static("Answers", classes="section", markup=False)
-                with Horizontal(id="thinking"):
-                    yield Static("  thinking", classes="name", markup=False)
-                    yield Select(
-                        [("model default", "own"), ("on", "on"), ("off", "off")],
-                        value=next(name for name, is_on in _THINKING.items() if is_on is thinking),
-                        allow_blank=False,
-                        compact=True,
-                    )
-                yield ConstraintForm(self._settings.get("constraint"))
-                yield from self._rows()
-        yield Footer(show_command_palette=False, compact=True)
+        yield Static("", classes="status", markup=False)
+        with VerticalScroll(can_focus=False):
+            yield Static("Answers", classes="section", markup=False)
+            with Horizontal(id="thinking"):
+                yield Static("  thinking", classes="name", markup=False)
+                yield Select(
+                    [("model default", "own"), ("on", "on"), ("off", "off")],
+                    value=next(name for name, is_on in _THINKING.items() if is_on is thinking),
+                    allow_blank=False,
+                    compact=True,
+                )
+            yield ConstraintForm(self._settings.get("constraint"))
+            yield from self._rows()
 
     def _rows(self) -> ComposeResult:
         # Log probabilities are not shown in a chat, so they cannot be asked for in one.
@@ -98,11 +85,6 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
             yield SettingRow(
                 known[name], self._inherited[name], chosen.get(name), is_set=name in chosen
             )
-
-    def on_mount(self) -> None:
-        """Begin at the first field."""
-        self.query_one("#thinking Select").focus()
-        self._show()
 
     @property
     def rows(self) -> list[SettingRow]:
@@ -127,6 +109,7 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
             "preset": self._settings.get("preset", ""),
         }
 
+    @on(Mount)
     @on(SettingRow.Changed)
     @on(ConstraintForm.Changed)
     @on(Select.Changed)

@@ -10,9 +10,8 @@ from typing import ClassVar, Final
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Footer, OptionList, Static
+from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from hearth.app.chats.store import ChatStore
@@ -37,8 +36,7 @@ class SearchScreen(Dialog[Hit | None]):
     DEFAULT_CSS = """
     SearchScreen { align: center top; }
     SearchScreen > .dialog {
-        width: 92%; max-width: 110; height: 85%; margin: 2 0;
-        padding: 1 1 0 1; background: $surface; border: round $primary;
+        width: 92%; max-width: 110; height: 85%; margin: 2 0; padding: 1 1 0 1;
     }
     SearchScreen OptionList {
         height: 1fr; border: none; padding: 0; margin-top: 1; background: transparent;
@@ -64,22 +62,14 @@ class SearchScreen(Dialog[Hit | None]):
         self._hits: list[Hit] = []
         self._looked_for = ""
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            yield SafeInput(
-                self._query,
-                placeholder="Search all chats",
-                id="query",
-                compact=True,
-            )
-            yield OptionList(markup=False)
-            yield Static("", id="count", markup=False)
-        yield Footer(show_command_palette=False, compact=True)
+    def body(self) -> ComposeResult:
+        yield SafeInput(self._query, placeholder="Search all chats", id="query", compact=True)
+        yield OptionList(markup=False)
+        yield Static("", id="count", markup=False)
 
     def on_mount(self) -> None:
         """Write, and move in what is found, without leaving the line."""
         self.query_one(OptionList).can_focus = False
-        self.query_one(SafeInput).focus()
         if self._query:
             self.look(pause_s=0)
 
