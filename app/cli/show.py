@@ -191,7 +191,7 @@ def _folder_facts(path: Path) -> dict[str, Any]:
     folder = read_model_folder(path)
     templates, defaults = chat_templates(path), read_generation_defaults(path)
     context = folder.config.context
-    sizes: dict[str, KvSizes | None] = dict.fromkeys(get_args(KvType))
+    sizes: dict[KvType, KvSizes | None] = dict.fromkeys(get_args(KvType))
     for kv_type in sizes:
         with suppress(InvalidParameter):  # The native runner keeps none of that type.
             number_bytes = kv_number_bytes(kv_type)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, cast
 
@@ -315,7 +314,7 @@ class LibraryScreen(HearthScreen):
             if not (model.error or model.url or str(model.path) in self._fits)
         ]
         if self._tab == "here" and event.order == _SPEED and lacking:
-            self.run_worker(partial(self._find_fits, *lacking), group="fits", exclusive=True)
+            self.run_worker(self._find_fits(*lacking), group="fits", exclusive=True)
 
     def _read_queue(self) -> dict[str, DownloadItem]:
         try:
@@ -355,7 +354,7 @@ class LibraryScreen(HearthScreen):
             if key in self._made:
                 text = f"{self._made[key].words}\n{text}"
             if fit is None and not model.error and not model.url:
-                self.run_worker(partial(self._find_fits, model), group="fit", exclusive=True)
+                self.run_worker(self._find_fits(model), group="fit", exclusive=True)
         elif self._tab == "worth" and key in self._worth:
             text = _about_entry(self._worth[key], self._fits.get(key))
         elif self._tab == "hub" and key in self._found:
