@@ -600,12 +600,11 @@ def attach_a_file(session: TerminalSession, models: Path) -> None:
     notes.write_text("The secret word is marmalade.\n" * 5)
     with opened(session, "chat", "guide") as app:
         app.say(f"Read this @{notes}")
-        app.until(lambda: session.titles())
-        title = session.titles()[0]
-        app.until(lambda: session.answer(title) and session.answer(title).state != "streaming")
-        session.chat = title
+        app.until(lambda: [session.answer(title) for title in session.titles()] not in ([], [None]))
+        app.until(lambda: session.answer(session.titles()[0]).state == "complete")
+        session.chat = session.titles()[0]
         session.agree(app)
-        assert "marmalade" in session.messages(title)[0].content
+        assert "marmalade" in session.messages(session.chat)[0].content
         assert app.text.count("marmalade") <= 1, "the attachment is not folded"
 
 
@@ -861,7 +860,7 @@ def suspend_and_go_on(session: TerminalSession, models: Path) -> None:
     shell.until_ready()
     session.chat = ""
     ask(session, shell)
-    command(shell, "/suspend")
+    shell.say("/suspend")
     shell.until(lambda: b"Stopped" in after_the_app(shell))
     foreground(shell)
     shell.until_ready()
