@@ -25,7 +25,20 @@ class FolderUnusable(HearthError):
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Hearth's folders. None of them need exist; `private_folder` makes one."""
+    """Hearth's folders and files. None of them need exist; `private_folder` makes one.
+
+    Attributes:
+        settings_file: the user's settings.
+        models: the library folder.
+        smollm2_file: the model that the set-up downloads; it has this name only when it is
+            complete.
+        chats_file: the history of chats.
+        downloads_file: the queue of downloads.
+        presets_file: what `hearth` keeps as presets.
+        tuned_file: what `hearth bench --tune` found.
+        facts_file: what the headers of models were found to say.
+        api_key_file: the key that `hearth serve --generate-key` made.
+    """
 
     config: Path
     data: Path
@@ -35,47 +48,38 @@ class Paths:
 
     @property
     def settings_file(self) -> Path:
-        """The user's settings."""
         return self.config / "settings.toml"
 
     @property
     def models(self) -> Path:
-        """The library folder."""
         return self.data / "models"
 
     @property
     def smollm2_file(self) -> Path:
-        """The model that the set-up downloads; it has this name only when it is complete."""
         return self.models / "smollm2" / "smollm2.gguf"
 
     @property
     def chats_file(self) -> Path:
-        """The history of chats."""
         return self.data / "chats.db"
 
     @property
     def downloads_file(self) -> Path:
-        """The queue of downloads."""
         return self.state / "downloads.json"
 
     @property
     def presets_file(self) -> Path:
-        """What `hearth` keeps as presets."""
         return self.config / "presets.json"
 
     @property
     def tuned_file(self) -> Path:
-        """What `hearth bench --tune` found."""
         return self.state / "tuned.json"
 
     @property
     def facts_file(self) -> Path:
-        """What the headers of models were found to say."""
         return self.cache / "models.json"
 
     @property
     def api_key_file(self) -> Path:
-        """The key that `hearth serve --generate-key` made."""
         return self.state / "api-key"
 
     def host_place(self) -> HostPlace:

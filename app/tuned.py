@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hearth.app.library.model_files import model_files
 from hearth.app.machine import Machine
 from hearth.app.paths import private_folder
-from hearth.backends.bench.job import Choice, Tuned
+from hearth.backends.bench.job import Tuned
 from hearth.backends.json_file import write_json
 
 _ENDS_BYTES = 1 << 20
@@ -46,12 +49,8 @@ class TunedStore:
         """What was found for `key`, or None."""
         for entry in self._entries():
             if entry.get("for") == asdict(key):
-                try:
-                    found = entry["found"]
-                    latency, throughput = Choice(**found["latency"]), Choice(**found["throughput"])
-                    return Tuned(latency, throughput, int(found["tried"]), str(found["library"]))
-                except (KeyError, TypeError, ValueError):
-                    return None
+                with suppress(msgspec.ValidationError):
+                    return msgspec.convert(entry.get("found"), Tuned)
         return None
 
     def put(self, key: TunedFor, tuned: Tuned) -> None:

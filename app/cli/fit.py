@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hearth.app import format as words
 from hearth.app import settings_keys as keys
-from hearth.app.cli.options import (
-    KeyType,
-    complete_model,
-    flag_of,
-    json_option,
-    offline_option,
-    typed_settings,
-)
+from hearth.app.cli.options import complete_model, json_option, setting_options, typed_settings
 from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
 
@@ -25,8 +18,6 @@ if TYPE_CHECKING:
     from hearth.app.library.catalogue import Entry
     from hearth.app.library.fit import Fit, Room
     from hearth.app.settings import Layer
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _PARTS = {
     "weights": "weights",
@@ -49,17 +40,9 @@ class Verdict:
     fit: Fit
 
 
-def _loading(command: Command) -> Command:
-    """The options that change what a model needs."""
-    for key in (keys.ALL["kv_type"], keys.ALL["context"]):
-        text = f"{key.help[0].upper()}{key.help[1:]}."
-        command = click.option(flag_of(key), key.name, type=KeyType(key), help=text)(command)
-    return offline_option(command)
-
-
 @click.command("fit")
 @click.argument("model", shell_complete=complete_model)
-@_loading
+@setting_options((keys.ALL["context"], keys.ALL["kv_type"]))
 @json_option
 @click.pass_context
 def fit(ctx: click.Context, /, model: str, as_json: bool, **_options: Any) -> int:

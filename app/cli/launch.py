@@ -7,9 +7,10 @@ import os
 import shlex
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -21,7 +22,6 @@ from hearth.app.launching import CLIENTS, Client, Recipe, Target
 from hearth.backends.errors import HearthError
 
 if TYPE_CHECKING:
-    from hearth.app.endpoint_control import Launch
     from hearth.app.endpoint_examples import KeyPlace
     from hearth.app.settings import Settings
 
@@ -71,11 +71,13 @@ def launch(ctx: click.Context, /, client: str, model: str, only_print: bool, **_
     The server is the one that runs at serve_host and serve_port of the settings. If none runs
     there, one is started for MODEL, which ends with the agent; the options below apply to it.
     """
+    import asyncio
+
     state: State = ctx.obj
     chosen = CLIENTS[client]
     rest: tuple[str, ...] = ctx.meta[_REST]
-    program = shutil.which(chosen.program)
-    if program is None and not only_print:
+    program = chosen.program if only_print else shutil.which(chosen.program)
+    if program is None:
         raise ClientNotInstalled(
             f"{chosen.title} is not installed: {chosen.program} is not on the PATH.",
             f"Install it with: {chosen.install}",
@@ -83,26 +85,23 @@ def launch(ctx: click.Context, /, client: str, model: str, only_print: bool, **_
     settings = state.settings.with_flags(typed_settings(ctx))
     root = _configured_root(settings)
     place = _key_place(state)
-    if _is_hearth(root):
-        target = _target(root, model, place)
-    elif only_print:
-        state.output.note(f"No server is running at {root}: start it with hearth serve.")
-        name = state.choose(model, {}).found.name
-        key = place.read() if _wants_key(settings) else ""
-        target = Target(root, name, key)
-    else:
-        assert program is not None
-        return _run_with_server(state, settings, model, (chosen, program, rest))
+    target = _target(root, model, place) if _is_hearth(root) else None
     if only_print:
+        if target is None:
+            state.output.note(f"No server is running at {root}: start it with hearth serve.")
+            name = state.choose(model, {}).found.name
+            target = Target(root, name, place.read() if _wants_key(settings) else "")
         _print(state, chosen, target, rest, place)
         return ExitCode.OK
-    assert program is not None
-    _note_small_context(state, chosen, target)
-    import subprocess
-
+    run = partial(_run, state, chosen, program, rest)
+    if target is not None:
+        with _ctrl_c_left_to_the_client():
+            return asyncio.run(run(target))
+    found = state.choose(model, {}).found
+    state.output.note(f"Starting hearth serve with {found.name} …")
+    serving = _run_with_server(state, settings, model or settings.text("model"), found.name, run)
     with _ctrl_c_left_to_the_client():
-        recipe = chosen.recipe(target)
-        return subprocess.run([program, *recipe.arguments, *rest], env=_environ(recipe)).returncode
+        return asyncio.run(serving)
 
 
 def _configured_root(settings: Settings) -> str:
@@ -175,58 +174,52 @@ def _target(root: str, model: str, place: KeyPlace) -> Target:
     return Target(root, info["model_name"], key, context)
 
 
-def _run_with_server(
-    state: State, settings: Settings, model: str, client: tuple[Client, str, tuple[str, ...]]
+async def _run(
+    state: State, client: Client, program: str, rest: tuple[str, ...], target: Target
 ) -> int:
-    """Run a client with a server of its own, on a free port of the loopback address.
+    """Run `client` for `target`; returns its exit code."""
+    import asyncio
+
+    if 0 < target.context < client.least_context:
+        state.output.note(
+            f"{target.model} has a context of {target.context:,} tokens; {client.title} needs about"
+            f" {client.least_context:,} for its own instructions and a task. --ctx sets it."
+        )
+    recipe = client.recipe(target)
+    process = await asyncio.create_subprocess_exec(
+        program, *recipe.arguments, *rest, env=_environ(recipe)
+    )
+    return await process.wait()
+
+
+async def _run_with_server(
+    state: State,
+    settings: Settings,
+    name: str,
+    model: str,
+    run: Callable[[Target], Coroutine[Any, Any, int]],
+) -> int:
+    """`run` for `model`, at a server of its own on a free port of the loopback address.
+
+    Args:
+        name: what was typed for the model, which may be a path.
 
     Raises:
-        ModelNotFound, SettingsError: as `State.choose`.
         EndpointFailed: the server did not start.
     """
     import asyncio
 
     from hearth.app import endpoint_control
 
-    found = state.choose(model, {}).found
     started = endpoint_control.launch(settings, "127.0.0.1", 0, key=_wants_key(settings))
-    name = model or settings.text("model")
-    started = replace(started, arguments=(*started.arguments, "--", name))
-    state.output.note(f"Starting hearth serve with {found.name} …")
-    with _ctrl_c_left_to_the_client():
-        return asyncio.run(_serve_and_run(state, started, found.name, client))
-
-
-async def _serve_and_run(
-    state: State, started: Launch, model: str, client: tuple[Client, str, tuple[str, ...]]
-) -> int:
-    import asyncio
-
-    from hearth.app.endpoint_control import EndpointControl
-
-    chosen, program, rest = client
-    server = EndpointControl()
-    await server.start(started)
+    server = endpoint_control.EndpointControl()
+    await server.start(replace(started, arguments=(*started.arguments, "--", name)))
     try:
         root = server.url.removesuffix("/v1")
-        target = await asyncio.to_thread(_target, root, model, _key_place(state))
-        _note_small_context(state, chosen, target)
-        recipe = chosen.recipe(target)
-        process = await asyncio.create_subprocess_exec(
-            program, *recipe.arguments, *rest, env=_environ(recipe)
-        )
-        return await process.wait()
+        return await run(await asyncio.to_thread(_target, root, model, _key_place(state)))
     finally:
         server.stop()
         await server.close()
-
-
-def _note_small_context(state: State, client: Client, target: Target) -> None:
-    if 0 < target.context < client.least_context:
-        state.output.note(
-            f"{target.model} has a context of {target.context:,} tokens; {client.title} needs about"
-            f" {client.least_context:,} for its own instructions and a task. --ctx sets it."
-        )
 
 
 def _environ(recipe: Recipe) -> dict[str, str]:

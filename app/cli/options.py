@@ -21,7 +21,6 @@ LOADING = (
     *(key for key in keys.LOADING if key.name not in _WITHOUT_FLAG),
     keys.ALL["backend"],
 )
-"""The keys of `loading_options`."""
 _KEYS = (*keys.SAMPLING, *LOADING, keys.ALL["system"])
 
 
@@ -58,34 +57,25 @@ def flag_of(key: Key) -> str:
     return _SHORT.get(key.name, key.flag)
 
 
-def model_options(command: Command) -> Command:
-    """The options of sampling, loading and the system prompt, and `--offline`; `typed_settings`
-    reads them.
-    """
-    return _with_options(command, _KEYS)
+def setting_options(declared: Sequence[Key]) -> Callable[[Command], Command]:
+    """Options for settings, and `--offline`; `typed_settings` reads them."""
 
+    def decorate(command: Command) -> Command:
+        for key in reversed(declared):
+            if key.kind == "bool":
+                names = f"{flag_of(key)}/--no-{flag_of(key)[2:]}"
+                command = click.option(names, key.name, default=None, help=_help(key))(command)
+                continue
+            command = click.option(
+                flag_of(key),
+                key.name,
+                type=KeyType(key),
+                multiple=key.kind in ("texts", "biases"),
+                help=_help(key),
+            )(command)
+        return offline_option(command)
 
-def loading_options(command: Command) -> Command:
-    """How a model is loaded, and `--offline`: for commands whose requests come from elsewhere.
-    `typed_settings` reads them.
-    """
-    return _with_options(command, LOADING)
-
-
-def _with_options(command: Command, declared: Sequence[Key]) -> Command:
-    for key in reversed(declared):
-        if key.kind == "bool":
-            names = f"{flag_of(key)}/--no-{flag_of(key)[2:]}"
-            command = click.option(names, key.name, default=None, help=_help(key))(command)
-            continue
-        command = click.option(
-            flag_of(key),
-            key.name,
-            type=KeyType(key),
-            multiple=key.kind in ("texts", "biases"),
-            help=_help(key),
-        )(command)
-    return offline_option(command)
+    return decorate
 
 
 def _help(key: Key) -> str:
@@ -96,20 +86,24 @@ def _help(key: Key) -> str:
     return text if default in nothing else f"{text} Default: {default}."
 
 
-def offline_option(command: Command) -> Command:
-    """`--offline`, which people type after the command as well as before it."""
+def _go_offline(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.obj.go_offline()
 
-    def go(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-        if value:
-            ctx.obj.go_offline()
 
-    return click.option(
-        "--offline",
-        is_flag=True,
-        expose_value=False,
-        callback=go,
-        help="Open no network connection.",
-    )(command)
+offline_option = click.option(
+    "--offline",
+    is_flag=True,
+    expose_value=False,
+    callback=_go_offline,
+    help="Open no network connection.",
+)
+"""`--offline`, which people type after the command as well as before it."""
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, with stable keys.")
+model_options = setting_options(_KEYS)
+"""The options of sampling, loading and the system prompt."""
+loading_options = setting_options(LOADING)
+"""How a model is loaded: for commands whose requests come from elsewhere."""
 
 
 def typed_settings(ctx: click.Context) -> Layer:
@@ -133,13 +127,6 @@ def shown_setting(name: str, value: keys.Value) -> str:
     if isinstance(value, tuple):
         return " ".join(repr(text) for text in value) or "none"
     return str(value or "none") if isinstance(value, dict) else str(value)
-
-
-def json_option(command: Command) -> Command:
-    """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, with stable keys.")(
-        command
-    )
 
 
 def complete_model(

@@ -170,18 +170,13 @@ def _key(state: State, given: str, file: Path | None, generate: bool) -> str:
         )
     if generate:
         file = file or state.paths.api_key_file
-        key = kept_key(private_folder(file.absolute().parent) / file.name)
-        return _announced(state, key, file)
-    if file is not None:
-        return _announced(state, read_key(file), file)
+        given = kept_key(private_folder(file.absolute().parent) / file.name)
+    elif file is not None:
+        given = read_key(file)
     if given:
-        state.output.note("API key: as set by --api-key or HEARTH_API_KEY.")
+        source = "as set by --api-key or HEARTH_API_KEY" if file is None else f"in {file}"
+        state.output.note(f"API key: {source}.")
     return given
-
-
-def _announced(state: State, key: str, file: Path) -> str:
-    state.output.note(f"API key: in {file}.")
-    return key
 
 
 async def _serve(

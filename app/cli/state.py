@@ -51,27 +51,20 @@ class State:
         """File and environment, and the flags of `hearth` itself. Raises `SettingsError`."""
         from hearth.app.settings import Setting, load_settings
 
-        settings = load_settings(self.paths.settings_file)
-        return (
-            settings.with_flags({"offline": Setting(True, "--offline")})
-            if self._offline
-            else settings
-        )
+        flags = {"offline": Setting(True, "--offline")} if self._offline else {}
+        return load_settings(self.paths.settings_file).with_flags(flags)
 
     @cached_property
     def library(self) -> Library:
         """The models on this machine, and those of others that the settings name."""
         from hearth.app.chosen import library_of
-        from hearth.app.library.local import Library
-        from hearth.app.library.sources import find_sources
+        from hearth.app.settings import Settings
         from hearth.backends.errors import SettingsError
 
         try:
             settings = self.settings
         except SettingsError:  # Commands that need the settings report what is wrong with them.
-            return Library(
-                self.paths.models, sources=find_sources(), facts_file=self.paths.facts_file
-            )
+            settings = Settings(self.paths.settings_file)
         return library_of(self.paths, settings)
 
     def choose(self, model: str, flags: Layer) -> Chosen:
