@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual import work
 from textual.app import ComposeResult
@@ -46,6 +46,12 @@ _GUIDE: Final = "guide"
 """The bundled model, which answers questions about Hearth."""
 _BYTES_PER_TOKEN: Final = 4
 """Of English text, about."""
+_STATES: Final = {
+    "loading": "loading the model",
+    "prefill": "reading the prompt",
+    "generating": "answering",
+    "stopping": "stopping",
+}
 _LIST_FROM_WIDTH: Final = 100
 """Cells of a terminal with room for the list of chats."""
 
@@ -69,10 +75,16 @@ class ChatScreen(HearthScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "stop", id="chat.stop"),
         Binding("escape", "write", "write", id="chat.write", show=False),
-        Binding("ctrl+n", "new", "new chat", id="chat.new"),
-        Binding("ctrl+f", "search", "search", id="chat.search"),
+        Binding("ctrl+n", "command('new')", "new chat", id="chat.new"),
+        Binding("ctrl+f", "command('search')", "search", id="chat.search"),
         Binding("ctrl+b", "toggle_list", "chats", id="chat.list"),
-        Binding("ctrl+g", "sampling", "settings of the chat", id="chat.settings", show=False),
+        Binding(
+            "ctrl+g",
+            "command('settings')",
+            "settings of the chat",
+            id="chat.settings",
+            show=False,
+        ),
         Binding("alt+down", "other(1)", "next chat", id="chat.next", show=False),
         Binding("alt+up", "other(-1)", "previous chat", id="chat.previous", show=False),
         Binding("ctrl+t", "select", "messages", id="chat.messages", show=False),
@@ -160,27 +172,36 @@ class ChatScreen(HearthScreen):
 
     async def open(self, thread: str) -> None:
         """Show the chat with this id, and what is written in it and not sent."""
-        session = await self.sessions.open(thread)
+        await self._switch(await self.sessions.open(thread))
+
+    async def leave(self) -> None:
+        """Show a new chat."""
+        await self._switch(None)
+        self.prompt.focus()
+        await self.refresh_list()
+
+    async def _switch(self, session: ChatSession | None) -> None:
         if self.session is not session:
             await self.told(self._keep_draft(self.prompt.text))
-            draft = await self._read_draft(thread)
+            draft = await self._read_draft(session.thread.id if session is not None else "")
             self.session = session
             self.prompt.load(draft)
-        await self._watch(session)
+        await self._watch()
 
-    async def _watch(self, session: ChatSession) -> None:
-        if session.model == _GUIDE:  # Which pages its answers come from.
+    async def _watch(self) -> None:
+        """Show all of the chat, and from now on what happens in it."""
+        session = self.session
+        if session is not None and session.model == _GUIDE:  # Which pages its answers come from.
             await asyncio.to_thread(page_for, "")
         self._leave_session()
-        self.session = session
-        self._leave_session = session.subscribe(self._hear)
+        self._leave_session = (lambda: None) if session is None else session.subscribe(self._hear)
         self._fed = ("", 0, 0)
         async with self._syncing:
-            shown = self._read_shown(session)
+            shown = self._read_shown()
             self._show_parts()
             await self.transcript.show(shown)
         self._show_live()
-        self.prompt.set_busy(session.is_busy)
+        self.prompt.set_busy(self._is_busy)
         self.show_status()
         self.show_list()
 
@@ -189,7 +210,8 @@ class ChatScreen(HearthScreen):
         if self.session is None:
             made = await self.sessions.create(**self._first)
             await self._keep_draft("")
-            await self._watch(made)
+            self.session = made
+            await self._watch()
             self._first |= {"system": "", "settings": {}}
         return self.current
 
@@ -199,6 +221,10 @@ class ChatScreen(HearthScreen):
         if self.session is None:
             raise _no_message()
         return self.session
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.session is not None and self.session.is_busy
 
     @property
     def model(self) -> str:
@@ -215,24 +241,6 @@ class ChatScreen(HearthScreen):
         thread = self.session.thread
         return {"model": thread.model, "system": thread.system, "settings": thread.settings}
 
-    async def leave(self) -> None:
-        """Show a new chat."""
-        if self.session is not None:
-            await self.told(self._keep_draft(self.prompt.text))
-            draft = await self._read_draft()
-            self._leave_session()
-            self._leave_session = lambda: None
-            self.session = None
-            self.prompt.load(draft)
-        self._shown = []
-        async with self._syncing:
-            await self.transcript.show([])
-        self._show_parts()
-        self.prompt.set_busy(False)
-        self.prompt.focus()
-        self.show_status()
-        await self.refresh_list()
-
     async def _read_draft(self, thread: str = "") -> str:
         """What was written in this chat and not sent; '': in the new chat."""
         self._kept[thread] = await asyncio.to_thread(self.services.chats.draft, thread)
@@ -248,10 +256,8 @@ class ChatScreen(HearthScreen):
 
     async def refresh_list(self) -> None:
         """Read the list of chats again."""
-        try:
+        with self.errors_shown():
             self._threads = await asyncio.to_thread(self.services.chats.threads)
-        except HearthError as error:
-            self.tell_error(error)
         self._show_parts()
         self.show_list()
 
@@ -285,14 +291,15 @@ class ChatScreen(HearthScreen):
     # ---- what happens in it
 
     def _hear(self, happening: SessionEvent) -> None:
-        if isinstance(happening, Piece):
-            self._show_live()
-        elif isinstance(happening, Moved):
-            self._show_state(happening)
-        elif isinstance(happening, Noticed):
-            super().tell(happening.text, severity=happening.severity)
-        elif isinstance(happening, Changed | Ended):
-            self._sync()
+        match happening:
+            case Piece():
+                self._show_live()
+            case Moved():
+                self._show_state(happening)
+            case Noticed():
+                super().tell(happening.text, severity=happening.severity)
+            case Changed() | Ended():
+                self._sync()
 
     def _answer(self) -> AnswerView | None:
         """The view of the answer under way; None where there is none yet."""
@@ -314,13 +321,13 @@ class ChatScreen(HearthScreen):
             answer.feed(live.content[content:])
         self._fed = (live.id, len(live.content), len(live.reasoning))
 
-    def _read_shown(self, session: ChatSession) -> list[Shown]:
-        """What is to be shown of `session`; remembers it, and how much of the answer under way it
+    def _read_shown(self) -> list[Shown]:
+        """What is to be shown of the chat; remembers it, and how much of the answer under way it
         has.
         """
         from hearth.app.tui.shown import shown_of
 
-        self._shown = shown_of(session)
+        self._shown = shown_of(self.session) if self.session is not None else []
         if self._hides_numbers:
             self._shown = [replace(one, numbers="") for one in self._shown]
         for one in self._shown:
@@ -348,15 +355,15 @@ class ChatScreen(HearthScreen):
             if session is None:
                 return
             place = self.transcript.selected_place
-            before, now = self._shown, self._read_shown(session)
+            before, now = self._shown, self._read_shown()
             self._show_parts()
             same = 0
-            while same < min(len(before), len(now)) and before[same].id == now[same].id:
-                is_live = now[same].state == "streaming"
-                if is_live and before[same].state != "streaming":
-                    break  # It goes on: its view must take more text.
-                if before[same] != now[same] and not is_live:
-                    await self.transcript.replace(now[same])
+            for old, new in zip(before, now, strict=False):
+                goes_on = new.state == "streaming" != old.state  # Its view must take more text.
+                if old.id != new.id or goes_on:
+                    break
+                if old != new and new.state != "streaming":
+                    await self.transcript.replace(new)
                 same += 1
             if same < len(before):
                 if same:
@@ -397,7 +404,6 @@ class ChatScreen(HearthScreen):
     def show_status(self) -> None:
         """Show the model, its state, what is set, and how full the context is."""
         session, setup = self.session, self._setup
-        facts = self._facts if self._facts_of == self.model else None
         if self._facts_of != self.model:
             self._facts, self._facts_of = None, self.model
             self.query_one(Welcome).show(self.model, "", is_guide=self.model == _GUIDE)
@@ -406,9 +412,8 @@ class ChatScreen(HearthScreen):
         name, quantization, context = Path(self.model).name, "", 0
         if info is not None:
             name, quantization, context = info.name, info.quantization, info.context
-        elif facts is not None:
-            name, quantization = facts.model.name, facts.model.file_type
-            context = facts.context
+        elif (facts := self._facts) is not None:
+            name, quantization, context = facts.model.name, facts.model.file_type, facts.context
         if quantization and quantization.lower() not in name.lower():
             name = f"{name} {quantization}"
         used = session.context_tokens if session is not None else 0
@@ -440,15 +445,12 @@ class ChatScreen(HearthScreen):
         """Find out what is known of the model called `model` before it is loaded."""
         from hearth.app.tui.model_facts import facts_of
 
-        line, larger = model, ""
         try:
-            facts = await facts_of(self.services, model)
-        except HearthError as error:
-            line = f"{error.message} {error.hint}"
-        else:
+            facts = self._facts = await facts_of(self.services, model)
             line, larger = facts.line, facts.larger
-            self._facts = facts
             self.show_status()
+        except HearthError as error:
+            line, larger = str(error), ""
         self.query_one(Welcome).show(line, larger, is_guide=model == _GUIDE)
 
     # ---- what the user does
@@ -522,45 +524,26 @@ class ChatScreen(HearthScreen):
         """Open a link of an answer, if the user says so to its host."""
         from hearth.app.tui.screens.dialogs import Confirm
 
-        try:
-            host = host_of(event.url)
-        except HearthError as error:
-            self.tell_error(error)
-            return
-        question = Confirm(f"Open {host} in the browser?", event.url, yes="Open", no="Cancel")
-        if await self.app.push_screen_wait(question):
-            self.app.open_url(event.url)
-
-    def on_thread_list_asked(self, event: ThreadList.Asked) -> None:
-        self.act_on_thread(event.thread, event.action)
+        with self.errors_shown():
+            question = Confirm(f"Open {host_of(event.url)} in the browser?", event.url, yes="Open")
+            if await self.app.push_screen_wait(question):
+                self.app.open_url(event.url)
 
     @work(group="threads")
-    async def act_on_thread(self, thread: str, action: str) -> None:
+    async def on_thread_list_asked(self, event: ThreadList.Asked) -> None:
         """Do something with a chat of the list."""
-        await self.told(self._do_with_thread(thread, action))
+        await self.told(self._do_with_thread(event.thread, event.action))
 
-    @work(group="command")
-    async def action_new(self) -> None:
-        """Begin a new chat."""
-        await self.leave()
-
-    def action_search(self) -> None:
-        """Search all chats."""
-        self.command(Command("search", ""))
-
-    def action_sampling(self) -> None:
-        """Show the settings of this chat."""
-        self.command(Command("settings", ""))
+    def action_command(self, name: str) -> None:
+        """Run the slash command called `name`."""
+        self.command(Command(name))
 
     def action_toggle_list(self) -> None:
         """Show or hide the list of chats."""
         threads = self.query_one(ThreadList)
         self._wants_list = not threads.display
         self._show_parts()
-        if threads.display:
-            threads.focus()
-        else:
-            self.prompt.focus()
+        (threads if threads.display else self.prompt).focus()
 
     @work(group="threads")
     async def action_other(self, by: int) -> None:
@@ -575,7 +558,7 @@ class ChatScreen(HearthScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only an answer in progress can be stopped."""
-        return action != "stop" or (self.session is not None and self.session.is_busy)
+        return action != "stop" or self._is_busy
 
     def action_stop(self) -> None:
         """Stop the answer in progress; its text so far is kept."""
@@ -594,32 +577,31 @@ class ChatScreen(HearthScreen):
 
     async def _run(self, command: Command) -> None:
         argument = command.argument
+        with_argument: dict[str, Callable[[str], Awaitable[None]]] = {
+            "guide": self._ask_guide,
+            "model": self._choose_model,
+            "system": self._set_system,
+            "think": self._set_thinking,
+            "set": self._set_value,
+            "preset": self._use_preset,
+            "save-preset": self._save_preset,
+            "search": self._search,
+            "compare": self._compare,
+            "import": self._import,
+        }
         match command.name:
+            case name if name in with_argument:
+                await with_argument[name](argument)
             case "help":
                 self.hearth.action_help()
             case "new":
                 await self.leave()
-            case "model":
-                await self._choose_model(argument)
-            case "system":
-                await self._set_system(argument)
-            case "guide":
-                await self._ask_guide(argument)
-            case "think":
-                await self._set_thinking(argument)
-            case "set":
-                await self._set_value(argument)
             case "settings":
                 await self._edit_settings()
-            case "preset":
-                await self._use_preset(argument)
-            case "save-preset":
-                await self._save_preset(argument)
+            case "json" if argument == "off":
+                await self._constrain("Answers are free text.")
             case "json":
-                if argument == "off":
-                    await self._constrain("Answers are free text.")
-                else:
-                    await self._constrain("Answers are JSON.", "json")
+                await self._constrain("Answers are JSON.", "json")
             case "schema":
                 source, _ = await self._read_json(argument)
                 said = f"Answers follow the JSON schema {argument}."
@@ -630,27 +612,16 @@ class ChatScreen(HearthScreen):
                 texts = [text.strip() for text in argument.split("|") if text.strip()]
                 source = json.dumps(texts, ensure_ascii=False)
                 await self._constrain(f"Answers are one of {source}.", "choice", source)
-            case "retry":
-                await self._do_with_message(self._last(), "regenerate")
-            case "continue" | "copy" as action:
+            case "retry" | "continue" | "copy" as action:
                 await self._do_with_message(self._last(), action)
-            case "edit":
-                await self._do_with_message(self._last("user"), "edit")
+            case "edit" as action:
+                await self._do_with_message(self._last("user"), action)
             case "stop":
                 self.current.stop()
-            case "search":
-                await self._search(argument)
-            case "compare":
-                await self._compare(argument)
             case "prompt":
                 await self._show_prompt()
             case "rename" | "pin" | "archive" | "clone" | "delete" | "export" as action:
                 await self._do_with_thread(self.current.thread.id, action, argument)
-            case "import":
-                _, data = await self._read_json(argument)
-                thread = await asyncio.to_thread(import_json, self.services.chats, data)
-                await self.open(thread.id)
-                await self.refresh_list()
             case "stats":
                 self._hides_numbers = not self._hides_numbers
                 self._sync()
@@ -708,7 +679,9 @@ class ChatScreen(HearthScreen):
         index = self.services.index
         if not name:
             found = await index.models()
-            name = await self._ask(PickOne("Model", [model.name for model in found])) or ""
+            dialog = PickOne("Model", [model.name for model in found])
+            picked = await self.app.push_screen_wait(dialog)
+            name = picked or ""
         if name:
             resolved = await index.resolve(name)
             chosen = str(resolved.path) if resolved.origin == "path" else resolved.name
@@ -741,7 +714,8 @@ class ChatScreen(HearthScreen):
         from hearth.app.tui.screens.sampling import SamplingScreen
 
         now = dict(self._setup["settings"])
-        answer = await self._ask(SamplingScreen(now, self.services.settings, self.model))
+        dialog = SamplingScreen(now, self.services.settings, self.model)
+        answer = await self.app.push_screen_wait(dialog)
         if answer is not None:
             await self._change("The settings of this chat are changed.", settings=answer)
 
@@ -750,17 +724,16 @@ class ChatScreen(HearthScreen):
 
         presets = self.hearth.presets
         screen = PresetsScreen(presets, self._as_preset("this chat"))
-        chosen = presets.get(name) if name else await self._ask(screen)
+        chosen = presets.get(name) if name else await self.app.push_screen_wait(screen)
         if chosen is not None:
             settings = {**chosen.settings, "preset": chosen.name}
             said = f"This chat uses the preset {chosen.name}."
             await self._change(said, model=chosen.model, system=chosen.system, settings=settings)
 
     async def _save_preset(self, name: str) -> None:
-        name = name or await self._ask_line("Name of the preset")
-        if name:
-            save = self.hearth.presets.save
-            kept = await asyncio.to_thread(save, self._as_preset(name))
+        if name := name or await self._ask_line("Name of the preset"):
+            preset = self._as_preset(name)
+            kept = await asyncio.to_thread(self.hearth.presets.save, preset)
             self.tell(f"Saved as the preset {kept.name}.")
 
     def _as_preset(self, name: str) -> Preset:
@@ -771,28 +744,35 @@ class ChatScreen(HearthScreen):
     async def _search(self, query: str) -> None:
         from hearth.app.tui.screens.search import SearchScreen
 
-        hit = await self._ask(SearchScreen(self.services.chats, query))
+        hit = await self.app.push_screen_wait(SearchScreen(self.services.chats, query))
         if hit is None:
             return
         await self.open(hit.thread_id)
-        if hit.message_id and all(one.id != hit.message_id for one in self.current.messages):
-            await self.current.select(hit.message_id)
-            await self.open(hit.thread_id)
         if hit.message_id:
+            if all(one.id != hit.message_id for one in self.current.messages):
+                await self.current.select(hit.message_id)
+                await self.open(hit.thread_id)
             await self.transcript.jump_to(hit.message_id)
 
     async def _compare(self, model: str) -> None:
         from hearth.app.tui.screens.compare import CompareScreen
 
         names = [found.name for found in await self.services.index.models()]
-        await self._ask(CompareScreen(self.services, names, self.model, model))
+        dialog = CompareScreen(self.services, names, self.model, model)
+        await self.app.push_screen_wait(dialog)
 
     async def _show_prompt(self) -> None:
         from hearth.app.tui.screens.prompt_view import PromptView
 
         session = self.current
         request, info, backend = await session.request_for(session.messages[session.left_out :])
-        await self._ask(PromptView(backend, request, info.context))
+        await self.app.push_screen_wait(PromptView(backend, request, info.context))
+
+    async def _import(self, path: str) -> None:
+        _, data = await self._read_json(path)
+        thread = await asyncio.to_thread(import_json, self.services.chats, data)
+        await self.open(thread.id)
+        await self.refresh_list()
 
     async def _read_json(self, path: str) -> tuple[str, Any]:
         """A JSON file, as it is written and as Python has it."""
@@ -818,7 +798,7 @@ class ChatScreen(HearthScreen):
         raise _no_message()
 
     async def _do_with_message(self, message: str, action: str) -> None:
-        """Do `action` (see `MessageView.Action`) with a message."""
+        """Do `action` (see `MessageView.Action`, or /retry) with a message."""
         session = self.current
         found = next((one for one in session.messages if one.id == message), None)
         if found is None:
@@ -828,7 +808,7 @@ class ChatScreen(HearthScreen):
                 text = await self._ask_text(f"Edit ({found.role})", found.content)
                 if text is not None and text != found.content:
                     await session.edit(message, text)
-            case "regenerate":
+            case "regenerate" | "retry":
                 await session.regenerate(message)
             case "continue":
                 await session.resume(message)
@@ -921,24 +901,21 @@ class ChatScreen(HearthScreen):
 
     # Dialogs are imported when one is shown, which is not before the first paint.
 
-    async def _ask(self, screen: Any) -> Any:
-        return await self.app.push_screen_wait(screen)
-
     async def _delete_confirmed(self, question: str, detail: str) -> bool:
         from hearth.app.tui.screens.dialogs import Confirm
 
         dialog = Confirm(question, detail, yes="Delete", destructive=True)
-        return bool(await self._ask(dialog))
+        return await self.app.push_screen_wait(dialog)
 
     async def _ask_line(self, title: str, value: str = "") -> str:
         from hearth.app.tui.screens.dialogs import AskLine
 
-        return await self._ask(AskLine(title, value)) or ""
+        return await self.app.push_screen_wait(AskLine(title, value)) or ""
 
     async def _ask_text(self, title: str, text: str) -> str | None:
         from hearth.app.tui.screens.dialogs import EditText
 
-        return cast("str | None", await self._ask(EditText(title, text)))
+        return await self.app.push_screen_wait(EditText(title, text))
 
 
 def in_words(moved: Moved) -> str:
@@ -946,9 +923,7 @@ def in_words(moved: Moved) -> str:
     if moved.state == "prefill" and moved.total:
         left = "" if moved.left_s is None else f" · about {max(1, round(moved.left_s))} s"
         return f"reading the prompt {moved.done:,}/{moved.total:,}{left}"
-    words = {"loading": "loading the model", "prefill": "reading the prompt"}
-    words |= {"generating": "answering", "stopping": "stopping"}
-    return words.get(moved.state, "")
+    return _STATES.get(moved.state, "")
 
 
 def _no_message() -> InvalidParameter:

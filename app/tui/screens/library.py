@@ -288,6 +288,10 @@ class LibraryScreen(HearthScreen):
         for name, entry in self._worth.items():
             self._fits[name] = fit_of_entry(entry, settings, room)
 
+    @work(group="fit", exclusive=True)
+    async def _find_fit(self, model: LocalModel) -> None:
+        await self._find_fits(model)
+
     async def _find_fits(self, *models: LocalModel) -> None:
         """How installed models suit this machine."""
         room = room_for(hub_cache(), self.services.paths.cache, self._bandwidth)
@@ -306,7 +310,8 @@ class LibraryScreen(HearthScreen):
         self._show_here()
         self._describe()
 
-    def on_column_list_sorted(self, event: ColumnList.Sorted) -> None:
+    @work(group="fits", exclusive=True)
+    async def on_column_list_sorted(self, event: ColumnList.Sorted) -> None:
         """Sorting by speed needs that of every model."""
         lacking = [
             model
@@ -314,7 +319,7 @@ class LibraryScreen(HearthScreen):
             if not (model.error or model.url or str(model.path) in self._fits)
         ]
         if self._tab == "here" and event.order == _SPEED and lacking:
-            self.run_worker(self._find_fits(*lacking), group="fits", exclusive=True)
+            await self._find_fits(*lacking)
 
     def _read_queue(self) -> dict[str, DownloadItem]:
         try:
@@ -354,7 +359,7 @@ class LibraryScreen(HearthScreen):
             if key in self._made:
                 text = f"{self._made[key].words}\n{text}"
             if fit is None and not model.error and not model.url:
-                self.run_worker(self._find_fits(model), group="fit", exclusive=True)
+                self._find_fit(model)
         elif self._tab == "worth" and key in self._worth:
             text = _about_entry(self._worth[key], self._fits.get(key))
         elif self._tab == "hub" and key in self._found:
