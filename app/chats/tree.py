@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hearth.backends.messages import Role, ToolCall
@@ -33,21 +33,21 @@ class Thread:
     """A chat: its title and settings, and which branch of its tree is shown."""
 
     id: str
-    title: str
+    title: str = ""
     """One line. Empty until the first message of the user gives one."""
-    created_at: float
+    created_at: float = 0
     """Seconds since 1970, as all times here."""
-    changed_at: float
+    changed_at: float = 0
     """When its messages last changed."""
-    pinned: bool
-    archived: bool
-    model: str
-    system: str
-    settings: dict[str, Any]
+    pinned: bool = False
+    archived: bool = False
+    model: str = ""
+    system: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
     """Sampling and preset overrides, as JSON values."""
-    leaf: str | None
+    leaf: str | None = None
     """Where the shown branch ends; None: there is no message."""
-    messages: int
+    messages: int = 0
     """How many messages the tree has, those of hidden branches included."""
 
 

@@ -9,7 +9,6 @@ from asyncio import to_thread
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from hearth.app.chats.store import ChatStore
@@ -25,7 +24,6 @@ from hearth.app.session.events import (
     Moved,
     Noticed,
     SessionEvent,
-    TurnState,
 )
 from hearth.app.settings import Settings, layer_of
 from hearth.backends.errors import Busy, HearthError, InvalidParameter
@@ -98,7 +96,7 @@ class ChatSession:
         thread: title, model, system prompt, settings.
         messages: the shown branch, oldest first.
         live: the answer that is generated; None between turns.
-        state, progress: where the turn is.
+        progress: where the turn is.
         info: of the model that answered last; None before the first answer.
     """
 
@@ -106,7 +104,6 @@ class ChatSession:
         self.thread = thread
         self.messages = messages
         self.live: StreamingAnswer | None = None
-        self.state: TurnState = "idle"
         self.progress = Moved("idle")
         self.info: ModelInfo | None = None
         self.unread = False
@@ -115,12 +112,6 @@ class ChatSession:
         self._listeners: list[Listener] = []
         self._turn: Turn | None = None
         self._task: asyncio.Task[None] | None = None
-
-    @classmethod
-    async def open(cls, services: ChatServices, thread: str) -> ChatSession:
-        """The chat with this id. Raises what the store raises."""
-        found = await to_thread(services.chats.thread, thread)
-        return cls(services, found, await to_thread(services.chats.path, thread))
 
     # ---- watching
 
@@ -133,7 +124,7 @@ class ChatSession:
     def emit(self, event: SessionEvent) -> None:
         """Call all listeners."""
         if isinstance(event, Moved):
-            self.state, self.progress = event.state, event
+            self.progress = event
         for listener in tuple(self._listeners):
             listener(event)
 
@@ -247,9 +238,7 @@ class ChatSession:
         """Change title, pinned, archived, model, system or settings of the chat."""
         if {"model", "system", "settings"} & fields.keys():
             self._check_idle()
-        self.thread = await to_thread(
-            partial(self._services.chats.update, self.thread.id, **fields)
-        )
+        self.thread = await to_thread(self._services.chats.update, self.thread.id, **fields)
         self.emit(Changed())
 
     async def refresh(self) -> None:
@@ -320,17 +309,15 @@ class ChatSession:
             ended = turn.ended
             try:
                 await to_thread(
-                    partial(
-                        self._services.chats.end_answer,
-                        ended.id,
-                        ended.content,
-                        ended.reasoning,
-                        ended.tool_calls,
-                        state=cast(EndState, ended.state),
-                        finish_reason=ended.finish_reason,
-                        error=ended.error,
-                        numbers=ended.numbers,
-                    )
+                    self._services.chats.end_answer,
+                    ended.id,
+                    ended.content,
+                    ended.reasoning,
+                    ended.tool_calls,
+                    state=cast(EndState, ended.state),
+                    finish_reason=ended.finish_reason,
+                    error=ended.error,
+                    numbers=ended.numbers,
                 )
             except HearthError as error:
                 self.emit(Noticed(f"The answer is not saved: {error.message}", "error"))
@@ -353,15 +340,17 @@ class Sessions:
     open_ones: dict[str, ChatSession] = field(default_factory=dict)
 
     async def open(self, thread: str) -> ChatSession:
-        """The chat with this id, opened now if need be."""
+        """The chat with this id, opened now if need be. Raises what the store raises."""
         if thread not in self.open_ones:
-            self.open_ones[thread] = await ChatSession.open(self.services, thread)
+            found = await to_thread(self.services.chats.thread, thread)
+            path = await to_thread(self.services.chats.path, thread)
+            self.open_ones[thread] = ChatSession(self.services, found, path)
         return self.open_ones[thread]
 
     async def create(self, model: str = "", system: str = "", settings: Any = None) -> ChatSession:
         """A new chat."""
         create = self.services.chats.create
-        thread = await to_thread(partial(create, model=model, system=system, settings=settings))
+        thread = await to_thread(create, model=model, system=system, settings=settings)
         return await self.open(thread.id)
 
     async def delete(self, thread: str) -> None:

@@ -117,6 +117,7 @@ class StreamingAnswer(Answer):
         begun: the message; what it contains is continued.
 
     Attributes:
+        id: of the message.
         info: of the model that generates it.
         request: what the model was asked.
     """
@@ -124,6 +125,7 @@ class StreamingAnswer(Answer):
     def __init__(self, begun: ChatMessage) -> None:
         super().__init__()
         self._begun = begun
+        self.id = begun.id
         self.info: ModelInfo | None = None
         self.request: Request | None = None
         parts = self.choices[0].parts
@@ -133,11 +135,6 @@ class StreamingAnswer(Answer):
             parts.append(Part("content", pieces=[begun.content]))
         for call in begun.tool_calls:
             parts.append(Part("call", call.id, call.name, pieces=[call.arguments]))
-
-    @property
-    def id(self) -> str:
-        """Of the message."""
-        return self._begun.id
 
     def message(self, state: EndState, error: str = "") -> ChatMessage:
         """The message, ended in `state`."""

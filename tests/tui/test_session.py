@@ -89,7 +89,7 @@ def test_stop_keeps_the_text_and_cancels(services: Services, host: ScriptedHost)
         answer = session.messages[-1]
         assert (answer.content, answer.state) == ("one ", "stopped")
         assert host.models["guide"].cancelled == 1
-        assert not session.is_busy and session.state == "idle"
+        assert not session.is_busy and session.progress.state == "idle"
 
     run(go())
 
@@ -271,7 +271,7 @@ def test_an_end_that_cannot_be_saved_ends_the_turn(
         session.subscribe(heard.append)
         monkeypatch.setattr(type(services.chats), "end_answer", full)
         await asked(session, "x")
-        assert not session.is_busy and session.state == "idle"
+        assert not session.is_busy and session.progress.state == "idle"
         assert any(isinstance(h, Noticed) and "The disk is full." in h.text for h in heard)
 
     run(go())

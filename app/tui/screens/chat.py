@@ -272,7 +272,7 @@ class ChatScreen(HearthScreen):
 
         def state_of(thread: str) -> tuple[str, bool]:
             session = self.sessions.open_ones.get(thread)
-            return ("idle", False) if session is None else (session.state, session.unread)
+            return ("idle", False) if session is None else (session.progress.state, session.unread)
 
         model = self.services.settings.text("model")
         self.query_one(ThreadList).show(self._threads, current, state_of, model)

@@ -108,7 +108,6 @@ class TopBar(Horizontal):
         self._show()
 
     def on_resize(self) -> None:
-        """Use the new width."""
         self._show()
 
     def _show(self) -> None:

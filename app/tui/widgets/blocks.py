@@ -70,11 +70,7 @@ def _dedented(lines: list[str], columns: int) -> str:
     """The lines, each without up to `columns` of white space."""
     if not columns:
         return "".join(lines)
-    shorter = []
-    for line in lines:
-        left = max(_leading(line) - columns, 0)
-        shorter.append(" " * left + line.lstrip(" \t"))
-    return "".join(shorter)
+    return "".join(" " * max(_leading(line) - columns, 0) + line.lstrip(" \t") for line in lines)
 
 
 class BlockSplitter:
@@ -216,20 +212,22 @@ class BlockSplitter:
             return self._forced()
         closed = []
         for (begin, nested), (end, _) in pairwise([(0, False), *cuts]):
-            closed += self._closed(lines[begin:end], self._gap_before(lines, begin), nested)
+            if begin < end:
+                gap = self._gap_before(lines, begin)
+                closed.append(self._prose("".join(lines[begin:end]), gap, nested))
         start, nested = cuts[-1]
         self._gap = self._gap_before(lines, start)
         self._indent = _leading(lines[start]) if self._indent or nested else 0
-        if special is None:
-            self._tail = self._tail[_length(lines[:start]) :]
-        elif special.type == "fence":
+        taken = start
+        if special is not None and special.type == "fence":
             self._fence, self._info = special.markup, special.info.strip()
             self._fence_indent, self._fence_begun = _leading(lines[start]), False
-            self._tail = self._tail[_length(lines[: start + 1]) :]
-        else:
+            taken += 1
+        elif special is not None:
             self._table = _dedented(lines[start : start + 2], 99)
-            self._tail = self._tail[_length(lines[: start + 2]) :]
             closed.append(Piece("table", "", self._gap, self._indent, first=True, info=self._table))
+            taken += 2
+        self._tail = self._tail[sum(map(len, lines[:taken])) :]
         return closed
 
     def _cuts(
@@ -242,10 +240,8 @@ class BlockSplitter:
         cuts: list[tuple[int, bool]] = []
         quoted = 0
         for token in tokens:
-            if token.type == "blockquote_open":
-                quoted += 1
-            elif token.type == "blockquote_close":
-                quoted -= 1
+            if token.type in ("blockquote_open", "blockquote_close"):
+                quoted += token.nesting
             if token.map is None or token.nesting < 0:
                 continue
             start = token.map[0]
@@ -264,16 +260,15 @@ class BlockSplitter:
 
     def _outdented(self, lines: list[str]) -> int:
         """The first line that is an item of a list further out than the tail, or their number."""
-        for number, line in enumerate(lines[1:], 1):
-            if _leading(line) < self._indent and _ITEM.match(line):
-                return number
-        return len(lines)
+        outdented = (
+            number
+            for number, line in enumerate(lines[1:], 1)
+            if _leading(line) < self._indent and _ITEM.match(line)
+        )
+        return next(outdented, len(lines))
 
     def _gap_before(self, lines: list[str], number: int) -> bool:
         return not lines[number - 1].strip(_BLANK) if number else self._gap
-
-    def _closed(self, lines: list[str], gap: bool, nested: bool) -> list[Piece]:
-        return [self._prose("".join(lines), gap, nested)] if lines else []
 
     def _prose(self, source: str, gap: bool, nested: bool = False) -> Piece:
         indent = _leading(source) if self._indent or nested else 0
@@ -292,10 +287,6 @@ class BlockSplitter:
     def _skip_blank(self) -> None:
         while (end := self._tail.find("\n") + 1) and not self._tail[:end].strip():
             self._tail, self._gap = self._tail[end:], True
-
-
-def _length(lines: list[str]) -> int:
-    return sum(map(len, lines))
 
 
 def _closes(line: str, mark: str) -> bool:

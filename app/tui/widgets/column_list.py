@@ -271,7 +271,6 @@ class ColumnList(Vertical):
                 yield from (one for one in rows if one.below == row.key)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Lay out the columns again."""
         width = self.content_size.width - 1  # For the scroll bar.
         if width != self._width:
             self._width = width

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
 from typing import Final
@@ -12,7 +11,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Select, Static
 
-from hearth.app.chats.tree import ChatMessage, Numbers, Thread
+from hearth.app.chats.tree import ChatMessage, EndState, Numbers, Thread
 from hearth.app.session.turn import StreamingAnswer, build
 from hearth.app.terminal import safe_text
 from hearth.app.tui.services import Services
@@ -81,17 +80,17 @@ class CompareColumn(Vertical):
         coming = self._coming = StreamingAnswer(began)
         await transcript.append(shown(question))
         await transcript.append(shown(began))
-        answer = coming.message("stopped")
+        state: EndState = "stopped"  # As long as this is not done: it may be cancelled.
+        why = ""
         try:
             await self._stream([*self.messages, question], coming)
-            answer = coming.message("complete")
+            state = "complete"
         except HearthError as error:
-            answer = coming.message("failed", f"{error.message} {error.hint}".strip())
-        except asyncio.CancelledError:
-            answer = coming.message("stopped")
-            raise
+            state = "failed"
+            why = f"{error.message} {error.hint}".strip()
         finally:
             self._coming = None
+            answer = coming.message(state, why)
             if answer.state != "failed" or answer.content:
                 self.messages += [question, answer]
             if self.is_running and transcript.is_attached:  # The app may be leaving.
@@ -103,7 +102,8 @@ class CompareColumn(Vertical):
         view.status("loading the model")
         loaded = await self._services.load(self.model, {})
         coming.info = loaded.info
-        request = build(self._thread(), messages, loaded.chosen.use, loaded.info)
+        thread = Thread(f"compare-{self.id}", model=self.model)  # Kept nowhere.
+        request = build(thread, messages, loaded.chosen.use, loaded.info)
         async with contextlib.aclosing(coming.follow(loaded.backend, request)) as events:
             async for event in events:
                 if isinstance(event, Started):
@@ -112,22 +112,6 @@ class CompareColumn(Vertical):
                     view.status(f"reading the prompt {event.done:,}/{event.total:,}")
                 elif isinstance(event, Token):
                     view.feed(event.text, event.channel)
-
-    def _thread(self) -> Thread:
-        """What a request is built for: a chat that is kept nowhere."""
-        return Thread(
-            id=f"compare-{self.id}",
-            title="",
-            created_at=0.0,
-            changed_at=0.0,
-            pinned=False,
-            archived=False,
-            model=self.model,
-            system="",
-            settings={},
-            leaf=None,
-            messages=len(self.messages),
-        )
 
     def _show_numbers(self) -> None:
         """Those of the answer under way; a finished one has its own below it."""

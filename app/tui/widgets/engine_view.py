@@ -51,7 +51,6 @@ class KvMap(Vertical):
             self._draw()
 
     def on_resize(self) -> None:
-        """Draw the bar at the new width."""
         self._draw()
 
     def _draw(self) -> None:

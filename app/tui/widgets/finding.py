@@ -28,7 +28,6 @@ class FindingLine(Static):
         self.finding = finding
 
     def on_resize(self) -> None:
-        """Break the lines again."""
         self.update(laid_out(self.finding, self.content_size.width))
 
 

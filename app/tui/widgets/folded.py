@@ -80,7 +80,6 @@ class Folded(Frame, can_focus=True):
         return bool(self._text.strip())
 
     def action_fold(self) -> None:
-        """Fold or unfold."""
         self.set_open(not self.is_open)
 
     def set_open(self, is_open: bool) -> None:

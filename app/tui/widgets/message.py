@@ -182,7 +182,6 @@ class MessageView(Frame, can_focus=True):
         return None if is_dim.get(str(parameters[0])) else True
 
     def action_ask(self, action: ActionName) -> None:
-        """Ask for something to be done with the message."""
         self.post_message(self.Action(self.shown.id, action))
 
     def action_unfold(self) -> None:

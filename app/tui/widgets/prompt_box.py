@@ -95,7 +95,6 @@ class PromptArea(SafeTextArea):
             self.box.send()
 
     def action_newline(self) -> None:
-        """Begin another line."""
         self.insert("\n", maintain_selection_offset=False)
         self.scroll_cursor_visible()
 
@@ -136,7 +135,6 @@ class PromptArea(SafeTextArea):
             super().action_cut()
 
     def action_open_editor(self) -> None:
-        """Edit the text in the user's own editor."""
         self.box.open_editor()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -144,7 +142,6 @@ class PromptArea(SafeTextArea):
         return action != "close_list" or self.box.completions.is_open
 
     def action_close_list(self) -> None:
-        """Close the list."""
         self.box.close_list()
 
 

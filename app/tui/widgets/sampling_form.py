@@ -57,11 +57,7 @@ class SettingRow(Vertical):
     ]
 
     class Changed(Message):
-        """The field of `row` holds something else."""
-
-        def __init__(self, row: SettingRow) -> None:
-            super().__init__()
-            self.row = row
+        """The field holds something else."""
 
     def __init__(self, key: Key, inherited: Setting, value: Any = None, *, is_set: bool) -> None:
         super().__init__(id=f"row-{key.name}")
@@ -84,7 +80,6 @@ class SettingRow(Vertical):
         yield Static("", classes="help", markup=False)
 
     def on_mount(self) -> None:
-        """Show what is set."""
         self._show()
 
     @property
@@ -109,7 +104,7 @@ class SettingRow(Vertical):
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         self._show()
-        self.post_message(self.Changed(self))
+        self.post_message(self.Changed())
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
@@ -220,7 +215,6 @@ class ConstraintForm(Vertical):
         yield Static("", classes="about", markup=False)
 
     def on_mount(self) -> None:
-        """Show what is set."""
         self._show()
 
     @property

@@ -37,36 +37,33 @@ def prompt_of(screen: Screen[Any]) -> Widget | None:
     return next(iter(screen.query("PromptArea, #question")), None)
 
 
-def goes_to_prompt(widget: Widget, event: events.Event) -> bool:
-    """Text that is typed or pasted while `widget` has the focus goes to the prompt, before it is in
-    a queue, so that keys that are typed fast keep their order; False: `event` is something else.
+class TextToPrompt(Widget):
+    """While it has the focus, text that is typed or pasted goes to the prompt, which gets the
+    focus; before it is in a queue, so that keys that are typed fast keep their order.
     """
-    is_text = isinstance(event, events.Paste) or (
-        isinstance(event, events.Key)
-        and event.is_printable
-        and event.key not in widget.screen.active_bindings
-    )
-    prompt = prompt_of(widget.screen) if is_text else None
-    if prompt is None:
-        return False
-    widget.screen.set_focus(prompt)
-    prompt._forward_event(event)
-    return True
+
+    def _forward_event(self, event: events.Event) -> None:
+        is_text = isinstance(event, events.Paste) or (
+            isinstance(event, events.Key)
+            and event.is_printable
+            and event.key not in self.screen.active_bindings
+        )
+        prompt = prompt_of(self.screen) if is_text else None
+        if prompt is None:
+            super()._forward_event(event)
+        else:
+            self.screen.set_focus(prompt)
+            prompt._forward_event(event)
 
 
-class Frame(Widget):
+class Frame(TextToPrompt):
     """A container of which each row looks like the others: at most borders and padding at its
     sides. It is drawn as one row, since Textual would draw each again whenever its height changes.
 
-    One that can have the focus gets it by keyboard only. It has the keys that are bound; whatever
-    else is typed or pasted goes to the prompt, which gets the focus.
+    One that can have the focus gets it by keyboard only. It has the keys that are bound.
     """
 
     FOCUS_ON_CLICK = False
-
-    def _forward_event(self, event: events.Event) -> None:
-        if not goes_to_prompt(self, event):
-            super()._forward_event(event)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         return super().render_lines(Region(crop.x, 0, crop.width, 1)) * crop.height

@@ -115,7 +115,6 @@ class Transcript(VerticalScroll, can_focus=False):
         self.show_thinking = show_thinking
         self._has_keys = has_keys
         self._messages: list[Shown] = []
-        self._numbers: dict[str, int] = {}
         self._mounted = Window(0, 0)
         self._views: dict[str, MessageView] = {}
         self._live: dict[str, AnswerView] = {}
@@ -144,8 +143,7 @@ class Transcript(VerticalScroll, can_focus=False):
         async with self._changing:
             self._messages = list(messages)
             self._live.clear()
-            self._number()
-            await self._show_window(self._last_window())
+            await self._show_window(Window.last_of(self._sizes))
         self.action_follow()
         self.call_after_refresh(self._fill)
 
@@ -154,9 +152,8 @@ class Transcript(VerticalScroll, can_focus=False):
         async with self._changing:
             at_end = self._mounted.end == len(self._messages)
             self._messages.append(shown)
-            self._number()
             if not at_end:
-                await self._show_window(self._last_window())
+                await self._show_window(Window.last_of(self._sizes))
                 self.action_follow()
                 return
             await self._mount_at_end([shown])
@@ -190,12 +187,11 @@ class Transcript(VerticalScroll, can_focus=False):
             end = self._numbers[id] + 1
             gone = self._messages[end:]
             del self._messages[end:]
-            self._number()
             for shown in gone:
                 self._live.pop(shown.id, None)
                 await self._remove(shown.id)
             if not self._views and self._messages:
-                await self._show_window(self._last_window())
+                await self._show_window(Window.last_of(self._sizes))
             self._mounted = Window(self._mounted.first, min(self._mounted.end, end))
 
     def answer(self, id: str) -> AnswerView:  # noqa: A002 - the id of Shown
@@ -254,12 +250,14 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def select_place(self, place: int) -> None:
         """Focus the message at `place`, or the last one before it."""
-        before = [view for view in self._sorted() if self._numbers[view.shown.id] <= place]
+        numbers = self._numbers
+        before = [view for view in self._sorted() if numbers[view.shown.id] <= place]
         if before:
             self._select(before[-1])
 
     def _sorted(self) -> list[MessageView]:
-        return sorted(self._views.values(), key=lambda view: self._numbers[view.shown.id])
+        numbers = self._numbers
+        return sorted(self._views.values(), key=lambda view: numbers[view.shown.id])
 
     def _leave(self) -> None:
         self.screen.set_focus(prompt_of(self.screen))
@@ -273,7 +271,7 @@ class Transcript(VerticalScroll, can_focus=False):
 
     async def _show_end(self) -> None:
         async with self._changing:
-            await self._show_window(self._last_window())
+            await self._show_window(Window.last_of(self._sizes))
         self.action_follow()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -342,17 +340,16 @@ class Transcript(VerticalScroll, can_focus=False):
     def _sizes(self) -> list[int]:
         return [len(shown.content) + len(shown.reasoning) for shown in self._messages]
 
-    def _last_window(self) -> Window:
-        return Window.last_of(self._sizes)
-
     def _place(self, scroll_y: float) -> None:
         """Scroll within an arrangement, before the children are placed, as the compositor does."""
         if scroll_y != self.scroll_y:
             self.set_reactive(Widget.scroll_y, scroll_y)
             self.set_reactive(Widget.scroll_target_y, scroll_y)
 
-    def _number(self) -> None:
-        self._numbers = {shown.id: number for number, shown in enumerate(self._messages)}
+    @property
+    def _numbers(self) -> dict[str, int]:
+        """The number of each message in the chat, by its id."""
+        return {shown.id: number for number, shown in enumerate(self._messages)}
 
     async def _view(self, shown: Shown) -> MessageView:
         """The view of a message that will be mounted; a streaming one keeps its text."""
@@ -401,8 +398,9 @@ class Transcript(VerticalScroll, can_focus=False):
 
     async def _trim(self, window: Window) -> None:
         """Remove what is mounted outside of a window."""
-        for shown in list(self._messages[self._mounted.first : self._mounted.end]):
-            if self._numbers[shown.id] not in window:
+        mounted = self._messages[self._mounted.first : self._mounted.end]
+        for number, shown in enumerate(mounted, self._mounted.first):
+            if number not in window:
                 await self._remove(shown.id)
         self._mounted = Window(
             max(window.first, self._mounted.first), min(window.end, self._mounted.end)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from textual import events
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -13,7 +12,7 @@ from textual.message import Message
 from textual.widgets import OptionList, Static
 
 from hearth.app.terminal import safe_text
-from hearth.app.tui.widgets.slab import goes_to_prompt
+from hearth.app.tui.widgets.slab import TextToPrompt
 
 _ABOUT: Final = (
     "Hearth runs language models on your computer; your chats stay on it.\n"
@@ -31,12 +30,8 @@ _GUIDE_PROMPTS: Final = (
 )
 
 
-class Prompts(OptionList):
+class Prompts(OptionList, TextToPrompt):
     """Prompts to send; other text is written below."""
-
-    def _forward_event(self, event: events.Event) -> None:
-        if not goes_to_prompt(self, event):
-            super()._forward_event(event)
 
 
 class Welcome(VerticalScroll, can_focus=False):
