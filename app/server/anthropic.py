@@ -15,8 +15,7 @@ from starlette.responses import JSONResponse, Response
 from hearth.app.answer import Answer, Choice, Part
 from hearth.app.server import answers, sse
 from hearth.app.server.errors import ANTHROPIC, error_body
-from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import GenerationEvents
+from hearth.app.server.exchange import Exchange, GenerationEvents
 from hearth.app.server.messages import check_tools, continues_last, texts_of
 from hearth.app.server.requests import build, json_constraint, known_effort, session_of_user
 from hearth.app.server.tables.anthropic import COUNT_TOKENS, CREATE_MESSAGE
@@ -67,8 +66,7 @@ async def create_message(http: HttpRequest) -> Response:
         HearthError: the request is refused, or fails before its first event.
     """
     exchange = await Exchange.open(http, CREATE_MESSAGE, _NAMES)
-    with exchange.translate_param_names():
-        request = _read_request(exchange)
+    request = _read_request(exchange)
     events = await exchange.events([request])
     if exchange.given.get("stream", False):
         return await exchange.stream(_parts(exchange.model, events), DIALECT)
@@ -79,8 +77,7 @@ async def create_message(http: HttpRequest) -> Response:
 async def count_tokens(http: HttpRequest) -> Response:
     """Respond with the number of tokens in the prompt of a request."""
     exchange = await Exchange.open(http, COUNT_TOKENS, _NAMES)
-    with exchange.translate_param_names():
-        request = _read_request(exchange)
+    request = _read_request(exchange)
     prompt = await exchange.attend((await exchange.backend()).render(request))
     return exchange.answer({"input_tokens": len(prompt.ids)})
 
@@ -252,7 +249,6 @@ def _whole(model: str, answer: Answer) -> Json:
 
 
 async def _parts(model: str, events: GenerationEvents) -> sse.Parts:
-    """The bytes of the stream."""
     begun = 0
     async with aclosing(events):
         async for answer, event in events:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from hearth.app.server.endpoint import PREFIX, UNPREFIXED, Endpoint, base_urls
 from hearth.app.server.errors import as_hearth_error, error_response, server_ended, unknown_url
 from hearth.app.server.pages import PAGES, root_of
+from hearth.app.server.requests import renamed
 from hearth.app.server.routes import ENDPOINTS
 from hearth.app.server.security import Guard, Policy
 from hearth.app.server.services import Services, services_of
@@ -46,7 +47,7 @@ def _routes() -> Iterator[Route]:
 async def _answer(endpoint: Endpoint, http: Request) -> Response:
     """The response of `endpoint`, or an error response for what its handler raises; it is cancelled
     only when the server ends. Counts failed requests, and successful ones with a body, that have no
-    recorder of their own.
+    recorder of their own. Errors about a parameter of the contract name the client's parameter.
     """
     http.state.route = endpoint.path
     try:
@@ -55,7 +56,8 @@ async def _answer(endpoint: Endpoint, http: Request) -> Response:
     except asyncio.CancelledError:
         return error_response(server_ended(), endpoint.path)
     except Exception as error:  # noqa: BLE001 - every error becomes a response
-        response = error_response(as_hearth_error(error), endpoint.path)
+        typed = renamed(as_hearth_error(error), getattr(http.state, "names", {}))
+        response = error_response(typed, endpoint.path)
         is_counted = True
     if is_counted and not hasattr(http.state, "recorder"):
         services_of(http).metrics.answered(endpoint.path, response.status_code)

@@ -37,8 +37,7 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     given = exchange.given
     exchange.names.update(_names(given))
     stream = is_streamed(given)
-    with exchange.translate_param_names():
-        request = _request(exchange)
+    request = _request(exchange)
     [prompt] = await prompt_fields(exchange, [request])
     events = await exchange.events([request])
     if stream:

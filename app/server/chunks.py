@@ -16,8 +16,7 @@ from typing import Any
 from hearth.app.answer import Answer, total_usage
 from hearth.app.server import sse
 from hearth.app.server.answers import LEAST_LOGPROB, all_notices, notices
-from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import GenerationEvents
+from hearth.app.server.exchange import Exchange, GenerationEvents
 from hearth.app.server.leaving import all_of
 from hearth.backends.contract import (
     Backend,

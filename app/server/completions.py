@@ -17,8 +17,7 @@ from starlette.responses import JSONResponse, Response
 from hearth.app.answer import Answer, Choice, total_usage
 from hearth.app.server import answers, sse
 from hearth.app.server.chunks import Chunks, Head, ending, is_streamed, prompt_fields
-from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import GenerationEvents
+from hearth.app.server.exchange import Exchange, GenerationEvents
 from hearth.app.server.leaving import all_of
 from hearth.app.server.requests import build, constraint_of
 from hearth.app.server.tables.text import COMPLETIONS, GENERATE, GENERATE_BATCH
@@ -71,8 +70,7 @@ async def create_completion(http: HttpRequest) -> Response:
     given = exchange.given
     stream = is_streamed(given)
     _check(given)
-    with exchange.translate_param_names():
-        requests = _requests(exchange)
+    requests = _requests(exchange)
     backend = await exchange.backend()
     echoes = [_Echo() for _ in requests]
     if given.get("echo"):
@@ -325,11 +323,9 @@ def _optimization(exchange: Exchange) -> str:
 def _generations(exchange: Exchange, prompts: Sequence[str]) -> list[Request]:
     reuse = _optimization(exchange) == "full"
     given = {**exchange.given, "cache_prompt": reuse}
-    with exchange.translate_param_names():
-        return [
-            build(given, exchange.chosen.use, exchange.session, None, text=prompt)
-            for prompt in prompts
-        ]
+    return [
+        build(given, exchange.chosen.use, exchange.session, None, text=prompt) for prompt in prompts
+    ]
 
 
 def _result(answer: Answer, exchange: Exchange, began: float) -> Json:

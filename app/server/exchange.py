@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import (
+    AsyncGenerator,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -16,20 +23,32 @@ from hearth.app.chosen import Chosen
 from hearth.app.server import sse
 from hearth.app.server.answers import all_notices, notices
 from hearth.app.server.body import read_object
-from hearth.app.server.generation import GenerationEvents, collect, counted, generation_events
-from hearth.app.server.leaving import until_gone
+from hearth.app.server.errors import Interrupted
+from hearth.app.server.leaving import cancel, until_gone
 from hearth.app.server.metrics import Recorder
 from hearth.app.server.parameters import Table
 from hearth.app.server.requests import renamed, session_of, with_keep_alive
 from hearth.app.server.schema import Reading
 from hearth.app.server.services import Services, services_of
-from hearth.backends.contract import Backend, Embeddings, Ranks, Request
+from hearth.backends.contract import (
+    Backend,
+    ChoiceFinished,
+    Embeddings,
+    Event,
+    Finished,
+    Ranks,
+    Request,
+)
 from hearth.backends.errors import HearthError
 
 log = logging.getLogger(__name__)
 
 _MOST_LOGGED: Final = 1024
 """Fields without an effect that are logged, once each."""
+
+GenerationEvents = AsyncGenerator[tuple[Answer, Event], None]
+"""Each event after it was added to its answer; none is a `Failed`."""
+_MOST_WAITING_EVENTS: Final = 256
 
 T = TypeVar("T")
 P = TypeVar("P", Embeddings, Ranks)
@@ -60,7 +79,7 @@ class Exchange:
 
     Attributes:
         given: the honoured fields of the body, as the table read them.
-        names: the client's names of the contract's parameters, for errors.
+        names: the client's names of the contract's parameters; error responses have these.
         notices: about fields of the body that have no effect.
     """
 
@@ -90,6 +109,7 @@ class Exchange:
         name = given.get("model", "").removesuffix(suffix) or services.catalog.default.name
         chosen = with_keep_alive(await services.catalog.find(name), given)
         translated = {"session": "user", **(names or {}), **reading.sent_as}
+        http.state.names = translated
         return cls(http, services, given, chosen, translated, reading.notices)
 
     @property
@@ -101,14 +121,6 @@ class Exchange:
     def session(self) -> str:
         """The identity of the user or client; see `requests.session_of`."""
         return session_of(self.given, self.http)
-
-    @contextmanager
-    def translate_param_names(self) -> Iterator[None]:
-        """Errors about a parameter of the contract name the client's parameter instead."""
-        try:
-            yield
-        except HearthError as error:
-            raise renamed(error, self.names) from error
 
     async def backend(self) -> Backend:
         """The backend that runs the model."""
@@ -131,29 +143,69 @@ class Exchange:
         """
         at_once = at_once or max(1, self.at_once // requests[0].n)
         source = source or await self.backend()
-        begin, names = self._begin, self.names
-        return generation_events(source, requests, at_once, begin, names, self.notices)
+        return self._events(requests, at_once, source)
 
     def answer(self, body: dict[str, Any]) -> Response:
         """The response `body` with the notices."""
         return JSONResponse({**body, **notices(self.notices)})
 
-    def _begin(self) -> Recorder:
+    async def _events(
+        self, requests: Sequence[Request], at_once: int, source: Generates
+    ) -> GenerationEvents:
+        """The events of all `requests`, measured as one request; `Answer.position` is that of the
+        request.
+
+        Raises:
+            HearthError: the error of the first request that fails; the others are cancelled.
+        """
+        left = len(requests)
+        try:
+            with self._measuring() as recorder:
+                made = [
+                    (request, Answer(request.n, position, self.notices, recorder.clock))
+                    for position, request in enumerate(requests)
+                ]
+                if left == 1:
+                    generated = _generate(source, *made[0], recorder)
+                else:
+                    generated = _several(source, made, at_once, recorder)
+                async with aclosing(generated) as events:
+                    async for answer, event in events:
+                        if isinstance(event, Finished):
+                            left -= 1
+                            if not left:
+                                recorder.end(200)
+                        yield answer, event
+        except HearthError as error:
+            raise renamed(error, self.names) from error
+
+    @contextmanager
+    def _measuring(self) -> Iterator[Recorder]:
+        """Measure the block as a request: status 499 if it is left early, unless the end was
+        recorded before.
+        """
         recorder = self.services.metrics.begin(self.http.state.route, self.model)
         self.http.state.recorder = recorder
-        return recorder
+        status = 499
+        try:
+            yield recorder
+            status = 200
+        except Exception as error:
+            status = error.http_status if isinstance(error, HearthError) else 500
+            raise
+        finally:
+            recorder.end(status)
 
     async def measured(self, work: Coroutine[Any, Any, P]) -> P:
         """The result of `work`, which has no events, measured as a request."""
-        recorder = self._begin()
-        with counted(recorder):
+        with self._measuring() as recorder:
             result = await work
             recorder.prompt(result.prompt_tokens)
             return result
 
     async def collect(self, events: GenerationEvents) -> list[Answer]:
-        """`generation.collect`, cancelled if the client disconnects. Raises `ClientGone`."""
-        made = await self.attend(collect(events))
+        """The complete answers, in the order of their requests. Raises `ClientGone`."""
+        made = await self.attend(_collect(events))
         self.http.state.notices = all_notices(made)
         return made
 
@@ -161,10 +213,69 @@ class Exchange:
         """The result of `work`, which is cancelled if the client disconnects. Raises
         `ClientGone`.
         """
-        with self.translate_param_names():
-            return await until_gone(self.http.receive, work)
+        return await until_gone(self.http.receive, work)
 
     async def stream(self, parts: sse.Parts, dialect: sse.Dialect = sse.OPENAI) -> Response:
         """The response that streams `parts`; see `sse.respond`."""
-        with self.translate_param_names():
-            return await sse.respond(self.http, parts, self.services, dialect)
+        return await sse.respond(self.http, parts, dialect)
+
+
+async def _generate(
+    backend: Generates, request: Request, answer: Answer, recorder: Recorder
+) -> GenerationEvents:
+    """The events of `request`.
+
+    Raises:
+        HearthError: the error of a `Failed` event.
+        Interrupted: the generation was cancelled by another program.
+    """
+    async with aclosing(answer.follow(backend, request)) as events:
+        async for event in events:
+            recorder.event(answer, event)
+            if isinstance(event, (ChoiceFinished, Finished)) and event.reason == "cancelled":
+                raise Interrupted("The generation was interrupted.", "Send the request again.")
+            yield answer, event
+
+
+async def _several(
+    backend: Generates,
+    requests: Sequence[tuple[Request, Answer]],
+    at_once: int,
+    recorder: Recorder,
+) -> GenerationEvents:
+    arrived: asyncio.Queue[tuple[Answer, Event] | Exception | None]
+    arrived = asyncio.Queue(_MOST_WAITING_EVENTS)
+    slots = asyncio.Semaphore(at_once)
+
+    async def pump(request: Request, answer: Answer) -> None:
+        try:
+            async with slots, aclosing(_generate(backend, request, answer, recorder)) as events:
+                async for arrival in events:
+                    await arrived.put(arrival)
+        except Exception as error:  # noqa: BLE001 - raised again where the events are read
+            await arrived.put(error)
+        else:
+            await arrived.put(None)
+
+    pumps = [asyncio.create_task(pump(*asked)) for asked in requests]
+    left = len(pumps)
+    try:
+        while left:
+            arrival = await arrived.get()
+            if isinstance(arrival, Exception):
+                raise arrival
+            if arrival is None:
+                left -= 1
+            else:
+                yield arrival
+    finally:
+        await cancel(*pumps)
+
+
+async def _collect(events: GenerationEvents) -> list[Answer]:
+    """The complete answers, in the order of their requests."""
+    made: dict[int, Answer] = {}
+    async with aclosing(events):
+        async for answer, _ in events:
+            made[answer.position] = answer
+    return [made[position] for position in sorted(made)]

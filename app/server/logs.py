@@ -123,7 +123,6 @@ class PrivateFormatter(logging.Formatter):
             record.exc_text = cached
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The record's line."""
         return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", super().formatMessage(record))
 
     def formatException(self, ei: object) -> str:  # noqa: N802 - logging's name

@@ -162,10 +162,19 @@ class Series:
 class Recorder:
     """Measures one request; created by `Metrics.begin`."""
 
-    __slots__ = ("_answers", "_began_s", "_metrics", "_prompt_tokens", "_series", "status")
+    __slots__ = (
+        "_answers",
+        "_began_s",
+        "_metrics",
+        "_prompt_tokens",
+        "_series",
+        "clock",
+        "status",
+    )
 
     def __init__(self, metrics: Metrics, series: Series, began_s: float) -> None:
         self._metrics = metrics
+        self.clock = metrics.clock
         self._series = series
         self._began_s = began_s
         self._answers: dict[int, Answer] = {}
@@ -173,11 +182,6 @@ class Recorder:
         self._prompt_tokens = 0
         self.status = 0
         """HTTP status that it ended with; 0: it has not ended."""
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """The clock that times the answers."""
-        return self._metrics.clock
 
     @property
     def facts(self) -> dict[str, str | int]:
@@ -204,7 +208,7 @@ class Recorder:
             # Others than those of its events, e.g. those of a cut tool call.
             unseen = usage.completion_tokens - answer.tokens
             if unseen > 0:
-                self._generated(unseen, answer, self._metrics.clock())
+                self._generated(unseen, answer, self.clock())
 
     def _tokens(self, count: int, answer: Answer, gap_s: float | None) -> None:
         if gap_s is not None:

@@ -14,14 +14,13 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.answer import Answer, Choice
 from hearth.app.server import answers, sse
-from hearth.app.server.embeddings import shortened
 from hearth.app.server.errors import OLLAMA, error_body
-from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import GenerationEvents
+from hearth.app.server.exchange import Exchange, GenerationEvents
 from hearth.app.server.messages import continues_last, read_calls, read_tools, with_system
 from hearth.app.server.requests import build, json_constraint, known_effort, logprobs_of
 from hearth.app.server.services import worker_of
 from hearth.app.server.tables.ollama import CHAT, EMBED, EMBEDDINGS, GENERATE, OPTIONS
+from hearth.app.server.text import shortened
 from hearth.backends.contract import (
     Backend,
     Embeddings,
@@ -259,8 +258,7 @@ async def _answer(
     exchange: Exchange, read: Callable[[Exchange], Request], shape: Shape
 ) -> Response:
     answer = _Answer(exchange, shape, time.perf_counter())
-    with exchange.translate_param_names():
-        request = read(exchange)
+    request = read(exchange)
     options = exchange.given.get("options", {})
     if options.get("num_predict") == 0:
         return await answer.of_prompt_alone(request)

@@ -341,7 +341,7 @@ async def pull(http: HttpRequest) -> Response:
     progress = _pulled(services, name)
     if given.get("stream", True):
         lines = _lines(progress, _SUCCESS | notices)
-        return await sse.respond(http, lines, services, dialect({"status": "pulling"}))
+        return await sse.respond(http, lines, dialect({"status": "pulling"}))
     await until_gone(http.receive, _complete(progress))
     return JSONResponse(_SUCCESS | notices)
 

@@ -133,7 +133,6 @@ class Connection(H11Protocol):
         self._read_ahead = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has connected."""
         self._outgoing = Outgoing(transport)
         super().connection_made(cast(asyncio.Transport, self._outgoing))
         _tune(transport.get_extra_info("socket"))
@@ -168,12 +167,10 @@ class Connection(H11Protocol):
         await self._application(scope, receive, joined)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has disconnected."""
         self._await(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """The client has sent `data`."""
         if self._read_ahead or self.transport.is_closing():
             return
         super().data_received(data)

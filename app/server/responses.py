@@ -16,9 +16,8 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.answer import Answer, Part
 from hearth.app.server import answers, sse
-from hearth.app.server.errors import as_hearth_error, error_body
-from hearth.app.server.exchange import Exchange
-from hearth.app.server.generation import GenerationEvents
+from hearth.app.server.errors import error_body
+from hearth.app.server.exchange import Exchange, GenerationEvents
 from hearth.app.server.messages import read_tools, texts_of
 from hearth.app.server.requests import build, json_constraint, known_effort
 from hearth.app.server.tables.responses import CREATE_RESPONSE
@@ -87,9 +86,8 @@ async def create_response(http: HttpRequest) -> Response:
         HearthError: the request is refused, or fails before its first event.
     """
     exchange = await Exchange.open(http, CREATE_RESPONSE, _NAMES)
-    with exchange.translate_param_names():
-        request, names = _read_request(exchange)
-    reply = _Reply(_frame(exchange, request, names), _Items(names))
+    request, names = _read_request(exchange)
+    reply = _Reply(_frame(exchange, request, names), names)
     events = await exchange.events([request])
     if exchange.given.get("stream", False):
         dialect = sse.Dialect(reply.failure)
@@ -271,15 +269,18 @@ def _frame(exchange: Exchange, request: Request, names: _FunctionNames) -> Json:
 
 @dataclass(slots=True)
 class _Reply:
-    """One response while it is generated. Streams and complete responses are built by the same
-    steps.
+    """One response while it is generated: its items, one for each part of the answer, and the
+    events that report them. Streams and complete responses are built by the same steps.
     """
 
     frame: Json
-    items: _Items
+    names: _FunctionNames
     status: str = "in_progress"
     answer: Answer = field(default_factory=Answer)
     error: Json | None = None
+    _done: list[Json] = field(default_factory=list)
+    """The items that are complete."""
+    _open: Json | None = None
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def response(self) -> Json:
@@ -291,7 +292,7 @@ class _Reply:
             "completed_at": float(int(time.time())) if self.status == "completed" else None,
             "error": self.error,
             "incomplete_details": _INCOMPLETE if self.status == "incomplete" else None,
-            "output": self.items.done if done else [],
+            "output": self._done if done else [],
             "usage": _usage(self.answer.usage) if self.answer.finished else None,
             **answers.notices(self.answer.notices),
         }
@@ -304,7 +305,6 @@ class _Reply:
                     pass
 
     async def parts(self, events: GenerationEvents) -> sse.Parts:
-        """The bytes of the stream."""
         async with aclosing(events):
             async for self.answer, event in events:
                 if isinstance(event, Progress):
@@ -314,7 +314,7 @@ class _Reply:
 
     def failure(self, error: HearthError) -> bytes:
         """The last events of a stream that failed."""
-        found = error_body(as_hearth_error(error))["error"]
+        found = error_body(error)["error"]
         self.status = "failed"
         self.error = {"code": "server_error", "message": found["message"]}
         failed = self._event("response.failed", {"response": self.response()})
@@ -324,51 +324,22 @@ class _Reply:
     def _event(self, name: str, fields: Json) -> bytes:
         return sse.named(name, {"type": name, "sequence_number": next(self._numbers), **fields})
 
-    def _take(self, event: Event) -> Iterator[tuple[str, Json]]:
-        parts = self.answer.choices[0].parts
+    def _take(self, event: Event) -> Named:
         if isinstance(event, (Token, ToolCallPart)):
-            yield from self.items.add(parts, event)
+            yield from self._add(event)
         elif isinstance(event, Started):
             yield "response.created", {"response": self.response()}
             yield "response.in_progress", {"response": self.response()}
         elif isinstance(event, Finished):
             self.status = "incomplete" if event.reason == "length" else "completed"
-            yield from self.items.close(parts, self.status)
+            yield from self._close(self.status)
             yield f"response.{self.status}", {"response": self.response()}
 
-
-def _usage(usage: Usage) -> Json:
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {
-            "cached_tokens": usage.cached_tokens,
-            "cache_write_tokens": usage.kept_tokens,
-        },
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }
-
-
-class _Items:
-    """The items of one response, one for each part of the answer, and the events that report them.
-
-    Args:
-        names: the client's names of its functions.
-
-    Attributes:
-        done: the items that are complete.
-    """
-
-    def __init__(self, names: _FunctionNames) -> None:
-        self._names = names
-        self.done: list[Json] = []
-        self._open: Json | None = None
-
-    def add(self, parts: Sequence[Part], event: Token | ToolCallPart) -> Named:
-        """Report `event`, the last that was added to `parts`."""
-        if len(parts) > len(self.done) + (self._open is not None):
-            yield from self.close(parts, "completed")
+    def _add(self, event: Token | ToolCallPart) -> Named:
+        """Report `event`, the last that was added to the answer."""
+        parts = self.answer.choices[0].parts
+        if len(parts) > len(self._done) + (self._open is not None):
+            yield from self._close("completed")
             yield from self._begin(parts[-1])
         if isinstance(event, ToolCallPart):
             if event.arguments:
@@ -380,12 +351,12 @@ class _Items:
             logprobs = answers.chat_logprobs(event.logprobs or ())["content"]
             yield self._part("response.output_text.delta", delta=event.text, logprobs=logprobs)
 
-    def close(self, parts: Sequence[Part], status: str) -> Named:
+    def _close(self, status: str) -> Named:
         """Close the open item, if any, as completed or incomplete."""
         item = self._open
         if item is None:
             return
-        part = parts[len(self.done)]
+        part = self.answer.choices[0].parts[len(self._done)]
         item["status"] = status
         if part.kind == "call":
             item["arguments"] = part.text
@@ -399,13 +370,13 @@ class _Items:
             fields = {"text": text["text"], "logprobs": text["logprobs"]}
             yield self._part("response.output_text.done", **fields)
             yield self._part("response.content_part.done", part=text)
-        yield "response.output_item.done", {"output_index": len(self.done), "item": item}
-        self.done.append(item)
+        yield "response.output_item.done", {"output_index": len(self._done), "item": item}
+        self._done.append(item)
         self._open = None
 
     def _begin(self, part: Part) -> Named:
         if part.kind == "call":
-            named = self._names.of_client(part.name)
+            named = self.names.of_client(part.name)
             kind, prefix = "function_call", "fc"
             fields: Json = {"call_id": part.id, **named, "arguments": ""}
         elif part.kind == "reasoning":
@@ -414,18 +385,31 @@ class _Items:
             kind, prefix, fields = "message", "msg", {"role": "assistant", "content": []}
         ident = f"{prefix}_{secrets.token_hex(12)}"
         self._open = {"id": ident, "type": kind, "status": "in_progress", **fields}
-        fields = {"output_index": len(self.done), "item": dict(self._open)}
+        fields = {"output_index": len(self._done), "item": dict(self._open)}
         yield "response.output_item.added", fields
         if part.kind == "content":
             yield self._part("response.content_part.added", part=_text(Part("content")))
 
     def _item(self, name: str, **fields: Any) -> tuple[str, Json]:
         assert self._open is not None
-        where = {"item_id": self._open["id"], "output_index": len(self.done)}
+        where = {"item_id": self._open["id"], "output_index": len(self._done)}
         return name, {**where, **fields}
 
     def _part(self, name: str, **fields: Any) -> tuple[str, Json]:
         return self._item(name, content_index=0, **fields)
+
+
+def _usage(usage: Usage) -> Json:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.kept_tokens,
+        },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
 
 
 def _text(part: Part) -> Json:

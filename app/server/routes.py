@@ -9,7 +9,6 @@ from hearth.app.server.anthropic import count_tokens, create_message
 from hearth.app.server.cache import clear_cache, get_cache_stats
 from hearth.app.server.chat import create_chat_completion
 from hearth.app.server.completions import create_completion, generate_batch, generate_text
-from hearth.app.server.embeddings import create_embedding, rerank
 from hearth.app.server.endpoint import Endpoint
 from hearth.app.server.models import (
     get_model_info,
@@ -36,7 +35,13 @@ from hearth.app.server.tables.text import (
     RERANK,
     TOKENIZE,
 )
-from hearth.app.server.text import apply_template, detokenize, tokenize
+from hearth.app.server.text import (
+    apply_template,
+    create_embedding,
+    detokenize,
+    rerank,
+    tokenize,
+)
 
 ENDPOINTS: Final = (
     Endpoint(

@@ -102,16 +102,14 @@ class Server(uvicorn.Server):
     async def main_loop(self) -> None:
         """Tick ten times a second, as uvicorn does, and as soon as `end` is called."""
         counter = 0
-        while not await self.on_tick(counter):
+        while not (await self.on_tick(counter) or self._is_over()):
             counter += 1
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), _TICK_S)
 
-    async def on_tick(self, counter: int) -> bool:
-        """Whether it is time to shut down."""
-        if await super().on_tick(counter):
-            return True
+    def _is_over(self) -> bool:
+        """Whether `end` was called, and the running requests have ended or had their time."""
         if self._ends_at is None:
             return False
         return self._state.busy == 0 or time.monotonic() >= self._ends_at

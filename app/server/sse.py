@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from hearth.app.server.errors import ClientGone, as_hearth_error, error_body, server_ended
 from hearth.app.server.leaving import cancel, until_gone
-from hearth.app.server.services import Services
+from hearth.app.server.services import Services, services_of
 from hearth.backends.errors import HearthError
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -91,9 +91,7 @@ class Dialect:
 OPENAI: Final = Dialect(lambda error: event(error_body(error)))
 
 
-async def respond(
-    request: Request, parts: Parts, services: Services, dialect: Dialect = OPENAI
-) -> Response:
+async def respond(request: Request, parts: Parts, dialect: Dialect = OPENAI) -> Response:
     """The response that streams `parts`.
 
     An error before the first part and within the services' `patience_s` is raised, and so gets its
@@ -103,6 +101,7 @@ async def respond(
         ClientGone: the client disconnected.
         HearthError: the error of the first part.
     """
+    services = services_of(request)
     first = asyncio.ensure_future(anext(parts))
     try:
         await until_gone(request.receive, asyncio.wait({first}, timeout=services.patience_s))
@@ -136,7 +135,7 @@ class EventStream(Response):
         first: asyncio.Task[bytes],
         parts: Parts,
         services: Services,
-        dialect: Dialect = OPENAI,
+        dialect: Dialect,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -185,6 +184,7 @@ class EventStream(Response):
         """Put every part on the line, except the first if the stream has `begun`, and close it; a
         failed stream ends with an error.
         """
+        is_whole = True
         try:
             if not begun:
                 await line.put(await self._first)
@@ -192,9 +192,8 @@ class EventStream(Response):
                 await line.put(part)
         except Exception as error:  # noqa: BLE001 - sent to the client as an event
             await line.put(self._dialect.failure(as_hearth_error(error)))
-            line.close(whole=False)
-        else:
-            line.close(whole=True)
+            is_whole = False
+        line.close(whole=is_whole)
 
 
 class _Line:

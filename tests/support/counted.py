@@ -1,4 +1,4 @@
-"""Feeds events to a recorder of the server's metrics, as `app.server.generation` does."""
+"""Feeds events to a recorder of the server's metrics, as `app.server.exchange` does."""
 
 from __future__ import annotations
 
