@@ -23,15 +23,23 @@ async def until_gone(receive: Receive, work: Awaitable[T]) -> T:
     Raises:
         ClientGone: the client disconnected first.
     """
-    working = asyncio.ensure_future(work)
-    watching = asyncio.create_task(_gone(receive))
     try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientGone("The client disconnected.")
-        return working.result()
-    finally:
-        await cancel(working, watching)
+        async with asyncio.timeout(None) as limit:
+            watching = asyncio.create_task(_watch(receive, limit))
+            try:
+                return await work
+            finally:
+                watching.cancel()
+    except TimeoutError as error:
+        if limit.expired():
+            raise ClientGone("The client disconnected.") from error
+        raise
+
+
+async def _watch(receive: Receive, limit: asyncio.Timeout) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    limit.reschedule(0)
 
 
 async def all_of(
@@ -58,8 +66,3 @@ async def cancel(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
