@@ -290,8 +290,7 @@ def _keys(settings: Settings) -> Iterator[Finding]:
     """What is wrong with the keys of the terminal app, which is imported if any are set."""
     if not settings.keymap:
         return
-    from hearth.app.tui.key_clashes import key_clashes
-    from hearth.app.tui.looks import checked_keymap
+    from hearth.app.tui.looks import checked_keymap, key_clashes
 
     try:
         clashes = key_clashes(checked_keymap(settings.keymap))

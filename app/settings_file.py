@@ -53,7 +53,7 @@ def change(file: Path, section: Sequence[str], name: str, value: Any) -> None:
         return
     parse_settings(file, after)
     try:
-        _replace(file, after)
+        replace_file(file, after)
     except OSError as error:
         raise SettingsError(
             f"{file} cannot be written: {error.strerror or error}.",
@@ -87,8 +87,10 @@ def changed(text: str, section: Sequence[str], name: str, value: Any) -> str:
     return tomlkit.dumps(document)
 
 
-def _replace(file: Path, text: str) -> None:
-    """Write `text` in place of what `file`, or what it is a link to, held."""
+def replace_file(file: Path, text: str) -> None:
+    """Write `text` in place of what `file`, or what it is a link to, held; after a crash it is the
+    old one or the new one, whole. A new file and new folders are for their owner alone.
+    """
     target = Path(os.path.realpath(file))
     private_folder(target.parent)
     with tempfile.NamedTemporaryFile(

@@ -25,7 +25,7 @@ from hearth.app.session.sessions import Sessions
 from hearth.app.settings_file import write_setting
 from hearth.app.settings_keys import ALL
 from hearth.app.terminal import safe_text
-from hearth.app.tui.looks import apply_looks
+from hearth.app.tui.looks import apply_looks, key_clashes
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.bars import SCREENS, Activity, TopBar
 from hearth.backends.errors import HearthError, SettingsError
@@ -239,11 +239,8 @@ class HearthApp(App[int]):
 
     def tell_key_clashes(self) -> None:
         """Report keys that the settings give to two bindings of one screen or widget."""
-        if self.services.settings.keymap:
-            from hearth.app.tui.key_clashes import key_clashes
-
-            for clash in key_clashes(self.services.settings.keymap):
-                self.notify(safe_text(clash.text), severity="warning", markup=False)
+        for clash in key_clashes(self.services.settings.keymap):
+            self.notify(safe_text(clash.text), severity="warning", markup=False)
 
     def action_go(self, name: str) -> None:
         """Show another screen; help, jump mode and the palette close, other dialogs stay open."""

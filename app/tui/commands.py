@@ -163,7 +163,7 @@ def parse(text: str) -> Command:
         return Command("guide", asked[1] or "")
     found = _WRITTEN.fullmatch(text.rstrip())
     name = found[1].lower() if found is not None else text.strip()[:40].removeprefix("/")
-    command = find(name) if found is not None else None
+    command = find(name)
     if found is None or command is None:
         near = nearest(name, COMMANDS)
         guess = f"Did you mean /{near[0]}? " if near else ""
@@ -173,10 +173,7 @@ def parse(text: str) -> Command:
 
 def find(name: str) -> SlashCommand | None:
     """The command with this name or alias."""
-    for command in COMMANDS.values():
-        if name == command.name or name in command.aliases:
-            return command
-    return None
+    return next((one for one in COMMANDS.values() if name in (one.name, *one.aliases)), None)
 
 
 def beginning(written: str) -> Iterator[SlashCommand]:

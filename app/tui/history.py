@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import threading
 from pathlib import Path
 from typing import Final
 
-from hearth.app.paths import private_folder
+from hearth.app.settings_file import replace_file
 
 MOST: Final = 1_000
 """Prompts that are kept."""
@@ -52,10 +50,8 @@ class PromptHistory:
         """Write `text` behind what the file holds by now. May run in a thread. Raises `OSError`."""
         with self._writing:
             before = _read(self._file)
-            if before[-1:] == [text]:
-                return
-            private_folder(self._file.parent)
-            _write(self._file, [*before, text][-MOST:])
+            if before[-1:] != [text]:
+                _write(self._file, [*before, text][-MOST:])
 
     def older(self, draft: str) -> str | None:
         """The prompt before the one that is shown, None if that is the oldest.
@@ -98,19 +94,7 @@ def _read(file: Path) -> list[str]:
 
 
 def _write(file: Path, entries: list[str]) -> None:
-    lines = [json.dumps(text).encode("ascii") + b"\n" for text in entries]
-    size = 0
-    first = len(lines)
-    while first and size + len(lines[first - 1]) <= LARGEST_FILE_BYTES:
-        first -= 1
-        size += len(lines[first])
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)  # 0600
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.writelines(lines[first:])
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(name, file)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    lines = [json.dumps(text) + "\n" for text in entries]  # In ASCII.
+    while sum(map(len, lines)) > LARGEST_FILE_BYTES:
+        del lines[0]
+    replace_file(file, "".join(lines))

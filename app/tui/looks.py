@@ -1,10 +1,11 @@
-"""Theme and keys of the terminal app, as the settings have them."""
+"""Theme and keys of the terminal app, as the settings have them, and keys that clash."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from textual.binding import Binding
@@ -78,30 +79,19 @@ def bindings() -> dict[str, Binding]:
         for binding in Binding.make_bindings(kind.__dict__.get("BINDINGS", ())):
             if binding.id:
                 same = found.get(binding.id)
-                keys = binding.key if same is None else _joined(same.key, binding.key)
-                found[binding.id] = binding.with_key(keys)
+                keys = [*(same.key.split(",") if same else ()), *binding.key.split(",")]
+                found[binding.id] = binding.with_key(",".join(dict.fromkeys(keys)))
     return dict(sorted(found.items()))
-
-
-def _joined(keys: str, more: str) -> str:
-    return ",".join(dict.fromkeys([*keys.split(","), *more.split(",")]))
 
 
 def classes() -> Iterator[type[DOMNode]]:
     """Every screen and widget of the terminal app, and itself; imports all of them."""
     import hearth.app.tui
 
-    for name in _modules(hearth.app.tui.__path__, "hearth.app.tui."):
-        module = importlib.import_module(name)
-        for thing in vars(module).values():
+    for _, name, _ in pkgutil.walk_packages(hearth.app.tui.__path__, "hearth.app.tui."):
+        for thing in vars(importlib.import_module(name)).values():
             if isinstance(thing, type) and issubclass(thing, DOMNode) and thing.__module__ == name:
                 yield thing
-
-
-def _modules(path: Iterable[str], begin: str) -> Iterator[str]:
-    for module in pkgutil.walk_packages(path, begin):
-        if not module.ispkg:
-            yield module.name
 
 
 def _is_key(key: str) -> bool:
@@ -114,3 +104,56 @@ def _is_key(key: str) -> bool:
 def _names() -> set[str]:
     """Names of keys that are no characters."""
     return {key.value for key in Keys if not {"<", "+"} & set(key.value)}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyClash:
+    """One key, and the ids of the bindings that want it, in order."""
+
+    key: str
+    bindings: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """It in a sentence."""
+        return (
+            f"[keys]: {self.key} is the key of {' and of '.join(self.bindings)}: "
+            "only one of them gets it."
+        )
+
+    @property
+    def cure(self) -> str:
+        """What to do about it."""
+        return f"Give {' or '.join(self.bindings)} another key."
+
+
+def key_clashes(keymap: Mapping[str, str]) -> list[KeyClash]:
+    """Every key that two bindings of the same screen or widget share because of `keymap`, which
+    `checked_keymap` let pass. Imports all screens unless it is empty.
+    """
+    if not keymap:
+        return []
+    found: set[KeyClash] = set()
+    for kind in classes():
+        usual = _bindings_of(kind)
+        now = {ident: _keys(keymap[ident]) if ident in keymap else usual[ident] for ident in usual}
+        for key in set().union(*now.values()):
+            wanting = tuple(sorted(ident for ident in now if key in now[ident]))
+            if len(wanting) > 1 and any(key not in usual[ident] for ident in wanting):
+                found.add(KeyClash(key, wanting))
+    return sorted(found, key=lambda clash: (clash.bindings, clash.key))
+
+
+def _bindings_of(kind: type[DOMNode]) -> dict[str, set[str]]:
+    """The keys of each binding with an id that a `kind` has, by id; inherited ones are its own."""
+    found: dict[str, set[str]] = {}
+    for base in kind.__mro__:
+        for binding in Binding.make_bindings(base.__dict__.get("BINDINGS", ())):
+            if binding.id:
+                found.setdefault(binding.id, set()).add(binding.key)
+    return found
+
+
+def _keys(keys: str) -> set[str]:
+    """The single keys of "f1,ctrl+h", by the names that Textual has for them."""
+    return {binding.key for binding in Binding.make_bindings([(keys, "", "")])}

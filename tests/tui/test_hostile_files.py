@@ -22,8 +22,8 @@ from hearth.app.tui.screens import settings
 from hearth.app.tui.screens.dialogs import Confirm
 from hearth.app.tui.screens.pick_file import PickFile
 from hearth.app.tui.screens.prompt_view import PromptView
+from hearth.app.tui.screens.settings import Entry
 from hearth.app.tui.services import Services
-from hearth.app.tui.setting_entries import Entry
 from hearth.app.tui.widgets.column_list import ColumnList
 from hearth.backends.contract import Message, ModelSpec, Prompt, Request
 from hearth.backends.errors import NoChatTemplate

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from hearth.app.settings import load_settings
-from hearth.app.tui.key_clashes import key_clashes
+from hearth.app.tui.looks import key_clashes
 from polling import notices, until
 from screen_app import app_on
 

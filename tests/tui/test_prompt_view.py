@@ -11,8 +11,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from async_tests import in_loop
-from hearth.app.tui.pieces import Piece, Pieces
-from hearth.app.tui.screens.prompt_view import WINDOW, PromptView, is_part
+from hearth.app.tui.screens.prompt_view import WINDOW, Piece, Pieces, PromptView, is_part
 from hearth.backends.contract import Message, ModelSettings, ModelSpec, Prompt, Request
 from hearth.backends.errors import NoChatTemplate
 from screens import text_of

@@ -14,8 +14,7 @@ from textual.widgets import Checkbox, Static
 
 from hearth.app.jobs.child import Stopped
 from hearth.app.tui.screens.dialogs import Confirm
-from hearth.app.tui.screens.quantize import QuantizeScreen
-from hearth.app.tui.screens.quantize_options import QuantizeOptions
+from hearth.app.tui.screens.quantize import QuantizeOptions, QuantizeScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.column_list import ColumnList
 from hearth.app.tui.widgets.fields import SafeInput, SafeTextArea

@@ -6,7 +6,7 @@ import pytest
 from textual.widgets import Input
 
 from hearth.app.settings import load_settings
-from hearth.app.tui.setting_entries import entries
+from hearth.app.tui.screens.settings import entries
 from polling import notices, until
 from screen_app import app_on
 from screens import text_of

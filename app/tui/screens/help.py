@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar, cast
 
+from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import Vertical
@@ -39,7 +40,7 @@ class HelpScreen(Dialog[None]):
     HelpScreen #help-foot { height: 1; margin: 1 0 0 0; color: $text-muted; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "close", id="help.close"),
+        Binding("escape", "dismiss(None)", "close", id="help.close"),
         Binding("down", "scroll(1)", "down", id="help.down", show=False),
         Binding("up", "scroll(-1)", "up", id="help.up", show=False),
         Binding("pagedown", "scroll(10)", "page down", id="help.page-down", show=False),
@@ -57,18 +58,14 @@ class HelpScreen(Dialog[None]):
             yield Static("Change keys in the settings, by their ids.", id="help-foot", markup=False)
 
     def on_mount(self) -> None:
-        """Show all of them."""
         self.query_one(ColumnList).list.can_focus = False
-        self.query_one(Input).focus()
-        self._show("")
+        self._show()
 
-    def on_input_changed(self, event: Input.Changed) -> None:
+    @on(Input.Changed)
+    def _show(self) -> None:
         """Show those that match."""
-        self._show(event.value)
-
-    def _show(self, wanted: str) -> None:
         rows: list[Row] = []
-        words = wanted.lower().split()
+        words = self.query_one(Input).value.lower().split()
         for title, lines in self._groups:
             found = [line for line in lines if all(word in " ".join(line) for word in words)]
             if found:
@@ -81,10 +78,6 @@ class HelpScreen(Dialog[None]):
     def action_scroll(self, lines: int) -> None:
         """Scroll while the filter has the focus."""
         self.query_one(ColumnList).list.scroll_relative(y=lines, animate=False)
-
-    def action_close(self) -> None:
-        """Back to the screen below."""
-        self.dismiss()
 
 
 Line = tuple[str, str, str]

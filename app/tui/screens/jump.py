@@ -33,7 +33,7 @@ class JumpScreen(Dialog[None]):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "close", id="jump.close"),
+        Binding("escape", "dismiss(None)", "close", id="jump.close"),
     ]
 
     def __init__(self) -> None:
@@ -73,10 +73,6 @@ class JumpScreen(Dialog[None]):
             self.dismiss()
         for name in self._places:
             self.query_one(f"#jump-{name}").set_class(name not in left, "-passed")
-
-    def action_close(self) -> None:
-        """Return to the screen below."""
-        self.dismiss()
 
 
 def labels(count: int) -> list[str]:

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import ScreenResume
 from textual.suggester import SuggestFromList
 from textual.theme import Theme
 from textual.widgets import Input, OptionList, Static
 
+from hearth.app.nearest import did_you_mean
+from hearth.app.settings import Settings
+from hearth.app.settings_file import change, forget_setting, write_setting
+from hearth.app.settings_keys import ALL, GENERAL, LOADING, SAMPLING, Key, Value, default_of
 from hearth.app.terminal import safe_text
-from hearth.app.tui.looks import apply_looks, bindings
+from hearth.app.tui.looks import apply_looks, bindings, check_keys
 from hearth.app.tui.screens.base import HearthScreen
-from hearth.app.tui.setting_entries import Entry, entries
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
 from hearth.app.tui.widgets.fields import SafeInput
 from hearth.backends.errors import SettingsError
 
+_GROUPS: Final = (("General", GENERAL), ("Loading models", LOADING), ("Sampling", SAMPLING))
+_LISTS: Final = ("texts", "paths")
 _COLUMNS = (Column("setting", 24), Column("value"), Column("from", 30, least=90))
 _NARROW = 90
 
@@ -43,6 +53,7 @@ class SettingsScreen(HearthScreen):
     SettingsScreen #wrong { color: $text-error; display: none; }
     SettingsScreen #wrong.-shown { display: block; }
     """
+    AUTO_FOCUS = "#list OptionList"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("e", "edit", "edit", id="settings.edit", tooltip="edit; enter does that too"),
         Binding("slash", "search", "search", id="settings.search"),
@@ -65,15 +76,7 @@ class SettingsScreen(HearthScreen):
             yield Static("", id="wrong", markup=False)
 
     def on_mount(self) -> None:
-        """Show all of them."""
-        self.list.list.focus()
-        self._read()
         self.app.theme_changed_signal.subscribe(self, self._theme_changed)
-
-    def on_screen_resume(self) -> None:
-        """Read them again: they may have been changed elsewhere."""
-        if self._entries:
-            self._read()
 
     def _theme_changed(self, theme: Theme) -> None:
         """It may have been chosen in the palette, which is open over this screen."""
@@ -92,11 +95,14 @@ class SettingsScreen(HearthScreen):
 
     # ---- what is shown
 
+    @on(ScreenResume)
     def _read(self) -> None:
+        """Read them all: some may have been changed elsewhere."""
         found = entries(self.services.settings, sorted(self.app.available_themes), bindings())
         self._entries = {entry.ident: entry for entry in found}
         self._fill()
 
+    @on(Input.Changed, "#search")
     def _fill(self) -> None:
         words = self.query_one("#search", Input).value.lower().split()
         rows: list[Row] = []
@@ -111,18 +117,17 @@ class SettingsScreen(HearthScreen):
         self.list.show(rows)
         self._show_chosen()
 
+    @on(OptionList.OptionHighlighted)
     def _show_chosen(self) -> None:
         entry = self.chosen
-        what, more = self.query_one("#what", Static), self.query_one("#more", Static)
-        if entry is None:
-            what.update("")
-            more.update("")
-            return
-        what.update(Content.assemble((entry.name, "bold"), " · ", safe_text(entry.help)))
-        parts = [f"Takes {entry.expects}", f"default {entry.default or 'none'}"]
-        if self.size.width < _NARROW or len(entry.origin) > _COLUMNS[-1].width:
-            parts.append(f"from {entry.origin}")
-        more.update(safe_text(" · ".join(parts)))
+        what, parts = Content(), list[str]()
+        if entry is not None:
+            what = Content.assemble((entry.name, "bold"), " · ", safe_text(entry.help))
+            parts = [f"Takes {entry.expects}", f"default {entry.default or 'none'}"]
+            if self.size.width < _NARROW or len(entry.origin) > _COLUMNS[-1].width:
+                parts.append(f"from {entry.origin}")
+        self.query_one("#what", Static).update(what)
+        self.query_one("#more", Static).update(safe_text(" · ".join(parts)))
 
     # ---- search
 
@@ -130,19 +135,11 @@ class SettingsScreen(HearthScreen):
         """Focus the filter."""
         self.query_one("#search", Input).focus()
 
-    @on(Input.Changed, "#search")
-    def _search(self) -> None:
-        self._fill()
-
     @on(Input.Submitted, "#search")
     def _found(self) -> None:
         self.list.list.focus()
 
     # ---- editing
-
-    def on_option_list_option_highlighted(self) -> None:
-        """Another one is chosen."""
-        self._show_chosen()
 
     @on(OptionList.OptionSelected)
     def action_edit(self) -> None:
@@ -165,35 +162,30 @@ class SettingsScreen(HearthScreen):
         wrong = ""
         try:
             entry.check(event.value)
-        except ValueError as error:
-            wrong = f"{error}"
-        except SettingsError as error:
-            wrong = error.message
+        except (ValueError, SettingsError) as error:
+            wrong = str(error.args[0])  # Without the hint.
         self._say_wrong(wrong)
         if entry.name == "theme" and not wrong:
             self.app.theme = event.value
 
     @on(Input.Submitted, "#edit")
     def _enter(self, event: Input.Submitted) -> None:
-        entry = self.chosen
-        if entry is not None and self._write(entry, event.value):
+        entry, is_wrong = self.chosen, self.query_one("#wrong").has_class("-shown")
+        if entry is not None and not is_wrong and self._apply(entry, event.value):
             self._close_edit()
 
     def action_next(self) -> None:
         """Take the next choice; edit settings that have none."""
         entry = self.chosen
-        if entry is None:
-            return
-        if not entry.choices:
+        if entry is not None and entry.choices:
+            at = entry.choices.index(entry.text) if entry.text in entry.choices else -1
+            self._apply(entry, entry.choices[(at + 1) % len(entry.choices)])
+        else:
             self.action_edit()
-            return
-        at = entry.choices.index(entry.text) if entry.text in entry.choices else -1
-        self._write(entry, entry.choices[(at + 1) % len(entry.choices)])
 
     def action_reset(self) -> None:
         """Remove the chosen one from the file, so that its default applies."""
-        entry = self.chosen
-        if entry is not None:
+        if (entry := self.chosen) is not None:
             self._apply(entry, None)
 
     def action_leave(self) -> None:
@@ -215,26 +207,13 @@ class SettingsScreen(HearthScreen):
         wrong.update(safe_text(text[:1].upper() + text[1:]))
         wrong.set_class(bool(text), "-shown")
 
-    def _write(self, entry: Entry, text: str) -> bool:
-        """Write the value; False if it cannot be, which is shown."""
-        try:
-            entry.check(text)
-        except ValueError as error:
-            self._say_wrong(str(error))
-            return False
-        except SettingsError as error:
-            self._say_wrong(error.message)
-            return False
-        return self._apply(entry, text)
-
     def _apply(self, entry: Entry, text: str | None) -> bool:
-        """Write `text`, or with None remove the entry; then apply it."""
+        """Write `text`, which is right, or with None remove the entry; then apply it. False: the
+        file cannot be written, which is shown.
+        """
         file = self.services.paths.settings_file
         try:
-            if text is None:
-                entry.reset(file)
-            else:
-                entry.write(file, text)
+            entry.write(file, text)
             self.services.settings = self.services.reload()
         except SettingsError as error:
             self.tell_error(error)
@@ -249,10 +228,8 @@ class SettingsScreen(HearthScreen):
         return True
 
     def _take_effect(self) -> None:
-        try:
+        with self.errors_shown():
             apply_looks(self.app, self.services.settings)
-        except SettingsError as error:
-            self.tell_error(error)
 
 
 def _cells(entry: Entry) -> tuple[str | Content, ...]:
@@ -263,3 +240,130 @@ def _cells(entry: Entry) -> tuple[str | Content, ...]:
         Content.styled(value, "dim" if is_default else "bold $text-accent"),
         Content.styled(safe_text("" if is_default else entry.origin), "dim"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One setting, or one binding of the terminal app.
+
+    Attributes:
+        name: as in the file.
+        text: its value as it is written when it is edited.
+        origin: where that comes from.
+        default: its value when it is not set.
+        help: what it does.
+        expects: which values it takes, in words.
+        choices: those, where they are few.
+        is_key: it is a binding, of the table `[keys]`.
+    """
+
+    group: str
+    name: str
+    text: str
+    origin: str
+    default: str
+    help: str
+    expects: str
+    choices: tuple[str, ...] = ()
+    is_key: bool = False
+
+    @property
+    def ident(self) -> str:
+        """What tells it from all others."""
+        return f"{'key' if self.is_key else 'set'}:{self.name}"
+
+    def matches(self, words: Sequence[str]) -> bool:
+        """All of `words`, in lower case, are in its description."""
+        said = f"{self.group} {self.name} {self.text} {self.help}".lower()
+        return all(word in said for word in words)
+
+    def check(self, text: str) -> Value:
+        """The value that `text` means. Raises ValueError or `SettingsError` if it means none."""
+        if self.is_key:
+            return check_keys(self.name, text)
+        value = _parsed(ALL[self.name], text)
+        if self.name == "theme" and str(value) not in self.choices:
+            raise ValueError(f"there is no theme {text!r}.{did_you_mean(text, self.choices)}")
+        return value
+
+    def write(self, file: Path, text: str | None) -> None:
+        """Write `text` into the settings file; None: let the default hold again. Raises what
+        `check` and the file raise.
+        """
+        if self.is_key:
+            change(file, ("keys",), self.name, None if text is None else self.check(text))
+        elif text is None:
+            forget_setting(file, ALL[self.name])
+        else:
+            write_setting(file, ALL[self.name], self.check(text))
+
+
+def entries(
+    settings: Settings, themes: Sequence[str], bindings: Mapping[str, Binding]
+) -> Iterator[Entry]:
+    """Every setting by group, then every binding."""
+    found = settings.all()
+    for group, declared in _GROUPS:
+        for key in declared:
+            setting = found[key.name]
+            yield Entry(
+                group,
+                key.name,
+                written(key, setting.value),
+                _short(setting.origin, settings.file),
+                written(key, default_of(key)),
+                key.help,
+                "one of the themes" if key.name == "theme" else key.expects(),
+                tuple(themes) if key.name == "theme" else _choices(key),
+            )
+    for ident, binding in bindings.items():
+        own = settings.keymap.get(ident)
+        yield Entry(
+            "Keys of the terminal app",
+            ident,
+            own or binding.key,
+            "default" if own is None else f"{settings.file.name}, [keys]",
+            binding.key,
+            binding.tooltip or binding.description,
+            'keys with commas between, such as "f1,ctrl+h"',
+            is_key=True,
+        )
+
+
+def _short(origin: str, file: Path) -> str:
+    """`origin`, with the settings file by its name alone."""
+    return origin.replace(str(file), file.name)
+
+
+def written(key: Key, value: Value) -> str:
+    """`value` as people write it: what `check` of its entry reads."""
+    shown = key.shown(value)
+    if isinstance(shown, bool):
+        return "true" if shown else "false"
+    if isinstance(shown, dict):
+        return ", ".join(f"{token}={bias:g}" for token, bias in shown.items())
+    if isinstance(shown, tuple):
+        return "[" + ", ".join(_quoted(text) for text in shown) + "]" if shown else ""
+    return "" if shown is None else str(shown)
+
+
+def _parsed(key: Key, text: str) -> Value:
+    if key.kind in _LISTS and text.lstrip().startswith("["):
+        try:
+            found = tomllib.loads(f"list = {text}")
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f'expected a list such as ["a", "b"]: {error}') from error
+        return key.check(found["list"])
+    return key.parse(text)
+
+
+def _choices(key: Key) -> tuple[str, ...]:
+    few = ("true", "false") if key.kind == "bool" else key.choices
+    return (*few, "auto") if few and key.auto else few
+
+
+def _quoted(text: str) -> str:
+    """`text` as TOML has it: a JSON string is one, but for DEL, which no file has unescaped."""
+    import json
+
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
