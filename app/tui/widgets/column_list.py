@@ -192,7 +192,9 @@ class ColumnList(Vertical):
         times = Counter(row.key for row in rows if row.key)
         if twice := [key for key, count in times.items() if count > 1]:
             raise ValueError(f"two lines of a list have the key {twice[0]!r}")
-        self._all = tuple(rows)
+        before, self._all = self._orders, tuple(rows)
+        if self._orders != before:
+            self.refresh_bindings()  # There is a key for sorting now, or none.
         self._empty = empty or self._empty
         self._arrange()
 
