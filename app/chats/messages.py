@@ -75,7 +75,7 @@ def no_message(message: str) -> ChatNotFound:
     )
 
 
-def _message_of(row: Sequence[Any], siblings: tuple[str, ...] = ()) -> ChatMessage:
+def _message_of(row: Sequence[Any], siblings: tuple[str, ...]) -> ChatMessage:
     """The message in a row of `_COLUMNS`."""
     return ChatMessage(
         id=row[0],
@@ -160,16 +160,6 @@ def insert(connection: sqlite3.Connection, message: ChatMessage, writer: str = "
     if ended:
         index_message(connection, number, content)
     return name
-
-
-def copy_of(connection: sqlite3.Connection, message: str) -> str:
-    """Another message of the same parent and content; an answer under way is a stopped one in the
-    copy. Returns its id.
-    """
-    query = f"SELECT {_COLUMNS} FROM message WHERE id = ?"
-    return insert(
-        connection, stopped(_message_of(connection.execute(query, (message,)).fetchone()))
-    )
 
 
 def stopped(message: ChatMessage) -> ChatMessage:
@@ -286,12 +276,6 @@ def resume(connection: sqlite3.Connection, message: str, writer: str) -> None:
         "writer = ? WHERE id = ?",
         (writer, message),
     )
-
-
-def is_written_by(connection: sqlite3.Connection, message: str, writer: str) -> bool:
-    """The answer is under way, and `writer` writes it."""
-    query = "SELECT 1 FROM message WHERE id = ? AND state = 'streaming' AND writer = ?"
-    return connection.execute(query, (message, writer)).fetchone() is not None
 
 
 def unfinished(connection: sqlite3.Connection) -> list[str]:

@@ -273,11 +273,7 @@ def _matches(text: Sequence[Word], asked: Sequence[Phrase]) -> list[_Match]:
 
 
 def _stands_at(text: Sequence[Word], at: int, phrase: Phrase) -> bool:
-    last = at + len(phrase.words) - 1
-    if last >= len(text):
-        return False
-    *whole, open_one = phrase.words
-    if any(text[at + i].text != word for i, word in enumerate(whole)):
-        return False
-    end = text[last].text
-    return end.startswith(open_one) if phrase.is_open else end == open_one
+    here = [word.text for word in text[at : at + len(phrase.words)]]
+    if phrase.is_open:
+        here[-1] = here[-1][: len(phrase.words[-1])]
+    return tuple(here) == phrase.words

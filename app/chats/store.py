@@ -22,6 +22,7 @@ from hearth.app.chats.errors import (
     ChatsLocked,
     ChatsUnwritable,
     InvalidChat,
+    MessageInUse,
 )
 from hearth.app.chats.messages import clean
 from hearth.app.chats.search import TITLES, find, forget, index_title
@@ -162,8 +163,9 @@ class ChatStore:
             new = _insert(connection, old.title, old.system, old.model, old.settings)
             path = shape.path(leaf or old.leaf)
             if path:
-                if messages.read(connection, shape, path[-1:])[0].role == "assistant":
-                    path[-1] = messages.copy_of(connection, path[-1])
+                (last,) = messages.read(connection, shape, path[-1:])
+                if last.role == "assistant":
+                    path[-1] = messages.insert(connection, messages.stopped(last))
                 messages.hold(connection, new, path, path[-1])
             return _get(connection, new)
 
@@ -444,7 +446,8 @@ class ChatStore:
             waiting = list(self._unsaved.endings.values())
             with self._database.write() as connection:
                 for ending in waiting:
-                    if messages.is_written_by(connection, ending.message, ending.writer):
+                    # It may have been deleted, or ended by another store.
+                    with contextlib.suppress(ChatNotFound, MessageInUse):
                         _end(connection, ending)
                 yield connection
             self._unsaved.forget(waiting)

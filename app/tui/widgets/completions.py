@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -98,13 +99,9 @@ def _entries(folder: Path, above: str) -> list[tuple[str, bool]]:
     """Names in a folder and whether they are folders, which come first; none if it cannot be
     read: there is nothing to offer then.
     """
-    found: list[tuple[str, bool]] = []
     try:
         with os.scandir(folder / Path(above).expanduser()) as entries:
-            for entry in entries:
-                found.append((entry.name, entry.is_dir()))
-                if len(found) == _MOST_ENTRIES:
-                    break
+            found = [(entry.name, entry.is_dir()) for entry in islice(entries, _MOST_ENTRIES)]
     except (OSError, ValueError, RuntimeError):  # Not there, NUL, or the home of an unknown user.
         return []
     return sorted(found, key=lambda one: (not one[1], one[0].lower()))
