@@ -316,9 +316,6 @@ def _zero_gaps(file: io.RawIOBase, page_bytes: int, roots: Iterable[int]) -> Non
             file.write(bytes(len(left)))
 
 
-Migration = Callable[[sqlite3.Connection], None]
-
-
 def m001_threads_and_messages(connection: sqlite3.Connection) -> None:
     """Messages stand in one table, each with its parent; `branch` says which threads hold which,
     so that a clone shares its past. A thread that holds a message holds its parent.
@@ -350,7 +347,7 @@ def m004_parts(connection: sqlite3.Connection) -> None:
     forget(connection, [TITLES])
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (
+MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     m001_threads_and_messages,
     m002_words,
     m003_drafts,

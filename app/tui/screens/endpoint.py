@@ -24,7 +24,7 @@ from hearth.app.settings_keys import ALL
 from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.widgets.column_list import Cell, Column, ColumnList, Row
-from hearth.app.tui.widgets.endpoint_fields import EndpointFields
+from hearth.app.tui.widgets.fields import EndpointFields
 from hearth.backends.errors import HearthError, SettingsError
 
 _LOOK_EVERY_S: Final = 1.0

@@ -164,7 +164,6 @@ class AnswerView(Widget):
     ) -> None:
         super().__init__()
         self._form = form
-        self._show_thinking = show_thinking
         self._content = Incoming()
         self._reasoning = Incoming()
         self.thinking = Thinking(show_thinking)

@@ -7,6 +7,7 @@ table come one by one; they share their columns' widths.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -248,36 +249,33 @@ class Table:
     def __init__(self, sides: Sequence[str] = ()) -> None:
         self.names: list[Content] = []
         self.sides = sides
-        self.widest: list[int] = []
-        self._found: tuple[int, tuple[int, ...], list[int]] = (-1, (), [])
+        self.widest: tuple[int, ...] = ()
 
     def add(self, cells: list[Content]) -> None:
         """Take a row's widths into account."""
         widths = [cell.cell_length for cell in cells]
-        self.widest = [max(pair) for pair in zip_longest(self.widest, widths, fillvalue=0)]
+        self.widest = tuple(map(max, zip_longest(self.widest, widths, fillvalue=0)))
 
-    def columns(self, width: int) -> list[int]:
-        """The width of each column where the table has `width` cells; empty: too narrow."""
-        known = tuple(self.widest)
-        if self._found[:2] != (width, known):
-            self._found = (width, known, self._columns(width))
-        return self._found[2]
 
-    def _columns(self, width: int) -> list[int]:
-        room = width - len(BETWEEN) * (len(self.widest) - 1)
-        if room < MIN_COLUMN * len(self.widest):
-            return []
-        if sum(self.widest) <= room:
-            return list(self.widest)
-        # The narrow columns keep their width, the wide ones share what is left.
-        columns = [0] * len(self.widest)
-        left = room
-        order = sorted(range(len(columns)), key=self.widest.__getitem__)
-        for place, column in enumerate(order):
-            share = left // (len(order) - place)
-            columns[column] = min(self.widest[column], share)
-            left -= columns[column]
-        return columns
+@functools.lru_cache(maxsize=64)
+def _column_widths(widest: tuple[int, ...], width: int) -> tuple[int, ...]:
+    """The width of each column of a table that has `width` cells, of which the widest cells have
+    `widest`; empty: too narrow.
+    """
+    room = width - len(BETWEEN) * (len(widest) - 1)
+    if room < MIN_COLUMN * len(widest):
+        return ()
+    if sum(widest) <= room:
+        return widest
+    # The narrow columns keep their width, the wide ones share what is left.
+    columns = [0] * len(widest)
+    left = room
+    order = sorted(range(len(columns)), key=widest.__getitem__)
+    for place, column in enumerate(order):
+        share = left // (len(order) - place)
+        columns[column] = min(widest[column], share)
+        left -= columns[column]
+    return tuple(columns)
 
 
 def _aligned(cell: Content, width: int, side: str) -> Content:
@@ -314,12 +312,12 @@ class TableRow(Line):
 
     def _laid(self, width: int) -> list[Content]:
         room = max(width - self._indent, 1)
-        columns = self._table.columns(room)
+        columns = _column_widths(self._table.widest, room)
         rows = self._side_by_side(columns) if columns else self._listed(room)
         space = Content(" " * self._indent)
         return [space + row for row in rows] if self._indent else rows
 
-    def _side_by_side(self, columns: list[int]) -> list[Content]:
+    def _side_by_side(self, columns: Sequence[int]) -> list[Content]:
         broken = []
         for cell, width in zip_longest(self._cells, columns, fillvalue=EMPTY):
             if isinstance(cell, Content) and isinstance(width, int):
