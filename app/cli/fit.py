@@ -112,8 +112,7 @@ def _local(state: State, model: str, flags: Layer) -> Verdict:
 
 
 def _remote(state: State, model: str, entry: Entry | None, flags: Layer) -> Iterator[Verdict]:
-    from hearth.app.library.fit import fit_of_download
-    from hearth.app.library.guess import facts_of
+    from hearth.app.library.fit import facts_of, fit_of_download
     from hearth.app.library.hub import Hub
     from hearth.app.library.hub_files import find_choice, offer, parse_reference
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from hearth.app.jobs.child import Values, Work
-from hearth.backends.contract import ErrorInfo
-from hearth.backends.errors import HearthError, InternalError, from_info
+from hearth.backends.errors import ErrorInfo, HearthError, InternalError, from_info
 from hearth.backends.logs import open_log
 
 _MOST_LINE_BYTES: Final = 16 << 20

@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from hearth.app.library.cache_layout import sync_folder
 from hearth.app.library.errors import DiskFull
 from hearth.app.library.local import FoundModel, Library
 from hearth.app.library.model_files import (
@@ -34,6 +33,7 @@ from hearth.app.machine import free_disk_bytes
 from hearth.app.paths import private_folder
 from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.quant.gguf import preflight
+from hearth.quant.gguf.quantize_file import sync_folder
 
 Way = Literal["copy", "move", "link", "share"]
 
@@ -168,7 +168,12 @@ def adopt(adoption: Adoption, on_progress: Callable[[int], None] = lambda done: 
             staged = temporary / target.name
             if staged.is_dir() and not staged.is_symlink():
                 sync_folder(staged)
-            _rename_new(staged, target)
+            if os.path.lexists(target):  # Another process may have put a file there.
+                raise ImportRefused(
+                    f"The library has a file {target.name} by now.",
+                    "Import it under another name (`hearth import --name`).",
+                )
+            staged.rename(target)
         sync_folder(folder)
         if adoption.way == "move":
             _leave(adoption)
@@ -222,14 +227,10 @@ def _shared(adoption: Adoption, origin: Path, path: Path) -> bool:
     Elsewhere than in the library folder, a hard link is made to move a file only: a model of
     another program that has one is listed as the library's, under one name.
     """
-    is_ours = origin.is_relative_to(adoption.folder)
-    match adoption.way:
-        case "move":
-            return _second_name(origin, path)
-        case "share":
-            return _reflink(origin, path) or (is_ours and _second_name(origin, path))
-        case _:
-            return False
+    if adoption.way == "share":
+        is_ours = origin.is_relative_to(adoption.folder)
+        return _reflink(origin, path) or (is_ours and _second_name(origin, path))
+    return adoption.way == "move" and _second_name(origin, path)
 
 
 def _reflink(origin: Path, path: Path) -> bool:
@@ -276,16 +277,6 @@ def _copy(origin: Path, path: Path, done: int, on_progress: Callable[[int], None
             f"{origin} changed while it was copied.", "Import it when it is complete."
         )
     return done
-
-
-def _rename_new(path: Path, target: Path) -> None:
-    """Rename, replacing nothing: somebody may have put a file there since it was looked."""
-    if os.path.lexists(target):
-        raise ImportRefused(
-            f"The library has a file {target.name} by now.",
-            "Import it under another name (`hearth import --name`).",
-        )
-    path.rename(target)
 
 
 def _model_in(folder: Path) -> Path:

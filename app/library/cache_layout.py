@@ -151,6 +151,8 @@ class RepositoryCache:
         A link; where the file system has none (or `HF_HUB_DISABLE_SYMLINKS` is set), a second name
         of the same content; where it has neither, the content itself moves there.
         """
+        from hearth.quant.gguf.quantize_file import sync_folder
+
         blob, file = self.blob(etag), self.file(commit, path)
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():
@@ -202,14 +204,3 @@ def _most_name_bytes(folder: Path) -> int:
         return min(_MOST_NAME_BYTES, os.pathconf(folder, "PC_NAME_MAX"))
     except (OSError, ValueError):
         return _MOST_NAME_BYTES
-
-
-def sync_folder(folder: Path) -> None:
-    """Make sure that names in `folder` outlast a power cut, where the system can."""
-    if sys.platform == "win32":
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

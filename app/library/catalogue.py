@@ -129,9 +129,10 @@ def load_catalogue(path: Path | None = None) -> Catalogue:
     if set(data) != {"bits_per_weight", "models"}:
         raise _fault(path, "file", "must hold [bits_per_weight] and [[models]]")
     bits = _bits(path, data["bits_per_weight"])
-    if not isinstance(data["models"], list):
+    tables = data["models"]
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise _fault(path, "models", "must be a list of tables")
-    entries = [_entry(path, table, bits) for table in data["models"]]
+    entries = [_entry(path, table, bits) for table in tables]
     by_name = {entry.name: entry for entry in entries}
     if len(by_name) < len(entries):
         raise _fault(path, "name", "is there twice")
@@ -160,9 +161,7 @@ def _bits(path: Path, table: Any) -> Mapping[str, float]:
     return table
 
 
-def _entry(path: Path, table: Any, bits: Mapping[str, float]) -> Entry:
-    if not isinstance(table, dict):
-        raise _fault(path, "models", "must be a list of tables")
+def _entry(path: Path, table: dict[str, Any], bits: Mapping[str, float]) -> Entry:
     place = f"models.{table.get('name', '?')}"
     for key in table:
         if key not in _MODEL_KEYS:
@@ -202,7 +201,6 @@ def _entry(path: Path, table: Any, bits: Mapping[str, float]) -> Entry:
 
 
 def _check_texts(path: Path, place: str, table: dict[str, Any], bits: Mapping[str, float]) -> None:
-    """The texts of a model mean what they must."""
     quants = table["quants"]
     are_known = all(quant in bits for quant in quants) and len(set(quants)) == len(quants) > 0
     purposes = get_args(Purpose)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hearth.app.library.cache_layout import RepositoryCache, sync_folder
+from hearth.app.library.cache_layout import RepositoryCache
 from hearth.app.library.download_part import (
     FreeBytes,
     PartFile,
@@ -30,6 +30,7 @@ from hearth.app.library.errors import DownloadCorrupt, HubUnreachable, Repositor
 from hearth.app.library.hub import Download, RepositoryFile
 from hearth.app.machine import free_disk_bytes
 from hearth.backends.lock import LockFile
+from hearth.quant.gguf.quantize_file import sync_folder
 
 _LOCK_POLL_S: Final = 0.5
 _MOST_PAUSE_S: Final = 30.0

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from hearth.app.format import size
-from hearth.app.library.cache_layout import RepositoryCache, sync_folder
+from hearth.app.library.cache_layout import RepositoryCache
 from hearth.app.library.errors import DiskFull
 from hearth.app.library.hub import RepositoryFile
+from hearth.quant.gguf.quantize_file import sync_folder
 
 log = logging.getLogger(__name__)
 

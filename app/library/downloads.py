@@ -18,8 +18,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
+from hearth.app.jobs.child import Stopped, Values, Work
+from hearth.app.jobs.job import Job
 from hearth.app.library.cache_layout import RepositoryCache
 from hearth.app.library.errors import (
     DownloadNotFound,
@@ -35,7 +37,6 @@ from hearth.backends.json_file import write_json
 from hearth.backends.lock import LockFile
 
 DownloadState = Literal["waiting", "running", "paused", "failed", "done"]
-Values = dict[str, Any]
 _VERSION: Final = 1
 _TAKE_OVER_S: Final = 2.0
 """How often a process tries to become the keeper."""
@@ -96,7 +97,7 @@ class RunningJob(Protocol):
         """End it at once."""
 
 
-Start = Callable[[Values], Awaitable[RunningJob]]
+Start = Callable[[Work, Values, Path | None], Awaitable[RunningJob]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ class Downloads:
         log_dir: where the output of the jobs goes; None: nowhere.
         most_running: at a time.
         retry_s: after which a download that lost its connection is tried again.
-        start: starts a job with a question.
+        start: starts a job, as `Job.start` does.
         clock: seconds that only grow.
     """
 
@@ -205,7 +206,7 @@ class Downloads:
         self._log_dir = log_dir
         self._most_running = most_running
         self._retry_s = retry_s
-        self._start = start or self._start_job
+        self._start = start or Job.start
         self._clock = clock
         self._lock = LockFile(file.with_suffix(".lock"))
         self._is_keeper = False
@@ -318,7 +319,6 @@ class Downloads:
         self._is_keeper = False
 
     def _due(self, now: float) -> Sequence[_Entry]:
-        """What is to be started now."""
         running = sum(entry.task is not None for entry in self._entries)
         waiting = [
             entry
@@ -336,14 +336,14 @@ class Downloads:
 
     async def _work(self, entry: _Entry) -> None:
         """Run one download until it ends, fails or is stopped."""
-        from hearth.app.jobs.child import Stopped
-        from hearth.app.library.download_job import question
+        from hearth.app.library import download_job
 
         entry.not_before, entry.is_ending = 0.0, False
         entry.rate = Rate(clock=self._clock)
         saved_at = self._clock()
         try:
-            entry.job = await self._start(question(entry.download, self._cache, hub=self._hub))
+            question = download_job.question(entry.download, self._cache, hub=self._hub)
+            entry.job = await self._start(download_job.work, question, self._log_dir)
             if entry.is_ending:
                 entry.job.stop()
             async for values in entry.job.updates():
@@ -389,12 +389,6 @@ class Downloads:
             entry.job.stop()
         if entry.task is not None:
             await asyncio.wait([entry.task])
-
-    async def _start_job(self, question: Values) -> RunningJob:
-        from hearth.app.jobs.job import Job
-        from hearth.app.library import download_job
-
-        return await Job.start(download_job.work, question, self._log_dir)
 
     def _find(self, ident: str) -> _Entry:
         self._keep()

@@ -2,7 +2,8 @@
 
 What a GGUF needs is `hearth.quant.memory`'s arithmetic, over the plan that the worker would make
 (`hearth.backends.llamacpp.params`); what safetensors need, the native runner says
-(`hearth.backends.native.footprint`). So what is reported here is what happens there.
+(`hearth.backends.native.footprint`). So what is reported here is what happens there. Of a model
+that is not here, what the Hub or the catalogue does not say is guessed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from hearth.app.format import size
 from hearth.app.library.bandwidth import Bandwidth
-from hearth.app.library.guess import FileFacts, GuessedFacts, shape_for
+from hearth.app.library.catalogue import Entry, Shape
+from hearth.app.library.hub import Repository
 from hearth.app.machine import Machine, free_disk_bytes, this_machine
 from hearth.backends.contract import ModelSettings
 from hearth.backends.errors import DoesNotFit
@@ -23,6 +25,7 @@ from hearth.backends.llamacpp.footprint import NO_LIMIT, is_mapped, memory_of, p
 from hearth.backends.llamacpp.params import ContextPlan, plan_context
 from hearth.quant.gguf.file import GgufFile
 from hearth.quant.memory import MemoryUse, estimated_use
+from hearth.quant.memory_shape import ModelShape, guessed_shape
 from hearth.quant.memory_weights import read_bytes_per_token
 
 if TYPE_CHECKING:
@@ -37,6 +40,9 @@ _BASE_BYTES: Final = 224 << 20
 need. VmHWM of one that has imported it all (CPython 3.11, torch 2.11 for processors, Linux x86-64,
 2026-11-21)."""
 _EXPERTS: Final = ".experts."
+_USUAL_BITS: Final = 4.85
+"""Of a weight, where nothing says how many weights a file has: those of Q4_K_M."""
+_ARCHITECTURE: Final = "unknown"
 _LEAST_READ_BYTES: Final = 64_000_000
 """Of weights read for a token, from which on memory bandwidth limits the speed."""
 _MUCH: Final = 0.75
@@ -127,9 +133,8 @@ class Fit:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values with stable keys; sizes in bytes, null for what is not known."""
-        parts = asdict(self.use)
-        for name in ("mapped", "uncertain"):
-            del parts[name]
+        hidden = ("mapped", "uncertain")
+        parts = {name: part for name, part in asdict(self.use).items() if name not in hidden}
         return {
             "state": self.state,
             "reason": self.reason,
@@ -158,6 +163,101 @@ _STATE_WORDS: Final[dict[State, str]] = {
     "slow": "slow, from the disk",
     "cannot": "does not fit",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What an entry says of a model. Only the size must be known.
+
+    Attributes:
+        size_bytes: of all its files.
+        parameters: its weights.
+        active_parameters: those that a token uses, where they are fewer.
+        context: tokens that it was trained for.
+        shape: from which the size of keys and values follows.
+        generates: False: it embeds or ranks texts.
+    """
+
+    size_bytes: int
+    parameters: int | None = None
+    active_parameters: int | None = None
+    context: int | None = None
+    shape: Shape | None = None
+    generates: bool = True
+
+    @property
+    def read_bytes(self) -> int:
+        """Of weights, that generating a token reads: about; 0 where it generates none."""
+        if not self.generates:
+            return 0
+        if not self.parameters or not self.active_parameters:
+            return self.size_bytes
+        return round(self.size_bytes * min(1.0, self.active_parameters / self.parameters))
+
+
+def facts_of(
+    size_bytes: int, entry: Entry | None = None, repository: Repository | None = None
+) -> FileFacts:
+    """What the catalogue and the Hub say of a model together; the Hub's numbers count.
+
+    Args:
+        size_bytes: of the file or files.
+    """
+    parameters = repository.parameters if repository is not None else None
+    context = repository.context if repository is not None else None
+    if entry is None:
+        return FileFacts(size_bytes, parameters=parameters, context=context)
+    return FileFacts(
+        size_bytes,
+        parameters=parameters or entry.parameters,
+        active_parameters=entry.active_parameters,
+        context=context or entry.context or None,
+        shape=entry.shape,
+        generates=entry.purpose in ("chat", "code"),
+    )
+
+
+def shape_for(facts: FileFacts) -> ModelShape:
+    """The shape of such a model: known numbers as they are, the others guessed."""
+    guessed = guessed_shape(facts.parameters or facts.size_bytes * 8 / _USUAL_BITS)
+    known = facts.shape
+    if known is None:
+        return guessed
+    return replace(
+        guessed,
+        layers=known.layers,
+        kv_heads=known.kv_heads,
+        kv_heads_in_all=known.layers * known.kv_heads,
+        key_length=known.head_size,
+        value_length=known.head_size,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GuessedFacts:
+    """Implements `hearth.backends.llamacpp.facts.GgufFacts` without a file, so that a context is
+    planned as the worker would."""
+
+    shape: ModelShape
+    context_length: int
+
+    @property
+    def architecture(self) -> str:
+        """A name of which `value` knows keys."""
+        return _ARCHITECTURE
+
+    def value(self, key: str, default: Any = None) -> Any:
+        known = {
+            "block_count": self.shape.layers,
+            "embedding_length": self.shape.width,
+            "attention.head_count": self.shape.heads,
+            "attention.key_length": self.shape.key_length,
+            "attention.value_length": self.shape.value_length,
+        }
+        return known.get(key.removeprefix(f"{_ARCHITECTURE}."), default)
+
+    def kv_bytes_per_token(self, type_k: str, type_v: str) -> int:
+        return self.shape.kv_bytes_per_token(type_k, type_v)
 
 
 def room_here(

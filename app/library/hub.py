@@ -134,8 +134,9 @@ class Hub:
 
     @property
     def endpoint(self) -> str:
-        """Where it is, without a slash at the end."""
-        return hub_endpoint(self.address)
+        """`address`, or that of `HF_ENDPOINT`, or the public Hub's; without a slash at the end."""
+        named = self.address or os.environ.get("HF_ENDPOINT")
+        return (named or "https://huggingface.co").rstrip("/")
 
     def search(
         self, query: str, *, limit: int = 30, sort: Sort = "trending", tag: str | None = None
@@ -154,9 +155,8 @@ class Hub:
             "limit": limit,
             "sort": _SORTS[sort],
             "expand": list(_EXPAND),
+            **({} if tag is None else {"filter": tag}),
         }
-        if tag is not None:
-            parameters["filter"] = tag
         with hub_errors(query, self.endpoint):
             from huggingface_hub import get_session
             from huggingface_hub.hf_api import ModelInfo
@@ -203,11 +203,6 @@ class Hub:
 
         if self.offline or is_offline_mode():
             raise OfflineError(message)
-
-
-def hub_endpoint(address: str | None = None) -> str:
-    """`address`, or what `HF_ENDPOINT` says, or the public Hub; without a slash at the end."""
-    return (address or os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
 def prepare_library() -> None:
@@ -360,8 +355,8 @@ def _repository(info: ModelInfo, revision: str) -> Repository:
 
 
 def _licence(info: ModelInfo) -> str:
-    tags = [tag for tag in info.tags or () if tag.startswith(_LICENCE_TAG)]
-    return tags[0].removeprefix(_LICENCE_TAG) if tags else ""
+    tags = (tag for tag in info.tags or () if tag.startswith(_LICENCE_TAG))
+    return next(tags, "").removeprefix(_LICENCE_TAG)
 
 
 def _parameters(info: ModelInfo) -> int | None:

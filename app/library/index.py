@@ -39,8 +39,6 @@ def rest_after(scan_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """What a scan found."""
-
     names: ModelNames
     ended_s: float
 

@@ -120,7 +120,8 @@ class Library:
         """
         fixed = self.fixed()
         models = [model for model in fixed if model.name != _DRAFT]
-        paths = sorted(self._in_folder(), key=lambda path: (stem(path).lower(), path))
+        paths = [path for path in model_paths(self.folder) if path != self.folder]
+        paths.sort(key=lambda path: (stem(path).lower(), path))
         stems = Counter(stem(path).lower() for path in paths)
         stems.update((*BUNDLED, *(remote.name.lower() for remote in self._remotes)))
         taken = {model.name.lower() for model in fixed}
@@ -148,10 +149,6 @@ class Library:
                 for remote in self._remotes
             ),
         ]
-
-    def _in_folder(self) -> Iterator[Path]:
-        """The models of the library folder, which is itself none."""
-        return (path for path in model_paths(self.folder) if path != self.folder)
 
     def _elsewhere(
         self, taken: set[str], here: set[tuple[int, int] | None]
@@ -190,7 +187,11 @@ class Library:
             return model
         names = self.names()
         model = names.find(name_or_path)
-        return _usable(model) if model is not None else self.at_path(name_or_path, names.models)
+        if model is None:
+            return self.at_path(name_or_path, names.models)
+        if model.remote is None:
+            model_at(model.path)
+        return model
 
     def names(self, first: Sequence[FoundModel] = ()) -> ModelNames:
         """The names of all models, read from the disk now.
@@ -255,14 +256,10 @@ class Aliases:
     """
 
     def __init__(self, targets: Mapping[str, str] | None = None) -> None:
-        self._exact: dict[str, str] = {}
-        patterns: list[tuple[str, str]] = []
-        for alias, target in (targets or {}).items():
-            if _WILDCARD.search(alias):
-                patterns.append((alias, target))
-            else:
-                self._exact[alias] = target
-        self._patterns = sorted(patterns, key=lambda item: (-_literal_prefix(item[0]), item[0]))
+        self._exact = dict(targets or {})
+        patterns = [alias for alias in self._exact if _WILDCARD.search(alias)]
+        patterns.sort(key=lambda alias: (-len(_WILDCARD.split(alias)[0]), alias))
+        self._patterns = [(alias, self._exact.pop(alias)) for alias in patterns]
 
     def exact(self, name: str) -> str:
         """The model that the alias `name`, in lower case, stands for; empty if it is not one."""
@@ -273,12 +270,6 @@ class Aliases:
         longest text before its first wildcard first.
         """
         return (target for pattern, target in self._patterns if fnmatchcase(name, pattern))
-
-
-def _literal_prefix(pattern: str) -> int:
-    """How many characters of `pattern` come before its first wildcard."""
-    found = _WILDCARD.search(pattern)
-    return found.start() if found else len(pattern)
 
 
 class ModelNames:
@@ -328,7 +319,6 @@ class ModelNames:
         return model
 
     def _named(self, target: str) -> FoundModel | None:
-        """The model that an alias names."""
         typed = target.lower()
         return self.own(typed) or self._other(typed, target)
 
@@ -377,12 +367,6 @@ def _names(stored: StoredModel) -> Iterator[str]:
         yield f"{stored.repo}/{stored.name}"
     yield f"{stored.store}/{stored.repo or stored.path.parent.name}/{stored.name}"
     yield str(stored.path)
-
-
-def _usable(model: FoundModel) -> FoundModel:
-    if model.remote is None:
-        model_at(model.path)
-    return model
 
 
 def bundled_folder() -> Path:

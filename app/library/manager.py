@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -72,7 +72,7 @@ class ModelManager:
         self._cache = cache
         self._log_dir = log_dir
         self._hub = Hub(offline=settings.offline)
-        self._pulls = 0
+        self._pulls = asyncio.Semaphore(MOST_PULLS)
 
     async def pull(self, name: str) -> AsyncGenerator[PullProgress, None]:
         """Download the model that `name` means: one of the catalogue, or a repository of the Hub
@@ -89,7 +89,13 @@ class ModelManager:
         """
         if await self._is_here(name):
             return
-        async with self._one_of_few_pulls():
+        if self._pulls.locked():
+            raise Busy(
+                f"{MOST_PULLS} models are being downloaded, which is the most at the same time.",
+                "Retry when one of them is complete.",
+                retry_after_s=_RETRY_S,
+            )
+        async with self._pulls:
             download = await asyncio.to_thread(self._look_up, name)
             if download is not None:
                 async with aclosing(self._download(download)) as progress:
@@ -151,20 +157,6 @@ class ModelManager:
             return await self._index.find(name) is not None
         except ModelNotFound:  # Two models go by it, so it is here.
             return True
-
-    @asynccontextmanager
-    async def _one_of_few_pulls(self) -> AsyncIterator[None]:
-        if self._pulls >= MOST_PULLS:
-            raise Busy(
-                f"{self._pulls} models are being downloaded, which is the most at the same time.",
-                "Retry when one of them is complete.",
-                retry_after_s=_RETRY_S,
-            )
-        self._pulls += 1
-        try:
-            yield
-        finally:
-            self._pulls -= 1
 
     def _look_up(self, name: str) -> Download | None:
         """What to download for `name`; None if all of it is in the cache. Asks the Hub."""

@@ -13,12 +13,12 @@ from hearth.app.library.catalogue import Catalogue, Entry
 from hearth.app.library.fit import (
     Fit,
     Room,
+    facts_of,
     fit_of_download,
     fit_of_folder,
     fit_of_header,
     room_here,
 )
-from hearth.app.library.guess import facts_of
 from hearth.app.library.hub import Repository
 from hearth.app.library.hub_files import (
     Choice,

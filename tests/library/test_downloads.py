@@ -82,7 +82,7 @@ class Desk:
             self.file, self.cache, Hub(), start=self._start, retry_s=60, clock=lambda: self.now
         )
 
-    async def _start(self, question: dict[str, Any]) -> ScriptedJob:
+    async def _start(self, _: object, question: dict[str, Any], *__: object) -> ScriptedJob:
         self.jobs.append(ScriptedJob(question))
         return self.jobs[-1]
 

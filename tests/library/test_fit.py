@@ -20,12 +20,15 @@ from hearth.app.library.bandwidth import (
 from hearth.app.library.catalogue import Shape, load_catalogue
 from hearth.app.library.fit import (
     USUAL_CONTEXT,
+    FileFacts,
+    GuessedFacts,
     Room,
+    facts_of,
     fit_of_download,
     fit_of_header,
     room_here,
+    shape_for,
 )
-from hearth.app.library.guess import FileFacts, GuessedFacts, facts_of, shape_for
 from hearth.app.library.hub import Repository
 from hearth.app.machine import this_machine
 from hearth.backends.contract import ModelSettings

@@ -19,7 +19,7 @@ from hearth.app.library.errors import (
     OfflineError,
     RepositoryNotFound,
 )
-from hearth.app.library.hub import Download, Hub, RepositoryFile, hub_endpoint
+from hearth.app.library.hub import Download, Hub, RepositoryFile
 from hearth.backends.errors import from_info, to_info
 from hub_server import HubServer, Repo, etag, git_sha1
 
@@ -157,10 +157,10 @@ def test_offline_opens_no_connection(
 
 def test_the_endpoint_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/")
-    assert hub_endpoint() == "https://mirror.example"
-    assert hub_endpoint("http://other") == "http://other"
+    assert Hub().endpoint == "https://mirror.example"
+    assert Hub(address="http://other").endpoint == "http://other"
     monkeypatch.delenv("HF_ENDPOINT")
-    assert hub_endpoint() == "https://huggingface.co"
+    assert Hub().endpoint == "https://huggingface.co"
 
 
 def test_errors_keep_their_kind_between_processes() -> None:
