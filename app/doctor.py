@@ -239,11 +239,10 @@ def _disk(paths: Paths) -> Finding:
     free = machine.free_disk_bytes(paths.models)
     text = f"{free / 10**9:.1f} GB free for models"
     data = {"free_bytes": free}
-    if free < _LOW_DISK_BYTES:
-        return Finding(
-            "disk", "warning", text, "Most models need more. Make room, or set HEARTH_HOME.", data
-        )
-    return Finding("disk", "ok", text, data=data)
+    if free >= _LOW_DISK_BYTES:
+        return Finding("disk", "ok", text, data=data)
+    cure = "Most models need more. Make room, or set HEARTH_HOME."
+    return Finding("disk", "warning", text, cure, data)
 
 
 def _settings(settings: Settings | HearthError) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from hearth.backends.errors import NoHost
@@ -51,12 +50,7 @@ class HostConnection:
         await self.host()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

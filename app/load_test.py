@@ -49,10 +49,9 @@ class NetworkTrouble(HearthError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server, and how to ask it."""
+    """A server, and how to ask it; `base` is e.g. "http://127.0.0.1:4242/v1"."""
 
     base: str
-    """E.g. "http://127.0.0.1:4242/v1"."""
     api: Api
     model: str
     api_key: str = ""
@@ -62,34 +61,36 @@ class Target:
         """Where requests go."""
         return self.base + _PATHS[self.api]
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """Of every request."""
-        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the clients ask."""
+    """What the clients ask.
+
+    Attributes:
+        prompt_words: of each prompt: about as many tokens.
+        shared_words: the first words of each prompt that are the same in all.
+        ignore_eos: ask for exactly `gen_tokens` tokens: an extension that many servers know,
+            OpenAI's do not.
+    """
 
     requests: int
     prompt_words: int
-    """Of each prompt: about as many tokens."""
     gen_tokens: int
     shared_words: int = 0
-    """The first words of each prompt that are the same in all."""
     ignore_eos: bool = False
-    """Ask for exactly `gen_tokens` tokens: an extension that many servers know, OpenAI's do not."""
 
 
 @dataclass(slots=True)
 class Call:
-    """One request and its answer; times are those of `answer.clock`."""
+    """One request and its answer; times are those of `answer.clock`.
+
+    Attributes:
+        gaps_s: seconds between its pieces of text.
+    """
 
     answer: Answer = field(default_factory=lambda: Answer(clock=time.perf_counter))
     ended_s: float = 0.0
     gaps_s: list[float] = field(default_factory=list)
-    """Seconds between its pieces of text."""
     error: str = ""
 
     @property
@@ -113,19 +114,22 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What `concurrency` clients got. Times in seconds; None where no text came."""
+    """What `concurrency` clients got. Times in seconds; None where no text came.
+
+    Attributes:
+        errors: what went wrong, and how often.
+        tok_per_s: generated tokens of all by the seconds from the first request to the last end.
+        prompt_tokens: median of what the server counted.
+    """
 
     concurrency: int
     requests: int
     failed: int
     errors: dict[str, int]
-    """What went wrong, and how often."""
     generated_tokens: int
     tok_per_s: float
-    """Generated tokens of all by the seconds from the first request to the last end."""
     counted_by: Literal["server", "pieces"]
     prompt_tokens: float | None
-    """Median of what the server counted."""
     cached_tokens: int | None
     ttft_p50_s: float | None
     ttft_p95_s: float | None
@@ -140,9 +144,8 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
         return None
     ordered = sorted(values)
     place = (len(ordered) - 1) * percent / 100
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    below = ordered[math.floor(place)]
+    return below + (ordered[math.ceil(place)] - below) * (place % 1)
 
 
 def parse_url(url: str) -> tuple[str, Api]:
@@ -155,12 +158,11 @@ def parse_url(url: str) -> tuple[str, Api]:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise NetworkTrouble(f"{url} is no http address.", "Such as http://127.0.0.1:4242/v1.")
     path = parts.path.rstrip("/")
-    api: Api = "chat"
-    if path.endswith(_PATHS["chat"]):
-        path = path.removesuffix(_PATHS["chat"])
-    elif path.endswith(_PATHS["completions"]):
-        path, api = path.removesuffix(_PATHS["completions"]), "completions"
-    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}", api
+    api: Api = "completions"
+    if path.endswith(_PATHS["chat"]) or not path.endswith(_PATHS["completions"]):
+        api = "chat"
+    path = path.removesuffix(_PATHS[api]) or "/v1"
+    return f"{parts.scheme}://{parts.netloc}{path}", api
 
 
 def is_loopback(url: str) -> bool:
@@ -173,7 +175,7 @@ async def first_model(base: str, api_key: str) -> str:
     target = Target(base, "chat", "", api_key)
     try:
         async with _client(target) as client:
-            answer = await client.get(f"{base}/models", headers=target.headers)
+            answer = await client.get(f"{base}/models")
             answer.raise_for_status()
             return str(answer.json()["data"][0]["id"])
     except httpx2.HTTPStatusError as error:
@@ -255,6 +257,7 @@ def summarise(calls: Sequence[Call], concurrency: int) -> Served:
 
 def _client(target: Target) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
+        headers={"Authorization": f"Bearer {target.api_key}"} if target.api_key else {},
         timeout=httpx2.Timeout(_SILENCE_S, connect=_CONNECT_S),
         limits=httpx2.Limits(max_connections=None),
         # A proxy of the environment has no business with a server on this machine.
@@ -263,20 +266,16 @@ def _client(target: Target) -> httpx2.AsyncClient:
 
 
 def _body(target: Target, load: Load, prompt: str) -> dict[str, Any]:
-    body: dict[str, Any] = {
+    chat = {"messages": [{"role": "user", "content": prompt}]}
+    return {
         "model": target.model,
         "max_tokens": load.gen_tokens,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **(chat if target.api == "chat" else {"prompt": prompt}),
+        **({"ignore_eos": True} if load.ignore_eos else {}),
     }
-    if target.api == "chat":
-        body["messages"] = [{"role": "user", "content": prompt}]
-    else:
-        body["prompt"] = prompt
-    if load.ignore_eos:
-        body["ignore_eos"] = True
-    return body
 
 
 async def _ask(
@@ -285,7 +284,7 @@ async def _ask(
     """Send one request and note in `call` what comes of it."""
     body = _body(target, load, prompt)
     try:
-        async with client.stream("POST", target.url, json=body, headers=target.headers) as response:
+        async with client.stream("POST", target.url, json=body) as response:
             if response.status_code != 200:
                 text = (await response.aread()).decode("utf-8", "replace")
                 call.error = f"HTTP {response.status_code}: {_message(text)}"

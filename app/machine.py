@@ -59,16 +59,17 @@ def this_machine() -> Machine:
 
 def free_disk_bytes(folder: Path) -> int:
     """Free space of the file system that holds `folder`, which need not exist yet."""
-    while not os.path.exists(folder):
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+    return shutil.disk_usage(_existing(folder)).free
 
 
 def can_write(folder: Path) -> bool:
     """`folder`, or what exists of the path to it, can be written to."""
-    while not os.path.exists(folder):
-        folder = folder.parent
+    folder = _existing(folder)
     return folder.is_dir() and os.access(folder, os.W_OK)
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.parents) if os.path.exists(path))
 
 
 def compiler() -> str:

@@ -127,11 +127,7 @@ def _xdg(environ: Mapping[str, str], variable: str, *parts: str) -> Path | None:
 
 def private_folder(path: Path) -> Path:
     """Make `path` and what is missing above it, each for its owner alone; returns it."""
-    missing = []
-    folder = path
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
     return path
@@ -143,20 +139,15 @@ def own_folder(path: Path) -> Path:
     Raises:
         FolderUnusable: it cannot be made, is a file, or cannot be written to.
     """
-    why = ""
     try:
         private_folder(path)
+        if path.is_dir() and os.access(path, os.W_OK | os.X_OK):
+            return path
+        why = "cannot be written to" if path.is_dir() else "is no folder"
     except OSError as error:
         why = f"cannot be made: {error.strerror or error}"
-    else:
-        if not path.is_dir():
-            why = "is no folder"
-        elif not os.access(path, os.W_OK | os.X_OK):
-            why = "cannot be written to"
-    if why:
-        raise FolderUnusable(
-            f"{path} {why}.",
-            "Move away what is in its place, give yourself the right to write there, or set "
-            f"{HOME_VARIABLE} to another folder.",
-        )
-    return path
+    raise FolderUnusable(
+        f"{path} {why}.",
+        "Move away what is in its place, give yourself the right to write there, or set "
+        f"{HOME_VARIABLE} to another folder.",
+    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
 from hearth.app.nearest import did_you_mean
 from hearth.app.paths import private_folder
+from hearth.app.settings import layer_of
 from hearth.app.settings_keys import SAMPLING
 from hearth.backends.contract import Constraint, ConstraintKind
 from hearth.backends.errors import HearthError, InvalidParameter, SettingsError
@@ -69,15 +69,14 @@ class Presets:
 
     def all(self) -> list[Preset]:
         """Every preset, by name."""
-        return sorted(self._load(), key=lambda preset: preset.name.lower())
+        return [preset for _, preset in sorted(self._load().items())]
 
     def get(self, name: str) -> Preset:
         """The preset called `name`. Raises `PresetNotFound`, which names the nearest."""
         found = self._load()
-        for preset in found:
-            if preset.name.lower() == name.strip().lower():
-                return preset
-        near = did_you_mean(name, [preset.name for preset in found])
+        if name.strip().lower() in found:
+            return found[name.strip().lower()]
+        near = did_you_mean(name, [preset.name for preset in found.values()])
         raise PresetNotFound(
             f"There is no preset called {name}.{near}", "Choose one of the list of presets."
         )
@@ -89,7 +88,7 @@ class Presets:
             PresetsUnusable: its name or its settings are none.
         """
         preset = self._checked(asdict(replace(preset, name=preset.name.strip())), "This preset")
-        self._store([*self._without(preset.name), preset])
+        self._store({**self._load(), preset.name.lower(): preset})
         return preset
 
     def rename(self, name: str, to: str) -> Preset:
@@ -101,45 +100,47 @@ class Presets:
         """
         preset = self.get(name)
         renamed = self._checked({**asdict(preset), "name": to.strip()}, "This preset")
-        others = self._without(preset.name)
-        if any(other.name.lower() == renamed.name.lower() for other in others):
+        others = self._without(preset)
+        if renamed.name.lower() in others:
             raise PresetExists(
                 f"There is a preset called {renamed.name}.", "Choose another name, or delete it."
             )
-        self._store([*others, renamed])
+        self._store({**others, renamed.name.lower(): renamed})
         return renamed
 
     def delete(self, name: str) -> None:
         """Delete a preset. Raises `PresetNotFound`."""
-        self._store(self._without(self.get(name).name))
+        self._store(self._without(self.get(name)))
 
-    def _without(self, name: str) -> list[Preset]:
-        return [preset for preset in self._load() if preset.name.lower() != name.lower()]
+    def _without(self, preset: Preset) -> dict[str, Preset]:
+        key = preset.name.lower()
+        return {name: other for name, other in self._load().items() if name != key}
 
-    def _load(self) -> list[Preset]:
+    def _load(self) -> dict[str, Preset]:
+        """The presets by their names in lower case."""
         try:
             document = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return []
+            return {}
         except (OSError, ValueError, RecursionError) as error:
             raise self._unusable(f"cannot be read: {error}") from error
         if not isinstance(document, dict) or document.get("version") != _VERSION:
             raise self._unusable(f"is no file of presets of version {_VERSION}")
-        entries = document.get("presets")
-        if not isinstance(entries, list):
+        if not isinstance(document.get("presets"), list):
             raise self._unusable("has no list of presets")
-        found: list[Preset] = []
-        for number, entry in enumerate(entries, 1):
+        found: dict[str, Preset] = {}
+        for number, entry in enumerate(document["presets"], 1):
             preset = self._checked(entry, f"{self._file}: preset {number}")
-            if any(other.name.lower() == preset.name.lower() for other in found):
+            if preset.name.lower() in found:
                 raise self._unusable(f"has two presets called {preset.name}")
-            found.append(preset)
+            found[preset.name.lower()] = preset
         return found
 
-    def _store(self, presets: list[Preset]) -> None:
+    def _store(self, presets: dict[str, Preset]) -> None:
+        entries = [asdict(preset) for preset in presets.values()]
         try:
             private_folder(self._file.parent)
-            write_json(self._file, {"version": _VERSION, "presets": [asdict(p) for p in presets]})
+            write_json(self._file, {"version": _VERSION, "presets": entries})
         except OSError as error:
             raise self._unusable(f"cannot be written: {error.strerror or error}") from error
 
@@ -189,25 +190,13 @@ def check_chat_settings(settings: object) -> dict[str, Any]:
         raise InvalidParameter("preset", "preset is no text.", "Correct it.")
     if settings.get("constraint") is not None:
         check_constraint(settings["constraint"])
-    _check_set(settings.get("set", {}))
-    return settings
-
-
-def _check_set(values: object) -> None:
-    known = {key.name: key for key in SAMPLING}
-    if not isinstance(values, Mapping):
+    if not isinstance(settings.get("set", {}), dict):
         raise InvalidParameter("set", "The values that are set are no table.", "Correct them.")
-    for name, value in values.items():
-        if name not in known:
-            raise InvalidParameter(
-                "set",
-                f"There is no setting {name!r}.{did_you_mean(str(name), known)}",
-                "Remove it.",
-            )
-        try:
-            known[name].check(value)
-        except ValueError as error:
-            raise InvalidParameter(name, f"{name}: {error}.", "Correct it.") from error
+    try:
+        layer_of(settings.get("set", {}), "set", SAMPLING)
+    except SettingsError as error:
+        raise InvalidParameter("set", error.message, "Correct or remove it.") from error
+    return settings
 
 
 def check_constraint(constraint: object) -> None:

@@ -18,7 +18,7 @@ from hearth.app.cli.output import ProgressLine
 from hearth.app.cli.state import State, pass_state
 from hearth.app.cli.typed import ask, confirm, somebody_is_there
 from hearth.app.library.cache_layout import hub_cache
-from hearth.app.library.catalogue import Catalogue, Entry, load_catalogue
+from hearth.app.library.catalogue import Catalogue, load_catalogue
 from hearth.app.library.errors import ChoiceNotFound, RepositoryNotFound
 from hearth.app.paths import own_folder
 from hearth.backends.errors import DoesNotFit, HearthError, ModelNotFound
@@ -26,12 +26,13 @@ from hearth.backends.errors import DoesNotFit, HearthError, ModelNotFound
 if TYPE_CHECKING:
     from hearth.app.library.fit import Fit
     from hearth.app.library.hub import Hub
-    from hearth.app.library.hub_files import Choice, Reference
+    from hearth.app.library.hub_files import Choice
     from hearth.app.library.local import LocalModel
     from hearth.app.library.menu import Menu
 
 Told = Literal["bar", "json", "none"]
 _SEARCHED = 5
+_WAITS = {"waiting": "another download holds it", "checking": "checking"}
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -116,10 +117,15 @@ def look_up(state: State, name: str, revision: str, catalogue: Catalogue) -> tup
         HearthError: as `Hub.repository` and `hub_files.offer`.
     """
     from hearth.app.library.hub import Hub
-    from hearth.app.library.menu import make_menu, room_for
+    from hearth.app.library.menu import make_menu, reference_of, room_for
 
     hub = Hub(offline=state.settings.offline)
-    reference, entry = _reference(hub, name, catalogue)
+    try:
+        reference, entry = reference_of(name, catalogue)
+    except RepositoryNotFound:
+        raise
+    except ModelNotFound as error:
+        raise _with_repositories(hub, name.partition(":")[0], error) from error
     with state.output.note_if_slow(f"asking {hub.endpoint} …"):
         repository = hub.repository(reference.repo_id, revision or reference.revision)
     room = room_for(hub_cache(), state.paths.cache)
@@ -143,72 +149,45 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
     from hearth.app.jobs.child import Stopped
     from hearth.app.jobs.job import run_job
     from hearth.app.library import download_job
+    from hearth.app.library.downloads import Rate
     from hearth.app.library.hub import Download, Hub
 
     found = menu.repository
     wish = Download(found.repo_id, found.revision, found.commit, choice.files)
     hub = Hub(offline=state.settings.offline)
     question = download_job.question(wish, hub_cache(), hub=hub)
-    logs = own_folder(state.paths.log)
+    rate, done_bytes = Rate(), 0
     with ProgressLine(f"{found.repo_id} {choice.name}") as line:
-        teller = _Teller(state, line, told)
+
+        def tell(values: dict[str, Any]) -> None:
+            nonlocal done_bytes
+            done_bytes = values["done_bytes"]
+            rate.note(done_bytes)
+            if told == "json":
+                progress = {**values, "bytes_per_s": rate.bytes_per_s}
+                state.output.data(json.dumps({"progress": progress}))
+            elif told == "bar":
+                after = _WAITS.get(values["state"], "")
+                if values["state"] == "downloading" and rate.bytes_per_s:
+                    after = f"{words.size(rate.bytes_per_s)}/s"
+                line.show(done_bytes, values["total_bytes"], after=after)
+
         try:
-            done = run_job(download_job.work, question, teller.tell, logs)
+            done = run_job(download_job.work, question, tell, own_folder(state.paths.log))
         except Stopped as stopped:
             at = f"--revision={shlex.quote(found.revision)} " if found.revision != "main" else ""
             command = f"hearth pull {at}{words.argument(f'{found.repo_id}:{choice.name}')}"
             raise Stopped(
-                f"Stopped; {words.size(teller.done_bytes)} of {words.size(choice.size_bytes)} "
+                f"Stopped; {words.size(done_bytes)} of {words.size(choice.size_bytes)} "
                 "are here and stay.",
                 f"The same command goes on from there: {command}",
-                done_bytes=teller.done_bytes,
+                done_bytes=done_bytes,
                 total_bytes=choice.size_bytes,
             ) from stopped
     return _welcome(state, choice, Path(done["files"][0]), told)
 
 
-class _Teller:
-    """Passes on what the job tells."""
-
-    def __init__(self, state: State, line: ProgressLine, told: Told) -> None:
-        from hearth.app.library.downloads import Rate
-
-        self._state = state
-        self._line = line
-        self._told = told
-        self._rate = Rate()
-        self.done_bytes = 0
-
-    def tell(self, values: dict[str, Any]) -> None:
-        """One update of the job."""
-        self.done_bytes, total_bytes = values["done_bytes"], values["total_bytes"]
-        self._rate.note(self.done_bytes)
-        if self._told == "json":
-            rate = self._rate.bytes_per_s
-            self._state.output.data(json.dumps({"progress": {**values, "bytes_per_s": rate}}))
-        elif self._told == "bar":
-            self._line.show(self.done_bytes, total_bytes, after=self._after(values["state"]))
-
-    def _after(self, doing: str) -> str:
-        if doing != "downloading":
-            return {"waiting": "another download holds it", "checking": "checking"}.get(doing, "")
-        rate = self._rate.bytes_per_s
-        return f"{words.size(rate)}/s" if rate else ""
-
-
-def _reference(hub: Hub, name: str, catalogue: Catalogue) -> tuple[Reference, Entry | None]:
-    """As `reference_of`; what is not found comes with repositories of that name."""
-    from hearth.app.library.menu import reference_of
-
-    try:
-        return reference_of(name, catalogue)
-    except RepositoryNotFound:
-        raise
-    except ModelNotFound as error:
-        raise _not_found(hub, name.partition(":")[0], error) from error
-
-
-def _not_found(hub: Hub, name: str, error: ModelNotFound) -> ModelNotFound:
+def _with_repositories(hub: Hub, name: str, error: ModelNotFound) -> ModelNotFound:
     """`error` with repositories of the Hub that go by `name`, where it can be asked."""
     try:
         repos = [found.repo_id for found in hub.search(name, limit=_SEARCHED, tag="gguf")]
@@ -373,7 +352,14 @@ def _answer(menu: Menu, choice: Choice, model: LocalModel) -> dict[str, Any]:
 
 def _show_catalogue(state: State, catalogue: Catalogue, *, as_json: bool) -> None:
     if as_json:
-        state.output.json({"models": [_entry_json(entry) for entry in catalogue.entries]})
+        models = [
+            {
+                "approximate_sizes" if name == "sizes" else name: value
+                for name, value in dataclasses.asdict(entry).items()
+            }
+            for entry in catalogue.entries
+        ]
+        state.output.json({"models": models})
         return
     rows: list[tuple[str, ...]] = [("NAME", "QUANT", "SIZE", "CONTEXT", "LICENCE", "WHAT FOR")]
     rows += [
@@ -389,9 +375,3 @@ def _show_catalogue(state: State, catalogue: Catalogue, *, as_json: bool) -> Non
     ]
     state.output.table(rows, right=(2, 3))
     state.output.note("Download one: hearth pull NAME. Any repository of the Hub: org/name.")
-
-
-def _entry_json(entry: Entry) -> dict[str, Any]:
-    facts = dataclasses.asdict(entry)
-    facts["approximate_sizes"] = facts.pop("sizes")
-    return facts

@@ -87,7 +87,7 @@ def quantize(
     TYPE is what to make, such as Q4_K_M, Q6_K, Q8_0 or IQ4_XS; docs/quantize.md has them all.
     """
     from hearth.app.library.compare_quality import perplexity_change
-    from hearth.app.library.quantized import keep_measured
+    from hearth.app.library.quantized import keep_measured, speed_change
     from hearth.quant.gguf.quantize_file import check_target
 
     if (type is None) == (to is None):
@@ -98,25 +98,48 @@ def quantize(
         _show_plan(state, wish, as_json=as_json)
         return 0
     check_target(wish.target, replace=yes)
+    plan = wish.plan
+    before_bits, after_bits = f"{plan.source_bits_per_weight:.2f}", f"{plan.bits_per_weight:.2f}"
     sample = None if no_check else _sample(text, wish.source)
     if not as_json:
-        state.output.note(_headline(wish))
+        state.output.note(
+            f"{wish.source.name} · {words.size(plan.source_bytes)} ({before_bits} bits a weight)"
+            f" → {wish.type} · {words.size(plan.size_bytes)} ({after_bits})"
+        )
     made = _make(state, wish, threads, replace=yes)
-    facts: dict[str, Any] = {"plan": wish.plan.facts(), "result": made}
-    if sample is None:
-        before = after = None
-    else:
+    facts: dict[str, Any] = {"plan": plan.facts(), "result": made}
+    rows = [
+        ("", "BEFORE", "AFTER"),
+        ("model", wish.source.name, wish.target.stem),
+        ("size", words.size(plan.source_bytes), words.size(plan.size_bytes)),
+        ("bits a weight", before_bits, after_bits),
+    ]
+    notes = []
+    if sample is not None:
         before, after = _measure(state, wish, sample)
-        facts["before"], facts["after"] = before.facts(), after.facts()
         change, error = perplexity_change(before, after)
         keep_measured(wish.target, sample.name, before, after, (change, error))
         known = math.isfinite(change)
-        facts["perplexity_change"] = {"relative": change, "error": error} if known else None
-        facts["text"] = sample.name
+        facts |= {
+            "before": before.facts(),
+            "after": after.facts(),
+            "perplexity_change": {"relative": change, "error": error} if known else None,
+            "text": sample.name,
+        }
+        rows.append(("perplexity", _perplexity(before), _perplexity(after)))
+        rows.append(("decode", _speed(before), _speed(after)))
+        notes.append(
+            f"Perplexity {change:+.2%} ± {error:.2%}, over {after.scored_tokens:,} tokens of the "
+            f"text, each after at least {after.window_tokens // 2:,} others."
+        )
+        if before.is_busy or after.is_busy:
+            notes.append(f"Decoding: {speed_change(before, after)}.")
     if as_json:
         state.output.json(facts)
         return 0
-    _show_result(state, wish, before, after)
+    state.output.table(rows, right=(1, 2))
+    for note in notes:
+        state.output.note(note)
     seconds = words.duration(made["wall_s"])
     state.output.note(f"{wish.target} was made in {seconds}; its recipe is in {made['manifest']}.")
     return 0
@@ -212,15 +235,6 @@ def _measure(state: State, wish: _Wish, sample: Sample) -> tuple[Quality, Qualit
     return found[0], found[1]
 
 
-def _headline(wish: _Wish) -> str:
-    plan = wish.plan
-    return (
-        f"{wish.source.name} · {words.size(plan.source_bytes)} "
-        f"({plan.source_bits_per_weight:.2f} bits a weight) → {wish.type} · "
-        f"{words.size(plan.size_bytes)} ({plan.bits_per_weight:.2f})"
-    )
-
-
 def _show_plan(state: State, wish: _Wish, *, as_json: bool) -> None:
     facts = {**wish.plan.facts(tensors=True), "method": wish.method.name}
     facts["target"] = str(wish.target)
@@ -257,29 +271,6 @@ def _show_plan(state: State, wish: _Wish, *, as_json: bool) -> None:
             f"{len(facts['fallbacks'])} tensors get another type than {wish.type} wants: their "
             "rows are not made of such blocks."
         )
-
-
-def _show_result(state: State, wish: _Wish, before: Quality | None, after: Quality | None) -> None:
-    from hearth.app.library.compare_quality import perplexity_change
-    from hearth.app.library.quantized import speed_change
-
-    plan = wish.plan
-    rows = [("", "BEFORE", "AFTER"), ("model", wish.source.name, wish.target.stem)]
-    rows.append(("size", words.size(plan.source_bytes), words.size(plan.size_bytes)))
-    bits = (f"{plan.source_bits_per_weight:.2f}", f"{plan.bits_per_weight:.2f}")
-    rows.append(("bits a weight", *bits))
-    if before is not None and after is not None:
-        rows.append(("perplexity", _perplexity(before), _perplexity(after)))
-        rows.append(("decode", _speed(before), _speed(after)))
-    state.output.table(rows, right=(1, 2))
-    if before is not None and after is not None:
-        change, error = perplexity_change(before, after)
-        state.output.note(
-            f"Perplexity {change:+.2%} ± {error:.2%}, over {after.scored_tokens:,} tokens of the "
-            f"text, each after at least {after.window_tokens // 2:,} others."
-        )
-        if before.is_busy or after.is_busy:
-            state.output.note(f"Decoding: {speed_change(before, after)}.")
 
 
 def _perplexity(quality: Quality) -> str:

@@ -24,7 +24,7 @@ from hearth.app.exit_codes import ExitCode
 from hearth.app.guide_pages import page_for, page_location
 from hearth.app.session.turn import reportable_seed
 from hearth.app.settings import Layer
-from hearth.backends.contract import Message, ModelInfo, Request
+from hearth.backends.contract import Message, Request
 from hearth.backends.errors import from_info
 
 
@@ -112,7 +112,11 @@ def run_once(
         return exit_code(answer)
     thoughts.end()
     writer.end()
-    narrate_end(state, answer, info, request, stats=stats)
+    for note in (*answer.notices, ending(answer, info, request.max_tokens)):
+        if note:
+            state.output.note(note)
+    if stats:
+        state.output.note(statistics(answer, request.sampling.seed))
     if answer.error is not None:
         state.output.error(from_info(answer.error))
     elif chosen.found.origin == "bundled" and not raw and (page := page_for(text)):
@@ -129,17 +133,6 @@ def build_request(chosen: Chosen, text: str, *, raw: bool) -> Request:
         return replace(request, text=text)
     system = (Message("system", use.system),) if use.system else ()
     return replace(request, messages=(*system, Message("user", text)))
-
-
-def narrate_end(
-    state: State, answer: Answer, info: ModelInfo, request: Request, *, stats: bool
-) -> None:
-    """Print on stderr what the user should know of the answer; with `stats`, its numbers."""
-    for note in (*answer.notices, ending(answer, info, request.max_tokens)):
-        if note:
-            state.output.note(note)
-    if stats:
-        state.output.note(statistics(answer, request.sampling.seed))
 
 
 def exit_code(answer: Answer) -> int:
