@@ -47,7 +47,9 @@ def with_settings(found: FoundModel, settings: Settings) -> Chosen:
     use = settings.for_model(found.name)
     if found.remote is not None:
         _check_online(found.remote, settings)
-        load = use.load if _is_typed(use) else ModelSettings()  # those of the file are for files
+        # What a file says of loading is for files; what a flag says, the notices say is ignored.
+        is_typed = any(use.origins[key.name].startswith(("-", "LLM(")) for key in LOADING)
+        load = use.load if is_typed else ModelSettings()
         return Chosen(found, use, ModelSpec(found.remote.url, found.name, "remote", load))
     if use.backend == "remote":
         raise SettingsError(
@@ -55,11 +57,6 @@ def with_settings(found: FoundModel, settings: Settings) -> Chosen:
             '[remotes."NAME"] in settings.toml declares a remote model; see docs/scale.md.',
         )
     return Chosen(found, use, ModelSpec(str(found.path), found.name, use.backend, use.load))
-
-
-def _is_typed(use: ModelUse) -> bool:
-    """A flag says how to load the model; a remote one says in its notices that it cannot."""
-    return any(use.origins[key.name].startswith(("-", "LLM(")) for key in LOADING)
 
 
 def _check_online(remote: RemoteServer, settings: Settings) -> None:

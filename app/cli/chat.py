@@ -63,13 +63,18 @@ def open_chat(
         from hearth.app.tui.pace import set_pace
 
         set_pace()
-        with _no_collection():
+        # Nothing looks for garbage until `HearthApp` is drawn, which turns that on again: what its
+        # start makes stays, and is much to look through.
+        gc.disable()
+        try:
             from hearth.app.tui.open import open_app
 
             settings = state.settings.with_flags(flags)
             if model:
                 state.find(model)
             return open_app(state.paths, settings, state.library, model, resume=resume)
+        finally:
+            gc.enable()
     # What the terminal app does without would cost it 50 ms.
     from hearth.app.cli.repl import Repl
     from hearth.app.cli.typed import LineReader
@@ -98,15 +103,3 @@ def _history(state: State) -> Iterator[ChatStore]:
             folder = leaving.enter_context(TemporaryDirectory())
             chats = ChatStore(Path(folder) / "chats.db")
         yield leaving.enter_context(closing(chats))
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Nothing looks for garbage until `HearthApp` is drawn, which turns that on again: what its
-    start makes stays, and is much to look through.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

@@ -7,8 +7,8 @@ import os
 import shlex
 import shutil
 import signal
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -17,12 +17,11 @@ import click
 
 from hearth.app.cli.options import complete_model, loading_options, typed_settings
 from hearth.app.cli.state import State
+from hearth.app.clients import CLIENTS, Client, KeyPlace, Recipe, Target, key_place
 from hearth.app.exit_codes import ExitCode
-from hearth.app.launching import CLIENTS, Client, Recipe, Target
 from hearth.backends.errors import HearthError
 
 if TYPE_CHECKING:
-    from hearth.app.endpoint_examples import KeyPlace
     from hearth.app.settings import Settings
 
 _ANSWER_S: Final = 10.0
@@ -84,7 +83,7 @@ def launch(ctx: click.Context, /, client: str, model: str, only_print: bool, **_
         )
     settings = state.settings.with_flags(typed_settings(ctx))
     root = _configured_root(settings)
-    place = _key_place(state)
+    place = key_place(state.paths.api_key_file, asks=True)
     target = _target(root, model, place) if _is_hearth(root) else None
     if only_print:
         if target is None:
@@ -97,11 +96,15 @@ def launch(ctx: click.Context, /, client: str, model: str, only_print: bool, **_
     if target is not None:
         with _ctrl_c_left_to_the_client():
             return asyncio.run(run(target))
-    found = state.choose(model, {}).found
-    state.output.note(f"Starting hearth serve with {found.name} …")
-    serving = _run_with_server(state, settings, model or settings.text("model"), found.name, run)
+    name = state.choose(model, {}).found.name
+    state.output.note(f"Starting hearth serve with {name} …")
+
+    async def serve_and_run() -> int:
+        async with _own_server(settings, model or settings.text("model")) as own_root:
+            return await run(await asyncio.to_thread(_target, own_root, name, place))
+
     with _ctrl_c_left_to_the_client():
-        return asyncio.run(serving)
+        return asyncio.run(serve_and_run())
 
 
 def _configured_root(settings: Settings) -> str:
@@ -112,12 +115,6 @@ def _configured_root(settings: Settings) -> str:
 
 def _wants_key(settings: Settings) -> bool:
     return settings.all()["serve_key"].value is True or bool(os.environ.get("HEARTH_API_KEY"))
-
-
-def _key_place(state: State) -> KeyPlace:
-    from hearth.app.endpoint_examples import key_place
-
-    return key_place(state.paths.api_key_file, asks=True)
 
 
 def _ask(root: str, path: str, key: str = "") -> tuple[int, Any]:
@@ -192,31 +189,18 @@ async def _run(
     return await process.wait()
 
 
-async def _run_with_server(
-    state: State,
-    settings: Settings,
-    name: str,
-    model: str,
-    run: Callable[[Target], Coroutine[Any, Any, int]],
-) -> int:
-    """`run` for `model`, at a server of its own on a free port of the loopback address.
-
-    Args:
-        name: what was typed for the model, which may be a path.
-
-    Raises:
-        EndpointFailed: the server did not start.
+@asynccontextmanager
+async def _own_server(settings: Settings, model: str) -> AsyncIterator[str]:
+    """The root of a server for `model`, on a free port of the loopback address, until the end of
+    the block. Raises `EndpointFailed`.
     """
-    import asyncio
-
     from hearth.app import endpoint_control
 
     started = endpoint_control.launch(settings, "127.0.0.1", 0, key=_wants_key(settings))
     server = endpoint_control.EndpointControl()
-    await server.start(replace(started, arguments=(*started.arguments, "--", name)))
+    await server.start(replace(started, arguments=(*started.arguments, "--", model)))
     try:
-        root = server.url.removesuffix("/v1")
-        return await run(await asyncio.to_thread(_target, root, model, _key_place(state)))
+        yield server.url.removesuffix("/v1")
     finally:
         server.stop()
         await server.close()

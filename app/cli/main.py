@@ -68,7 +68,12 @@ class Commands(click.Group):
         """The command that `args` begin with. Raises UsageError with the nearest name."""
         name = args[0]
         if name not in COMMANDS and name not in ALIASES and not name.startswith("-"):
-            raise click.UsageError(_unknown(name))
+            from hearth.app.nearest import did_you_mean
+
+            guess = did_you_mean(name, [*COMMANDS, *ALIASES])
+            raise click.UsageError(
+                f'There is no command "{name}".{guess} To ask a model: hearth run MODEL PROMPT.'
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -79,33 +84,16 @@ class Commands(click.Group):
             formatter.write_dl([(str(int(code)), code.meaning) for code in ExitCode])
 
 
-def _unknown(name: str) -> str:
-    from hearth.app.nearest import did_you_mean
-
-    guess = did_you_mean(name, [*COMMANDS, *ALIASES])
-    return f'There is no command "{name}".{guess} To ask a model: hearth run MODEL PROMPT.'
-
-
-def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from importlib.metadata import version
-
-        print(f"hearth {version('hearth-llm')}")
-        ctx.exit()
-
-
 @click.group(
     cls=Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option("--offline", is_flag=True, help="Open no network connection.")
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
+@click.version_option(
+    package_name="hearth-llm",
+    prog_name=PROGRAM,
+    message="%(prog)s %(version)s",
     help="Print the version.",
 )
 @click.pass_context

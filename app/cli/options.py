@@ -88,7 +88,7 @@ def _help(key: Key) -> str:
 
 def _go_offline(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
-        ctx.obj.go_offline()
+        ctx.obj.offline = True
 
 
 offline_option = click.option(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,24 +18,6 @@ if TYPE_CHECKING:
     from hearth.app.chosen import Chosen
     from hearth.app.server.security import Policy
     from hearth.app.settings import Layer
-
-
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """How clients reach the server.
-
-    Attributes:
-        roots: its URLs without a path, the first one is printed to stdout.
-        policy: which requests are accepted.
-        strict: parameters without an effect are refused.
-        manage: clients may download, delete and copy models.
-    """
-
-    listeners: list[socket.socket]
-    roots: list[str]
-    policy: Policy
-    strict: bool
-    manage: bool
 
 
 @click.command("serve")
@@ -148,8 +129,18 @@ def serve(
         if manage is None:
             manage = cast("bool | None", settings["serve_manage"].value)
         manage = not policy.addresses if manage is None else manage
-        access = _Access(listeners, roots_of(listener, host), policy, strict, manage)
-        asyncio.run(_serve(state, chosen, flags, access, load=bool(model)))
+        serving = _serve(
+            state,
+            chosen,
+            flags,
+            listeners,
+            roots_of(listener, host),
+            policy,
+            load=bool(model),
+            strict=strict,
+            manage=manage,
+        )
+        asyncio.run(serving)
     return ExitCode.OK
 
 
@@ -180,9 +171,27 @@ def _key(state: State, given: str, file: Path | None, generate: bool) -> str:
 
 
 async def _serve(
-    state: State, chosen: Chosen, flags: Layer, access: _Access, *, load: bool
+    state: State,
+    chosen: Chosen,
+    flags: Layer,
+    listeners: list[socket.socket],
+    roots: list[str],
+    policy: Policy,
+    *,
+    load: bool,
+    strict: bool,
+    manage: bool,
 ) -> None:
-    """Serve, and load the model `chosen` meanwhile if `load` is true."""
+    """Serve, and load a model meanwhile.
+
+    Args:
+        chosen: the model of requests that name none.
+        roots: the server's URLs without a path, the first one is printed to stdout.
+        policy: which requests are accepted.
+        load: load `chosen`.
+        strict: parameters without an effect are refused.
+        manage: clients may download, delete and copy models.
+    """
     import asyncio
 
     from hearth.app.chosen import with_settings
@@ -206,11 +215,11 @@ async def _serve(
     )
     requests = RequestLog(logs / REQUESTS_LOG)
     manager = None
-    if access.manage:
+    if manage:
         manager = ModelManager(catalog.index, settings, hub_cache(), state.paths.cache, logs)
-    services = Services(catalog, hosts, log=requests, strict=access.strict, manager=manager)
+    services = Services(catalog, hosts, log=requests, strict=strict, manager=manager)
     serving = services.state
-    server = Server(build(services, access.policy), serving)
+    server = Server(build(services, policy), serving)
 
     async def get_ready() -> None:
         if load:
@@ -220,7 +229,7 @@ async def _serve(
                 state.output.note(notice)
         if serving.draining:
             return
-        first, *others = map(base_urls, access.roots)
+        first, *others = map(base_urls, roots)
         state.output.data(first.openai)
         state.output.note(
             f"Base URL for OpenAI clients: {first.openai}; for Anthropic and Ollama clients:"
@@ -234,7 +243,7 @@ async def _serve(
 
     async def run() -> None:
         async with hosts:
-            await server.serve_on(access.listeners, startup=get_ready())
+            await server.serve_on(listeners, startup=get_ready())
 
     running = asyncio.create_task(run())
 

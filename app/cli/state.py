@@ -26,18 +26,15 @@ class State:
     """One invocation of `hearth`; `ctx.obj` of every command.
 
     Args:
+        offline: `--offline` was typed; it may also come after the command's name.
         offer: offers to download the model of this name, which is missing; True if it was
             downloaded.
     """
 
     def __init__(self, *, offline: bool = False, offer: Offer | None = None) -> None:
         self.output = Output()
-        self._offline = offline
+        self.offline = offline
         self._offer = offer
-
-    def go_offline(self) -> None:
-        """`--offline` was typed after the command's name."""
-        self._offline = True
 
     @cached_property
     def paths(self) -> Paths:
@@ -51,7 +48,7 @@ class State:
         """File and environment, and the flags of `hearth` itself. Raises `SettingsError`."""
         from hearth.app.settings import Setting, load_settings
 
-        flags = {"offline": Setting(True, "--offline")} if self._offline else {}
+        flags = {"offline": Setting(True, "--offline")} if self.offline else {}
         return load_settings(self.paths.settings_file).with_flags(flags)
 
     @cached_property

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from hearth.app.endpoint_examples import curl, key_place, python
+from hearth.app.clients import curl, key_place, python
 
 URL = "http://127.0.0.1:4242/v1"
 KEY = "sesame-open"

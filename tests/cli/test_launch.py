@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hearth.app.launching import CLIENTS
+from hearth.app.clients import CLIENTS
 
 KEY = "a-key-of-our-own"
 CLIENT = f"""#!{sys.executable}

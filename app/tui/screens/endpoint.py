@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.events import ScreenResume
 from textual.widgets import Static
 
-from hearth.app import endpoint_examples as examples
+from hearth.app import clients as examples
 from hearth.app.endpoint_control import EndpointControl, launch
 from hearth.app.server.logs import REQUESTS_LOG, Answered, last_requests
 from hearth.app.settings_file import write_setting
