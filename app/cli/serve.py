@@ -106,7 +106,7 @@ def serve(
     """
     import asyncio
 
-    from hearth.app.server.listening import address_of, listen, listen_at, roots_of
+    from hearth.app.server.listening import listen, listen_at, roots_of
     from hearth.app.server.security import policy_for
 
     state: State = ctx.obj
@@ -121,7 +121,7 @@ def serve(
     allowed_hosts = allowed_hosts or cast("tuple[str, ...]", settings["serve_allow_hosts"].value)
     with ExitStack() as open_sockets:
         listener = open_sockets.enter_context(listen(host, port))
-        policy = policy_for(host, address_of(listener), key, origins, allowed_hosts)
+        policy = policy_for(host, str(listener.getsockname()[0]), key, origins, allowed_hosts)
         listeners = [listener]
         if uds is not None:
             listeners.append(open_sockets.enter_context(listen_at(uds)))

@@ -45,21 +45,6 @@ def check_key(key: str) -> str:
     return key
 
 
-def check_key_length(key: str, host: str) -> None:
-    """Check that `key` is long enough for a server that others can reach at `host`.
-
-    Raises:
-        InvalidParameter: it has fewer than `LEAST_CHARACTERS`.
-    """
-    if len(key) < LEAST_CHARACTERS:
-        raise InvalidParameter(
-            "api_key",
-            f"The API key has {len(key)} characters; other machines can reach {host}, which needs"
-            f" at least {LEAST_CHARACTERS}.",
-            "Create a key with --generate-key in place of your own, or set a longer one.",
-        )
-
-
 def read_key(path: Path) -> str:
     """The key in the file `path`: its only line.
 

@@ -59,7 +59,8 @@ class Catalog:
         """Every model that requests can name, the opened one first: a file name that is not valid
         Unicode has no JSON form. Raises `LibraryNotRead`.
         """
-        return [model for model in await self.index.models() if _is_unicode(model.name)]
+        models = await self.index.models()
+        return [one for one in models if one.name.encode(errors="ignore").decode() == one.name]
 
     async def find(self, name: object) -> Chosen:
         """The model called `name`, as `ModelNames.find` has it.
@@ -107,14 +108,6 @@ class Catalog:
         else:
             self._known.pop(model.path, None)
         return facts
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def file_states(path: Path) -> list[os.stat_result]:

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.answer import Answer, Choice
 from hearth.app.server import answers
-from hearth.app.server.chunks import Chunks, Head, ending, is_streamed, prompt_fields
+from hearth.app.server.chunks import Chunks, ending, head, is_streamed, prompt_fields
 from hearth.app.server.exchange import Exchange
 from hearth.app.server.messages import continues_last, read_messages, read_tools
 from hearth.app.server.requests import build, constraint_of, known_effort, logprobs_of
@@ -41,12 +41,12 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     [prompt] = await prompt_fields(exchange, [request])
     events = await exchange.events([request])
     if stream:
-        head = Head("chat.completion.chunk", "chatcmpl", exchange.model)
-        return await exchange.stream(_Chunks(head, given, prompt).parts(events))
-    head = Head("chat.completion", "chatcmpl", exchange.model)
+        first = head("chat.completion.chunk", "chatcmpl", exchange.model)
+        return await exchange.stream(_Chunks(first, given, prompt).parts(events))
     [answer] = await exchange.collect(events)
     choices = [_choice(choice, given) for choice in answer.choices]
-    return JSONResponse(head.body(choices=choices, **ending([answer])) | prompt)
+    first = head("chat.completion", "chatcmpl", exchange.model)
+    return JSONResponse({**first, "choices": choices, **ending([answer]), **prompt})
 
 
 def _names(given: Mapping[str, Any]) -> dict[str, str]:
@@ -121,8 +121,8 @@ def _choice(choice: Choice, given: Mapping[str, Any]) -> Json:
 class _Chunks(Chunks):
     """The chunks of a chat completion; a choice begins with the role."""
 
-    def __init__(self, head: Head, given: Mapping[str, Any], prompt: Json) -> None:
-        super().__init__(head, given, {"delta": {}})
+    def __init__(self, first: Json, given: Mapping[str, Any], prompt: Json) -> None:
+        super().__init__(first, given, {"delta": {}})
         self._prompt = prompt
 
     def begin(self, answer: Answer, index: int) -> bytes:

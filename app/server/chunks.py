@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -37,26 +37,15 @@ from hearth.backends.version import hearth_version
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+def head(kind: str, prefix: str, model: str) -> Json:
     """The fields that all chunks of one answer begin with."""
-
-    kind: str
-    prefix: str
-    model: str
-    created: int = field(default_factory=lambda: int(time.time()))
-    token: str = field(default_factory=lambda: secrets.token_hex(12))
-
-    def body(self, **rest: Any) -> Json:
-        """The whole object: these fields, then `rest`."""
-        return {
-            "id": f"{self.prefix}-{self.token}",
-            "object": self.kind,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": f"hearth-{hearth_version()}",
-            **rest,
-        }
+    return {
+        "id": f"{prefix}-{secrets.token_hex(12)}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "system_fingerprint": f"hearth-{hearth_version()}",
+    }
 
 
 def ending(made: Sequence[Answer]) -> Json:
@@ -110,13 +99,14 @@ class Chunks(ABC):
     choices has the final notices.
 
     Args:
+        first: the fields of `head`.
         given: the fields of the body, with the options of the stream.
         empty: the content of a choice without text.
     """
 
-    def __init__(self, head: Head, given: Mapping[str, Any], empty: Json) -> None:
+    def __init__(self, first: Json, given: Mapping[str, Any], empty: Json) -> None:
         options = given.get("stream_options", {})
-        self._head = head
+        self._first = first
         self._empty = empty
         self._include_usage = options.get("include_usage", False)
         self._running_usage = options.get("continuous_usage_stats", False)
@@ -161,7 +151,7 @@ class Chunks(ABC):
                     yield self.chunk(answer, last.index, self._empty, last.reason, **more)
         if self._include_usage:
             whole = [made[position] for position in sorted(made)]
-            yield sse.event(self._head.body(choices=[], **ending(whole)))
+            yield sse.event({**self._first, "choices": [], **ending(whole)})
         yield sse.DONE
 
     def chunk(
@@ -179,7 +169,7 @@ class Chunks(ABC):
         choice = {"index": number, **content, "logprobs": logprobs, "finish_reason": reason}
         if self._ids:
             choice["token_ids"] = list(ids)
-        return sse.event(self._head.body(choices=[choice], **self._rest(answer), **more))
+        return sse.event({**self._first, "choices": [choice], **self._rest(answer), **more})
 
     def _rest(self, answer: Answer) -> Json:
         """The fields of every chunk except its choice."""
@@ -203,7 +193,7 @@ class Chunks(ABC):
             return sse.comment(f"prefill {event.done}/{event.total}")
         progress = {"processed": event.done, "total": event.total}
         rest = self._rest(answer)
-        return sse.event(self._head.body(choices=[], prompt_progress=progress, **rest))
+        return sse.event({**self._first, "choices": [], "prompt_progress": progress, **rest})
 
 
 def _call_delta(part: ToolCallPart) -> Json:

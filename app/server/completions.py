@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.answer import Answer, Choice, total_usage
 from hearth.app.server import answers, sse
-from hearth.app.server.chunks import Chunks, Head, ending, is_streamed, prompt_fields
+from hearth.app.server.chunks import Chunks, ending, head, is_streamed, prompt_fields
 from hearth.app.server.exchange import Exchange, GenerationEvents
 from hearth.app.server.leaving import all_of
 from hearth.app.server.requests import build, constraint_of
@@ -77,15 +77,15 @@ async def create_completion(http: HttpRequest) -> Response:
         top = given.get("logprobs")
         echoes = await exchange.attend(_echoes(backend, requests, top, exchange.at_once))
     prompts = await prompt_fields(exchange, requests)
-    head = Head("text_completion", "cmpl", exchange.model)
+    first = head("text_completion", "cmpl", exchange.model)
     if given.get("max_tokens") == 0:
         made = await exchange.attend(_prompts_alone(backend, requests, exchange.at_once))
-        return JSONResponse(_whole(head, given, made, echoes, prompts))
+        return JSONResponse(_whole(first, given, made, echoes, prompts))
     events = await exchange.events(requests)
     if stream:
-        return await exchange.stream(_Chunks(head, given, echoes, prompts).parts(events))
+        return await exchange.stream(_Chunks(first, given, echoes, prompts).parts(events))
     made = await exchange.collect(events)
-    return JSONResponse(_whole(head, given, made, echoes, prompts))
+    return JSONResponse(_whole(first, given, made, echoes, prompts))
 
 
 def _check(given: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ async def _prompts_alone(
 
 
 def _whole(
-    head: Head,
+    first: Json,
     given: Mapping[str, Any],
     made: Sequence[Answer],
     echoes: Sequence[_Echo],
@@ -213,8 +213,9 @@ def _whole(
         if len(choices) > wanted:
             choices = sorted(choices, key=_mean_logprob, reverse=True)[:wanted]
         returned += [(choice, echo, prompt) for choice in choices]
-    return head.body(
-        choices=[
+    return {
+        **first,
+        "choices": [
             {
                 "index": index,
                 "text": echo.text + choice.content,
@@ -226,7 +227,7 @@ def _whole(
             for index, (choice, echo, prompt) in enumerate(returned)
         ],
         **ending(made),
-    )
+    }
 
 
 def _mean_logprob(choice: Choice) -> float:
@@ -242,12 +243,12 @@ class _Chunks(Chunks):
 
     def __init__(
         self,
-        head: Head,
+        first: Json,
         given: Mapping[str, Any],
         echoes: Sequence[_Echo],
         prompts: Sequence[Json],
     ) -> None:
-        super().__init__(head, given, {"text": ""})
+        super().__init__(first, given, {"text": ""})
         self._echoes = echoes
         self._prompts = prompts
         self._offsets: dict[tuple[int, int], int] = {}

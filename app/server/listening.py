@@ -140,11 +140,6 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def address_of(listener: socket.socket) -> str:
-    """The IP address that `listener` is bound to."""
-    return str(listener.getsockname()[0])
-
-
 def roots_of(listener: socket.socket, host: str) -> list[str]:
     """The URLs, without a path, at which a socket opened for `host` can be reached: of `host`, or
     of every address of this machine if it listens on all of them.

@@ -36,17 +36,15 @@ _EDGES: Final = tuple(_edges())
 _PUBLISHED: Final = tuple((edge, _EDGES.index(edge)) for edge in _NICE if 0.001 <= edge <= 500.0)
 
 
+@dataclass(slots=True)
 class Histogram:
     """Durations in seconds: count, sum, and any percentile to within 2.5 % (10 µs to 10,000 s)."""
 
-    __slots__ = ("_counts", "_least_s", "_most_s", "count", "sum_s")
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(_EDGES) + 1)
-        self._least_s = math.inf
-        self._most_s = 0.0
-        self.count = 0
-        self.sum_s = 0.0
+    count: int = 0
+    sum_s: float = 0.0
+    _counts: list[int] = field(default_factory=lambda: [0] * (len(_EDGES) + 1))
+    _least_s: float = math.inf
+    _most_s: float = 0.0
 
     def observe(self, seconds: float, times: int = 1) -> None:
         """Count `seconds`, `times` times."""

@@ -273,7 +273,17 @@ def as_json(metrics: Metrics, stats: HostStats | None) -> dict[str, Any]:
     """The metrics as JSON; null where nothing was measured. Durations are in seconds."""
     total = metrics.total()
     workers = stats.workers if stats is not None else ()
-    models = [_model(name, worker) for name, worker in named(workers)]
+    models: list[dict[str, Any]] = [
+        {
+            "model": name,
+            "running": worker.running,
+            "waiting": worker.waiting,
+            "restarts": worker.restarts,
+            "batch_utilization": batch_utilization([worker]),
+            "kv": _kv(worker.engine) if worker.engine is not None else None,
+        }
+        for name, worker in named(workers)
+    ]
     kv = [model["kv"] for model in models if model["kv"] is not None]
     return {
         "uptime_s": metrics.uptime_s,
@@ -315,18 +325,6 @@ def _counted(series: Series) -> dict[str, Any]:
 def _summary(histogram: Histogram) -> dict[str, Any]:
     percentiles = {f"p{percent}": histogram.percentile(percent) for percent in _PERCENTS}
     return {"count": histogram.count, "avg": histogram.mean_s, **percentiles}
-
-
-def _model(name: str, worker: WorkerStats) -> dict[str, Any]:
-    engine = worker.engine
-    return {
-        "model": name,
-        "running": worker.running,
-        "waiting": worker.waiting,
-        "restarts": worker.restarts,
-        "batch_utilization": batch_utilization([worker]),
-        "kv": _kv(engine) if engine is not None else None,
-    }
 
 
 def _kv(engine: EngineStats) -> dict[str, int]:

@@ -265,7 +265,7 @@ async def _answer(
     source = LimitedContext(await exchange.backend(), options.get("num_ctx"))
     events = await exchange.events([request], source=source)
     if exchange.given.get("stream", True):
-        return await exchange.stream(answer.lines(events, source), answer.dialect())
+        return await exchange.stream(answer.lines(events, source), dialect(answer.piece(Choice())))
     [made] = await exchange.collect(events)
     return JSONResponse(answer.ended(made.last, made, source.load_s))
 
@@ -308,11 +308,11 @@ class _Answer:
                 if isinstance(event, Token) and (event.text or event.logprobs):
                     piece = Choice()
                     piece.add(event)
-                    yield self._piece(piece)
+                    yield self.piece(piece)
                 elif isinstance(event, Finished):
                     calls = [part for part in made.last.parts if part.kind == "call"]
                     if calls:
-                        yield self._piece(Choice(parts=calls))
+                        yield self.piece(Choice(parts=calls))
                     yield line(self.ended(Choice(), made, source.load_s))
 
     async def of_prompt_alone(self, request: Request) -> Response:
@@ -326,17 +326,14 @@ class _Answer:
             media_type=NDJSON if self.exchange.given.get("stream", True) else "application/json",
         )
 
-    def dialect(self) -> sse.Dialect:
-        """The format of errors and pings of the stream."""
-        return dialect(_head(self.exchange) | self.shape(Choice()) | {"done": False})
-
-    def _piece(self, choice: Choice) -> bytes:
+    def piece(self, choice: Choice) -> bytes:
+        """A line of the stream, without an end."""
         return line(_head(self.exchange) | self.shape(choice) | {"done": False})
 
 
-def dialect(ping: Json) -> sse.Dialect:
-    """The dialect of a stream of lines, with `ping` sent while the stream is silent."""
-    return sse.Dialect(lambda error: line(error_body(error, OLLAMA)), line(ping), NDJSON)
+def dialect(ping: bytes) -> sse.Dialect:
+    """The dialect of a stream of lines, with the line `ping` sent while the stream is silent."""
+    return sse.Dialect(lambda error: line(error_body(error, OLLAMA)), ping, NDJSON)
 
 
 def line(value: Json) -> bytes:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -76,7 +76,9 @@ async def tags(http: HttpRequest) -> Response:
     services = services_of(http)
     models = await services.catalog.models()
     facts = await services.catalog.facts_of_all(models)
-    return JSONResponse({"models": await asyncio.to_thread(_models, models, facts)})
+    return JSONResponse(
+        {"models": await asyncio.to_thread(lambda: list(map(_model, models, facts)))}
+    )
 
 
 async def show(http: HttpRequest) -> Response:
@@ -111,10 +113,6 @@ async def ps(http: HttpRequest) -> Response:
 async def version(http: HttpRequest) -> Response:
     """The version of Ollama whose API is served, and Hearth's own."""
     return JSONResponse({"version": OLLAMA_VERSION, "hearth": hearth_version()})
-
-
-def _models(models: Sequence[FoundModel], facts: Sequence[LocalModel]) -> list[Json]:
-    return [_model(model, known) for model, known in zip(models, facts, strict=True)]
 
 
 def _model(model: FoundModel, facts: LocalModel) -> Json:
@@ -341,7 +339,7 @@ async def pull(http: HttpRequest) -> Response:
     progress = _pulled(services, name)
     if given.get("stream", True):
         lines = _lines(progress, _SUCCESS | notices)
-        return await sse.respond(http, lines, dialect({"status": "pulling"}))
+        return await sse.respond(http, lines, dialect(line({"status": "pulling"})))
     await until_gone(http.receive, _complete(progress))
     return JSONResponse(_SUCCESS | notices)
 

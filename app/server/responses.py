@@ -66,10 +66,8 @@ class _FunctionNames:
 
     def of_model(self, namespace: str, name: str) -> str:
         """The model's name of a function that the client calls `name` in `namespace`."""
-        for ours, theirs in self.given.items():
-            if theirs == (namespace, name):
-                return ours
-        return name
+        full = (namespace, name)
+        return next((ours for ours, theirs in self.given.items() if theirs == full), name)
 
     def of_client(self, name: str) -> Json:
         """The `name` and, if it has one, the `namespace` of a call."""

@@ -144,9 +144,8 @@ class Number(Schema):
         """Whether all `values` are integers in the range. Faster than reading each: a prompt may
         have hundreds of thousands of token ids.
         """
-        if self.above_low or set(map(type, values)) != {int}:
-            return False
-        return bool(self.low <= min(values) and max(values) <= self.high)
+        whole = not self.above_low and set(map(type, values)) == {int}
+        return bool(whole and self.low <= min(values) and max(values) <= self.high)
 
     def json(self) -> Json:
         lowest = "exclusiveMinimum" if self.above_low else "minimum"

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hearth.app.server.answers import notices_header
-from hearth.app.server.api_key import check_key, check_key_length
+from hearth.app.server.api_key import LEAST_CHARACTERS, check_key
 from hearth.app.server.errors import OLLAMA, Forbidden, InvalidKey, error_response
 from hearth.app.server.limits import Unreadable, check_head
 from hearth.app.server.logs import RequestLog
@@ -207,8 +207,13 @@ def policy_for(
             "Add --generate-key (setting serve_key) to create a key and keep it in a file, set"
             " HEARTH_API_KEY, or leave --host (setting serve_host) at 127.0.0.1.",
         )
-    if reachable:
-        check_key_length(key, host)
+    if reachable and len(key) < LEAST_CHARACTERS:
+        raise InvalidParameter(
+            "api_key",
+            f"The API key has {len(key)} characters; other machines can reach {host}, which needs"
+            f" at least {LEAST_CHARACTERS}.",
+            "Create a key with --generate-key in place of your own, or set a longer one.",
+        )
     own = socket.gethostname().lower()
     names = {host.lower(), own, own.partition(".")[0], *map(_host_name, allowed_hosts)}
     sites = frozenset(parse_origin(origin) for origin in origins)

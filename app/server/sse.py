@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from hearth.app.server.errors import ClientGone, as_hearth_error, error_body, server_ended
@@ -118,7 +118,7 @@ async def _end(first: asyncio.Task[bytes], parts: Parts) -> None:
     await parts.aclose()
 
 
-class EventStream(Response):
+class EventStream(StreamingResponse):
     """Sends parts as they are generated, and pings while there are none.
 
     Args:
@@ -137,10 +137,8 @@ class EventStream(Response):
         services: Services,
         dialect: Dialect,
     ) -> None:
-        self.status_code = 200
-        self.background = None
-        self.media_type = dialect.media_type
-        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        super().__init__(parts, headers=headers, media_type=dialect.media_type)
         self._first = first
         self._parts = parts
         self._services = services
