@@ -13,7 +13,6 @@ from hearth.app.settings_keys import LOADING
 from hearth.backends.errors import SettingsError
 from hearth.backends.models import ModelSettings, ModelSpec
 from hearth.backends.remote.errors import RemoteOffline
-from hearth.backends.remote.server import RemoteServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,13 @@ def with_settings(found: FoundModel, settings: Settings) -> Chosen:
     """
     use = settings.for_model(found.name)
     if found.remote is not None:
-        _check_online(found.remote, settings)
+        if settings.offline and not found.remote.is_loopback:
+            raise RemoteOffline(
+                f"{found.name} is at {found.remote.url}, not on this machine, and Hearth is"
+                f" offline ({settings.all()['offline'].origin}).",
+                "Leave that out, or ask a model that is here.",
+                remote=found.remote.name,
+            )
         # What a file says of loading is for files; what a flag says, the notices say is ignored.
         is_typed = any(use.origins[key.name].startswith(("-", "LLM(")) for key in LOADING)
         load = use.load if is_typed else ModelSettings()
@@ -57,13 +62,3 @@ def with_settings(found: FoundModel, settings: Settings) -> Chosen:
             '[remotes."NAME"] in settings.toml declares a remote model; see docs/scale.md.',
         )
     return Chosen(found, use, ModelSpec(str(found.path), found.name, use.backend, use.load))
-
-
-def _check_online(remote: RemoteServer, settings: Settings) -> None:
-    if settings.offline and not remote.is_loopback:
-        raise RemoteOffline(
-            f"{remote.name} is at {remote.url}, not on this machine, and Hearth is offline"
-            f" ({settings.all()['offline'].origin}).",
-            "Leave that out, or ask a model that is here.",
-            remote=remote.name,
-        )

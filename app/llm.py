@@ -95,23 +95,25 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model generated for one prompt."""
+    """What a model generated for one prompt.
+
+    Attributes:
+        reasoning: what the model wrote before its answer, if it reasons.
+        finish_reason: "stop", "length", "tool_calls"; "cancelled": another program ended the
+            request; empty: it goes on.
+        logprobs: of the tokens of `text`, where `SamplingParams.logprobs` asks for them.
+        notices: what the user should know about it, e.g. that a parameter had no effect.
+    """
 
     text: str
     reasoning: str
-    """What the model wrote before its answer, if it reasons."""
     tool_calls: tuple[ToolCall, ...]
     finish_reason: str
-    """"stop", "length", "tool_calls"; "cancelled": another program ended the request; empty: it
-    goes on.
-    """
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
-    """Of the tokens of `text`, where `SamplingParams.logprobs` asks for them."""
     usage: Usage
     timings: Timings
     notices: tuple[str, ...]
-    """What the user should know about it, e.g. that a parameter had no effect."""
 
 
 class AsyncLLM(AbstractAsyncContextManager["AsyncLLM"]):

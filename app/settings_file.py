@@ -8,19 +8,18 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from hearth.app.paths import private_folder
 from hearth.app.settings import parse_settings, read_text
-from hearth.app.settings_keys import GENERAL, LOADING, SAMPLING, Key, Value
+from hearth.app.settings_keys import SECTIONS, Key, Value
 from hearth.backends.errors import SettingsError
-
-_SECTIONS: Final = (((), GENERAL), (("load",), LOADING), (("sampling",), SAMPLING))
 
 
 def section_of(key: Key) -> tuple[str, ...]:
     """The table of the file where `key` stands for all models; () is the top level."""
-    return next(section for section, declared in _SECTIONS if key in declared)
+    section = next(section for section, declared in SECTIONS.items() if key in declared)
+    return (section,) if section else ()
 
 
 def write_setting(file: Path, key: Key, value: Value) -> None:

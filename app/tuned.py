@@ -5,7 +5,6 @@ file.
 from __future__ import annotations
 
 import hashlib
-import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,12 +61,9 @@ class TunedStore:
 
     def _entries(self) -> list[dict[str, Any]]:
         try:
-            entries = json.loads(self._file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return msgspec.json.decode(self._file.read_bytes(), type=list[dict[str, Any]])
+        except (OSError, msgspec.DecodeError):
             return []
-        if not isinstance(entries, list):
-            return []
-        return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def fingerprint(path: Path) -> str:

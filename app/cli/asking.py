@@ -4,17 +4,14 @@ is printed about the model and the answer.
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
-from types import FrameType
 from typing import Any
 
 from hearth.app.answer import Answer
 from hearth.app.cli.output import error_json
 from hearth.app.cli.state import State
+from hearth.app.cli.typed import on_interrupt
 from hearth.app.format import argument
 from hearth.app.host_link import HostLink
 from hearth.backends.contract import ModelInfo, ModelSpec, Request, Token
@@ -42,23 +39,6 @@ def ask(
                 (think if event.channel == "reasoning" else show)(event.text)
     answer.reason = answer.reason or "cancelled"
     return answer
-
-
-@contextmanager
-def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """Ctrl+C calls `stop` in place of raising KeyboardInterrupt; in the main thread alone."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        stop()
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def require_template(info: ModelInfo) -> None:

@@ -96,14 +96,13 @@ class Report:
             return
         for line in headlines(setup, self._machine, self._date):
             self._output.data(line)
-        titles = "".join(one.title.rjust(one.width) for one in columns(setup, self._job))
+        self._columns = columns(setup, self._job)
+        titles = "".join(one.title.rjust(one.width) for one in self._columns)
         self._output.data("")
         self._output.data(f"{'test':{self._name_width}}{titles}")
 
     def _row(self, found: Measured) -> str:
-        assert self._setup is not None
-        shown = columns(self._setup, self._job)
-        row = "".join(one.cell(found).rjust(one.width) for one in shown)
+        row = "".join(one.cell(found).rjust(one.width) for one in self._columns)
         return f"{found.test:{self._name_width}}{row}".rstrip()
 
     def _keep(self, tuned: Tuned) -> None:

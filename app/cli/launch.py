@@ -6,9 +6,8 @@ import json
 import os
 import shlex
 import shutil
-import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ import click
 
 from hearth.app.cli.options import complete_model, loading_options, typed_settings
 from hearth.app.cli.state import State
+from hearth.app.cli.typed import on_interrupt
 from hearth.app.clients import CLIENTS, Client, KeyPlace, Recipe, Target, key_place
 from hearth.app.exit_codes import ExitCode
 from hearth.backends.errors import HearthError
@@ -93,8 +93,11 @@ def launch(ctx: click.Context, /, client: str, model: str, only_print: bool, **_
         _print(state, chosen, target, rest, place)
         return ExitCode.OK
     run = partial(_run, state, chosen, program, rest)
+    # Ctrl+C reaches the client, which decides what it means; this process waits for it to end.
+    # SIG_IGN would do the same, but the client would inherit it.
+    ctrl_c_is_for_the_client = on_interrupt(lambda: None)
     if target is not None:
-        with _ctrl_c_left_to_the_client():
+        with ctrl_c_is_for_the_client:
             return asyncio.run(run(target))
     name = state.choose(model, {}).found.name
     state.output.note(f"Starting hearth serve with {name} …")
@@ -103,7 +106,7 @@ def launch(ctx: click.Context, /, client: str, model: str, only_print: bool, **_
         async with _own_server(settings, model or settings.text("model")) as own_root:
             return await run(await asyncio.to_thread(_target, own_root, name, place))
 
-    with _ctrl_c_left_to_the_client():
+    with ctrl_c_is_for_the_client:
         return asyncio.run(serve_and_run())
 
 
@@ -209,17 +212,6 @@ async def _own_server(settings: Settings, model: str) -> AsyncIterator[str]:
 def _environ(recipe: Recipe) -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if name not in recipe.unset}
     return {**environ, **recipe.environ}
-
-
-@contextmanager
-def _ctrl_c_left_to_the_client() -> Iterator[None]:
-    """Ctrl+C reaches the client, which decides what it means; this process waits for it to end."""
-    # Not SIG_IGN, which the client would inherit.
-    before = signal.signal(signal.SIGINT, lambda number, frame: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _print(

@@ -211,7 +211,12 @@ def _choose(state: State, menu: Menu, wanted: str, *, asks: bool, yes: bool) -> 
         DoesNotFit: it would not, and there is no terminal to ask.
     """
     if not wanted and not asks and not yes:
-        raise _choice_needed(menu)
+        sizes = [f"{choice.name} ({words.size(choice.size_bytes)})" for choice in menu.choices]
+        repo = menu.repository.repo_id
+        raise click.UsageError(
+            f"{repo} has {', '.join(sizes)}. Say which, such as {repo}:{menu.recommended}, or take"
+            " that one, which is recommended, with --yes."
+        )
     if wanted or not asks:
         choice = menu.choice(wanted or menu.recommended)
         if asks:
@@ -287,16 +292,6 @@ def _ask_which(state: State, menu: Menu) -> Choice:
             return menu.choice(typed)
         except ChoiceNotFound as error:
             state.output.note(f"{error.message} {error.hint}")
-
-
-def _choice_needed(menu: Menu) -> click.UsageError:
-    """The error where there is no terminal to ask which."""
-    names = ", ".join(f"{choice.name} ({words.size(choice.size_bytes)})" for choice in menu.choices)
-    repo = menu.repository.repo_id
-    return click.UsageError(
-        f"{repo} has {names}. Say which, such as {repo}:{menu.recommended}, or take that one, "
-        "which is recommended, with --yes."
-    )
 
 
 def _choice_json(menu: Menu, choice: Choice) -> dict[str, Any]:

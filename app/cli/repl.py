@@ -11,10 +11,10 @@ from typing import Any, NoReturn, TypeVar
 from hearth.app import settings_keys as keys
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import Thread
-from hearth.app.cli.asking import announce, ending, on_interrupt, require_template, statistics
+from hearth.app.cli.asking import announce, ending, require_template, statistics
 from hearth.app.cli.options import shown_setting
 from hearth.app.cli.state import State
-from hearth.app.cli.typed import LineReader
+from hearth.app.cli.typed import LineReader, on_interrupt
 from hearth.app.exit_codes import ExitCode
 from hearth.app.host_link import HostLink, wait_for_item
 from hearth.app.nearest import did_you_mean, nearest

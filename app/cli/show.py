@@ -150,7 +150,10 @@ def _gguf_facts(path: Path) -> dict[str, Any]:
 
     header = preflight.check(path)
     tokens = header.value(_TOKENS)
-    kv_bytes = {kv_type: _kv_bytes(header, kv_type) for kv_type in get_args(KvType)}
+    kv_bytes: dict[str, int | None] = dict.fromkeys(get_args(KvType))
+    for kv_type in kv_bytes:
+        with suppress(HearthError):  # This model's heads cannot be stored in that type.
+            kv_bytes[kv_type] = header.kv_bytes_per_token(kv_type, kv_type)
     return {
         "title": _text(header, "general.name"),
         "size_bytes": sum(part.size_bytes for part in (header, *header.shards)),
@@ -253,14 +256,6 @@ def _text(header: GgufFile, key: str) -> str | None:
     """The text of `key`; None where the file has none or something else there."""
     found = header.value(key)
     return found if isinstance(found, str) else None
-
-
-def _kv_bytes(header: GgufFile, kv_type: str) -> int | None:
-    """Bytes of KV cache a token; None if this model's heads cannot be stored in that type."""
-    try:
-        return header.kv_bytes_per_token(kv_type, kv_type)
-    except HearthError:
-        return None
 
 
 def _kv_line(facts: dict[str, Any]) -> str:

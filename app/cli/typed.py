@@ -1,10 +1,14 @@
-"""What people type or pipe in: prompts, answers to questions, and the lines of a chat."""
+"""What people type or pipe in: prompts, answers to questions, the lines of a chat, and Ctrl+C."""
 
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 import click
 
@@ -72,6 +76,23 @@ def confirm(question: str, *, default: bool) -> bool:
             return default
         if answer in ("y", "yes", "n", "no"):
             return answer.startswith("y")
+
+
+@contextmanager
+def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
+    """Ctrl+C calls `stop` in place of raising KeyboardInterrupt; in the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class LineReader:
