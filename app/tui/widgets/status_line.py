@@ -13,6 +13,9 @@ from hearth.app.tui.widgets.cells import cell
 _BAR_CELLS: Final = 10
 _LONGEST: Final = 24
 """Cells of a system prompt, or of another value."""
+_SHORTEST: Final = 14
+"""Cells to which a part is cut before others are."""
+_SEPARATOR: Final = Content(" · ")
 _NEARLY_FULL: Final = 0.8
 _CONSTRAINTS: Final = {"json": "JSON", "json_schema": "JSON schema"}
 
@@ -31,7 +34,8 @@ class StatusLine(Widget):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
-        self._parts = self._fill = Content()
+        self._parts: list[Content] = []
+        self._fill = Content()
 
     def show(
         self,
@@ -56,15 +60,22 @@ class StatusLine(Widget):
         """
         parts = [cell(model, "$text"), cell(state, "$accent"), cell(warning, "$text-warning")]
         parts += map(cell, settings)
-        self._parts = Content(" · ").join(part for part in parts if part)
+        self._parts = [part for part in parts if part]
         self._fill = _fill(used, draft, context)
         self.refresh()
 
     def render(self) -> Content:
-        """What is set at the left, the context at the right."""
+        """What is set at the left, the context at the right. The longest parts are cut first."""
         width = self.content_size.width
         room = max(0, width - self._fill.cell_length - 1)
-        left = self._parts.truncate(room, ellipsis=True)
+        parts = list(self._parts)
+        for _ in self._parts:
+            over = _SEPARATOR.join(parts).cell_length - room
+            at = max(range(len(parts)), key=lambda at: parts[at].cell_length)
+            if over > 0:
+                cells = max(_SHORTEST, parts[at].cell_length - over)
+                parts[at] = parts[at].truncate(cells, ellipsis=True)
+        left = _SEPARATOR.join(parts).truncate(room, ellipsis=True)
         gap = max(0, width - self._fill.cell_length - left.cell_length)
         return left.pad_right(gap) + self._fill
 
