@@ -22,10 +22,10 @@ def main() -> int:
     if "breaks" in script:
         from hearth.app.tui.screens.chat import ChatScreen
 
-        def fail(_: ChatScreen) -> None:
+        def fail(_: ChatScreen, command: str) -> None:
             raise RuntimeError(script["breaks"])
 
-        ChatScreen.action_new = fail  # type: ignore[method-assign,assignment]
+        ChatScreen.action_command = fail  # type: ignore[method-assign,assignment]
     return hearth(sys.argv[2:])
 
 
