@@ -47,22 +47,10 @@ class LoopThread:
     """
 
     def __init__(self, name: str, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        ready: Future[asyncio.AbstractEventLoop] = Future()
-        self._leaving = asyncio.Event()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(ready, last)), name=name, daemon=True
-        )
+        self._last = last
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
-        self._loop = wait_for(ready)
-
-    async def _serve(
-        self,
-        ready: Future[asyncio.AbstractEventLoop],
-        last: Callable[[], Coroutine[Any, Any, None]],
-    ) -> None:
-        ready.set_result(asyncio.get_running_loop())
-        await self._leaving.wait()
-        await last()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start `work` in the thread."""
@@ -82,9 +70,23 @@ class LoopThread:
         self._loop.call_soon_threadsafe(do)
 
     def close(self) -> None:
-        """End the loop and the thread."""
-        self.soon(self._leaving.set)
-        self._thread.join()
+        """End what is running, the loop and the thread. Raises what `last` raises."""
+        # `asyncio.run` may start a thread to end, which is refused at the interpreter's exit.
+        try:
+            self.begin(self._end()).result()
+        finally:
+            self.soon(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _end(self) -> None:
+        try:
+            await self._last()
+        finally:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
 
 
 class HostLink(LoopThread, AbstractContextManager["HostLink"]):

@@ -174,7 +174,7 @@ def layer_of(
     for name, value in values.items():
         if name not in known:
             raise SettingsError(
-                f'{place}: unknown key "{name}".{did_you_mean(name, (*known, *tables))}',
+                f'{place}: unknown key "{name}".{did_you_mean(str(name), (*known, *tables))}',
                 "`hearth settings --default` lists every key.",
             )
         try:

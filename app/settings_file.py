@@ -92,16 +92,15 @@ def replace_file(file: Path, text: str) -> None:
     """
     target = Path(os.path.realpath(file))
     private_folder(target.parent)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=target.parent, prefix=target.name, delete=False, newline=""
-    ) as new:
-        try:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as new:
             new.write(text)
             new.flush()
-            os.fsync(new.fileno())
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copymode(target, new.name)
-        except BaseException:
-            os.unlink(new.name)
-            raise
-    os.replace(new.name, target)
+            os.fsync(handle)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copymode(target, name)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -5,6 +5,7 @@ file.
 from __future__ import annotations
 
 import hashlib
+import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -61,9 +62,12 @@ class TunedStore:
 
     def _entries(self) -> list[dict[str, Any]]:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=list[dict[str, Any]])
-        except (OSError, msgspec.DecodeError):
+            entries = json.loads(self._file.read_bytes())
+        except (OSError, ValueError, RecursionError):
             return []
+        if not isinstance(entries, list):
+            return []
+        return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def fingerprint(path: Path) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -171,7 +170,9 @@ class ProgressLine(AbstractContextManager["ProgressLine"]):
 
     def _write(self, text: str) -> None:
         """Over what stood there. Cut to the window, since a line that wraps cannot be rewritten."""
-        text = text[: max(1, shutil.get_terminal_size().columns - 1)]
+        from shutil import get_terminal_size  # It loads every kind of archive.
+
+        text = text[: max(1, get_terminal_size().columns - 1)]
         print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
         self._width = len(text)
 

@@ -19,7 +19,7 @@ SUFFIX: Final = ".gguf"
 WEIGHTS: Final = ".safetensors"
 INDEX: Final = "model.safetensors.index.json"
 CONFIG: Final = "config.json"
-SHARD: Final = re.compile(r"-(\d{5})-of-\d{5}(?=\.gguf$)", re.IGNORECASE)
+SHARD: Final = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 BESIDE_WEIGHTS: Final = frozenset(
     {
         CONFIG,
@@ -111,15 +111,15 @@ def model_files(folder: Path) -> list[Path]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """All files of the model at `path`, as far as they are there; of a split one all parts."""
+    """The files of the model at `path`: of a split one it and the other parts that exist."""
     if path.is_dir():
         return model_files(path)
     part = SHARD.search(path.name)
     if part is None:
         return [path]
-    head, tail = re.escape(path.name[: part.start(1)]), re.escape(path.name[part.end(1) :])
-    parts = re.compile(rf"{head}\d{{5}}{tail}", re.ASCII)
-    return [Path(entry.path) for entry in entries(path.parent) if parts.fullmatch(entry.name)]
+    head, tail = path.name[: part.start(1)], path.name[part.end(1) :]
+    parts = [path.with_name(f"{head}{n:05d}{tail}") for n in range(1, int(part[2]) + 1)]
+    return [path, *(one for one in parts if one != path and os.path.lexists(one))]
 
 
 def is_below_weights(path: str) -> bool:

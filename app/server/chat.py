@@ -43,9 +43,9 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     if stream:
         first = head("chat.completion.chunk", "chatcmpl", exchange.model)
         return await exchange.stream(_Chunks(first, given, prompt).parts(events))
+    first = head("chat.completion", "chatcmpl", exchange.model)
     [answer] = await exchange.collect(events)
     choices = [_choice(choice, given) for choice in answer.choices]
-    first = head("chat.completion", "chatcmpl", exchange.model)
     return JSONResponse({**first, "choices": choices, **ending([answer]), **prompt})
 
 

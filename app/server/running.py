@@ -27,8 +27,7 @@ _CANCEL_S: Final = 5.0
 """How long cancelled requests may take to send their error."""
 _FLUSH_S: Final = 1.0
 """How long written data may take to reach a client at shutdown."""
-
-
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _SWITCH_S: Final = 0.001
 """Switch interval of the interpreter: the event loop competes with threads that parse large bodies,
 and would wait 5 ms, Python's default, several times for each small request.
@@ -140,11 +139,20 @@ class Server(uvicorn.Server):
 def on_signals(do: Callable[[], None]) -> Iterator[None]:
     """Call `do` in the running event loop at each SIGINT and SIGTERM within the block."""
     loop = asyncio.get_running_loop()
+    if sys.platform != "win32":  # This wakes a loop that waits; `signal.signal` does not.
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, do)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+        return
 
     def handle(number: int, frame: FrameType | None) -> None:
         loop.call_soon_threadsafe(do)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:
         yield
     finally:

@@ -193,6 +193,8 @@ class ChatScreen(HearthScreen):
         session = self.session
         if session is not None and session.model == _GUIDE:  # Which pages its answers come from.
             await asyncio.to_thread(page_for, "")
+            if self.session is not session:
+                return  # Another chat was opened meanwhile.
         self._leave_session()
         self._leave_session = (lambda: None) if session is None else session.subscribe(self._hear)
         self._fed = ("", 0, 0)

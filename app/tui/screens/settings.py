@@ -159,20 +159,27 @@ class SettingsScreen(HearthScreen):
         entry = self.chosen
         if entry is None or not event.input.has_class("-shown"):
             return
-        wrong = ""
-        try:
-            entry.check(event.value)
-        except (ValueError, SettingsError) as error:
-            wrong = str(error.args[0])  # Without the hint.
-        self._say_wrong(wrong)
-        if entry.name == "theme" and not wrong:
+        if self._is_right(entry, event.value) and entry.name == "theme":
             self.app.theme = event.value
 
     @on(Input.Submitted, "#edit")
     def _enter(self, event: Input.Submitted) -> None:
-        entry, is_wrong = self.chosen, self.query_one("#wrong").has_class("-shown")
-        if entry is not None and not is_wrong and self._apply(entry, event.value):
+        # Another setting may have been chosen since the text was typed.
+        entry = self.chosen
+        if entry is None or not self._is_right(entry, event.value):
+            return
+        if self._apply(entry, event.value):
             self._close_edit()
+
+    def _is_right(self, entry: Entry, text: str) -> bool:
+        """Whether `entry` takes `text`; if not, the reason is shown."""
+        wrong = ""
+        try:
+            entry.check(text)
+        except (ValueError, SettingsError) as error:
+            wrong = str(error.args[0])  # Without the hint.
+        self._say_wrong(wrong)
+        return not wrong
 
     def action_next(self) -> None:
         """Take the next choice; edit settings that have none."""
