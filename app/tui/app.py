@@ -250,6 +250,12 @@ class HearthApp(App[int]):
     def on_top_bar_wanted(self, message: TopBar.Wanted) -> None:
         self.action_go(message.name)
 
+    def _end_batch(self) -> None:
+        super()._end_batch()
+        # Textual 8.2 wakes the app only, so that a screen shown in a batch was not drawn.
+        if not self._batch_count and self._screen_stack:
+            self.screen.check_idle()
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """In a text field, the key for suspending is that for undoing."""
         if action == "suspend":

@@ -18,6 +18,7 @@ OVERRIDDEN = (
     (App, "_handle_exception"),
     (App, "_fatal_error"),
     (App, "_close_messages_no_wait"),
+    (App, "_end_batch"),
     (Screen, "_compose"),
     (Screen, "_compositor_refresh"),
     (Screen, "_get_breakpoint_classes"),
@@ -40,7 +41,7 @@ async def test_what_is_read_exists(services: Services) -> None:
     async with opened(services) as (app, pilot):
         chat = chat_of(pilot)
         for thing, names in (
-            (app, ("_batch_count", "_css_update_count", "_exception", "_exit")),
+            (app, ("_batch_count", "_screen_stack", "_css_update_count", "_exception", "_exit")),
             (chat.transcript, ("_anchor_released",)),
             (chat.prompt.area, ("_line_cache",)),
         ):
