@@ -324,7 +324,7 @@ def _boolean(value: Any, where: str) -> Any:
 
 
 def _check_json(value: Any, where: str, depth: int) -> None:
-    """Raises `InvalidChat` for what is no JSON value, or nested deeper than `depth`."""
+    """Raises `InvalidChat` for what is not a JSON value or is nested deeper than `depth`."""
     _require(depth >= 0, where, f"it is nested deeper than {_DEEPEST}.")
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -339,4 +339,4 @@ def _check_json(value: Any, where: str, depth: int) -> None:
         _require(abs(value) <= _LARGEST, where, "a number is out of range.")
     else:
         is_value = value is None or isinstance(value, str)
-        _require(is_value, where, f"{type(value).__name__} is no JSON value.")
+        _require(is_value, where, f"{type(value).__name__} is not a JSON value.")
