@@ -4,9 +4,10 @@
 
 The same greedy completions of the same prompts, in turn: one call of `LLM.generate`; requests to
 `/v1/completions` with 250 prompts each; and clients that each send the next prompt when their
-last one is answered, in whole answers and as streams. Host, worker and server are processes of
-their own, as always. Seconds of wall clock, and how much faster the API is. Each run has prompts of
-its own, so that it does not find the prefixes of another one.
+last one is answered, in whole answers and as streams, and wait as long as a busy server asks them
+to. Host, worker and server are processes of their own, as always. Seconds of wall clock, and how
+much faster the API is. Each run has prompts of its own, so that it does not find the prefixes of
+another one.
 """
 
 from __future__ import annotations
@@ -40,16 +41,22 @@ async def ask(url: str, bodies: list[dict[str, Any]], clients: int) -> int:
     async def work(client: httpx2.AsyncClient) -> None:
         nonlocal tokens
         for body in waiting:
-            if not body.get("stream"):
-                answer = await client.post(f"{url}/completions", json=body)
-                answer.raise_for_status()
-                tokens += answer.json()["usage"]["completion_tokens"]
-                continue
-            async with client.stream("POST", f"{url}/completions", json=body) as stream:
-                async for line in stream.aiter_lines():
-                    if line.startswith("data: {"):
-                        usage = json.loads(line[6:]).get("usage")
-                        tokens += usage["completion_tokens"] if usage else 0
+            while (used := await send(client, body)) is None:
+                pass
+            tokens += used
+
+    async def send(client: httpx2.AsyncClient, body: dict[str, Any]) -> int | None:
+        """Completion tokens; None where the server was busy, after the wait that it asked for."""
+        async with client.stream("POST", f"{url}/completions", json=body) as answer:
+            lines = [line async for line in answer.aiter_lines()]
+        if answer.status_code == httpx2.codes.TOO_MANY_REQUESTS:
+            await asyncio.sleep(float(answer.headers["Retry-After"]))
+            return None
+        answer.raise_for_status()
+        if body.get("stream"):
+            lines = [line[6:] for line in lines if line.startswith("data: {")]
+        usages = (json.loads(line).get("usage") for line in lines if line)
+        return sum(usage["completion_tokens"] for usage in usages if usage)
 
     limits = httpx2.Limits(max_connections=None)
     async with httpx2.AsyncClient(timeout=600, limits=limits, trust_env=False) as client:
