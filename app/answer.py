@@ -10,23 +10,22 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, cast
 
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     ChoiceFinished,
-    ErrorInfo,
     Event,
     Failed,
     Finished,
     FinishReason,
-    Request,
     Started,
     Timings,
     Token,
     TokenLogprob,
-    ToolCall,
     ToolCallPart,
     Usage,
 )
-from hearth.backends.errors import InternalError, from_info
+from hearth.backends.contract.messages import ToolCall
+from hearth.backends.contract.requests import Request
+from hearth.backends.errors import ErrorInfo, InternalError, from_info
 
 PartKind = Literal["content", "reasoning", "call"]
 

@@ -10,8 +10,8 @@ from hearth.app.library.sources import find_sources
 from hearth.app.paths import Paths
 from hearth.app.settings import ModelUse, Settings
 from hearth.app.settings_keys import LOADING
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.errors import SettingsError
-from hearth.backends.models import ModelSettings, ModelSpec
 from hearth.backends.remote.errors import RemoteOffline
 
 

@@ -14,10 +14,10 @@ from hearth.app.host_link import HostLink
 from hearth.app.library.local import BUNDLED, Library, LocalModel, Origin
 from hearth.app.paths import Paths
 from hearth.app.settings import Settings
-from hearth.backends.choice import MEASURE, this_machine
 from hearth.backends.errors import HearthError, HostUnreachable
 from hearth.backends.native.report import DeviceReport, torch_report
-from hearth.backends.speeds import Speeds
+from hearth.backends.worker.choice import MEASURE, this_machine
+from hearth.backends.worker.speeds import Speeds
 
 DISTRIBUTION = "hearth-llm"
 _LOW_DISK_BYTES = 2 * 10**9

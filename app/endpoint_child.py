@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from hearth.backends.process import die_with_parent
+from hearth.backends.machine.process import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from hearth.backends.contract import WorkerStats
+    from hearth.backends.contract.loaded import WorkerStats
 
 _STALLED_S: Final = 15.0
 """A model that has requests and makes no progress for this long is shown as stalled."""

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Self
 from hearth.backends.errors import NoHost
 
 if TYPE_CHECKING:
-    from hearth.backends.client import HostClient
-    from hearth.backends.contract import Backend, HostLimits, HostStats, ModelSpec
-    from hearth.backends.local_socket import HostPlace
+    from hearth.backends.contract.backend import Backend
+    from hearth.backends.contract.loaded import HostStats
+    from hearth.backends.contract.models import HostLimits, ModelSpec
+    from hearth.backends.host.client import HostClient
+    from hearth.backends.machine.local_socket import HostPlace
     from hearth.backends.remote.backend import RemoteBackends
     from hearth.backends.remote.server import RemoteServer
 
@@ -67,7 +69,7 @@ class HostConnection:
         Args:
             start: start one where none runs; otherwise `NoHost` is raised.
         """
-        from hearth.backends.client import HostClient
+        from hearth.backends.host.client import HostClient
 
         async with self._attaching:
             if self._host is None or self._host.lost:

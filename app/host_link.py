@@ -15,18 +15,12 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hearth.app.host_connection import HostConnection
-from hearth.backends.contract import (
-    Event,
-    Failed,
-    Finished,
-    HostLimits,
-    HostStats,
-    ModelInfo,
-    ModelSpec,
-    Request,
-)
+from hearth.backends.contract.events import Event, Failed, Finished
+from hearth.backends.contract.loaded import HostStats, ModelInfo
+from hearth.backends.contract.models import HostLimits, ModelSpec
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import InternalError, to_info
-from hearth.backends.local_socket import HostPlace
+from hearth.backends.machine.local_socket import HostPlace
 
 if TYPE_CHECKING:
     from hearth.backends.remote.server import RemoteServer

@@ -25,23 +25,12 @@ from hearth.app.host_link import LoopThread
 from hearth.app.nearest import did_you_mean
 from hearth.app.paths import find_paths
 from hearth.app.settings import layer_of, load_settings
-from hearth.backends.contract import (
-    Backend,
-    Constraint,
-    Message,
-    ModelInfo,
-    Pooling,
-    Request,
-    SamplingParams,
-    Scores,
-    Timings,
-    Token,
-    TokenLogprob,
-    Tool,
-    ToolCall,
-    ToolChoice,
-    Usage,
-)
+from hearth.backends.contract.backend import Backend
+from hearth.backends.contract.events import Scores, Timings, Token, TokenLogprob, Usage
+from hearth.backends.contract.loaded import ModelInfo
+from hearth.backends.contract.messages import Message, ToolCall
+from hearth.backends.contract.requests import Constraint, Pooling, Request, Tool, ToolChoice
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import Busy, HearthError, InvalidParameter
 
 __all__ = [
@@ -74,7 +63,7 @@ class NotUsableHere(HearthError):
 
 
 class Options(TypedDict, total=False):
-    """What else a request says: fields of `hearth.backends.requests.Request`."""
+    """What else a request says: fields of `hearth.backends.contract.requests.Request`."""
 
     max_tokens: int | None
     min_tokens: int

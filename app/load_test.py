@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 import httpx2
 
 from hearth.app.answer import Answer
-from hearth.backends.contract import Request, Token, Usage
+from hearth.backends.contract.events import Token, Usage
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import HearthError
 from hearth.backends.remote.chunks import ChunkReader
 from hearth.backends.remote.server import RemoteServer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hearth.backends.errors import HearthError
 
 if TYPE_CHECKING:
-    from hearth.backends.local_socket import HostPlace
+    from hearth.backends.machine.local_socket import HostPlace
 
 HOME_VARIABLE = "HEARTH_HOME"
 
@@ -84,7 +84,7 @@ class Paths:
 
     def host_place(self) -> HostPlace:
         """Where the host process has its socket, logs and caches."""
-        from hearth.backends.local_socket import HostPlace
+        from hearth.backends.machine.local_socket import HostPlace
 
         return HostPlace(runtime_dir=self.state / "run", log_dir=self.log, cache_dir=self.cache)
 

@@ -11,9 +11,9 @@ from hearth.app.nearest import did_you_mean
 from hearth.app.paths import private_folder
 from hearth.app.settings import layer_of
 from hearth.app.settings_keys import SAMPLING
-from hearth.backends.contract import Constraint, ConstraintKind
+from hearth.backends.contract.requests import Constraint, ConstraintKind
 from hearth.backends.errors import HearthError, InvalidParameter, SettingsError
-from hearth.backends.json_file import write_json
+from hearth.backends.machine.json_file import write_json
 from hearth.backends.text.output.rules import content_rule
 
 _VERSION: Final = 1

@@ -22,10 +22,10 @@ from hearth.app import settings_keys as keys
 from hearth.app.library.local import BUNDLED, MODEL_SUFFIXES
 from hearth.app.nearest import did_you_mean, nearest
 from hearth.app.settings_keys import Key, Value
+from hearth.backends.contract.models import BackendName, HostLimits, ModelSettings
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import SettingsError
-from hearth.backends.models import BackendName, HostLimits, ModelSettings
 from hearth.backends.remote.server import Kind, RemoteServer
-from hearth.backends.sampling import SamplingParams
 
 # Read elsewhere: paths, error reports, the endpoint, and the Makefile's tools.
 _OWN_VARIABLES = ("HEARTH_HOME", "HEARTH_DEBUG", "HEARTH_API_KEY", "HEARTH_TORCH_INDEX")

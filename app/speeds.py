@@ -11,9 +11,9 @@ from typing import Any
 from hearth.app.jobs.child import Reporter, Stopped
 from hearth.app.jobs.job import run_job
 from hearth.app.library.local import Library
-from hearth.backends.choice import not_native
 from hearth.backends.errors import HearthError
-from hearth.backends.speeds import Measured, Speed, Speeds, kind_of
+from hearth.backends.worker.choice import not_native
+from hearth.backends.worker.speeds import Measured, Speed, Speeds, kind_of
 from hearth.quant.gguf import preflight
 
 

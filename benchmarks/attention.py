@@ -13,7 +13,7 @@ import argparse
 
 from hearth.backends.llamacpp.attention import measured
 from hearth.backends.llamacpp.probe_model import Heads
-from hearth.backends.threads import usable_cores
+from hearth.backends.machine.threads import usable_cores
 
 SHAPES = {
     "Qwen3-0.6B": Heads(16, 8, 128, 128),

@@ -43,7 +43,7 @@ TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<ass
 
 def host_role(arguments: list[str]) -> None:
     """The real host, whose workers are `worker_role`."""
-    from hearth.backends import host, worker_process
+    from hearth.backends.host import host, worker_process
 
     async def spawn(self: Any) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
@@ -60,11 +60,11 @@ def host_role(arguments: list[str]) -> None:
 
 def worker_role(arguments: list[str]) -> None:
     """The real worker over a runner that computes nothing."""
-    from hearth.backends.process import die_with_parent, take_private_pipes
+    from hearth.backends.machine.process import die_with_parent, take_private_pipes
 
     die_with_parent(int(arguments[arguments.index("--parent") + 1]))
     pipes = take_private_pipes()
-    from hearth.backends import worker
+    from hearth.backends.worker import worker
 
     worker.open_model = open_fake
     sys.argv = ["worker", *arguments]
@@ -88,10 +88,10 @@ def open_fake(spec: Any, cache_dir: Path) -> Any:
 
     from fake_host import INFO
     from fake_runner import FakeRunner
-    from hearth.backends.contract import ModelInfo
+    from hearth.backends.contract.loaded import ModelInfo
+    from hearth.backends.engine.loaded_model import Loaded
     from hearth.backends.engine.runner import StepPlan, StepResult
     from hearth.backends.engine.sequence_cache import SequenceCache
-    from hearth.backends.runners import Loaded
     from hearth.backends.text.chat_templates import DEFAULT
 
     step_s = float(os.environ["HEARTH_BENCH_STEP_S"])

@@ -24,11 +24,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hearth.backends.contract import ModelSettings, ModelSpec, SamplingParams
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.generation import Generation, Limits
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.sampler import Sampler
-from hearth.backends.runners import Loaded, open_model
+from hearth.backends.worker.runners import open_model
 
 UNDISTURBED_STEPS = 100
 STREAM_PROMPT = 64

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.load import open_model

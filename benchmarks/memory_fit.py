@@ -42,19 +42,15 @@ import psutil  # noqa: E402
 import vocabularies  # noqa: E402
 from hearth.app.host_link import HostLink  # noqa: E402
 from hearth.app.machine import this_machine  # noqa: E402
-from hearth.backends.client import HostPlace  # noqa: E402
-from hearth.backends.contract import (  # noqa: E402
-    Finished,
-    KvType,
-    ModelSettings,
-    ModelSpec,
-    Request,
-    SamplingParams,
-)
+from hearth.backends.contract.events import Finished  # noqa: E402
+from hearth.backends.contract.models import KvType, ModelSettings, ModelSpec  # noqa: E402
+from hearth.backends.contract.requests import Request  # noqa: E402
+from hearth.backends.contract.sampling import SamplingParams  # noqa: E402
+from hearth.backends.host.client import HostPlace  # noqa: E402
 from hearth.backends.llamacpp.attention import heads_of, measured  # noqa: E402
 from hearth.backends.llamacpp.footprint import memory_of, plan_for  # noqa: E402
-from hearth.backends.memory import available_bytes  # noqa: E402
-from hearth.backends.threads import usable_cores  # noqa: E402
+from hearth.backends.machine.memory import available_bytes  # noqa: E402
+from hearth.backends.machine.threads import usable_cores  # noqa: E402
 from hearth.quant.gguf import preflight  # noqa: E402
 from hearth.quant.memory import MemoryUse  # noqa: E402
 from model_shapes import SHAPES, Shape  # noqa: E402

@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.runner import Row, Runner, StepPlan
-from hearth.backends.runners import open_model
-from hearth.backends.threads import usable_threads
+from hearth.backends.machine.threads import usable_threads
+from hearth.backends.worker.runners import open_model
 
 DEPTH: Final = 110
 DECODING: Final = (0, 1, 3, 7)

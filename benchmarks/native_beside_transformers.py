@@ -39,7 +39,9 @@ from hearth.backends.bench.transformers_side import (
     GenerateSide,
     load_transformers,
 )
-from hearth.backends.contract import ModelInfo, ModelSettings
+from hearth.backends.contract.loaded import ModelInfo
+from hearth.backends.contract.models import ModelSettings
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.native.families.table import family_of_hf
 from hearth.backends.native.half_packing import HalfPacking
 from hearth.backends.native.load import is_halved
@@ -48,7 +50,6 @@ from hearth.backends.native.plan import plan_memory
 from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.varlen_attention import has_varlen
 from hearth.backends.native.weights import load_weights
-from hearth.backends.runners import Loaded
 from hearth.kernels.device import best_device, free_bytes, multiplies
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors import SafetensorsFolder

@@ -56,5 +56,10 @@ def test_tests_are_no_packages() -> None:
     assert [str(module) for module in modules("tests") if module.path.name == "__init__.py"] == []
 
 
+def test_modules_of_backends_are_in_its_packages() -> None:
+    loose = {path.name for path in (ROOT / "backends").glob("*.py")}
+    assert loose == {"__init__.py", "errors.py"}
+
+
 def test_no_room_is_shadowed_by_a_namespace_package() -> None:
     assert not (ROOT / "hearth").exists()

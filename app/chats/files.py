@@ -16,7 +16,7 @@ from hearth.app.chats.errors import InvalidChat
 from hearth.app.chats.messages import ROLES
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import ChatMessage, Numbers, State, Thread
-from hearth.backends.messages import ToolCall
+from hearth.backends.contract.messages import ToolCall
 
 _NAMES: Final = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
 _FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")

@@ -19,7 +19,7 @@ from typing import Any, Final, get_args
 from hearth.app.chats.errors import ChatNotFound, InvalidChat, MessageInUse
 from hearth.app.chats.search import forget, index_message
 from hearth.app.chats.tree import ChatMessage, EndState, Numbers, Outline
-from hearth.backends.messages import Role, ToolCall
+from hearth.backends.contract.messages import Role, ToolCall
 
 ROLES: Final = get_args(Role)
 _COLUMNS: Final = (

@@ -29,8 +29,8 @@ from hearth.app.chats.search import TITLES, find, forget, index_title
 from hearth.app.chats.titles import one_line, title_from
 from hearth.app.chats.tree import ChatMessage, EndState, Hit, Numbers, Outline, Thread
 from hearth.app.chats.writers import Ending, Unsaved, Writers
+from hearth.backends.contract.messages import Role, ToolCall
 from hearth.backends.errors import HearthError
-from hearth.backends.messages import Role, ToolCall
 
 log = logging.getLogger(__name__)
 

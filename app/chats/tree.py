@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hearth.backends.messages import Role, ToolCall
+from hearth.backends.contract.messages import Role, ToolCall
 
 State = Literal["complete", "streaming", "stopped", "failed"]
 EndState = Literal["complete", "stopped", "failed"]

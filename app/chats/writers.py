@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from hearth.app.chats.errors import ChatsUnwritable
 from hearth.app.chats.tree import EndState, Numbers
-from hearth.backends.lock import LockFile
-from hearth.backends.messages import ToolCall
+from hearth.backends.contract.messages import ToolCall
+from hearth.backends.machine.lock import LockFile
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,10 @@ from hearth.app.cli.state import State
 from hearth.app.cli.typed import on_interrupt
 from hearth.app.format import argument
 from hearth.app.host_link import HostLink
-from hearth.backends.contract import ModelInfo, ModelSpec, Request, Token
+from hearth.backends.contract.events import Token
+from hearth.backends.contract.loaded import ModelInfo
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import NoChatTemplate, from_info
 
 

@@ -14,7 +14,7 @@ from hearth.app.cli.options import json_option
 from hearth.app.cli.state import State, pass_state
 from hearth.app.format import duration, size, state_of, unload_in_s
 from hearth.app.nearest import did_you_mean
-from hearth.backends.contract import EngineStats, HostStats, WorkerStats
+from hearth.backends.contract.loaded import EngineStats, HostStats, WorkerStats
 from hearth.backends.errors import HearthError, ModelNotFound
 
 _NO_HOST = "No host is running, so nothing is loaded."

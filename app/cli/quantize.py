@@ -16,7 +16,7 @@ from hearth.app.cli.state import State, pass_state
 if TYPE_CHECKING:
     from hearth.app.library.compare_quality import Quality, Sample
     from hearth.app.library.local import FoundModel
-    from hearth.backends.models import ModelSpec
+    from hearth.backends.contract.models import ModelSpec
     from hearth.quant.methods import Method, Plan
 
 

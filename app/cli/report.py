@@ -13,7 +13,7 @@ from hearth.app.cli.output import Output, error_json
 from hearth.app.exit_codes import ExitCode
 from hearth.app.paths import find_paths, private_folder
 from hearth.backends.errors import HearthError, InternalError
-from hearth.backends.logs import open_log
+from hearth.backends.machine.logs import open_log
 
 _ISSUES = "If it happens again, please report it with that file."
 

@@ -24,7 +24,8 @@ from hearth.app.exit_codes import ExitCode
 from hearth.app.guide_pages import page_for, page_location
 from hearth.app.session.turn import reportable_seed
 from hearth.app.settings import Layer
-from hearth.backends.contract import Message, Request
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import from_info
 
 

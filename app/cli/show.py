@@ -15,7 +15,7 @@ from hearth.app.cli.output import ProgressLine
 from hearth.app.cli.state import State, pass_state
 from hearth.app.exit_codes import ExitCode
 from hearth.app.library.local import FoundModel
-from hearth.backends.contract import KvType, ModelSettings
+from hearth.backends.contract.models import KvType, ModelSettings
 from hearth.backends.errors import HearthError, InvalidParameter, NoChatTemplate
 from hearth.backends.remote.server import RemoteServer
 from hearth.quant.gguf import StringArray, preflight
@@ -110,7 +110,7 @@ def _show_remote(state: State, remote: RemoteServer, *, as_json: bool) -> None:
 def _backend(state: State, found: FoundModel) -> dict[str, str | None]:
     """What would run it under the settings, and why; no runner where there is none for it."""
     from hearth.app.chosen import with_settings
-    from hearth.backends.choice import choose
+    from hearth.backends.worker.choice import choose
 
     try:
         choice = choose(with_settings(found, state.settings).spec, state.paths.cache)

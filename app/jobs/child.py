@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, BinaryIO, Final
 
 from hearth.backends.errors import HearthError, InternalError, to_info
-from hearth.backends.process import take_private_pipes
+from hearth.backends.machine.process import take_private_pipes
 
 log = logging.getLogger(__name__)
 

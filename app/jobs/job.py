@@ -14,7 +14,7 @@ from typing import Final
 
 from hearth.app.jobs.child import Values, Work
 from hearth.backends.errors import ErrorInfo, HearthError, InternalError, from_info
-from hearth.backends.logs import open_log
+from hearth.backends.machine.logs import open_log
 
 _MOST_LINE_BYTES: Final = 16 << 20
 

@@ -15,16 +15,14 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.app.answer import Answer
-from hearth.backends.contract import (
-    Backend,
-    ModelSpec,
-    Request,
-    SamplingParams,
-)
+from hearth.backends.contract.backend import Backend
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import HearthError
 
 if TYPE_CHECKING:
-    from hearth.backends.client import HostClient
+    from hearth.backends.host.client import HostClient
 
 WINDOW_TOKENS: Final = 512
 MOST_TOKENS: Final = 8192

@@ -29,7 +29,7 @@ from hearth.app.library.download_source import BrokenOff, Changed, FileSource, N
 from hearth.app.library.errors import DownloadCorrupt, HubUnreachable, RepositoryChanged
 from hearth.app.library.hub import Download, RepositoryFile
 from hearth.app.machine import free_disk_bytes
-from hearth.backends.lock import LockFile
+from hearth.backends.machine.lock import LockFile
 from hearth.quant.gguf.quantize_file import sync_folder
 
 _LOCK_POLL_S: Final = 0.5

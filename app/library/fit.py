@@ -17,12 +17,12 @@ from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.catalogue import Entry, Shape
 from hearth.app.library.hub import Repository
 from hearth.app.machine import Machine, free_disk_bytes, this_machine
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import DoesNotFit
-from hearth.backends.footprint import free_bytes
 from hearth.backends.llamacpp.facts import GgufFacts
 from hearth.backends.llamacpp.footprint import NO_LIMIT, is_mapped, memory_of, pool_of
 from hearth.backends.llamacpp.params import ContextPlan, plan_context
+from hearth.backends.worker.footprint import free_bytes
 from hearth.quant.gguf.file import GgufFile
 from hearth.quant.memory import MemoryUse, estimated_use
 from hearth.quant.memory_shape import ModelShape, guessed_shape

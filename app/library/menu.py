@@ -32,7 +32,7 @@ from hearth.app.library.hub_files import (
 )
 from hearth.app.machine import this_machine
 from hearth.app.settings import Settings
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import ModelNotFound
 
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from hearth.app.answer import Answer
-from hearth.backends.contract import TokenLogprob, ToolCall
+from hearth.backends.contract.events import TokenLogprob
+from hearth.backends.contract.messages import ToolCall
 from hearth.backends.text.cut_json import read_json
 
 _MOST_HEADER_BYTES: Final = 1024

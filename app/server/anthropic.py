@@ -19,19 +19,9 @@ from hearth.app.server.exchange import Exchange, GenerationEvents
 from hearth.app.server.messages import check_tools, continues_last, texts_of
 from hearth.app.server.requests import build, json_constraint, known_effort, session_of_user
 from hearth.app.server.tables.anthropic import COUNT_TOKENS, CREATE_MESSAGE
-from hearth.backends.contract import (
-    Finished,
-    Message,
-    Progress,
-    Request,
-    Started,
-    Token,
-    Tool,
-    ToolCall,
-    ToolCallPart,
-    ToolChoice,
-    Usage,
-)
+from hearth.backends.contract.events import Finished, Progress, Started, Token, ToolCallPart, Usage
+from hearth.backends.contract.messages import Message, ToolCall
+from hearth.backends.contract.requests import Request, Tool, ToolChoice
 from hearth.backends.errors import ConflictingParameters
 
 Json = dict[str, Any]

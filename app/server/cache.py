@@ -11,7 +11,8 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.server.body import query
 from hearth.app.server.services import services_of, worker_of
-from hearth.backends.contract import EngineStats, ModelSpec, WorkerStats
+from hearth.backends.contract.loaded import EngineStats, WorkerStats
+from hearth.backends.contract.models import ModelSpec
 from hearth.backends.errors import Busy, ModelNotFound
 
 _MB: Final = 1_000_000

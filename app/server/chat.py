@@ -15,7 +15,8 @@ from hearth.app.server.exchange import Exchange
 from hearth.app.server.messages import continues_last, read_messages, read_tools
 from hearth.app.server.requests import build, constraint_of, known_effort, logprobs_of
 from hearth.app.server.tables.chat import CHAT
-from hearth.backends.contract import Channel, Request, Token
+from hearth.backends.contract.events import Channel, Token
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import ConflictingParameters
 
 Json = dict[str, Any]

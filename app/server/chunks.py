@@ -18,21 +18,21 @@ from hearth.app.server import sse
 from hearth.app.server.answers import LEAST_LOGPROB, all_notices, notices
 from hearth.app.server.exchange import Exchange, GenerationEvents
 from hearth.app.server.leaving import all_of
-from hearth.backends.contract import (
-    Backend,
+from hearth.backends.contract.backend import Backend
+from hearth.backends.contract.events import (
     Channel,
     ChoiceFinished,
     Finished,
     Progress,
-    Request,
     Started,
     Token,
     TokenLogprob,
     ToolCallPart,
     Usage,
 )
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.version import hearth_version
 from hearth.backends.errors import ConflictingParameters
-from hearth.backends.version import hearth_version
 
 Json = dict[str, Any]
 

@@ -21,16 +21,16 @@ from hearth.app.server.exchange import Exchange, GenerationEvents
 from hearth.app.server.leaving import all_of
 from hearth.app.server.requests import build, constraint_of
 from hearth.app.server.tables.text import COMPLETIONS, GENERATE, GENERATE_BATCH
-from hearth.backends.contract import (
-    Backend,
+from hearth.backends.contract.backend import Backend
+from hearth.backends.contract.events import (
     Channel,
     ChoiceFinished,
     Finished,
-    Request,
     Started,
     Token,
     TokenLogprob,
 )
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import ConflictingParameters
 
 Json = dict[str, Any]

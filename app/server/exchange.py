@@ -30,15 +30,9 @@ from hearth.app.server.parameters import Table
 from hearth.app.server.requests import renamed, session_of, with_keep_alive
 from hearth.app.server.schema import Reading
 from hearth.app.server.services import Services, services_of
-from hearth.backends.contract import (
-    Backend,
-    ChoiceFinished,
-    Embeddings,
-    Event,
-    Finished,
-    Ranks,
-    Request,
-)
+from hearth.backends.contract.backend import Backend
+from hearth.backends.contract.events import ChoiceFinished, Embeddings, Event, Finished, Ranks
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import HearthError
 
 log = logging.getLogger(__name__)

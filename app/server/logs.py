@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from hearth.app.log_file import tail
-from hearth.backends.logs import MAX_LOG_BYTES, open_log
+from hearth.backends.machine.logs import MAX_LOG_BYTES, open_log
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hearth.backends.contract import Message, Role, Tool, ToolCall
+from hearth.backends.contract.messages import Message, Role, ToolCall
+from hearth.backends.contract.requests import Tool
 from hearth.backends.errors import ConflictingParameters
 
 Json = Mapping[str, Any]

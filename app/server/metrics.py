@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from hearth.app.answer import Answer, total_usage
-from hearth.backends.contract import Event, Finished, Started, Token, ToolCallPart
+from hearth.backends.contract.events import Event, Finished, Started, Token, ToolCallPart
 
 _MOST_SERIES: Final = 512
 """Pairs of route and model with their own counts; further models are counted under ""."""

@@ -17,7 +17,7 @@ from hearth.app.chosen import Chosen
 from hearth.app.library.local import FoundModel, LocalModel
 from hearth.app.server.body import query
 from hearth.app.server.services import Services, services_of, worker_of, workers_of
-from hearth.backends.contract import HostStats, ModelInfo, WorkerStats
+from hearth.backends.contract.loaded import HostStats, ModelInfo, WorkerStats
 from hearth.backends.errors import ModelNotFound, UnsupportedParameter
 from hearth.quant.convert.folder_files import (
     TOKENIZER_CONFIG,

@@ -17,8 +17,8 @@ from hearth.app.server.body import query
 from hearth.app.server.cache import bytes_by_state, tokens_by_state
 from hearth.app.server.metrics import WINDOW_S, Histogram, Metrics, Series
 from hearth.app.server.services import RETRY_S, services_of
-from hearth.backends.contract import EngineStats, HostStats, WorkerStats
-from hearth.backends.version import hearth_version
+from hearth.backends.contract.loaded import EngineStats, HostStats, WorkerStats
+from hearth.backends.contract.version import hearth_version
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PERCENTS: Final = (50, 95, 99)

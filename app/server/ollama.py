@@ -21,17 +21,10 @@ from hearth.app.server.requests import build, json_constraint, known_effort, log
 from hearth.app.server.services import worker_of
 from hearth.app.server.tables.ollama import CHAT, EMBED, EMBEDDINGS, GENERATE, OPTIONS
 from hearth.app.server.text import shortened
-from hearth.backends.contract import (
-    Backend,
-    Embeddings,
-    Event,
-    Finished,
-    Message,
-    Request,
-    Started,
-    Token,
-    Usage,
-)
+from hearth.backends.contract.backend import Backend
+from hearth.backends.contract.events import Embeddings, Event, Finished, Started, Token, Usage
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import ConflictingParameters, prompt_too_long
 
 Json = dict[str, Any]

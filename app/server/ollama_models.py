@@ -33,12 +33,12 @@ from hearth.app.server.ollama import LATEST, dialect, line
 from hearth.app.server.services import Services, services_of, worker_of, workers_of
 from hearth.app.server.tables.ollama import COPY, DELETE, PULL, SHOW
 from hearth.app.settings import ModelUse
-from hearth.backends.contract import ModelInfo, WorkerStats
+from hearth.backends.contract.loaded import ModelInfo, WorkerStats
+from hearth.backends.contract.models import ModelSettings
+from hearth.backends.contract.version import hearth_version
 from hearth.backends.errors import HearthError, ModelNotFound
-from hearth.backends.models import ModelSettings
 from hearth.backends.text.chat_templates import ChatTemplates, template_for, templates_of
 from hearth.backends.text.output.families import takes_tools, thinks
-from hearth.backends.version import hearth_version
 from hearth.quant.convert.folder_files import chat_templates
 from hearth.quant.gguf.file import ENCODERS, GgufFile, Value
 from hearth.quant.gguf.quantize_file import manifest_path

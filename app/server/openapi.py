@@ -17,7 +17,7 @@ from hearth.app.server.security import OPEN_PATHS
 from hearth.app.server.services import services_of
 from hearth.app.server.tables.answers import ANTHROPIC_ERROR, ERROR, OLLAMA_ERROR, TEXT
 from hearth.app.server.tables.common import MODEL
-from hearth.backends.version import hearth_version
+from hearth.backends.contract.version import hearth_version
 
 _ERRORS: Final = {
     "Error": ERROR,

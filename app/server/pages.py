@@ -19,7 +19,7 @@ from hearth.app.server.openapi import STATUSES, capabilities
 from hearth.app.server.services import services_of
 from hearth.app.server.tables.answers import TEXT
 from hearth.app.terminal import safe_text
-from hearth.backends.version import hearth_version
+from hearth.backends.contract.version import hearth_version
 
 _HEADERS: Final = {
     "content-security-policy": (

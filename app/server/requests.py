@@ -16,7 +16,8 @@ from hearth.app.server.body import client_of
 from hearth.app.server.schema import shown
 from hearth.app.server.tables.chat import HIGHEST_EFFORT
 from hearth.app.settings import ModelUse
-from hearth.backends.contract import Constraint, Request, SamplingParams
+from hearth.backends.contract.requests import Constraint, Request
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.validate import validate
 from hearth.backends.errors import (
     ConflictingParameters,

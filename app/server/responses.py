@@ -21,20 +21,17 @@ from hearth.app.server.exchange import Exchange, GenerationEvents
 from hearth.app.server.messages import read_tools, texts_of
 from hearth.app.server.requests import build, json_constraint, known_effort
 from hearth.app.server.tables.responses import CREATE_RESPONSE
-from hearth.backends.contract import (
-    Constraint,
+from hearth.backends.contract.events import (
     Event,
     Finished,
-    Message,
     Progress,
-    Request,
-    Role,
     Started,
     Token,
-    ToolCall,
     ToolCallPart,
     Usage,
 )
+from hearth.backends.contract.messages import Message, Role, ToolCall
+from hearth.backends.contract.requests import Constraint, Request
 from hearth.backends.errors import ConflictingParameters, HearthError
 
 Json = dict[str, Any]

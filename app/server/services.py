@@ -18,9 +18,9 @@ from hearth.app.server.catalog import Catalog
 from hearth.app.server.limits import HeldBodies
 from hearth.app.server.logs import RequestLog
 from hearth.app.server.metrics import Metrics
-from hearth.backends.contract import HostStats, WorkerStats
+from hearth.backends.contract.loaded import HostStats, WorkerStats
 from hearth.backends.errors import Busy, HostUnreachable
-from hearth.backends.fair_pool import FairPool
+from hearth.backends.machine.fair_pool import FairPool
 
 RETRY_S: Final = 5
 """Retry-After while the server accepts no requests."""

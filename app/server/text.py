@@ -18,7 +18,7 @@ from hearth.app.server.leaving import all_of
 from hearth.app.server.messages import continues_last, read_messages, read_tools
 from hearth.app.server.requests import build
 from hearth.app.server.tables.text import APPLY_TEMPLATE, DETOKENIZE, EMBEDDINGS, RERANK, TOKENIZE
-from hearth.backends.contract import Prompt
+from hearth.backends.contract.events import Prompt
 from hearth.backends.errors import ConflictingParameters, UnsupportedParameter
 
 _NAMES: Final = {

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from hearth.backends.contract.events import Channel
     from hearth.backends.errors import HearthError
-    from hearth.backends.events import Channel
 
 TurnState = Literal["idle", "loading", "prefill", "generating", "stopping"]
 

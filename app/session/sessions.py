@@ -31,7 +31,9 @@ from hearth.backends.errors import Busy, HearthError, InvalidParameter
 if TYPE_CHECKING:
     from hearth.app.host_connection import HostConnection
     from hearth.app.session.turn import StreamingAnswer, Turn
-    from hearth.backends.contract import Backend, ModelInfo, Request
+    from hearth.backends.contract.backend import Backend
+    from hearth.backends.contract.loaded import ModelInfo
+    from hearth.backends.contract.requests import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,11 @@ from hearth.app.answer import Answer, Part
 from hearth.app.chats.tree import ChatMessage, EndState, Numbers, Thread
 from hearth.app.session.events import Moved, Noticed, Piece, SessionEvent
 from hearth.app.settings import ModelUse
-from hearth.backends.contract import (
-    Backend,
-    Constraint,
-    Event,
-    Finished,
-    Message,
-    ModelInfo,
-    Progress,
-    Request,
-    Started,
-    Token,
-)
+from hearth.backends.contract.backend import Backend
+from hearth.backends.contract.events import Event, Finished, Progress, Started, Token
+from hearth.backends.contract.loaded import ModelInfo
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Constraint, Request
 from hearth.backends.errors import HearthError, InternalError, NoChatTemplate, PromptTooLong
 
 if TYPE_CHECKING:

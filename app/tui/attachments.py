@@ -18,7 +18,7 @@ from hearth.app.terminal import safe_text
 from hearth.backends.errors import HearthError
 
 if TYPE_CHECKING:
-    from hearth.backends.contract import Backend
+    from hearth.backends.contract.backend import Backend
 
 LARGEST_BYTES: Final = 2 << 20
 """Of one file."""

@@ -24,7 +24,7 @@ from hearth.app.paths import Paths, own_folder
 from hearth.app.settings import Settings, load_settings
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.services import Services
-from hearth.backends.logs import open_log
+from hearth.backends.machine.logs import open_log
 
 if TYPE_CHECKING:
     from hearth.app.library.bandwidth import Bandwidth

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from hearth.backends.process import die_with_parent, take_private_pipes
+from hearth.backends.machine.process import die_with_parent, take_private_pipes
 
 if __name__ == "__main__":
     # Before anything else is imported: whatever prints must not get between two messages, whoever

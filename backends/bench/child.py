@@ -21,7 +21,7 @@ from hearth.backends.bench.job import (
     encode_job,
 )
 from hearth.backends.errors import InternalError, WorkerDied, from_info
-from hearth.backends.logs import open_log
+from hearth.backends.machine.logs import open_log
 
 _GRACE_S = 3.0
 

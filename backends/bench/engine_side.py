@@ -12,12 +12,13 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.backends.contract import Event, Failed, SamplingParams, Started, Token
+from hearth.backends.contract.events import Event, Failed, Started, Token
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.generation import Generation, Limits
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.sampler import Sampler
 from hearth.backends.errors import InternalError, from_info
-from hearth.backends.runners import Loaded
 
 _UNHURRIED_S = 1e6
 """Target of inter-token latency: nobody waits while prompts are computed."""

@@ -12,7 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from hearth.backends.contract import ErrorInfo, KvType, ModelInfo, ModelSpec
+from hearth.backends.contract.loaded import ModelInfo
+from hearth.backends.contract.models import KvType, ModelSpec
+from hearth.backends.errors import ErrorInfo
 
 TestKind = Literal["pp", "tg", "depth", "sessions", "shared"]
 TEST_KINDS: tuple[TestKind, ...] = ("pp", "tg", "depth", "sessions", "shared")

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from hearth.backends.bench.job import Job
-from hearth.backends.choice import choose, is_safetensors
-from hearth.backends.contract import KvType, ModelSpec
+from hearth.backends.contract.models import KvType, ModelSpec
 from hearth.backends.errors import (
     HearthError,
     InvalidParameter,
@@ -22,6 +21,7 @@ from hearth.backends.native.model_folder import (
     kv_number_bytes,
     read_model_folder,
 )
+from hearth.backends.worker.choice import choose, is_safetensors
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
 

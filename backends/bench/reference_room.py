@@ -8,14 +8,14 @@ import importlib.util
 from typing import Final
 
 from hearth.backends.bench.model_facts import ModelFacts
-from hearth.backends.contract import Dtype, ModelSpec
+from hearth.backends.contract.models import Dtype, ModelSpec
 from hearth.backends.errors import (
     BackendUnavailable,
     DoesNotFit,
     InvalidParameter,
     UnsupportedModel,
 )
-from hearth.backends.memory import available_bytes
+from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.footprint import WORKSPACE_BYTES
 from hearth.backends.native.model_folder import DTYPE_BYTES, ModelFolder
 

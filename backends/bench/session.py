@@ -15,10 +15,11 @@ from hearth.backends.bench.model_facts import ModelFacts, read_facts
 from hearth.backends.bench.raw_llama import RawLoop
 from hearth.backends.bench.reference import Reference
 from hearth.backends.bench.reference_room import check_reference, check_room
-from hearth.backends.contract import ModelSpec
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.llamacpp.params import KEPT_STATES
 from hearth.backends.llamacpp.runner import LlamaRunner
-from hearth.backends.runners import Loaded, open_model
+from hearth.backends.worker.runners import open_model
 
 _FLASH_ATTENTION = {-1: "auto", 0: "off", 1: "on"}
 

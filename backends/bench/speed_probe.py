@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.bench.engine_side import EngineSide
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import BackendName, ModelSettings, ModelSpec
 from hearth.backends.errors import UnsupportedModel
-from hearth.backends.models import BackendName
-from hearth.backends.runners import open_model
-from hearth.backends.speeds import Speed
+from hearth.backends.worker.runners import open_model
+from hearth.backends.worker.speeds import Speed
 from hearth.quant.ggml import Ggml
 from hearth.quant.gguf.types import TensorType
 
@@ -38,7 +37,7 @@ def measure_runner(runner: BackendName, kind: str, cache_dir: Path) -> Speed:
     count.
 
     Args:
-        kind: from `hearth.backends.speeds.kind_of`.
+        kind: from `hearth.backends.worker.speeds.kind_of`.
         cache_dir: where verdicts about this machine are kept.
 
     Raises:

@@ -23,11 +23,11 @@ from hearth.backends.bench.job import Choice, Job, Message, Progress, Skipped, T
 from hearth.backends.bench.measure import random_prompts
 from hearth.backends.bench.model_facts import ModelFacts, read_facts
 from hearth.backends.bench.session import impossible, sized
-from hearth.backends.contract import KvType, ModelSpec
+from hearth.backends.contract.models import KvType, ModelSpec
 from hearth.backends.errors import DoesNotFit, InvalidParameter
-from hearth.backends.gpus import has_cuda
-from hearth.backends.runners import open_model
-from hearth.backends.threads import candidates, usable_cores, usable_threads
+from hearth.backends.machine.gpus import has_cuda
+from hearth.backends.machine.threads import candidates, usable_cores, usable_threads
+from hearth.backends.worker.runners import open_model
 
 CHUNKS = (512, 256, 128)
 """The library's default first: of two that are as fast, the earlier one is chosen."""

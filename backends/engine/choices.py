@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     ChoiceFinished,
     Event,
     Failed,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.backends.contract import SamplingParams
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.selection import Indices
 
 Sparse = tuple[Indices, NDArray[np.float32]]

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.backends.contract import SamplingParams
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.draw_spec import Sparse
 from hearth.backends.text.tokenizer import Tokenizer
 

@@ -9,16 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.backends.contract import (
-    Embeddings,
-    Failed,
-    Finished,
-    FinishReason,
-    Pooling,
-    Ranks,
-    RequestState,
-    RequestStats,
-)
+from hearth.backends.contract.events import Embeddings, Failed, Finished, FinishReason, Ranks
+from hearth.backends.contract.loaded import RequestState, RequestStats
+from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import Runner
 from hearth.backends.errors import to_info
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from hearth.backends.contract import EngineStats, RequestStats
+from hearth.backends.contract.loaded import EngineStats, RequestStats
 from hearth.backends.engine.embedding import TextJob
 from hearth.backends.engine.pacer import Pacer
 from hearth.backends.engine.runner import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     Channel,
     Event,
     Failed,

@@ -1,6 +1,6 @@
 """The small process that tries grammars: `python -P -m hearth.backends.engine.grammar_helper`.
 
-What it may do and for how long is told in `hearth.backends.helper_child`. It knows bytes, not the
+What it may do and for how long is told in `backends.machine.helper_child`. It knows bytes, not the
 model's tokens: whether a grammar compiles does not depend on them.
 """
 
@@ -18,7 +18,7 @@ from hearth.backends.engine.grammar_library import (
     compile_grammar,
     make_tokenizer,
 )
-from hearth.backends.helper_child import serve
+from hearth.backends.machine.helper_child import serve
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

@@ -22,8 +22,8 @@ from hearth.backends.engine.grammar_library import (
 from hearth.backends.engine.loop_closing import JsonClosers, LoopClosing
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.errors import InternalError, InvalidParameter, LimitExceeded
-from hearth.backends.helper import Helper, HelperLost
-from hearth.backends.text import framing
+from hearth.backends.machine import framing
+from hearth.backends.machine.helper import Helper, HelperLost
 from hearth.backends.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.backends.contract import TokenLogprob
+from hearth.backends.contract.events import TokenLogprob
 from hearth.backends.engine.selection import largest
 
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.backends.contract import SamplingParams
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.draw_spec import Drawn, DrawSpec, Sparse
 from hearth.backends.engine.dry import RepeatedRuns
 from hearth.backends.engine.logprobs import log_normaliser, logprob_of, top_logprobs

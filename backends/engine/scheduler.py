@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from hearth.backends.contract import RequestState, RequestStats
+from hearth.backends.contract.loaded import RequestState, RequestStats
 from hearth.backends.engine.pacer import Pacer
 from hearth.backends.engine.runner import Row, Runner, StepPlan
 from hearth.backends.engine.sequence import Saved, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from hearth.backends.contract import Failed, Finished, FinishReason, Scores, TokenLogprob
+from hearth.backends.contract.events import Failed, Finished, FinishReason, Scores, TokenLogprob
 from hearth.backends.engine.logprobs import (
     Piece,
     log_normaliser,

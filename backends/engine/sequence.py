@@ -10,7 +10,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from hearth.backends.contract import Event, FinishReason, RequestState, RequestStats
+from hearth.backends.contract.events import Event, FinishReason
+from hearth.backends.contract.loaded import RequestState, RequestStats
 from hearth.backends.engine.draw_spec import DrawSpec
 from hearth.backends.engine.runner import Row, SavedState, StepResult
 

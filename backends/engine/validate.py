@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, get_args
 
-from hearth.backends.contract import Constraint, ConstraintKind, Pooling, Request, SamplingParams
+from hearth.backends.contract.requests import Constraint, ConstraintKind, Pooling, Request
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.checks import (
     check_flag,
     check_list,

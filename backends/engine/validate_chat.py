@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
-from hearth.backends.contract import Message, Request, Role, Tool, ToolCall, ToolChoice
+from hearth.backends.contract.messages import Message, Role, ToolCall
+from hearth.backends.contract.requests import Request, Tool, ToolChoice
 from hearth.backends.engine.checks import (
     check_flag,
     check_list,

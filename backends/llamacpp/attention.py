@@ -16,10 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from hearth.backends.contract import KvType, ModelSettings
+from hearth.backends.contract.models import KvType, ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import Busy, HearthError
-from hearth.backends.json_file import write_json
 from hearth.backends.llamacpp import selftest
 from hearth.backends.llamacpp.attention_choice import Attention
 from hearth.backends.llamacpp.facts import GgufFacts
@@ -27,8 +26,9 @@ from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan, head_sizes, plan_context
 from hearth.backends.llamacpp.probe_model import Heads, write_attention
 from hearth.backends.llamacpp.runner import LlamaRunner
-from hearth.backends.memory import available_bytes
-from hearth.backends.threads import usable_cores
+from hearth.backends.machine.json_file import write_json
+from hearth.backends.machine.memory import available_bytes
+from hearth.backends.machine.threads import usable_cores
 from hearth.quant.gguf.reader import read_header
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.backends.contract import Pooling
+from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import Interrupted, Row
 from hearth.backends.errors import (
     DoesNotFit,
@@ -25,7 +25,7 @@ from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.lib import set_fields
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import CELL_ALIGNMENT, MAX_THREADS, START_CELLS, ContextPlan
-from hearth.backends.memory import available_bytes
+from hearth.backends.machine.memory import available_bytes
 from hearth.quant.gguf.file import ENCODERS
 
 MAX_WHOLE_TOKENS = 8192

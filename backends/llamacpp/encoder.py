@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.backends import threads as thread_counts
-from hearth.backends.contract import Pooling
+from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import RunnerInfo, SavedState, StepPlan, StepResult
 from hearth.backends.engine.sequence_cache import SequenceCache
 from hearth.backends.errors import HearthError, InternalError
@@ -18,7 +17,8 @@ from hearth.backends.llamacpp.embedder import Embedder, not_a_reranker, text_abi
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan
-from hearth.backends.threads import measure_threads
+from hearth.backends.machine import threads as thread_counts
+from hearth.backends.machine.threads import measure_threads
 
 _PROBE_TOKENS = 64
 """Size of the text that thread counts are measured with."""

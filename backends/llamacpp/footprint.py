@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.llamacpp.facts import GgufFacts
 from hearth.backends.llamacpp.params import (
     CELL_ALIGNMENT,

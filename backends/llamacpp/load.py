@@ -7,7 +7,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from hearth.backends.contract import Capability, ModelInfo, ModelSettings, ModelSpec
+from hearth.backends.contract.loaded import Capability, ModelInfo
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.runner import RunnerInfo
 from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.backends.llamacpp import attention, footprint, selftest
@@ -19,8 +21,7 @@ from hearth.backends.llamacpp.model import LlamaModel, Progress
 from hearth.backends.llamacpp.params import ContextPlan, check_settings, gpu_layers, plan_context
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
-from hearth.backends.memory import available_bytes
-from hearth.backends.runners import Loaded
+from hearth.backends.machine.memory import available_bytes
 from hearth.backends.text.chat_templates import ChatTemplates, template_for, templates_of
 from hearth.backends.text.output.families import takes_tools, thinks
 from hearth.backends.text.tokenizer import Tokenizer

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hearth.backends import settings_checks
-from hearth.backends.contract import KvPool, KvType, ModelSettings
+from hearth.backends.contract import settings_checks
+from hearth.backends.contract.models import KvPool, KvType, ModelSettings
+from hearth.backends.contract.settings_checks import MAX_CONTEXT
 from hearth.backends.errors import (
     DoesNotFit,
     InvalidParameter,
@@ -19,7 +20,6 @@ from hearth.backends.errors import (
 )
 from hearth.backends.llamacpp.facts import GgufFacts
 from hearth.backends.llamacpp.recurrent import state_bytes
-from hearth.backends.settings_checks import MAX_CONTEXT
 from hearth.quant.gguf.file import ENCODERS
 
 MAX_THREADS = 512

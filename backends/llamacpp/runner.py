@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.backends import threads as thread_counts
-from hearth.backends.contract import Pooling
+from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.plan_check import check_rows
 from hearth.backends.engine.runner import Interrupted, Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.engine.sequence_cache import SequenceCache
@@ -27,8 +26,9 @@ from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import COMPUTE_BYTES, ContextPlan
 from hearth.backends.llamacpp.side_prefill import LlamaSidePrefill
 from hearth.backends.llamacpp.store import LlamaStore
-from hearth.backends.memory import available_bytes
-from hearth.backends.threads import ThreadChoice, measure_threads
+from hearth.backends.machine import threads as thread_counts
+from hearth.backends.machine.memory import available_bytes
+from hearth.backends.machine.threads import ThreadChoice, measure_threads
 
 log = logging.getLogger(__name__)
 

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import BackendUnavailable
-from hearth.backends.json_file import write_json
 from hearth.backends.llamacpp import probe_model
 from hearth.backends.llamacpp.lib import INSTALL, load_library
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan
 from hearth.backends.llamacpp.runner import LlamaRunner
-from hearth.backends.process import die_with_parent
+from hearth.backends.machine.json_file import write_json
+from hearth.backends.machine.process import die_with_parent
 
 TIMEOUT_S = 60.0
 NMSE_BOUND = 0.01

@@ -11,7 +11,7 @@ from hearth.backends.llamacpp.context import LlamaContext, State
 from hearth.backends.llamacpp.model import ModelFacts
 from hearth.backends.llamacpp.params import ContextPlan
 from hearth.backends.llamacpp.state_layout import UnknownLayout, turned
-from hearth.backends.memory import available_bytes
+from hearth.backends.machine.memory import available_bytes
 
 SAVE_MARGIN_BYTES = 256 << 20
 """What must be free beside a saved state: states are a convenience, memory for a step is not."""

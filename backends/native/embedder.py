@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from hearth.backends.contract import Pooling
+from hearth.backends.contract.requests import Pooling
 from hearth.backends.errors import InvalidParameter, prompt_too_long
 from hearth.backends.native.dense_attention import DenseAttention
 from hearth.backends.native.models.decoder import Decoder

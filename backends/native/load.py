@@ -12,9 +12,19 @@ from typing import Any
 
 import torch
 
-from hearth.backends.contract import Capability, Dtype, ModelInfo, ModelSettings, ModelSpec, Pooling
+from hearth.backends.contract.loaded import Capability, ModelInfo
+from hearth.backends.contract.models import Dtype, ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Pooling
+from hearth.backends.contract.settings_checks import check_settings
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.errors import HearthError, InvalidParameter, ModelNotFound
-from hearth.backends.memory import available_bytes
+from hearth.backends.machine.memory import available_bytes
+from hearth.backends.machine.threads import (
+    candidates,
+    measure_threads,
+    usable_cores,
+    usable_threads,
+)
 from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.dense_attention import DenseAttention
 from hearth.backends.native.determinism import make_deterministic
@@ -41,8 +51,6 @@ from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.tensors import TensorFile
 from hearth.backends.native.varlen_attention import has_varlen
 from hearth.backends.native.weights import load_weights
-from hearth.backends.runners import Loaded
-from hearth.backends.settings_checks import check_settings
 from hearth.backends.text.chat_templates import ChatTemplates, template_for, templates_of
 from hearth.backends.text.output.families import takes_tools, thinks
 from hearth.backends.text.tokenizer import Tokenizer
@@ -55,7 +63,6 @@ from hearth.backends.text.vocab.generation_defaults import (
 )
 from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
 from hearth.backends.text.vocab.model_folder import read_json
-from hearth.backends.threads import candidates, measure_threads, usable_cores, usable_threads
 from hearth.kernels import device as devices
 from hearth.kernels.half_matrix import has_half_matrices
 from hearth.quant.convert.folder_files import chat_templates

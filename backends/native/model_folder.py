@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from hearth.backends.contract import Dtype, KvType
+from hearth.backends.contract.models import Dtype, KvType
 from hearth.backends.errors import InvalidParameter, ModelNotFound
 from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.families.family import Family

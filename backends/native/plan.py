@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import torch
 
-from hearth.backends.contract import KvType, ModelSettings
+from hearth.backends.contract.models import KvType, ModelSettings
 from hearth.backends.errors import DoesNotFit, InvalidParameter
 from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES

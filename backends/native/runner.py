@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hearth.backends.contract import Pooling
+from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.plan_check import check_rows
 from hearth.backends.engine.runner import Row, RunnerInfo, SidePrefill, StepPlan, StepResult
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter

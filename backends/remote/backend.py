@@ -10,19 +10,18 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final
 
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     Embeddings,
     Event,
     Failed,
     Finished,
-    ModelInfo,
-    ModelSpec,
-    Pooling,
     Prompt,
     Ranks,
-    Request,
     Scores,
 )
+from hearth.backends.contract.loaded import ModelInfo
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.requests import Pooling, Request
 from hearth.backends.engine.validate import validate
 from hearth.backends.errors import HearthError, ModelNotFound, UnsupportedParameter, to_info
 from hearth.backends.remote import texts

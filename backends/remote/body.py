@@ -8,7 +8,9 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hearth.backends.contract import Constraint, Message, Request, SamplingParams, Tool
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Constraint, Request, Tool
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import UnsupportedParameter
 from hearth.backends.remote.dialects import Dialect
 

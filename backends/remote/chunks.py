@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, cast
 
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     Channel,
     ChoiceFinished,
     Event,
     Finished,
     FinishReason,
     Progress,
-    Request,
     Started,
     Timings,
     Token,
@@ -24,6 +23,7 @@ from hearth.backends.contract import (
     ToolCallPart,
     Usage,
 )
+from hearth.backends.contract.requests import Request
 from hearth.backends.remote.errors import RemoteCut, RemoteFailed, RemoteMalformed
 from hearth.backends.remote.refusals import quoted
 from hearth.backends.remote.server import RemoteServer

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import httpx2
 
+from hearth.backends.contract.version import hearth_version
 from hearth.backends.errors import HearthError
 from hearth.backends.remote.errors import (
     RemoteCut,
@@ -22,7 +23,6 @@ from hearth.backends.remote.errors import (
 )
 from hearth.backends.remote.refusals import error_in, not_an_api, quoted, refused, reported
 from hearth.backends.remote.server import RemoteServer
-from hearth.backends.version import hearth_version
 
 _CONNECT_S: Final = 10.0
 MOST_ANSWER_BYTES: Final = 256 << 20

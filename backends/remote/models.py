@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hearth.backends.contract import ModelInfo, ModelSettings
+from hearth.backends.contract.loaded import ModelInfo
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.remote.connection import Connection
 from hearth.backends.remote.dialects import DIALECTS, Dialect, kind_of
 from hearth.backends.remote.errors import RemoteMalformed, RemoteModelMissing

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from hearth.backends.contract import ErrorInfo
 from hearth.backends.errors import (
     Busy,
+    ErrorInfo,
     HearthError,
     InvalidParameter,
     PromptTooLong,

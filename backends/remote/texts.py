@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from hearth.backends.contract import Prompt, Request, Scores
+from hearth.backends.contract.events import Prompt, Scores
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import UnsupportedParameter
 from hearth.backends.remote.body import write_body
 from hearth.backends.remote.chunks import text_logprobs

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from hearth.backends.contract import Message, Tool
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle, in_parts
 from hearth.backends.text.described import describe, with_description, without_calls
 from hearth.backends.text.probe import TemplateTraits

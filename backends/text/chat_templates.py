@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from hearth.backends.models import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 
 DEFAULT: Final = "default"
 WITH_TOOLS: Final = "tool_use"

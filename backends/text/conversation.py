@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from hearth.backends.contract import Message, Tool, ToolCall
+from hearth.backends.contract.messages import Message, ToolCall
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.cut_json import read_json
 
 _SHORT_ID: Final = re.compile("[A-Za-z0-9]{9}")

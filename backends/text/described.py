@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hearth.backends.contract import Message, Tool, ToolCall
+from hearth.backends.contract.messages import Message, ToolCall
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.conversation import arguments_of, tool_values
 
 

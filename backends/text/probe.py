@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
-from hearth.backends.contract import Message, Role, Tool, ToolCall
+from hearth.backends.contract.messages import Message, Role, ToolCall
+from hearth.backends.contract.requests import Tool
 from hearth.backends.errors import TemplateError
 from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle, in_parts
 

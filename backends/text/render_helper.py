@@ -1,6 +1,6 @@
 """The small process that renders chat templates: `python -P -m hearth.backends.text.render_helper`.
 
-What it may do and for how long is told in `hearth.backends.helper_child`.
+What it may do and for how long is told in `hearth.backends.machine.helper_child`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 from typing import Any, Final
 
 from hearth.backends.errors import TemplateError
-from hearth.backends.helper_child import serve
+from hearth.backends.machine.helper_child import serve
 from hearth.backends.text.template import compile_template, render, render_compiled, variables
 
 _WARM_UP: Final = (

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hearth.backends.errors import InvalidParameter, TemplateError
-from hearth.backends.helper import Helper, HelperLost
-from hearth.backends.text import framing
+from hearth.backends.machine import framing
+from hearth.backends.machine.helper import Helper, HelperLost
 
 _RESERVED: Final = frozenset(
     ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")

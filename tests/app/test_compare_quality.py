@@ -18,17 +18,10 @@ from hearth.app.library.compare_quality import (
     measure_on,
     perplexity_change,
 )
-from hearth.backends.contract import (
-    ErrorInfo,
-    Failed,
-    Finished,
-    ModelSpec,
-    Prompt,
-    Request,
-    Scores,
-    Timings,
-)
-from hearth.backends.errors import HearthError
+from hearth.backends.contract.events import Failed, Finished, Prompt, Scores, Timings
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.errors import ErrorInfo, HearthError
 
 
 class Letters:

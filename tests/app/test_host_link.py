@@ -11,17 +11,12 @@ import pytest
 from fake_host import FakeHost
 from hearth.app.cli.asking import ask
 from hearth.app.host_link import HostLink
-from hearth.backends import client
-from hearth.backends.contract import (
-    Event,
-    Failed,
-    Finished,
-    ModelSpec,
-    Request,
-    Token,
-)
+from hearth.backends.contract.events import Event, Failed, Finished, Token
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import HostUnreachable, UnsupportedModel
-from hearth.backends.local_socket import HostPlace
+from hearth.backends.host import client
+from hearth.backends.machine.local_socket import HostPlace
 
 SPEC = ModelSpec("/m.gguf", "m")
 LOST = {"error": {"code": "host_unreachable", "message": "The connection was lost."}}

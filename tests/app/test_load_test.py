@@ -22,7 +22,7 @@ from hearth.app.load_test import (
     prompts,
     summarise,
 )
-from hearth.backends.contract import Finished, Token, Usage
+from hearth.backends.contract.events import Finished, Token, Usage
 
 LOAD = Load(requests=4, prompt_words=10, gen_tokens=8)
 

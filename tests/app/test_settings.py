@@ -12,7 +12,8 @@ from hearth.app.cli.options import LOADING as LOADING_WITH_FLAG
 from hearth.app.cli.options import flag_of
 from hearth.app.settings import Setting, Settings, default_document, load_settings
 from hearth.app.settings_keys import ALL
-from hearth.backends.contract import HostLimits, ModelSettings, SamplingParams
+from hearth.backends.contract.models import HostLimits, ModelSettings
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import SettingsError
 from hearth.backends.llamacpp.params import check_settings
 

@@ -9,7 +9,7 @@ import pytest
 
 from gguf_builder import tiny_llama
 from hearth.backends.bench.job import Job
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 
 EXACT = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
 

@@ -26,7 +26,8 @@ from hearth.backends.bench.job import (
     encode_job,
     encode_message,
 )
-from hearth.backends.contract import ErrorInfo, ModelInfo
+from hearth.backends.contract.loaded import ModelInfo
+from hearth.backends.errors import ErrorInfo
 
 INFO = ModelInfo(
     **dict.fromkeys(ModelInfo.__slots__, 0) | dict.fromkeys(("name", "path", "kv_type"), "x")

@@ -22,7 +22,7 @@ from hearth.backends.bench.job import (
     decode_message,
     encode_job,
 )
-from hearth.backends.contract import ModelSpec
+from hearth.backends.contract.models import ModelSpec
 from hearth.backends.errors import CorruptFile, InvalidParameter, ModelNotFound, WorkerDied
 
 

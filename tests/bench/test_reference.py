@@ -18,7 +18,7 @@ from hearth.backends.bench.measure import random_prompts
 from hearth.backends.bench.model_facts import read_facts
 from hearth.backends.bench.session import opened, run_tests
 from hearth.backends.bench.transformers_side import BatchingSide, GenerateSide, tok_per_s
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.errors import (
     BackendUnavailable,
     DoesNotFit,

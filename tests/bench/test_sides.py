@@ -16,7 +16,7 @@ from hearth.backends.bench.measure import measure, random_prompts
 from hearth.backends.bench.model_facts import read_facts
 from hearth.backends.bench.raw_llama import RawLoop
 from hearth.backends.bench.session import Bench, opened, run_tests
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.errors import InvalidParameter
 from model_folders import write_folder
 from raw_loop import RawModel

@@ -8,9 +8,9 @@ import pytest
 
 from hearth.backends.bench import speed_probe
 from hearth.backends.bench.speed_probe import measure_runner, write_probe
-from hearth.backends.choice import Runner
 from hearth.backends.errors import HearthError
-from hearth.backends.speeds import kind_of
+from hearth.backends.worker.choice import Runner
+from hearth.backends.worker.speeds import kind_of
 from hearth.quant.gguf import preflight
 
 

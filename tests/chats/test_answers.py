@@ -9,8 +9,8 @@ import pytest
 from hearth.app.chats.errors import ChatNotFound, ChatsUnwritable, MessageInUse
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import Numbers
-from hearth.backends.contract import ToolCall
-from hearth.backends.lock import LockFile
+from hearth.backends.contract.messages import ToolCall
+from hearth.backends.machine.lock import LockFile
 
 CALL = ToolCall("1", "look", "{}")
 

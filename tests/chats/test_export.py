@@ -14,7 +14,7 @@ from hearth.app.chats.errors import ChatNotFound, InvalidChat
 from hearth.app.chats.files import import_json, to_json, to_markdown
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import Numbers, Thread
-from hearth.backends.contract import ToolCall
+from hearth.backends.contract.messages import ToolCall
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hearth.app.chats.errors import ChatNotFound, InvalidChat, MessageInUse
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import ChatMessage, Thread
-from hearth.backends.contract import ToolCall
+from hearth.backends.contract.messages import ToolCall
 
 
 def texts(messages: list[ChatMessage]) -> list[str]:

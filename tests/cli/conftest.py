@@ -20,7 +20,7 @@ import pytest
 import fake_host
 from gguf_builder import tiny_llama
 from hearth.app.cli.main import main
-from hearth.backends import client
+from hearth.backends.host import client
 from terminals import Terminal, open_terminal
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from hearth.app import doctor, speeds
 from hearth.app.library import local
-from hearth.backends.choice import Machine
 from hearth.backends.errors import BackendUnavailable
 from hearth.backends.llamacpp import selftest
 from hearth.backends.native.report import DeviceReport, TorchReport, torch_report
-from hearth.backends.speeds import Measured, Speed, Speeds
+from hearth.backends.worker.choice import Machine
+from hearth.backends.worker.speeds import Measured, Speed, Speeds
 
 GOOD = selftest.Verdict(True, "", "CPU : AVX2 = 1 | REPACK = 1", "0" * 16)
 PROCESSOR = DeviceReport("cpu", "cpu", 8 * 10**9, ("f32", "bf16"), is_best=True)

@@ -10,7 +10,7 @@ import pytest
 import fake_host
 from gguf_builder import tiny_llama
 from hearth.app.exit_codes import ExitCode
-from hearth.backends.contract import Scores
+from hearth.backends.contract.events import Scores
 from hearth.quant.gguf import preflight
 
 DECODED = [[{"text": "x"}, {"finish": "length"}]] * 6

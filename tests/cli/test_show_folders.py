@@ -10,8 +10,8 @@ import pytest
 
 import tokenizer_folders
 from gguf_builder import tiny_llama
-from hearth.backends import choice
-from hearth.backends.choice import Machine
+from hearth.backends.worker import choice
+from hearth.backends.worker.choice import Machine
 from model_folders import CONFIG, write_folder
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"

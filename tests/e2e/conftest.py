@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from guide_forms import derive, guide_path
-from hearth.backends.client import HostPlace
+from hearth.backends.host.client import HostPlace
 from hosts import place_in
 
 

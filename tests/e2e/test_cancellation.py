@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hearth.backends.contract import EngineStats
+from hearth.backends.contract.loaded import EngineStats
 from hosts import wait_until
 from served import Served, served
 

@@ -7,14 +7,11 @@ import re
 import pytest
 
 from guide_forms import guide_path
-from hearth.backends.contract import (
-    Message,
-    ModelSettings,
-    ModelSpec,
-    Request,
-    SamplingParams,
-    Token,
-)
+from hearth.backends.contract.events import Token
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
 from hosts import attached, collect
 from raw_loop import RawModel
 

@@ -7,16 +7,11 @@ from dataclasses import replace
 import pytest
 
 from gguf_builder import TEMPLATE, tiny_llama
-from hearth.backends.contract import (
-    Failed,
-    Finished,
-    Message,
-    ModelSettings,
-    ModelSpec,
-    Request,
-    SamplingParams,
-    Token,
-)
+from hearth.backends.contract.events import Failed, Finished, Token
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
 from hostile_templates import HOSTILE
 from hosts import attached, collect
 

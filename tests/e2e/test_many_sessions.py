@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from guide_forms import guide_path
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine import side_lane
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.runner import Row, StepPlan

@@ -7,7 +7,9 @@ import psutil
 import pytest
 
 from gguf_builder import mutate
-from hearth.backends.contract import Failed, ModelSettings, ModelSpec, Request
+from hearth.backends.contract.events import Failed
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import HearthError, WorkerDied, from_info
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.reader import read_header

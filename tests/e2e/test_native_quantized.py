@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import model_shapes
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.native import load
 from hearth.quant.gguf import quantize_run

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.engine import Engine
 from hearth.backends.native.load import open_model
 from raw_loop import RawModel

@@ -19,8 +19,8 @@ from hearth.app.chosen import with_settings
 from hearth.app.library.local import Library
 from hearth.app.paths import find_paths
 from hearth.app.settings import load_settings
-from hearth.backends.client import HostClient
-from hearth.backends.contract import EngineStats
+from hearth.backends.contract.loaded import EngineStats
+from hearth.backends.host.client import HostClient
 from hosts import gone
 
 QUESTION = [{"role": "user", "content": "What is a token?"}]

@@ -5,14 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.backends.contract import (
-    EngineStats,
-    Message,
-    ModelSettings,
-    ModelSpec,
-    Request,
-    SamplingParams,
-)
+from hearth.backends.contract.loaded import EngineStats
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
 from hosts import attached, collect
 from model_shapes import SHAPES
 from random_models import write_model

@@ -15,7 +15,7 @@ import pytest
 from anthropic.types import Usage
 
 from gguf_builder import tiny_llama
-from hearth.backends.contract import Tool
+from hearth.backends.contract.requests import Tool
 from openai_families import CHAT, COMPLETIONS, RESPONSES
 from other_families import MESSAGES, OLLAMA
 from questions import Answer, Family, FromEngine, Question, Said, from_engine

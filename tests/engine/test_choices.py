@@ -1,15 +1,15 @@
 """Several answers to one prompt."""
 
 from fake_runner import FakeRunner
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     ChoiceFinished,
     Failed,
     Finished,
     Progress,
-    SamplingParams,
     Started,
     Token,
 )
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.random_stream import choice_seed

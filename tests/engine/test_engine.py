@@ -5,7 +5,8 @@ another.
 import pytest
 
 from fake_runner import FakeRunner
-from hearth.backends.contract import Failed, Finished, Progress, SamplingParams, Started, Token
+from hearth.backends.contract.events import Failed, Finished, Progress, Started, Token
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.runner import Interrupted, RunnerLost
 from hearth.backends.errors import Busy

@@ -10,7 +10,7 @@ import pytest
 from llguidance import LLMatcher, LLParserLimits
 
 from byte_tokenizer import ByteTokenizer
-from hearth.backends.contract import Constraint
+from hearth.backends.contract.requests import Constraint
 from hearth.backends.engine import grammars as module
 from hearth.backends.engine.grammar_library import Vocabulary, make_tokenizer
 from hearth.backends.engine.grammars import Grammars

@@ -3,7 +3,7 @@
 import pytest
 
 from fake_runner import FakeRunner
-from hearth.backends.contract import Failed, Finished
+from hearth.backends.contract.events import Failed, Finished
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.engine import Engine
 from hearth.backends.errors import Busy, InternalError

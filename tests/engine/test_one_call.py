@@ -2,7 +2,9 @@
 
 import pytest
 
-from hearth.backends.contract import Finished, SamplingParams, Tool, ToolCallPart
+from hearth.backends.contract.events import Finished, ToolCallPart
+from hearth.backends.contract.requests import Tool
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.draw_spec import Drawn
 from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.sampler import Sampler

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hearth.backends.contract import SamplingParams
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.penalties import SeenTokens, penalise
 
 VOCAB = 12

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hearth.backends.contract import SamplingParams
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.random_stream import XTC, uniform
 from hearth.backends.engine.sampler import Sampler
 from hearth.backends.errors import InternalError, InvalidParameter

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hearth.backends.contract import SamplingParams
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.sampler import Sampler
 
 DRAWS = 6000

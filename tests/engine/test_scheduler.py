@@ -5,7 +5,8 @@ anything were computed on a wrong past.
 import pytest
 
 from fake_runner import FakeRunner
-from hearth.backends.contract import Failed, Finished, Progress, SamplingParams, Started
+from hearth.backends.contract.events import Failed, Finished, Progress, Started
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.engine import Engine
 from speakers import Listener, at_rest, drain, generation
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fake_runner import FakeRunner
-from hearth.backends.contract import Embeddings, Failed, Finished, Ranks, Scores
+from hearth.backends.contract.events import Embeddings, Failed, Finished, Ranks, Scores
 from hearth.backends.engine.embedding import Embedding, Ranking
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.scoring import Scoring

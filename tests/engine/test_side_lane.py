@@ -3,7 +3,7 @@
 import pytest
 
 from fake_runner import FakeRunner
-from hearth.backends.contract import Finished, Progress
+from hearth.backends.contract.events import Finished, Progress
 from hearth.backends.engine.engine import Engine
 from speakers import at_rest, drain, generation
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fake_runner import FakeRunner
-from hearth.backends.contract import ChoiceFinished, Failed, Finished, Scores, Started, Token
+from hearth.backends.contract.events import ChoiceFinished, Failed, Finished, Scores, Started, Token
 from hearth.backends.engine import side_lane
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.engine import Engine

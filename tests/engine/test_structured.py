@@ -7,7 +7,9 @@ import pytest
 
 from byte_tokenizer import ByteTokenizer
 from fake_runner import FakeRunner
-from hearth.backends.contract import Constraint, Failed, SamplingParams
+from hearth.backends.contract.events import Failed
+from hearth.backends.contract.requests import Constraint
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine import grammar_library
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.generation import Generation, Limits

@@ -5,7 +5,9 @@ from dataclasses import fields, replace
 
 import pytest
 
-from hearth.backends.contract import Constraint, Message, Request, SamplingParams
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Constraint, Request
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.fields import REQUEST_FIELDS, SAMPLING_FIELDS, Field
 from hearth.backends.engine.validate import (
     LONGEST_STOP_BYTES,

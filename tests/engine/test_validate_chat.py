@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.backends.contract import Message, Request, Tool, ToolCall
+from hearth.backends.contract.messages import Message, ToolCall
+from hearth.backends.contract.requests import Request, Tool
 from hearth.backends.engine.validate import TEMPLATE_VALUES, validate
 from hearth.backends.engine.validate_chat import LONGEST_NAME_BYTES, LONGEST_TOOL_NAME
 from hearth.backends.errors import InvalidParameter

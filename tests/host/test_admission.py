@@ -4,12 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hearth.backends import breaker as breaker_module
-from hearth.backends.admission import MOST_HELD_BYTES, PRESENT_S, Admission, Ticket, cost
-from hearth.backends.breaker import MAX_DEATHS, Breaker
-from hearth.backends.contract import Message, Request
-from hearth.backends.errors import Busy, PromptTooLong, WorkerDied
-from hearth.backends.wire import (
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.wire import (
     ClearCache,
     Cost,
     Detokenize,
@@ -23,6 +20,10 @@ from hearth.backends.wire import (
     Score,
     Tokenize,
 )
+from hearth.backends.errors import Busy, PromptTooLong, WorkerDied
+from hearth.backends.host import breaker as breaker_module
+from hearth.backends.host.admission import MOST_HELD_BYTES, PRESENT_S, Admission, Ticket, cost
+from hearth.backends.host.breaker import MAX_DEATHS, Breaker
 
 HELLO = Cost(1, 5)
 

@@ -9,10 +9,10 @@ import pytest
 
 from chat_templates import CHATML, HERMES
 from gguf_builder import tiny_llama
-from hearth.backends.contract import ModelSettings, ModelSpec
-from hearth.backends.models import BackendName
-from hearth.backends.runners import Loaded, open_model
+from hearth.backends.contract.models import BackendName, ModelSettings, ModelSpec
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.text.vocab.gguf_vocabulary import end_tokens
+from hearth.backends.worker.runners import open_model
 from hearth.quant.gguf.reader import read_header
 
 RUNNERS: tuple[BackendName, ...] = ("llamacpp", "native")

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends.choice import Machine, choose, not_native
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.errors import HearthError, UnsupportedModel
-from hearth.backends.footprint import Footprints
 from hearth.backends.native.footprint import WORKSPACE_BYTES, gguf_weight_bytes
-from hearth.backends.runners import open_model
-from hearth.backends.speeds import FILE, Measured, Speed, Speeds, kind_of
+from hearth.backends.worker.choice import Machine, choose, not_native
+from hearth.backends.worker.footprint import Footprints
+from hearth.backends.worker.runners import open_model
+from hearth.backends.worker.speeds import FILE, Measured, Speed, Speeds, kind_of
 from hearth.kernels.blocks import packings
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.types import TensorType
@@ -235,8 +235,8 @@ def test_a_model_that_the_card_has_no_room_for_is_not_chosen(gguf: Path) -> None
 def test_the_choice_is_made_without_torch(gguf: Path) -> None:
     code = (
         "import sys\n"
-        "from hearth.backends.choice import Machine, choose\n"
-        "from hearth.backends.contract import ModelSpec\n"
+        "from hearth.backends.worker.choice import Machine, choose\n"
+        "from hearth.backends.contract.models import ModelSpec\n"
         "card = Machine(False, True, True, True, 1 << 40)\n"
         f"found = choose(ModelSpec({str(gguf)!r}), None, card)\n"
         "assert found.runner == 'native', found\n"

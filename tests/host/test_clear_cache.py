@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.backends.contract import EngineStats, ModelSettings, ModelSpec
+from hearth.backends.contract.loaded import EngineStats
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.wire import ClearCache, Load
 from hearth.backends.errors import ModelNotFound
-from hearth.backends.supervisor import Supervisor
-from hearth.backends.wire import ClearCache, Load
-from hearth.backends.worker_process import WorkerProcess
+from hearth.backends.host.supervisor import Supervisor
+from hearth.backends.host.worker_process import WorkerProcess
 from hosts import Heard, place_in
 from stand_ins import answering
 

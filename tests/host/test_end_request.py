@@ -6,9 +6,12 @@ import pytest
 
 from gguf_builder import tiny_llama
 from hearth.app.host_connection import HostConnection
-from hearth.backends.client import HostClient
-from hearth.backends.contract import Finished, ModelSettings, ModelSpec, Request, SamplingParams
+from hearth.backends.contract.events import Finished
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import NoHost
+from hearth.backends.host.client import HostClient
 from hosts import attached, collect, place_in, worker_when
 
 QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)

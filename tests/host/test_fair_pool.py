@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from hearth.backends.fair_pool import FairPool
+from hearth.backends.machine.fair_pool import FairPool
 
 
 def test_results_and_errors_come_back():

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends.contract import ModelSettings, ModelSpec
-from hearth.backends.footprint import Footprints
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.llamacpp.footprint import needed_bytes
 from hearth.backends.llamacpp.params import CELL_ALIGNMENT, plan_context
+from hearth.backends.worker.footprint import Footprints
 from hearth.quant.gguf import preflight
 
 SETTINGS = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hearth.backends import gpus
+from hearth.backends.machine import gpus
 
 GB = 10**9
 

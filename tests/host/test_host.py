@@ -17,19 +17,11 @@ import psutil
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends.client import HostClient
-from hearth.backends.contract import (
-    Failed,
-    Finished,
-    Message,
-    ModelSettings,
-    ModelSpec,
-    Progress,
-    Request,
-    SamplingParams,
-    Started,
-    Token,
-)
+from hearth.backends.contract.events import Failed, Finished, Progress, Started, Token
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import (
     CorruptFile,
     HostUnreachable,
@@ -39,6 +31,7 @@ from hearth.backends.errors import (
     UnknownToken,
     WorkerDied,
 )
+from hearth.backends.host.client import HostClient
 from hosts import attached, collect, family, gone, place_in, wait_until, worker_when
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -323,8 +316,10 @@ def test_many_front_ends_at_once_start_one_host(place):
 FRONT_END = """
     import asyncio, sys
     from pathlib import Path
-    from hearth.backends.client import HostClient, HostPlace
-    from hearth.backends.contract import ModelSettings, ModelSpec, Request, SamplingParams
+    from hearth.backends.host.client import HostClient, HostPlace
+    from hearth.backends.contract.models import ModelSettings, ModelSpec
+    from hearth.backends.contract.requests import Request
+    from hearth.backends.contract.sampling import SamplingParams
 
     async def main(folder, model):
         place = HostPlace(folder / "run", folder / "log", folder / "cache")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hearth.backends import huge_pages
-from hearth.backends.huge_pages import with_huge_pages
+from hearth.backends.machine import huge_pages
+from hearth.backends.machine.huge_pages import with_huge_pages
 
 
 @pytest.fixture(params=["linux"])

@@ -10,11 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.backends.contract import Finished, ModelInfo, ModelSettings, ModelSpec, Request, Started
+from hearth.backends.contract.events import Finished, Started
+from hearth.backends.contract.loaded import ModelInfo
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.wire import Generate, Load, Tokenize, unsealed
 from hearth.backends.errors import Busy, ModelNotFound, WorkerDied
-from hearth.backends.supervisor import Supervisor
-from hearth.backends.wire import Generate, Load, Tokenize, unsealed
-from hearth.backends.worker_process import Stream, WorkerProcess
+from hearth.backends.host.supervisor import Supervisor
+from hearth.backends.host.worker_process import Stream, WorkerProcess
 from hosts import Heard, last_of, place_in
 from stand_ins import HANGS, IS_MUTE, answering
 
@@ -26,9 +29,9 @@ STARTS = """
 """
 REFUSES = """
 import sys
-from hearth.backends.contract import Failed
+from hearth.backends.contract.events import Failed
 from hearth.backends.errors import ModelNotFound, to_info
-from hearth.backends.wire import Frame, encode, read_frame_blocking
+from hearth.backends.contract.wire import Frame, encode, read_frame_blocking
 frame = read_frame_blocking(sys.stdin.buffer)
 sys.stdout.buffer.write(encode(Frame(frame.id, Failed(to_info(ModelNotFound("gone"))))))
 sys.stdout.buffer.flush()

@@ -8,16 +8,11 @@ from pathlib import Path
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends.client import HostClient
-from hearth.backends.contract import (
-    Finished,
-    HostLimits,
-    ModelSettings,
-    ModelSpec,
-    Request,
-    SamplingParams,
-    Started,
-)
+from hearth.backends.contract.events import Finished, Started
+from hearth.backends.contract.models import HostLimits, ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.host.client import HostClient
 from hosts import attached, collect, place_in, workers_when
 
 QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)

@@ -10,26 +10,21 @@ from dataclasses import replace
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends import worker_process
-from hearth.backends.contract import (
-    Failed,
-    Finished,
-    HostLimits,
-    ModelInfo,
-    ModelSettings,
-    ModelSpec,
-    Request,
-)
+from hearth.backends.contract.events import Failed, Finished
+from hearth.backends.contract.loaded import ModelInfo
+from hearth.backends.contract.models import HostLimits, ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.wire import Generate, Load, Tokenize
 from hearth.backends.errors import DoesNotFit, WorkerDied, from_info
-from hearth.backends.supervisor import Supervisor
-from hearth.backends.wire import Generate, Load, Tokenize
-from hearth.backends.worker_process import WorkerProcess
+from hearth.backends.host import worker_process
+from hearth.backends.host.supervisor import Supervisor
+from hearth.backends.host.worker_process import WorkerProcess
 from hosts import last_of, place_in
 from stand_ins import IS_MUTE, answering
 
 ANSWERS = """
-    from hearth.backends.contract import Finished
-    from hearth.backends.wire import Ids, Tokenize
+    from hearth.backends.contract.events import Finished
+    from hearth.backends.contract.wire import Ids, Tokenize
 
     def answer(frame):
         if isinstance(frame.body, Generate):
@@ -40,9 +35,9 @@ ANSWERS = """
 """
 DOES_NOT_FIT = """
 import sys
-from hearth.backends.contract import Failed
+from hearth.backends.contract.events import Failed
 from hearth.backends.errors import DoesNotFit, to_info
-from hearth.backends.wire import Frame, encode, read_frame_blocking
+from hearth.backends.contract.wire import Frame, encode, read_frame_blocking
 frame = read_frame_blocking(sys.stdin.buffer)
 error = DoesNotFit("needs 3, has 2", needed_bytes=3, available_bytes=2)
 sys.stdout.buffer.write(encode(Frame(frame.id, Failed(to_info(error)))))

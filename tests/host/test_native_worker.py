@@ -10,16 +10,13 @@ import pytest
 
 import tokenizer_folders
 from gguf_builder import tiny_llama
-from hearth.backends.contract import (
-    Message,
-    ModelInfo,
-    ModelSettings,
-    ModelSpec,
-    Request,
-    SamplingParams,
-)
+from hearth.backends.contract.loaded import ModelInfo
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import InvalidParameter, UnsupportedModel
-from hearth.backends.local_socket import HostPlace
+from hearth.backends.machine.local_socket import HostPlace
 from hosts import attached, collect, place_in
 from model_folders import CONFIG, write_folder
 

@@ -5,18 +5,11 @@ from dataclasses import replace
 import pytest
 
 from chat_templates import CHATML, HERMES, PlainRenderer
-from hearth.backends.contract import (
-    ChoiceFinished,
-    Constraint,
-    Embeddings,
-    Finished,
-    Message,
-    Prompt,
-    Request,
-    SamplingParams,
-    Started,
-    Tool,
-)
+from hearth.backends.contract.events import ChoiceFinished, Embeddings, Finished, Prompt, Started
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Constraint, Request, Tool
+from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.wire import Embed, Frame, Rank, Score, encode
 from hearth.backends.engine.random_stream import choice_seed
 from hearth.backends.engine.runner import RunnerInfo
 from hearth.backends.engine.sequence import Clock
@@ -26,8 +19,7 @@ from hearth.backends.errors import (
     PromptTooLong,
     UnsupportedParameter,
 )
-from hearth.backends.preparer import Preparer
-from hearth.backends.wire import Embed, Frame, Rank, Score, encode
+from hearth.backends.worker.preparer import Preparer
 from letters import LetterTokenizer
 
 INFO = RunnerInfo(

@@ -8,21 +8,16 @@ import sys
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends import worker_process
-from hearth.backends.contract import (
-    Failed,
-    Finished,
-    ModelInfo,
-    ModelSettings,
-    ModelSpec,
-    Request,
-    SamplingParams,
-    Token,
-)
-from hearth.backends.progress_watch import ProgressWatch
-from hearth.backends.supervisor import Supervisor
-from hearth.backends.wire import Generate, Load
-from hearth.backends.worker_process import WorkerProcess
+from hearth.backends.contract.events import Failed, Finished, Token
+from hearth.backends.contract.loaded import ModelInfo
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.wire import Generate, Load
+from hearth.backends.host import worker_process
+from hearth.backends.host.progress_watch import ProgressWatch
+from hearth.backends.host.supervisor import Supervisor
+from hearth.backends.host.worker_process import WorkerProcess
 from hosts import Heard, last_of, place_in
 from stand_ins import COMPUTES, IS_MUTE, answering
 

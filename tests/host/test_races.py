@@ -12,24 +12,27 @@ import psutil
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends import client as client_module
-from hearth.backends.breaker import Breaker
-from hearth.backends.client import HostClient
-from hearth.backends.contract import (
-    Failed,
-    Finished,
-    HostStats,
-    Message,
-    ModelInfo,
-    ModelSettings,
-    ModelSpec,
-    Request,
-    SamplingParams,
+from hearth.backends.contract.events import Failed, Finished
+from hearth.backends.contract.loaded import HostStats, ModelInfo
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.wire import (
+    Cancel,
+    Frame,
+    Generate,
+    GetStats,
+    Load,
+    encode,
+    read_frame,
 )
 from hearth.backends.errors import HostUnreachable, InvalidParameter, ModelNotFound, WorkerDied
-from hearth.backends.supervisor import Supervisor
-from hearth.backends.wire import Cancel, Frame, Generate, GetStats, Load, encode, read_frame
-from hearth.backends.worker_process import WorkerProcess
+from hearth.backends.host import client as client_module
+from hearth.backends.host.breaker import Breaker
+from hearth.backends.host.client import HostClient
+from hearth.backends.host.supervisor import Supervisor
+from hearth.backends.host.worker_process import WorkerProcess
 from hosts import attached, collect, last_of, place_in, wait_until
 
 QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)

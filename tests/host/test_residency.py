@@ -3,7 +3,7 @@
 import asyncio
 
 from fake_models import Caller, FakeModels, House, calm
-from hearth.backends.contract import HostLimits
+from hearth.backends.contract.models import HostLimits
 
 GB = 10**9
 

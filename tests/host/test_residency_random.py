@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fake_models import FakeModels, House, calm
-from hearth.backends.contract import HostLimits
+from hearth.backends.contract.models import HostLimits
 
 NEEDS = {"a": 1, "b": 2, "c": 3, "d": 5, "e": 40, "remote": None}
 BUDGET = 6

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from fake_models import FakeModels, House, calm
-from hearth.backends.contract import HostLimits
-from hearth.backends.residency import Residency
+from hearth.backends.contract.models import HostLimits
+from hearth.backends.host.residency import Residency
 
 GB = 10**9
 

@@ -8,19 +8,12 @@ from dataclasses import replace
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends.client import HostClient
-from hearth.backends.contract import (
-    ChoiceFinished,
-    Finished,
-    ModelSettings,
-    ModelSpec,
-    Progress,
-    Request,
-    SamplingParams,
-    Started,
-    Token,
-)
+from hearth.backends.contract.events import ChoiceFinished, Finished, Progress, Started, Token
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import Busy, InvalidParameter, PromptTooLong
+from hearth.backends.host.client import HostClient
 from hosts import attached, collect, place_in
 
 QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)

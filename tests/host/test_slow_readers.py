@@ -4,10 +4,13 @@ import asyncio
 
 import pytest
 
-from hearth.backends import host as host_module
-from hearth.backends.contract import Failed, Finished, HostStats, ModelSpec, Request, Token
-from hearth.backends.host import Client
-from hearth.backends.wire import Frame, Generate, GetStats, decode, encode
+from hearth.backends.contract.events import Failed, Finished, Token
+from hearth.backends.contract.loaded import HostStats
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.wire import Frame, Generate, GetStats, decode, encode
+from hearth.backends.host import host as host_module
+from hearth.backends.host.host import Client
 
 SPEC = ModelSpec("x")
 

@@ -9,18 +9,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from hearth.backends import worker_process
-from hearth.backends.contract import (
-    EngineStats,
-    Finished,
-    HostStats,
-    ModelInfo,
-    ModelSpec,
-    Request,
-)
-from hearth.backends.host import Client
-from hearth.backends.supervisor import Supervisor
-from hearth.backends.wire import (
+from hearth.backends.contract.events import Finished
+from hearth.backends.contract.loaded import EngineStats, HostStats, ModelInfo
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.wire import (
     ClearCache,
     Frame,
     Generate,
@@ -31,7 +24,10 @@ from hearth.backends.wire import (
     decode,
     encode,
 )
-from hearth.backends.worker_process import WorkerProcess
+from hearth.backends.host import worker_process
+from hearth.backends.host.host import Client
+from hearth.backends.host.supervisor import Supervisor
+from hearth.backends.host.worker_process import WorkerProcess
 from hosts import last_of, place_in
 from stand_ins import HANGS, IS_MUTE, answering
 

@@ -7,33 +7,23 @@ import struct
 import msgspec
 import pytest
 
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     ChoiceFinished,
     Embeddings,
-    EngineStats,
-    ErrorInfo,
     Failed,
     Finished,
-    Message,
-    ModelSettings,
-    ModelSpec,
     Progress,
-    Request,
-    RequestStats,
-    SamplingParams,
     Scores,
     Started,
     Token,
     TokenLogprob,
 )
-from hearth.backends.errors import (
-    HearthError,
-    InvalidParameter,
-    PromptTooLong,
-    from_info,
-    to_info,
-)
-from hearth.backends.wire import (
+from hearth.backends.contract.loaded import EngineStats, RequestStats
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.wire import (
     MAX_FRAME_BYTES,
     Cancel,
     ClearCache,
@@ -51,6 +41,14 @@ from hearth.backends.wire import (
     is_last,
     read_frame,
     read_frame_blocking,
+)
+from hearth.backends.errors import (
+    ErrorInfo,
+    HearthError,
+    InvalidParameter,
+    PromptTooLong,
+    from_info,
+    to_info,
 )
 
 FRAMES = [

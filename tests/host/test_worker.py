@@ -10,20 +10,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from hearth.backends.contract import (
-    Constraint,
-    EngineStats,
-    Failed,
-    Finished,
-    Message,
-    Prompt,
-    Request,
-    RequestStats,
-    Tool,
-)
-from hearth.backends.errors import TemplateError
-from hearth.backends.process import die_with_parent
-from hearth.backends.wire import (
+from hearth.backends.contract.events import Failed, Finished, Prompt
+from hearth.backends.contract.loaded import EngineStats, RequestStats
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Constraint, Request, Tool
+from hearth.backends.contract.wire import (
     Cancel,
     ClearCache,
     Detokenize,
@@ -40,7 +31,9 @@ from hearth.backends.wire import (
     encode,
     read_frame_blocking,
 )
-from hearth.backends.worker import Desk, Outbox, _next_frame
+from hearth.backends.errors import TemplateError
+from hearth.backends.machine.process import die_with_parent
+from hearth.backends.worker.worker import Desk, Outbox, _next_frame
 
 
 def test_an_answer_that_cannot_be_sent_fails_and_the_next_one_is_sent():

@@ -26,7 +26,7 @@ from hearth.app.library.errors import (
     UnsafeName,
 )
 from hearth.app.library.hub import Download, Hub, RepositoryFile
-from hearth.backends.lock import LockFile
+from hearth.backends.machine.lock import LockFile
 from hub_server import Fault, HubServer
 
 

@@ -31,7 +31,7 @@ from hearth.app.library.fit import (
 )
 from hearth.app.library.hub import Repository
 from hearth.app.machine import this_machine
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import DoesNotFit, InvalidParameter
 from hearth.backends.llamacpp.params import plan_context
 from hearth.quant.gguf import preflight

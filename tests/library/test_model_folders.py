@@ -17,7 +17,7 @@ from hearth.app.library.fit import Room, fit_of_folder
 from hearth.app.library.local import Library
 from hearth.app.library.removal import plan_removal, remove
 from hearth.app.library.sources import Source
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import CorruptFile, InvalidParameter, ModelNotFound, UnsupportedModel
 from hearth.backends.native.model_folder import read_model_folder
 from model_folders import CONFIG, write_folder, write_safetensors

@@ -9,7 +9,7 @@ import pytest
 
 from gguf_builder import tiny_llama
 from guide_forms import derive
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.llamacpp.load import Loaded, open_model
 from random_models import write_model
 

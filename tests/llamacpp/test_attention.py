@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import BackendUnavailable, Busy
 from hearth.backends.llamacpp import attention
 from hearth.backends.llamacpp.attention import costs, heads_of, measured

@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from gguf_builder import tiny_llama
-from hearth.backends.contract import ModelSettings, Pooling
+from hearth.backends.contract.models import ModelSettings
+from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import Interrupted
 from hearth.backends.errors import InvalidParameter, PromptTooLong, UnsupportedParameter
 from hearth.backends.llamacpp import embedder

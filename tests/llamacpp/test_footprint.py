@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.llamacpp.footprint import (
     is_mapped,
     memory_of,

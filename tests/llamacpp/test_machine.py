@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hearth.backends import memory, threads
 from hearth.backends.llamacpp.lib import SPINS
-from hearth.backends.threads import candidates, measure_threads
+from hearth.backends.machine import memory, threads
+from hearth.backends.machine.threads import candidates, measure_threads
 
 
 class Machine:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.errors import CorruptFile, ModelNotFound, UnsupportedModel
 from hearth.backends.llamacpp import footprint
 from hearth.backends.llamacpp.lib import LibraryLog, load_library

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.errors import DoesNotFit, HearthError, InvalidParameter
 from hearth.backends.llamacpp.lib import load_library, set_fields
 from hearth.backends.llamacpp.load import Loaded, open_model

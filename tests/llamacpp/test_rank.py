@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gguf_builder import tiny_llama
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import InvalidParameter, PromptTooLong, UnsupportedParameter
 from hearth.backends.llamacpp.embedder import Embedder, names_rank
 from hearth.backends.llamacpp.lib import load_library

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Interrupted, Row, StepPlan
 from hearth.backends.errors import HearthError
 from hearth.backends.llamacpp.context import LlamaContext

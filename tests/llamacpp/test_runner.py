@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import CacheStats, Row, StepPlan
 from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter
 from hearth.backends.llamacpp.context import LlamaContext

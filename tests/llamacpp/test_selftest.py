@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import llama_shim
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.llamacpp import selftest
 from hearth.backends.llamacpp.load import open_model
 from hearth.backends.llamacpp.selftest import Outcome, Verdict, cure, explain, verdict
@@ -47,7 +47,7 @@ VERDICT = (
 )
 OPEN = (
     "from hearth.backends.llamacpp.load import open_model; "
-    "from hearth.backends.contract import ModelSpec; "
+    "from hearth.backends.contract.models import ModelSpec; "
     "from hearth.backends.engine.runner import Row, StepPlan; "
     "loaded = open_model(ModelSpec(sys.argv[1]), Path(sys.argv[2])); "
     "loaded.runner.cache.open(0, [1, 2, 3]); "

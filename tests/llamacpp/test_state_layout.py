@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import Busy
 from hearth.backends.llamacpp import store as store_module
@@ -16,7 +16,7 @@ from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import plan_context
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.state_layout import UnknownLayout, turned
-from hearth.backends.memory import available_bytes
+from hearth.backends.machine.memory import available_bytes
 from hearth.quant.gguf.reader import read_header
 
 NEVER = Attention(flash_s=0.002, plain_s=0.001)

@@ -11,19 +11,16 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from guide_forms import guide_path
-from hearth.backends.contract import (
-    Constraint,
-    Finished,
-    ModelSettings,
-    ModelSpec,
-    SamplingParams,
-)
+from hearth.backends.contract.events import Finished
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Constraint
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.grammars import Grammars
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.sampler import Sampler
 from hearth.backends.llamacpp.load import open_model
-from hearth.backends.runners import Loaded
 from hearth.backends.text.output.rules import content_rule
 from schemas import Schema, two_hundred
 from speakers import Listener, drain

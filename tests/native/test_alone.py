@@ -47,7 +47,7 @@ for room in ("backends.native", "backends.engine", "quant", "kernels"):
         importlib.import_module(module.name)
 
 from hearth.backends.bench.engine_side import EngineSide
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.native.load import open_model
 
 settings = ModelSettings(context=128, threads=1, batch_threads=1, gpu_layers=0)

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from guide_forms import guide_path
 from hearth.backends.bench.engine_side import EngineSide
-from hearth.backends.contract import KvType, ModelSettings, ModelSpec
+from hearth.backends.contract.models import KvType, ModelSettings, ModelSpec
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.native.load import open_model
 from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.varlen_attention import has_varlen
-from hearth.backends.runners import Loaded
 from native_runners import runner_of
 from tiny_checkpoints import FAMILIES, VOCABULARY, tiny_checkpoint
 

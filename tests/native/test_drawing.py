@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hearth.backends.contract import SamplingParams
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.draw_spec import Drawn
 from hearth.backends.engine.sampler import Sampler
 from hearth.backends.errors import InternalError, InvalidParameter

@@ -18,26 +18,20 @@ pytest.importorskip("llguidance")
 pytest.importorskip("msgspec")
 
 from guide_forms import guide_path
-from hearth.backends.contract import (
-    Constraint,
-    Event,
-    Failed,
-    ModelSettings,
-    ModelSpec,
-    Request,
-    SamplingParams,
-    Timings,
-)
+from hearth.backends.contract.events import Event, Failed, Timings
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Constraint, Request
+from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.wire import Score
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.grammars import Grammars
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.sequence import Clock
 from hearth.backends.native import load
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.outputs import DeviceLogits
 from hearth.backends.native.plan import NativePlan, plan_memory
-from hearth.backends.preparer import Preparer
-from hearth.backends.runners import Loaded
-from hearth.backends.wire import Score
+from hearth.backends.worker.preparer import Preparer
 from speakers import Listener, at_rest, drain
 
 OFF = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.native import half_packing, load
 from hearth.backends.native.half_packing import HalfPacking
 from hearth.backends.native.load import is_halved

@@ -10,11 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from fake_host import INFO
-from hearth.backends.contract import ModelInfo, ModelSettings
+from hearth.backends.contract.loaded import ModelInfo
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.runner import Row, StepPlan
-from hearth.backends.footprint import taken_bytes
 from hearth.backends.native.runner import NativeRunner
+from hearth.backends.worker.footprint import taken_bytes
 from native_runners import runner_of
 from speakers import drain, generation
 from tiny_checkpoints import VOCABULARY, tiny_checkpoint

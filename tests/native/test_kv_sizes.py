@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hearth.app.library.fit import Room, fit_of_folder
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import DoesNotFit
 from hearth.backends.native.config import LayerConfig, ModelConfig, Rope
 from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES, half_head_bytes, needed_bytes

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.native import footprint, load
 from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.families.gemma import GEMMA2, GEMMA3
@@ -19,7 +20,6 @@ from hearth.backends.native.families.llama import LLAMA
 from hearth.backends.native.families.phi3 import PHI3
 from hearth.backends.native.notices import about_positions, about_unpacking
 from hearth.backends.native.structure import check_structure
-from hearth.backends.runners import Loaded
 from hearth.kernels import device as devices
 from hearth.quant.json_fields import read_fields
 from native_runners import advance

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import (
     CorruptFile,
     DoesNotFit,
@@ -83,8 +83,8 @@ def test_it_is_told_without_torch(tmp_path: Path) -> None:
     path = write_folder(tmp_path / "model")
     code = (
         "import sys\n"
-        "from hearth.backends.contract import ModelSpec\n"
-        "from hearth.backends.footprint import Footprints\n"
+        "from hearth.backends.contract.models import ModelSpec\n"
+        "from hearth.backends.worker.footprint import Footprints\n"
         "assert Footprints().of(ModelSpec(sys.argv[1]))\n"
         "print([name for name in ('torch', 'numpy', 'llama_cpp') if name in sys.modules])"
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hearth.backends.contract import KvType, ModelSettings
+from hearth.backends.contract.models import KvType, ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, PromptTooLong
 from hearth.backends.native.models.decoder import Decoder

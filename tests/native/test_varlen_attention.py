@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.attention import varlen
 
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import InternalError
 from hearth.backends.native.config import ModelConfig

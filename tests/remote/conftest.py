@@ -21,7 +21,7 @@ from hearth.app.server.catalog import Catalog
 from hearth.app.server.security import Policy
 from hearth.app.server.services import Services
 from hearth.app.settings import Setting, Settings
-from hearth.backends import client
+from hearth.backends.host import client
 from hearth.backends.remote.server import RemoteServer
 from hosts import place_in
 from second_hearth import ForEachLoop, Settled, served

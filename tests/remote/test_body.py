@@ -8,15 +8,10 @@ from dataclasses import fields, replace
 import pytest
 
 from fake_remote import CHAT, COMPLETIONS, HELLO, VLLM, error_of, events_of, remote, serving
-from hearth.backends.contract import (
-    Constraint,
-    Finished,
-    Message,
-    Request,
-    SamplingParams,
-    Tool,
-    ToolCall,
-)
+from hearth.backends.contract.events import Finished
+from hearth.backends.contract.messages import Message, ToolCall
+from hearth.backends.contract.requests import Constraint, Request, Tool
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import InvalidParameter, UnsupportedParameter
 from hearth.backends.remote.body import notices, write_body
 from hearth.backends.remote.dialects import DIALECTS, kind_of

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fake_remote import VLLM, answer, remote, serving, using
-from hearth.backends.contract import Message, ModelSettings, ModelSpec, Request, SamplingParams
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import UnsupportedParameter
 from hearth.backends.remote.dialects import DIALECTS
 from hearth.backends.remote.errors import RemoteMalformed, RemoteModelMissing

@@ -10,7 +10,7 @@ import pytest
 from fake_host import FakeHost
 from fake_remote import HELLO, VLLM, Reply, answer, serving
 from hearth.app.cli.main import main
-from hearth.backends import client
+from hearth.backends.host import client
 
 
 @pytest.fixture

@@ -25,7 +25,9 @@ from fake_remote import (
     usage,
     using,
 )
-from hearth.backends.contract import Failed, Message, Request, Token
+from hearth.backends.contract.events import Failed, Token
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import (
     Busy,
     InvalidParameter,

@@ -9,7 +9,7 @@ import pytest
 from hearth.app.chosen import with_settings
 from hearth.app.library.local import Library
 from hearth.app.settings import Setting, Settings, default_document, load_settings
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import ModelNotFound, SettingsError
 from hearth.backends.remote.errors import RemoteKeyMissing, RemoteOffline
 from hearth.backends.remote.server import RemoteServer

@@ -18,18 +18,18 @@ from fake_remote import (
     usage,
     using,
 )
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     ChoiceFinished,
     Failed,
     Finished,
-    Message,
     Progress,
-    Request,
-    SamplingParams,
     Started,
     Token,
     ToolCallPart,
 )
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.sampling import SamplingParams
 
 ASK = Request(messages=(Message("user", "hello"),))
 

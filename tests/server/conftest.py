@@ -21,7 +21,7 @@ from hearth.app.server.catalog import Catalog
 from hearth.app.server.security import Policy
 from hearth.app.server.services import Services
 from hearth.app.settings import Setting, Settings
-from hearth.backends import client
+from hearth.backends.host import client
 from hosts import place_in
 
 

@@ -17,7 +17,7 @@ import asgi
 from hearth.app.server.body import DEEPEST, MOST_BYTES, MOST_VALUES, client_of, parse
 from hearth.app.server.limits import HeldBodies, TooManyBodies
 from hearth.backends.errors import InvalidParameter
-from hearth.backends.fair_pool import FairPool, T
+from hearth.backends.machine.fair_pool import FairPool, T
 
 HOSTILE = {
     "numbers": lambda size: b"[" + b"0," * (size // 2) + b"0]",

@@ -13,7 +13,7 @@ from asgi import JSON, exchange
 from endpoints import ONCE
 from fake_host import FakeBackend, FakeHost
 from hearth.app.server.answers import text_logprobs
-from hearth.backends.contract import Prompt, TokenLogprob
+from hearth.backends.contract.events import Prompt, TokenLogprob
 from hearth.backends.errors import WorkerDied
 
 START = {"prompt_tokens": 7}

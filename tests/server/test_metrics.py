@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from counted import counting
 from hearth.app.server.metrics import Histogram, Metrics, Rate
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     ChoiceFinished,
     Failed,
     Finished,

@@ -15,14 +15,8 @@ from endpoints import Endpoint
 from fake_host import ENGINE, INFO
 from hearth.app.server.metrics import Metrics
 from hearth.app.server.monitoring import Family, as_json, exposition, families
-from hearth.backends.contract import (
-    EngineStats,
-    HostStats,
-    ModelInfo,
-    Started,
-    Token,
-    WorkerStats,
-)
+from hearth.backends.contract.events import Started, Token
+from hearth.backends.contract.loaded import EngineStats, HostStats, ModelInfo, WorkerStats
 
 CHAT = "/v1/chat/completions"
 WORKER = WorkerStats("tiny", "/models/tiny.gguf", 1, 2, 3, 4, 0.0)

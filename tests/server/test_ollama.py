@@ -14,7 +14,7 @@ from gguf_builder import tiny_llama
 from hearth.app.library.local import FoundModel
 from hearth.app.server.ollama_models import digest, file_facts
 from hearth.app.server.requests import with_keep_alive
-from hearth.backends.contract import ModelSettings
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import UnsupportedParameter
 
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}

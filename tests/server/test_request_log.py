@@ -84,7 +84,7 @@ def test_lines_that_are_none_are_left_out_and_the_newest_comes_first(tmp_path):
 
 def test_the_file_is_private_and_kept_small(tmp_path, monkeypatch):
     monkeypatch.setattr("hearth.app.server.logs.MAX_LOG_BYTES", 500)
-    monkeypatch.setattr("hearth.backends.logs.MAX_LOG_BYTES", 500)
+    monkeypatch.setattr("hearth.backends.machine.logs.MAX_LOG_BYTES", 500)
     path = tmp_path / "requests.log"
     with RequestLog(path) as log:
         for _ in range(100):

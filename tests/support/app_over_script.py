@@ -15,7 +15,7 @@ import fake_host
 
 def main() -> int:
     from hearth.app.cli.main import main as hearth
-    from hearth.backends import client
+    from hearth.backends.host import client
 
     script = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     client.HostClient = fake_host.FakeHost(script)  # type: ignore[misc,assignment]

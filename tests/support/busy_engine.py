@@ -8,7 +8,13 @@ from typing import Any, Final
 
 from fake_host import ENGINE, INFO
 from hearth.app.tui.screens.engine import EngineScreen
-from hearth.backends.contract import EngineStats, HostStats, ModelInfo, RequestStats, WorkerStats
+from hearth.backends.contract.loaded import (
+    EngineStats,
+    HostStats,
+    ModelInfo,
+    RequestStats,
+    WorkerStats,
+)
 from scripted import ScriptedHost
 
 MINUTE_S: Final = 60

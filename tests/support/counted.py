@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hearth.app.answer import Answer
 from hearth.app.server.metrics import Recorder
-from hearth.backends.contract import Event
+from hearth.backends.contract.events import Event
 
 
 def counting(recorder: Recorder) -> Callable[[Event], None]:

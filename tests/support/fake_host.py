@@ -38,15 +38,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     ChoiceFinished,
     Embeddings,
-    EngineStats,
-    ErrorInfo,
     Failed,
     Finished,
-    HostStats,
-    ModelInfo,
     Progress,
     Prompt,
     Ranks,
@@ -57,9 +53,9 @@ from hearth.backends.contract import (
     TokenLogprob,
     ToolCallPart,
     Usage,
-    WorkerStats,
 )
-from hearth.backends.errors import ModelNotFound, NoHost, from_info
+from hearth.backends.contract.loaded import EngineStats, HostStats, ModelInfo, WorkerStats
+from hearth.backends.errors import ErrorInfo, ModelNotFound, NoHost, from_info
 
 PROMPT_TOKENS = 7
 FIRST_CHARACTER = 1000
@@ -327,7 +323,7 @@ def _event_of(step, said, ids, request):
 
 def main() -> int:
     from hearth.app.cli.main import main as hearth
-    from hearth.backends import client
+    from hearth.backends.host import client
 
     script = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     client.HostClient = FakeHost(script)

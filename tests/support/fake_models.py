@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from hearth.backends.residency import Residency
+from hearth.backends.host.residency import Residency
 
 GB = 10**9
 

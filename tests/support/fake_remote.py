@@ -13,7 +13,9 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hearth.backends.contract import Event, Failed, ModelSpec, Request
+from hearth.backends.contract.events import Event, Failed
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import HearthError, from_info
 from hearth.backends.remote.backend import RemoteBackend, RemoteBackends
 from hearth.backends.remote.server import RemoteServer

@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 import numpy as np
 
 from fake_store import FakeState, FakeStore, Kind
-from hearth.backends.contract import Pooling
+from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import RunnerInfo, RunnerLost, StepPlan, StepResult
 from hearth.backends.engine.sequence_cache import SequenceCache
 from hearth.backends.engine.shelving import WORTH_MOVING

@@ -23,7 +23,10 @@ from hearth.app.library.hub_files import offer
 from hearth.app.library.local import LocalModel
 from hearth.app.library.menu import Menu
 from hearth.app.server.logs import REQUESTS_LOG, RequestLog
-from hearth.backends.contract import ErrorInfo, ModelSpec, Prompt, Request
+from hearth.backends.contract.events import Prompt
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.errors import ErrorInfo
 from hearth.quant.errors import HearthError
 from hearth.quant.memory import MemoryUse
 from hearth.quant.methods import Option, Plan, Target

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import psutil
 
-from hearth.backends.client import HostClient, HostPlace
-from hearth.backends.contract import Failed, Finished, HostLimits, ModelSpec, Token
-from hearth.backends.supervisor import Supervisor
-from hearth.backends.wire import Answer, Call, Sealed, unsealed
-from hearth.backends.worker_process import Stream
+from hearth.backends.contract.events import Failed, Finished, Token
+from hearth.backends.contract.models import HostLimits, ModelSpec
+from hearth.backends.contract.wire import Answer, Call, Sealed, unsealed
+from hearth.backends.host.client import HostClient, HostPlace
+from hearth.backends.host.supervisor import Supervisor
+from hearth.backends.host.worker_process import Stream
 
 
 def place_in(folder: Path) -> HostPlace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hearth.backends.contract import Tool
+from hearth.backends.contract.requests import Tool
 from questions import Answer, Family, Json, Question, Said
 from served import Served
 

@@ -9,20 +9,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hearth.backends.client import HostClient
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     ChoiceFinished,
-    Constraint,
     Failed,
     Finished,
-    Message,
-    Request,
-    SamplingParams,
     Token,
-    Tool,
     ToolCallPart,
     Usage,
 )
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Constraint, Request, Tool
+from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.host.client import HostClient
 from served import Served
 
 Json = dict[str, Any]

@@ -8,18 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fake_host import INFO
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     Embeddings,
     Event,
     Failed,
     Finished,
-    HostStats,
-    ModelInfo,
-    ModelSpec,
     Progress,
     Prompt,
     Ranks,
-    Request,
     Scores,
     Started,
     Timings,
@@ -27,6 +23,9 @@ from hearth.backends.contract import (
     ToolCallPart,
     Usage,
 )
+from hearth.backends.contract.loaded import HostStats, ModelInfo
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import HearthError, to_info
 
 

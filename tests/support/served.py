@@ -22,8 +22,9 @@ from hearth.app.chosen import with_settings
 from hearth.app.library.local import Library
 from hearth.app.paths import find_paths
 from hearth.app.settings import load_settings
-from hearth.backends.client import HostClient
-from hearth.backends.contract import EngineStats, ModelSpec, WorkerStats
+from hearth.backends.contract.loaded import EngineStats, WorkerStats
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.host.client import HostClient
 from hosts import gone
 
 _TIMEOUT_S = 60.0

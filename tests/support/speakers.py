@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hearth.backends.contract import Failed, Finished, SamplingParams, Token
+from hearth.backends.contract.events import Failed, Finished, Token
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.sampler import Sampler

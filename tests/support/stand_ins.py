@@ -7,8 +7,10 @@ import textwrap
 _LOADS = """
     import sys
     from dataclasses import fields
-    from hearth.backends.contract import EngineStats, ModelInfo, Started
-    from hearth.backends.wire import Frame, Generate, GetEngineStats, encode, read_frame_blocking
+    from hearth.backends.contract.events import Started
+    from hearth.backends.contract.loaded import EngineStats, ModelInfo
+    from hearth.backends.contract.wire import Frame, Generate, GetEngineStats, encode
+    from hearth.backends.contract.wire import read_frame_blocking
 
     def info():
         values = {"int": 1, "str": "x", "float": 0.0, "bool": False}

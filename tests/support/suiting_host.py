@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fake_host import FIRST_CHARACTER, PROMPT_TOKENS, FakeBackend, FakeHost
-from hearth.backends.contract import Request
+from hearth.backends.contract.requests import Request
 from hearth.backends.engine.checks import check_token_ids
 from hearth.backends.engine.validate import (
     validate,

@@ -25,7 +25,7 @@ from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import ChatMessage, Thread
 from hearth.app.host_connection import HostConnection
 from hearth.app.paths import find_paths
-from hearth.backends.contract import HostStats
+from hearth.backends.contract.loaded import HostStats
 
 ESCAPE, TAB, ENTER = "\x1b", "\t", "\r"
 UP, DOWN, RIGHT, LEFT = "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D"

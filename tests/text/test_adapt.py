@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from chat_templates import CHATML, DEEPSEEK, GEMMA, GRANITE, HERMES, LLAMA3, MISTRAL, PlainRenderer
-from hearth.backends.contract import Message, Tool, ToolCall
+from hearth.backends.contract.messages import Message, ToolCall
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.adapt import adapt
 from hearth.backends.text.conversation import OPENAI_CALLS, message_values, tool_values
 from hearth.backends.text.output.families import described_format_of

@@ -1,6 +1,7 @@
 """Messages and tools in the shape that templates read."""
 
-from hearth.backends.contract import Message, Tool, ToolCall
+from hearth.backends.contract.messages import Message, ToolCall
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.conversation import (
     OPENAI_CALLS,
     CallStyle,

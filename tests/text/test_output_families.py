@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hearth.backends.contract import Tool
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.families import described_format_of, format_of, takes_tools, thinks
 from hearth.backends.text.output.parts import CallPart
 

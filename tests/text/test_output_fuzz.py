@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.backends.contract import Tool
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output import families
 from hearth.backends.text.output.collector import CUT
 from hearth.backends.text.output.families import format_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from hearth.backends.contract import Tool
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.cut_json import read_json
 from hearth.backends.text.output.families import described_format_of, format_of
 from hearth.backends.text.output.parts import CallPart, OutputFormat, TextPart

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.backends.contract import Tool
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.collector import CUT, UNREAD
 from hearth.backends.text.output.families import format_of
 from hearth.backends.text.output.parts import CallPart, Part, TextPart

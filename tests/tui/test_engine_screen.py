@@ -11,7 +11,13 @@ from hearth.app.log_file import tail
 from hearth.app.tui.screens.engine import EngineScreen
 from hearth.app.tui.token_rate import TokenRate
 from hearth.app.tui.widgets.engine_view import kv_bar, kv_legend
-from hearth.backends.contract import EngineStats, HostStats, ModelInfo, RequestStats, WorkerStats
+from hearth.backends.contract.loaded import (
+    EngineStats,
+    HostStats,
+    ModelInfo,
+    RequestStats,
+    WorkerStats,
+)
 from hearth.backends.errors import HostUnreachable
 from polling import until
 from screen_app import app_on

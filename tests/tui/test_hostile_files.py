@@ -25,7 +25,10 @@ from hearth.app.tui.screens.prompt_view import PromptView
 from hearth.app.tui.screens.settings import Entry
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.column_list import ColumnList
-from hearth.backends.contract import Message, ModelSpec, Prompt, Request
+from hearth.backends.contract.events import Prompt
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import NoChatTemplate
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.quantize_method import GgufMethod

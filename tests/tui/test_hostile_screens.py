@@ -29,17 +29,16 @@ from hearth.app.tui.screens.presets import PresetsScreen
 from hearth.app.tui.screens.prompt_view import PromptView
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.column_list import ColumnList
-from hearth.backends.contract import (
+from hearth.backends.contract.loaded import (
     EngineStats,
-    ErrorInfo,
     HostStats,
     ModelInfo,
-    ModelSpec,
-    Request,
     RequestStats,
     WorkerStats,
 )
-from hearth.backends.errors import HearthError
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.requests import Request
+from hearth.backends.errors import ErrorInfo, HearthError
 from pilots import opened, until, until_shown
 from scripted import Script, ScriptedHost, ScriptedModel
 
@@ -220,7 +219,7 @@ async def test_the_prompt_as_the_model_gets_it(services: Services, as_ids: bool)
         async def detokenize(self, ids: Sequence[int]) -> str:
             return "".join(ALL[one % len(ALL)] for one in ids)
 
-    from hearth.backends.contract import Message
+    from hearth.backends.contract.messages import Message
 
     model = Echo(ModelSpec("/x"), Script())
     request = Request(messages=(Message("user", "".join(ALL)),))

@@ -17,8 +17,8 @@ from hearth.app.tui.screens.dialogs import AskLine, Confirm, EditText, PickOne
 from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import Shown
+from hearth.backends.contract.messages import ToolCall
 from hearth.backends.errors import HearthError, WorkerDied
-from hearth.backends.messages import ToolCall
 from pilots import ask, chat_of, opened, say, transcript_of, until, until_shown
 from scripted import Script, ScriptedHost
 

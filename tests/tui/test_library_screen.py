@@ -27,7 +27,7 @@ from hearth.app.tui.screens.pick_file import PickFile
 from hearth.app.tui.screens.quantize import QuantizeScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.column_list import ColumnList
-from hearth.backends.contract import HostStats, WorkerStats
+from hearth.backends.contract.loaded import HostStats, WorkerStats
 from hub_server import Fault, HubServer, Repo, hub_server
 from pilots import chat_of, opened, until, until_shown
 from quantizing import GUIDE

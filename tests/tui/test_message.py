@@ -14,7 +14,7 @@ from async_tests import in_loop
 from hearth.app.terminal import safe_text
 from hearth.app.tui.widgets.message import MessageView, Shown
 from hearth.app.tui.widgets.transcript import Transcript
-from hearth.backends.messages import ToolCall
+from hearth.backends.contract.messages import ToolCall
 from payloads import MARKDOWN_PAYLOADS, PAYLOADS
 from polling import until
 

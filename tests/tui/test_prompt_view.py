@@ -12,7 +12,10 @@ from textual.widgets import Static
 
 from async_tests import in_loop
 from hearth.app.tui.screens.prompt_view import WINDOW, Piece, Pieces, PromptView, is_part
-from hearth.backends.contract import Message, ModelSettings, ModelSpec, Prompt, Request
+from hearth.backends.contract.events import Prompt
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import NoChatTemplate
 from screens import text_of
 from scripted import Script, ScriptedModel

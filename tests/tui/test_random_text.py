@@ -11,7 +11,7 @@ from hearth.app.tui.screens.dialogs import AskLine, Confirm, EditText, PickOne
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import Shown
 from hearth.app.tui.widgets.thread_list import ThreadList
-from hearth.backends.messages import ToolCall
+from hearth.backends.contract.messages import ToolCall
 from pilots import chat_of, opened, transcript_of, until
 
 _MARKUP = "[]/\\=@$#`*_~|<>(){}\"'!&;:-+.0123456789 \n\t"

@@ -12,7 +12,7 @@ from hearth.app.chats.errors import ChatsDiskFull
 from hearth.app.session.events import Ended, Moved, Noticed, Piece, SessionEvent
 from hearth.app.session.sessions import ChatSession, Sessions
 from hearth.app.tui.services import Services
-from hearth.backends.contract import Request
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import Busy, PromptTooLong, SettingsError, WorkerDied
 from scripted import Script, ScriptedHost
 

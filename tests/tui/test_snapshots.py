@@ -37,7 +37,8 @@ from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.column_list import ColumnList
 from hearth.app.tui.widgets.thread_list import ThreadList
-from hearth.backends.contract import Message, Request
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Request
 from pilots import opened, until, until_shown
 from screens import check_text, text_of
 from scripted import Script

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from hearth.app.server.schema import Json
-from hearth.backends.contract import Timings
+from hearth.backends.contract.events import Timings
 
 TEXT: Final[Json] = {"type": "string"}
 COUNT: Final[Json] = {"type": "integer", "minimum": 0}

@@ -17,7 +17,7 @@ from hearth.app.server.tables.chat import (
     TEMPLATE_KWARGS,
     TOOLS,
 )
-from hearth.backends.contract import Pooling
+from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.validate import MOST_TEXTS
 
 MOST_PROMPTS: Final = 256

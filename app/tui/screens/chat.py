@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hearth.app.tui.widgets.answer import AnswerView
     from hearth.app.tui.widgets.message import MessageView, Shown
     from hearth.app.tui.widgets.slab import LinkAsked
-    from hearth.backends.contract import Backend
+    from hearth.backends.contract.backend import Backend
 
 _GUIDE: Final = "guide"
 """The bundled model, which answers questions about Hearth."""

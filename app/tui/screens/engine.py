@@ -21,7 +21,7 @@ from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.token_rate import TokenRate
 from hearth.app.tui.widgets.column_list import Cell, Column, ColumnList, Row
 from hearth.app.tui.widgets.engine_view import KvMap, LogTail, SparklineRow
-from hearth.backends.contract import HostStats, RequestStats, WorkerStats
+from hearth.backends.contract.loaded import HostStats, RequestStats, WorkerStats
 from hearth.backends.errors import HearthError
 
 _LOOK_EVERY_S: Final = 1 / 3

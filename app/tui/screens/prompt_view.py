@@ -15,7 +15,9 @@ from textual.widgets import Static
 
 from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import Dialog
-from hearth.backends.contract import Backend, Prompt, Request
+from hearth.backends.contract.backend import Backend
+from hearth.backends.contract.events import Prompt
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import HearthError
 
 WINDOW: Final = 500

@@ -17,7 +17,7 @@ from hearth.app.terminal import safe_text
 from hearth.app.tui.services import Services
 from hearth.app.tui.shown import line_of, shown
 from hearth.app.tui.widgets.transcript import Transcript
-from hearth.backends.contract import Progress, Started, Token
+from hearth.backends.contract.events import Progress, Started, Token
 from hearth.backends.errors import HearthError
 
 _LOOK_EVERY_S: Final = 0.25

@@ -14,7 +14,7 @@ from textual.widgets import RichLog, Static
 from hearth.app.format import size
 from hearth.app.log_file import MOST_LINES
 from hearth.app.terminal import safe_text
-from hearth.backends.contract import EngineStats
+from hearth.backends.contract.loaded import EngineStats
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _PARTS: Final = (("used", "█", "$primary"), ("cached", "█", "$secondary"), ("free", "░", "dim"))

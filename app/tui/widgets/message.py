@@ -16,7 +16,7 @@ from hearth.app.tui.widgets.cells import model_name, shown_text
 from hearth.app.tui.widgets.folded import Attachment
 from hearth.app.tui.widgets.lines import Line
 from hearth.app.tui.widgets.slab import FULL, Frame, Slab
-from hearth.backends.messages import ToolCall
+from hearth.backends.contract.messages import ToolCall
 
 State = Literal["complete", "streaming", "stopped", "failed"]
 ActionName = Literal[

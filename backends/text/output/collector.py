@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from hearth.backends.contract import Channel
+from hearth.backends.contract.events import Channel
 from hearth.backends.text.output.json_scanner import SPACE
 from hearth.backends.text.output.parts import CallPart, Part, TextPart
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hearth.backends.contract import Tool
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.lark import Lark, quoted
 from hearth.backends.text.output.reading import envelopes
 from hearth.backends.text.output.tagged import Style

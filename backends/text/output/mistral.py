@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from hearth.backends.contract import Tool
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.collector import Collector, Unreadable
 from hearth.backends.text.output.hermes import envelope_rule
 from hearth.backends.text.output.lark import Lark, quoted

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hearth.backends.contract import Channel, Tool
+from hearth.backends.contract.events import Channel
+from hearth.backends.contract.requests import Tool
 
 
 @dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.

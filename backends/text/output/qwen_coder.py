@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hearth.backends.contract import Tool
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.collector import Collector, Cut, Unreadable
 from hearth.backends.text.output.json_scanner import SPACE, is_begun, is_json
 from hearth.backends.text.output.lark import Lark, quoted

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from hearth.backends.contract import Constraint
+from hearth.backends.contract.requests import Constraint
 from hearth.backends.errors import InvalidParameter, LimitExceeded
 from hearth.backends.text.output.json_schema import prepared
 

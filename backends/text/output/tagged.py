@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from hearth.backends.contract import Channel, Tool
+from hearth.backends.contract.events import Channel
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.collector import Collector
 from hearth.backends.text.output.json_scanner import SPACE
 from hearth.backends.text.output.markers import MarkerSearch

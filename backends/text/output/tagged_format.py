@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from hearth.backends.contract import Tool
+from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.lark import Lark
 from hearth.backends.text.output.parts import OutputParser
 from hearth.backends.text.output.rules import json_rule

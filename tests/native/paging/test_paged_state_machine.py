@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fake_pages import FakePagedRunner
-from hearth.backends.contract import ChoiceFinished, Failed, Finished, Scores, Started, Token
+from hearth.backends.contract.events import ChoiceFinished, Failed, Finished, Scores, Started, Token
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.runner import RunnerLost

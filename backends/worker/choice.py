@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from hearth.backends.contract import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.errors import HearthError, UnsupportedModel
-from hearth.backends.gpus import card_free_bytes, has_cuda
-from hearth.backends.speeds import Speeds, kind_of
+from hearth.backends.machine.gpus import card_free_bytes, has_cuda
+from hearth.backends.worker.speeds import Speeds, kind_of
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
 

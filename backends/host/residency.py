@@ -28,7 +28,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hearth.backends.contract import HostLimits
+from hearth.backends.contract.models import HostLimits
 
 log = logging.getLogger(__name__)
 

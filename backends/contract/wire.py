@@ -2,7 +2,7 @@
 
 A frame is four bytes of big-endian length and a msgpack array: `[id, kind, body]` for an answer,
 `[id, kind, body, model, session, cost]` for a call. `kind` names one of the types below or an event
-of `backends.contract`. Front ends and workers decode the body into that type, so a malformed frame
+of this package. Front ends and workers decode the body into that type, so a malformed frame
 is a `WireError` before anything acts on it; the host relays bodies as bytes (`Sealed`). Nothing
 that is executed is ever sent: no pickles.
 """
@@ -17,26 +17,22 @@ from typing import BinaryIO
 
 import msgspec
 
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     ChoiceFinished,
     Embeddings,
-    EngineStats,
     Failed,
     Finished,
-    HostLimits,
-    HostStats,
-    ModelInfo,
-    ModelSpec,
-    Pooling,
     Progress,
     Prompt,
     Ranks,
-    Request,
     Scores,
     Started,
     Token,
     ToolCallPart,
 )
+from hearth.backends.contract.loaded import EngineStats, HostStats, ModelInfo
+from hearth.backends.contract.models import HostLimits, ModelSpec
+from hearth.backends.contract.requests import Pooling, Request
 from hearth.backends.errors import HearthError, InternalError, LimitExceeded, to_info
 
 log = logging.getLogger(__name__)

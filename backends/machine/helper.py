@@ -1,6 +1,6 @@
 """A helper process that can be killed: work that strangers shape, bounded in time and memory.
 
-The helper's side is `hearth.backends.helper_child`.
+The helper's side is `hearth.backends.machine.helper_child`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from typing import Any, BinaryIO, Final, cast
 
 from hearth.backends.errors import InternalError
-from hearth.backends.text import framing
+from hearth.backends.machine import framing
 
 _SUSPICION: Final = 0.25
 """After this share of the time of a question the next helper is started, so that it is ready if

@@ -16,34 +16,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import cast
 
-from hearth.backends.admission import cost
-from hearth.backends.contract import (
-    Embeddings,
-    EngineStats,
-    Event,
-    Failed,
-    HostLimits,
-    HostStats,
-    ModelInfo,
-    ModelSpec,
-    Pooling,
-    Prompt,
-    Ranks,
-    Request,
-    Scores,
-)
-from hearth.backends.errors import (
-    HostUnreachable,
-    InternalError,
-    InvalidParameter,
-    NoHost,
-    from_info,
-    to_info,
-)
-from hearth.backends.local_socket import HostPlace, connect
-from hearth.backends.logs import open_log
-from hearth.backends.version import hearth_version
-from hearth.backends.wire import (
+from hearth.backends.contract.events import Embeddings, Event, Failed, Prompt, Ranks, Scores
+from hearth.backends.contract.loaded import EngineStats, HostStats, ModelInfo
+from hearth.backends.contract.models import HostLimits, ModelSpec
+from hearth.backends.contract.requests import Pooling, Request
+from hearth.backends.contract.version import hearth_version
+from hearth.backends.contract.wire import (
     Answer,
     Call,
     Cancel,
@@ -75,6 +53,17 @@ from hearth.backends.wire import (
     read_frame,
     session_of,
 )
+from hearth.backends.errors import (
+    HostUnreachable,
+    InternalError,
+    InvalidParameter,
+    NoHost,
+    from_info,
+    to_info,
+)
+from hearth.backends.host.admission import cost
+from hearth.backends.machine.local_socket import HostPlace, connect
+from hearth.backends.machine.logs import open_log
 
 __all__ = ["HostClient", "HostPlace"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hearth.backends.messages import Message
-from hearth.backends.sampling import SamplingParams
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.sampling import SamplingParams
 
 Pooling = Literal["model", "mean", "last", "cls"]
 ToolChoice = Literal["auto", "none", "required"]

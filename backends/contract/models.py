@@ -9,7 +9,7 @@ KvType = Literal["f32", "f16", "q8_0", "q4_0"]
 KvPool = Literal["grow", "static"]
 Dtype = Literal["f32", "f16", "bf16"]
 BackendName = Literal["auto", "llamacpp", "native", "remote"]
-"""What runs a model. "auto": what suits the file and the machine (`hearth.backends.choice`)."""
+"""What runs a model. "auto": what suits the file and the machine (`backends.worker.choice`)."""
 
 
 @dataclass(frozen=True, slots=True)

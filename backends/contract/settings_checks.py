@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import Final, get_args
 
-from hearth.backends.contract import Dtype, KvPool, KvType, ModelSettings
+from hearth.backends.contract.models import Dtype, KvPool, KvType, ModelSettings
 from hearth.backends.errors import InvalidParameter
 
 MAX_THREADS: Final = 512

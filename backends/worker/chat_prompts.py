@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from hearth.backends.contract import Message, Request, Tool
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Request, Tool
 from hearth.backends.errors import TemplateError, UnsupportedParameter
-from hearth.backends.prepared_prompt import Pins, PreparedPrompt
 from hearth.backends.text.adapt import Adapted, adapt
 from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle, message_values, tool_values
 from hearth.backends.text.output.families import described_format_of, format_of, thinks
@@ -24,6 +24,7 @@ from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.template_values import honoured_values
 from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.text.vocab.special_ids import written_marks
+from hearth.backends.worker.prepared_prompt import Pins, PreparedPrompt
 
 _NO_VALUES: Final[Mapping[str, Any]] = {}
 

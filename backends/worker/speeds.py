@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from hearth.backends.json_file import write_json
+from hearth.backends.machine.json_file import write_json
 from hearth.quant.gguf.file import GgufFile
 
 FILE: Final = "backend-speeds.json"

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hearth.backends.chat_prompts import ChatPrompts, shown_tools
-from hearth.backends.contract import Request
+from hearth.backends.contract.requests import Request
 from hearth.backends.errors import NoChatTemplate
-from hearth.backends.prepared_prompt import PreparedPrompt
 from hearth.backends.text.chat_templates import ChatTemplates, template_for
 from hearth.backends.text.infill import infill_ids
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
+from hearth.backends.worker.chat_prompts import ChatPrompts, shown_tools
+from hearth.backends.worker.prepared_prompt import PreparedPrompt
 
 
 class Prompts:

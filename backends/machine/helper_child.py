@@ -1,4 +1,4 @@
-"""The helper's side of `hearth.backends.helper`: answers questions from standard input.
+"""The helper's side of `hearth.backends.machine.helper`: answers questions from standard input.
 
 It may be killed at any time, and its parent does so when an answer takes too long. It holds no
 secrets, cannot open files (where the system has resource limits), and dies with its parent.
@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from hearth.backends.process import die_with_parent, take_private_pipes
-from hearth.backends.text import framing
+from hearth.backends.machine import framing
+from hearth.backends.machine.process import die_with_parent, take_private_pipes
 
 _MEMORY_BYTES: Final = 512 * 1024 * 1024
 _CPU_S_PER_QUESTION: Final = 5

@@ -1,7 +1,7 @@
 """The headless host process: one per user, serves front ends on the private local socket, owns the
 workers.
 
-Started by the first front end (`backends.client`), leaves when nobody is attached and nothing is
+Started by the first front end (`client`), leaves when nobody is attached and nothing is
 loaded.
 """
 
@@ -19,13 +19,10 @@ import time
 from functools import partial
 from pathlib import Path
 
-from hearth.backends.contract import Failed, HostStats
-from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter, to_info
-from hearth.backends.local_socket import HostPlace, listen
-from hearth.backends.lock import LockFile
-from hearth.backends.supervisor import Supervisor
-from hearth.backends.version import hearth_version
-from hearth.backends.wire import (
+from hearth.backends.contract.events import Failed
+from hearth.backends.contract.loaded import HostStats
+from hearth.backends.contract.version import hearth_version
+from hearth.backends.contract.wire import (
     MAX_FRAME_BYTES,
     RELAYED,
     Body,
@@ -50,7 +47,11 @@ from hearth.backends.wire import (
     opened,
     read_sealed_frame,
 )
-from hearth.backends.worker_process import Stream
+from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter, to_info
+from hearth.backends.host.supervisor import Supervisor
+from hearth.backends.host.worker_process import Stream
+from hearth.backends.machine.local_socket import HostPlace, listen
+from hearth.backends.machine.lock import LockFile
 
 log = logging.getLogger(__name__)
 
@@ -296,7 +297,3 @@ def main() -> None:
         asyncio.run(Host(place, args.idle).run())
     finally:
         lock.release()
-
-
-if __name__ == "__main__":
-    main()

@@ -8,20 +8,11 @@ up a step.
 
 from __future__ import annotations
 
-import sys
-
-from hearth.backends.process import die_with_parent, take_private_pipes
-
-if __name__ == "__main__":
-    # Before anything else is imported: whatever prints must find the log, whoever dies must take
-    # this process along.
-    die_with_parent(int(sys.argv[sys.argv.index("--parent") + 1]))
-    _PIPES = take_private_pipes()
-
 import argparse
 import gc
 import logging
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -31,25 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from hearth.backends.contract import (
-    EngineStats,
-    Failed,
-    Finished,
-    ModelSpec,
-    Prompt,
-    RequestStats,
-)
-from hearth.backends.engine.engine import MOST_REQUESTS, Engine, Work
-from hearth.backends.engine.grammars import Grammars
-from hearth.backends.engine.sequence import Clock
-from hearth.backends.errors import InternalError, InvalidParameter, to_info
-from hearth.backends.fair_pool import FairPool
-from hearth.backends.memory import release_free_memory
-from hearth.backends.preparer import Preparer
-from hearth.backends.runners import open_model
-from hearth.backends.text.renderer import Renderer
-from hearth.backends.text.tokenizer import Tokenizer
-from hearth.backends.wire import (
+from hearth.backends.contract.events import Failed, Finished, Prompt
+from hearth.backends.contract.loaded import EngineStats, RequestStats
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.wire import (
     NUMBER_BYTES,
     Answer,
     Body,
@@ -76,6 +52,16 @@ from hearth.backends.wire import (
     session_of,
     unsealed,
 )
+from hearth.backends.engine.engine import MOST_REQUESTS, Engine, Work
+from hearth.backends.engine.grammars import Grammars
+from hearth.backends.engine.sequence import Clock
+from hearth.backends.errors import InternalError, InvalidParameter, to_info
+from hearth.backends.machine.fair_pool import FairPool
+from hearth.backends.machine.memory import release_free_memory
+from hearth.backends.text.renderer import Renderer
+from hearth.backends.text.tokenizer import Tokenizer
+from hearth.backends.worker.preparer import Preparer
+from hearth.backends.worker.runners import open_model
 
 log = logging.getLogger(__name__)
 
@@ -356,7 +342,3 @@ def main(input_fd: int, output_fd: int) -> None:
     if not isinstance(frame.body, Load) or frame.model is None:
         raise WireError("a worker's first frame must be a load with its model")
     serve(frame.model, frame.id, requests, outbox, args.cache)
-
-
-if __name__ == "__main__":
-    main(*_PIPES)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hearth.backends.contract import Request
-from hearth.backends.errors import Busy, prompt_too_long
-from hearth.backends.wire import (
+from hearth.backends.contract.requests import Request
+from hearth.backends.contract.wire import (
     MAX_FRAME_BYTES,
     Call,
     Cost,
@@ -22,6 +21,7 @@ from hearth.backends.wire import (
     Score,
     Tokenize,
 )
+from hearth.backends.errors import Busy, prompt_too_long
 
 MOST_HELD_BYTES: Final = 2 * MAX_FRAME_BYTES
 """Bodies of all admitted calls together."""

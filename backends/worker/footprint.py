@@ -6,9 +6,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from hearth.backends.choice import runner_of
-from hearth.backends.contract import EngineStats, ModelInfo, ModelSpec
+from hearth.backends.contract.loaded import EngineStats, ModelInfo
+from hearth.backends.contract.models import ModelSpec
 from hearth.backends.errors import HearthError
+from hearth.backends.worker.choice import runner_of
 
 
 class Footprints:
@@ -63,6 +64,6 @@ def taken_bytes(info: ModelInfo, engine: EngineStats) -> int:
 
 def free_bytes() -> int:
     """Memory of this machine, or of its control group, that can be taken without swapping."""
-    from hearth.backends.memory import available_bytes
+    from hearth.backends.machine.memory import available_bytes
 
     return available_bytes()

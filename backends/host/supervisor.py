@@ -14,21 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hearth.backends.admission import Admission, cost
-from hearth.backends.breaker import Breaker
-from hearth.backends.contract import (
-    EngineStats,
-    HostLimits,
-    ModelSettings,
-    ModelSpec,
-    WorkerStats,
-)
+from hearth.backends.contract.loaded import EngineStats, WorkerStats
+from hearth.backends.contract.models import HostLimits, ModelSettings, ModelSpec
+from hearth.backends.contract.wire import Call, ClearCache, Cost, Load, Sealed, unsealed
 from hearth.backends.errors import Busy, DoesNotFit, ModelNotFound
-from hearth.backends.footprint import Footprints, free_bytes, taken_bytes
-from hearth.backends.local_socket import HostPlace
-from hearth.backends.residency import Residency
-from hearth.backends.wire import Call, ClearCache, Cost, Load, Sealed, unsealed
-from hearth.backends.worker_process import Stream, WorkerProcess
+from hearth.backends.host.admission import Admission, cost
+from hearth.backends.host.breaker import Breaker
+from hearth.backends.host.residency import Residency
+from hearth.backends.host.worker_process import Stream, WorkerProcess
+from hearth.backends.machine.local_socket import HostPlace
+from hearth.backends.worker.footprint import Footprints, free_bytes, taken_bytes
 
 log = logging.getLogger(__name__)
 

@@ -17,14 +17,10 @@ from pathlib import Path
 
 import psutil
 
-from hearth.backends.breaker import Breaker
-from hearth.backends.contract import (
+from hearth.backends.contract.events import (
     Embeddings,
-    EngineStats,
     Failed,
     Finished,
-    ModelInfo,
-    ModelSpec,
     Progress,
     Ranks,
     Scores,
@@ -32,12 +28,9 @@ from hearth.backends.contract import (
     Token,
     ToolCallPart,
 )
-from hearth.backends.errors import HearthError, InternalError, WorkerDied, from_info, to_info
-from hearth.backends.huge_pages import with_huge_pages
-from hearth.backends.local_socket import HostPlace
-from hearth.backends.logs import open_log
-from hearth.backends.progress_watch import LONGEST_STEP_S, STALL_S, ProgressWatch
-from hearth.backends.wire import (
+from hearth.backends.contract.loaded import EngineStats, ModelInfo
+from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.wire import (
     Answer,
     Call,
     Cancel,
@@ -54,6 +47,12 @@ from hearth.backends.wire import (
     kind_of,
     unsealed,
 )
+from hearth.backends.errors import HearthError, InternalError, WorkerDied, from_info, to_info
+from hearth.backends.host.breaker import Breaker
+from hearth.backends.host.progress_watch import LONGEST_STEP_S, STALL_S, ProgressWatch
+from hearth.backends.machine.huge_pages import with_huge_pages
+from hearth.backends.machine.local_socket import HostPlace
+from hearth.backends.machine.logs import open_log
 
 log = logging.getLogger(__name__)
 

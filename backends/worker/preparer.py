@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from hearth.backends.chat_prompts import shown_tools
-from hearth.backends.contract import Prompt, Request, Tool
+from hearth.backends.contract.events import Prompt
+from hearth.backends.contract.requests import Request, Tool
+from hearth.backends.contract.wire import NUMBER_BYTES, Embed, Rank, Score, check_answer_fits
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.dry import breaker_ids
 from hearth.backends.engine.embedding import Answer as EmbeddingAnswer
@@ -36,15 +37,15 @@ from hearth.backends.errors import (
     UnsupportedParameter,
     prompt_too_long,
 )
-from hearth.backends.prepared_prompt import PreparedPrompt
-from hearth.backends.prompts import Prompts
 from hearth.backends.text.chat_templates import ChatTemplates
 from hearth.backends.text.least_tokens import least_tokens
 from hearth.backends.text.output.parts import OutputParser
 from hearth.backends.text.output.rules import content_rule
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
-from hearth.backends.wire import NUMBER_BYTES, Embed, Rank, Score, check_answer_fits
+from hearth.backends.worker.chat_prompts import shown_tools
+from hearth.backends.worker.prepared_prompt import PreparedPrompt
+from hearth.backends.worker.prompts import Prompts
 
 _TEXT_BYTES: Final = 16
 """Of a token's text in an answer: more than the mean of any vocabulary."""

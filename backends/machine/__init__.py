@@ -1,0 +1,1 @@
+"""The machine: threads, memory, GPUs, processes and helpers, locks, sockets, files."""
