@@ -32,9 +32,9 @@ LONG = "Write a long story about a lighthouse."
 SETTINGS = """\
 theme = "{theme}"
 model = "{model}"
-max_tokens = 120
 
 [sampling]
+max_tokens = 120
 seed = 7
 temperature = 0.2
 """
@@ -132,11 +132,16 @@ async def on_engine(pilot: Any) -> None:
     await pilot.pause(4.0)
 
 
-async def on_catalogue(pilot: Any) -> None:
-    pilot.app.action_go("library")
-    await pilot.pause(1.0)
-    await pilot.press("2")
-    await pilot.pause(1.0)
+def on_tab(key: str) -> View:
+    """Go to the tab of the library that `key` opens."""
+
+    async def go(pilot: Any) -> None:
+        pilot.app.action_go("library")
+        await pilot.pause(1.0)
+        await pilot.press(key)
+        await pilot.pause(1.0)
+
+    return go
 
 
 def on(name: str) -> View:
@@ -158,7 +163,8 @@ VIEWS: dict[str, View] = {
     "chat-settings": on_form,
     "help": on_help,
     "engine": on_engine,
-    "catalogue": on_catalogue,
+    "catalogue": on_tab("2"),
+    "downloads": on_tab("4"),
     **{name: on(name) for name in ("library", "quantize", "endpoint", "settings", "doctor")},
 }
 
