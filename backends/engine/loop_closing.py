@@ -4,10 +4,12 @@ A weak model at a low temperature that has written "USA, USA, USA, " a few dozen
 the limit, and JSON that is cut off there is lost as a whole. So the language that an answer in JSON
 must follow has one rule more than its schema: what has repeated itself exactly for as long as the
 bounds of this module is closed, wherever the schema allows that. `minLength` and `minItems` hold.
+An object that repeats its members has the same names again, so its bound is the smallest.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -19,7 +21,9 @@ from hearth.backends.engine.matcher import Matcher
 _STRING_BYTES: Final = 256
 """Of repetition, before a string is closed."""
 _LIST_BYTES: Final = 512
-"""Of repetition, before an array or an object is closed."""
+"""Of repetition, before an array or an object is closed,"""
+_MEMBERS_BYTES: Final = 128
+"""and before an object is whose members are the same again."""
 _MOST_PERIOD_BYTES: Final = 256
 _LEAST_REPEATS: Final = 4
 _PROBE_BYTES: Final = 16
@@ -69,14 +73,15 @@ class JsonClosers:
         if allowed[self._breaks].any():  # Free text: JSON has no line breaks in strings.
             return allowed
         is_list = len(repeated) >= _LIST_BYTES or is_closing
+        in_string = bool(self._letters.size and allowed[self._letters].all())
         wanted: tuple[NDArray[np.bool_], ...] = ()
-        if self._letters.size and allowed[self._letters].all():  # Within a string.
+        if in_string:
             if len(repeated) >= _STRING_BYTES and b'"' not in repeated.replace(rb"\"", b""):
                 wanted = (self.of_strings,)
             elif is_list:  # It may go on. If it ends, the token must not begin the next item.
                 wanted = (~self.of_strings | self._quotes | self.of_lists,)
-        elif is_list:
-            wanted = (self.of_lists, self._quotes)
+        elif is_list or _repeats_members(repeated):
+            wanted = (self.of_lists & ~self.of_strings, self._quotes)
         for tokens in wanted:
             if (allowed & tokens).any():
                 return allowed & tokens
@@ -127,19 +132,27 @@ class LoopClosing:
         return self._matcher.complete
 
 
+def _repeats_members(repeated: bytes) -> bool:
+    """Whether `repeated`, which ends outside of strings, is members of one object, without arrays
+    or objects in them.
+    """
+    outside = b"".join(re.split(rb'(?<!\\)"', repeated)[::-2])
+    return b":" in outside and not any(bracket in outside for bracket in (b"[", b"]", b"{", b"}"))
+
+
 def repeated_bytes(text: bytes) -> int:
     """How many bytes at the end of `text` repeat those before them, as far as it is kept here: at
-    least as many as the smaller bound of this module, and 4 times their period; else 0.
+    least as many as the smallest bound of this module, and 4 times their period; else 0.
     """
     size = len(text)
-    if size < _STRING_BYTES:
+    if size < _MEMBERS_BYTES:
         return 0
     probe, at = text[-_PROBE_BYTES:], size - _PROBE_BYTES
     while (at := text.rfind(probe, 0, at + _PROBE_BYTES - 1)) >= 0:
         period = size - _PROBE_BYTES - at
         if period > _MOST_PERIOD_BYTES:
             return 0
-        for least in (_LIST_BYTES, _STRING_BYTES):
+        for least in (_LIST_BYTES, _STRING_BYTES, _MEMBERS_BYTES):
             length = max(least, _LEAST_REPEATS * period)
             if (
                 length <= size
