@@ -214,6 +214,28 @@ async def drive(target: Target, load: Load, concurrency: int, salt: int | None =
     return summarise(calls, concurrency)
 
 
+async def arrive(target: Target, load: Load, per_second: float, salt: int) -> Served:
+    """Send `load.requests` requests at random times, `per_second` on average (a Poisson process),
+    however many are under way.
+
+    Args:
+        salt: of the prompts and the times.
+    """
+    times = random.Random(salt)
+    calls: list[Call] = []
+
+    async def work(client: httpx2.AsyncClient, prompt: str) -> None:
+        call = Call()
+        calls.append(call)
+        await _ask(client, target, load, prompt, call)
+
+    async with _client(target) as client, asyncio.TaskGroup() as group:
+        for prompt in prompts(load, salt):
+            group.create_task(work(client, prompt))
+            await asyncio.sleep(times.expovariate(per_second))
+    return summarise(calls, load.requests)
+
+
 def prompts(load: Load, salt: int) -> list[str]:
     """A prompt for each request. They have `load.shared_words` in common and nothing else, and
     nothing with those of another `salt` either.

@@ -1,17 +1,25 @@
 """Hearth's endpoint beside llama-server, in turns, with the same model and the same requests.
 
     python benchmarks/beside_llama_server.py --server build/bin/llama-server --model MODEL.gguf
-        [--rounds 5] [--clients 1 4 8] [--long] [--busy 0] [--json RESULT.json]
+        [--rounds 5] [--cases steady burst arrivals shared long] [--clients 1 4 8 16] [--bursts 2]
+        [--busy 0] [--json RESULT.json]
 
-Both servers are started anew for every round: some processes are a few hundredths slower than
-others from their start to their end. Each case goes to one and then to the other, who is first
-changes from round to round, and no prompt comes twice. Both get the same context, as many sessions
-as there are clients at most, and as many threads as there are processors. Cases: 1, 4 and 8 clients
-with prompts of about 100 tokens and 48 generated ones, four times each; 8 clients whose prompts
-begin with the same 340 tokens, once each; and with --long one client with two prompts of about
-2,200 tokens and 192 generated ones. With --busy so many other processes compute meanwhile. Ratios
-are Hearth's median by llama-server's; docs/bench.md says how to build that from llama-cpp-python's
-own source package.
+Both servers are started for every round: some processes are a few hundredths slower than others
+from their start to their end. Each case goes to one and then to the other, in an order that changes
+from round to round, and no prompt comes twice. Both get the same context, 16 sessions, and as many
+threads as there are processors. Prompts have about 100 tokens and answers 48, except where the
+case says otherwise:
+
+    steady    N clients, four requests each, the next as soon as the last one has ended
+    burst     N clients that start together on an idle server, one request each; --bursts a round
+    arrivals  32 requests at random times, at 50 and 80 % of the rate that llama-server reached in
+              the steady case of the most clients of the same round
+    shared    8 clients whose prompts begin with the same 340 tokens, one request each
+    long      one client with two prompts of about 2,200 tokens and 192 generated ones
+
+With --busy, this number of other processes compute meanwhile. A ratio is the median of those of
+the pairs, Hearth's by llama-server's, with the least and the greatest. docs/bench.md says how to
+build llama-server from llama-cpp-python's own source package.
 """
 
 from __future__ import annotations
@@ -34,48 +42,71 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from hearth.app.load_test import Load, Served, Target, drive, first_model
+from hearth.app.load_test import Load, Served, Target, arrive, drive, first_model
 
 CONTEXT = 4096
-SESSIONS = 8
+SESSIONS = 16
+GEN_TOKENS = 48
+ARRIVALS = 32
+RATES = (0.5, 0.8)
+KINDS = ("steady", "burst", "arrivals", "shared", "long")
 SHARED_WORDS = 300
 """About 340 tokens with the template, in the vocabularies of Qwen and Llama."""
 
 
 @dataclass(frozen=True)
 class Case:
+    """What both are asked.
+
+    Attributes:
+        share: of llama-server's saturated rate, at which the requests arrive; 0: `clients` send
+            them, each the next as soon as its last one has ended.
+    """
+
     name: str
     clients: int
     load: Load
+    share: float = 0.0
+    repeats: int = 1
 
 
 @dataclass
 class Results:
-    """What both made of one case, a figure a round."""
+    """What both made of one case, in pairs."""
 
     case: str
     hearth: list[Served] = field(default_factory=list)
     llama_server: list[Served] = field(default_factory=list)
 
-    def ratio(self, name: str) -> float:
-        return middle(self.hearth, name) / middle(self.llama_server, name)
+    def ratios(self, name: str) -> list[float]:
+        pairs = zip(self.hearth, self.llama_server, strict=True)
+        return [getattr(ours, name) / getattr(theirs, name) for ours, theirs in pairs]
 
 
 def middle(served: list[Served], name: str) -> float:
     return statistics.median(getattr(one, name) for one in served)
 
 
-def cases(clients: list[int], *, long: bool = False) -> list[Case]:
-    plain = [
-        Case(f"{count} clients", count, Load(4 * count, 90, 48, ignore_eos=True))
-        for count in clients
-    ]
-    words = SHARED_WORDS + 20
-    shared = Load(8, words, 48, shared_words=SHARED_WORDS, ignore_eos=True)
-    found = [*plain, Case("8 clients, 340 tokens shared", 8, shared)]
-    if long:
-        found.append(Case("1 client, 2,200 tokens", 1, Load(2, 2000, 192, ignore_eos=True)))
+def cases(kinds: list[str], clients: list[int], bursts: int) -> list[Case]:
+    """The cases of `kinds`; the steady one of the most clients comes before arrivals."""
+    found = []
+    if "steady" in kinds or "arrivals" in kinds:
+        wanted = clients if "steady" in kinds else [max(clients)]
+        found += [Case(f"steady, {count}", count, plain(4 * count)) for count in sorted(wanted)]
+    if "burst" in kinds:
+        found += [Case(f"burst of {count}", count, plain(count), 0.0, bursts) for count in clients]
+    if "arrivals" in kinds:
+        found += [Case(f"arrivals, {share:.0%}", 0, plain(ARRIVALS), share) for share in RATES]
+    if "shared" in kinds:
+        load = Load(8, SHARED_WORDS + 20, GEN_TOKENS, shared_words=SHARED_WORDS, ignore_eos=True)
+        found.append(Case("8, 340 tokens shared", 8, load))
+    if "long" in kinds:
+        found.append(Case("1, 2,200 tokens", 1, Load(2, 2000, 192, ignore_eos=True)))
     return found
+
+
+def plain(requests: int) -> Load:
+    return Load(requests, 90, GEN_TOKENS, ignore_eos=True)
 
 
 class Running:
@@ -180,25 +211,45 @@ async def measure(
     for name, server in (("hearth", hearth), ("llama_server", llama_server)):
         targets[name] = Target(server.base, "chat", await first_model(server.base, ""))
         await drive(targets[name], Load(2, 50, 8, ignore_eos=True), 2, salt=1)
+    saturated = 0.0
     for number, (case, results) in enumerate(zip(planned, found, strict=True), 1):
         order = ["hearth", "llama_server"]
-        for name in order if turn % 2 == 0 else reversed(order):
-            served = await drive(targets[name], case.load, case.clients, 1000 * number + turn)
-            if served.failed:
-                raise SystemExit(f"{name}: {served.errors}")
-            getattr(results, name).append(served)
+        for repeat in range(case.repeats):
+            salt = 10_000 * number + 100 * turn + repeat
+            for name in order if (turn + repeat) % 2 == 0 else reversed(order):
+                if case.share:
+                    rate = case.share * saturated
+                    served = await arrive(targets[name], case.load, rate, salt)
+                else:
+                    served = await drive(targets[name], case.load, case.clients, salt)
+                if served.failed:
+                    raise SystemExit(f"{name}: {served.errors}")
+                getattr(results, name).append(served)
+        if case.name.startswith("steady"):
+            saturated = results.llama_server[-1].tok_per_s / GEN_TOKENS
 
 
-def line(results: Results) -> str:
-    parts = [f"{results.case:30}"]
-    for title, name in (
-        ("tok/s", "tok_per_s"),
-        ("TTFT p50", "ttft_p50_s"),
-        ("ITL p50", "itl_p50_s"),
-    ):
-        ours, theirs = middle(results.hearth, name), middle(results.llama_server, name)
-        parts.append(f"{title} {ours:7.2f} {theirs:7.2f} = {results.ratio(name):5.2f}")
-    return "  ".join(parts)
+FIGURES = {
+    "tok/s": "tok_per_s",
+    "TTFT p50, s": "ttft_p50_s",
+    "TTFT p95, s": "ttft_p95_s",
+    "ITL p50, s": "itl_p50_s",
+}
+
+
+def table(found: list[Results]) -> str:
+    """Markdown: of each case and figure both medians, and the ratio with its range."""
+    lines = ["| case | " + " | ".join(FIGURES) + " |", "|---" * (1 + len(FIGURES)) + "|"]
+    for results in found:
+        cells = [results.case]
+        for name in FIGURES.values():
+            ratios = results.ratios(name)
+            cells.append(
+                f"{middle(results.hearth, name):.2f}, {middle(results.llama_server, name):.2f}:"
+                f" **{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
+            )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -206,8 +257,9 @@ def main() -> int:
     parser.add_argument("--server", required=True)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 8])
-    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--cases", nargs="+", choices=KINDS, default=list(KINDS[:4]))
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 8, 16])
+    parser.add_argument("--bursts", type=int, default=2)
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -215,8 +267,8 @@ def main() -> int:
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; {args.model.name}"
     )
     beside = f" beside {args.busy} busy processes" if args.busy else ""
-    print(f"{args.rounds} rounds{beside}; hearth, llama-server and their ratio")
-    planned = cases(args.clients, long=args.long)
+    print(f"{args.rounds} rounds{beside}; Hearth, llama-server: their ratio (range)")
+    planned = cases(args.cases, args.clients, args.bursts)
     found = [Results(case.name) for case in planned]
     for turn in range(args.rounds):
         with tempfile.TemporaryDirectory(prefix="hearth-bench-") as folder:
@@ -238,8 +290,7 @@ def main() -> int:
             ),
             flush=True,
         )
-    for results in found:
-        print(line(results), flush=True)
+    print(table(found), flush=True)
     if args.json:
         content = {
             "date": datetime.date.today().isoformat(),

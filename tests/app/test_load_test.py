@@ -14,6 +14,7 @@ from hearth.app.load_test import (
     NetworkTrouble,
     Served,
     Target,
+    arrive,
     drive,
     first_model,
     is_loopback,
@@ -72,6 +73,15 @@ def test_prompts_share_what_was_asked_for_and_no_more() -> None:
     assert len({words[5] for words in made}) == 3
     other = [prompt.split() for prompt in prompts(load, salt=8)]
     assert other[0][0] != made[0][0]
+
+
+def test_requests_arrive_at_their_own_times() -> None:
+    with serving(pieces=4) as fake:
+        target = Target(parse_url(fake.url)[0], "chat", "fake-model")
+        found = asyncio.run(arrive(target, Load(8, 10, 8), per_second=1000.0, salt=3))
+    assert (found.requests, found.failed, found.concurrency) == (8, 0, 8)
+    assert len({body["messages"][0]["content"] for _, _, body in fake.requests}) == 8
+    assert fake.most > 1  # They do not wait for each other.
 
 
 @pytest.mark.parametrize("path", ["", "/completions"])
