@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 from agent_runs import LONG, PROJECT, SCRIPTED, reset_project, run
 from steps import API, KEY, ROOT, finish, step
 
@@ -16,6 +18,10 @@ def aider(model: str, environ: dict[str, str]) -> str:
     message = ("--message", "Replace the word by another.", "note.txt")
     return run("aider", "--model", model, "--yes-always", *OFF, *message, environ=environ)
 
+
+reset_project()
+# It writes its history to the root of the repository that it is run in, also with --no-git.
+subprocess.run(["git", "init", "--quiet", PROJECT], check=True)
 
 for route, environ in ROUTES.items():
 
