@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,18 +24,15 @@ SCREENS = ROOT / "docs" / "screens"
 THEMES = {"": "textual-dark", "-light": "textual-light"}
 WIDTHS = (80, 120)
 HEIGHT = 32
-MODEL = "SmolLM2-135M-Instruct.Q4_1"
 QUESTION = "What is the capital of France?"
 FURTHER = ("Give me three names for a cat.", "What is a regular expression?")
 LONG = "Write a long story about a lighthouse."
 SETTINGS = """\
 theme = "{theme}"
-model = "{model}"
 
 [sampling]
 max_tokens = 120
 seed = 7
-temperature = 0.2
 """
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 polling = import_module("polling")
@@ -128,7 +124,7 @@ async def on_engine(pilot: Any) -> None:
     await pilot.press(*LONG, "enter")
     await polling.until(pilot, lambda: pilot.app.sessions.busy)
     pilot.app.action_go("engine")
-    await shown(pilot, "SmolLM2")
+    await shown(pilot, "smollm2")
     await pilot.pause(4.0)
 
 
@@ -202,16 +198,15 @@ def draw(names: Sequence[str], model: Path, home: Path) -> None:
 
     os.environ |= {"HEARTH_HOME": str(home), "HF_HUB_CACHE": str(home / "hub")}
     paths = find_paths()
-    for folder in (paths.config, paths.models):
+    for folder in (paths.config, paths.smollm2_file.parent):
         folder.mkdir(parents=True)
-    (paths.models / f"{MODEL}.gguf").symlink_to(model)
-    write_settings = partial(SETTINGS.format, model=MODEL)
-    paths.settings_file.write_text(write_settings(theme="textual-dark"), encoding="utf-8")
+    paths.smollm2_file.symlink_to(model)
+    paths.settings_file.write_text(SETTINGS.format(theme="textual-dark"), encoding="utf-8")
     asyncio.run(visit(home, 120, history))
     kept = paths.chats_file.read_bytes()
     for name in names:
         for suffix, theme in THEMES.items():
-            paths.settings_file.write_text(write_settings(theme=theme), encoding="utf-8")
+            paths.settings_file.write_text(SETTINGS.format(theme=theme), encoding="utf-8")
             for width in WIDTHS:
                 for file in paths.data.glob(f"{paths.chats_file.name}*"):
                     file.unlink()
