@@ -4,7 +4,9 @@ A weak model at a low temperature that has written "USA, USA, USA, " a few dozen
 the limit, and JSON that is cut off there is lost as a whole. So the language that an answer in JSON
 must follow has one rule more than its schema: what has repeated itself exactly for as long as the
 bounds of this module is closed, wherever the schema allows that. `minLength` and `minItems` hold.
-An object that repeats its members has the same names again, so its bound is the smallest.
+An object that repeats its members has the same names again, so its bound is the smallest. A slip
+now and then, as a space less between two items, does not make a repetition an answer: over a longer
+stretch, most of it must be exact. Rows of a table, each with its own number, are not that.
 """
 
 from __future__ import annotations
@@ -24,6 +26,12 @@ _LIST_BYTES: Final = 512
 """Of repetition, before an array or an object is closed,"""
 _MEMBERS_BYTES: Final = 128
 """and before an object is whose members are the same again."""
+_SLIPS_BYTES: Final = 1024
+"""Of repetition with slips, before any of these is closed,"""
+_EXACT_BYTES: Final = 0.9 * _SLIPS_BYTES
+"""of which at least so much is in stretches that repeat exactly for 4 periods,"""
+_STRETCH_BYTES: Final = 64
+"""and for at least this long."""
 _MOST_PERIOD_BYTES: Final = 256
 _LEAST_REPEATS: Final = 4
 _PROBE_BYTES: Final = 16
@@ -152,11 +160,29 @@ def repeated_bytes(text: bytes) -> int:
         period = size - _PROBE_BYTES - at
         if period > _MOST_PERIOD_BYTES:
             return 0
-        for least in (_LIST_BYTES, _STRING_BYTES, _MEMBERS_BYTES):
-            length = max(least, _LEAST_REPEATS * period)
-            if (
-                length <= size
-                and text[size - length : size - period] == text[size - length + period :]
-            ):
-                return length
+        if (exact := _exactly_repeated(text, period)) >= _LIST_BYTES:
+            return exact
+        if size >= _SLIPS_BYTES + period and _repeats_with_slips(text, period):
+            return _SLIPS_BYTES
+        if exact:
+            return exact
     return 0
+
+
+def _exactly_repeated(text: bytes, period: int) -> int:
+    """How many bytes at the end of `text` are exactly those `period` bytes before them."""
+    size = len(text)
+    for least in (_LIST_BYTES, _STRING_BYTES, _MEMBERS_BYTES):
+        length = max(least, _LEAST_REPEATS * period)
+        if length <= size and text[size - length : size - period] == text[size - length + period :]:
+            return length
+    return 0
+
+
+def _repeats_with_slips(text: bytes, period: int) -> bool:
+    """Whether most of the last `_SLIPS_BYTES` of `text` are what was `period` bytes before them."""
+    codes = np.frombuffer(text, np.uint8)
+    slips = np.flatnonzero(codes[-_SLIPS_BYTES:] != codes[-_SLIPS_BYTES - period : -period])
+    stretches = np.diff(slips, prepend=-1, append=_SLIPS_BYTES) - 1
+    least = max(_STRETCH_BYTES, _LEAST_REPEATS * period)
+    return bool(stretches[stretches >= least].sum() >= _EXACT_BYTES)

@@ -72,6 +72,19 @@ def test_a_list_of_choices_that_repeats_itself_is_closed(grammars):
     assert 50 < len(value) < 70
 
 
+def test_a_list_that_repeats_itself_with_slips_is_closed(grammars):
+    matcher = grammars.matcher(of({"type": "array", "items": TEXT}), "it")
+    unit = '"the", ' * 40 + '"the?","the", '
+    value = json.loads(written(matcher, "[", unit))
+    assert 140 < len(value) < 180 and set(value) == {"the", "the?"}
+
+
+def test_a_table_whose_rows_differ_is_not_closed(grammars):
+    rows = "".join(f'{{"id": {n}, "kind": "book", "in_stock": true}}, ' for n in range(100, 200))
+    matcher = grammars.matcher(of({"type": "array", "items": {"type": "object"}}), "it")
+    assert written(matcher, "[" + rows, "", most=len(rows)).startswith("[" + rows[:-1])
+
+
 def test_a_tree_that_repeats_itself_is_closed(grammars):
     text = written(grammars.matcher(of(TREE), "it"), "", '{"name": "x", "children": [')
     assert json.loads(text)["name"] == "x" and len(text) < 1200
@@ -109,6 +122,9 @@ def test_free_text_may_repeat_itself(grammars):
         (bytes(range(100, 200)) * 3, 0),
         (bytes(range(100, 200)) * 4, 400),
         (bytes(range(100, 200)) * 6, 512),
+        (b'"the", ' * 60 + b'"the","the?", ' + b'"the", ' * 20 + b'"then", ', 0),
+        (b'"the", ' * 80 + b'"the","the?", ' + b'"the", ' * 72, 1024),
+        (b"".join(b'{"id": %d, "kind": "book", "new": true}, ' % n for n in range(100, 200)), 0),
     ],
 )
 def test_repetition(text, found):
