@@ -128,13 +128,14 @@ async def on_engine(pilot: Any) -> None:
     await pilot.pause(4.0)
 
 
-def on_tab(key: str) -> View:
-    """Go to the tab of the library that `key` opens."""
+def on_tab(key: str, *texts: str) -> View:
+    """Go to the tab of the library that `key` opens and that shows `texts`."""
 
     async def go(pilot: Any) -> None:
         pilot.app.action_go("library")
-        await pilot.pause(1.0)
+        await shown(pilot, "Weights")
         await pilot.press(key)
+        await shown(pilot, *texts)
         await pilot.pause(1.0)
 
     return go
@@ -150,6 +151,13 @@ def on(name: str) -> View:
     return go
 
 
+async def on_doctor(pilot: Any) -> None:
+    pilot.app.action_go("doctor")
+    await shown(pilot, "llama.cpp")
+    await polling.until(pilot, lambda: "Checking" not in screens.text_of(pilot.app))
+    await pilot.pause(0.5)
+
+
 VIEWS: dict[str, View] = {
     "first": on_first,
     "chat": on_chat,
@@ -159,9 +167,10 @@ VIEWS: dict[str, View] = {
     "chat-settings": on_form,
     "help": on_help,
     "engine": on_engine,
-    "catalogue": on_tab("2"),
-    "downloads": on_tab("4"),
-    **{name: on(name) for name in ("library", "quantize", "endpoint", "settings", "doctor")},
+    "catalogue": on_tab("2", "Qwen3 4B"),
+    "downloads": on_tab("4", "No downloads"),
+    "doctor": on_doctor,
+    **{name: on(name) for name in ("library", "quantize", "endpoint", "settings")},
 }
 
 

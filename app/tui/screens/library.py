@@ -376,7 +376,7 @@ class LibraryScreen(HearthScreen):
 
     def action_tab(self, tab: str) -> None:
         """Show another list."""
-        self.query_one(TabbedContent).active = tab
+        self.query_one(TabbedContent).active = self._tab = tab
         self.call_after_refresh(self.action_enter_list)
 
     def action_search(self) -> None:
