@@ -60,6 +60,9 @@ async def test_the_status_line(services: Services) -> None:
             shown = settings_in_words(text, settings)
             line.show(text[:60], text[:60], shown, text[:60], used=3, context=9)
             await pilot.pause()
+            check(app)
+            line.show(text[:60], used=3, context=9)  # Alone it is not cut.
+            await pilot.pause()
             check(app, *([text] if text in MARKUP and len(text) < 60 else []))
 
 
