@@ -181,7 +181,7 @@ class Scheduler:
             self._refused = (sequence, free)
             return False
         self._free_slots.pop()
-        self._waiting.remove(sequence)
+        self._waiting.admit(sequence, self._arrived)
         self._drop_saved(sequence)
         self._running[slot] = sequence
         self._refused = None

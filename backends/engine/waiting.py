@@ -21,6 +21,8 @@ class _Place:
 
     sequence: Sequence
     arrival: int
+    since: int
+    """When it arrived, or its session last had another admitted, whichever is later."""
     donor: Sequence | None = None
     """Computes what this one shares with it; admitted later, it finds that."""
     shared: int = 0
@@ -31,8 +33,10 @@ class Waiting:
     """Sequences without a slot.
 
     Next is the one of highest priority; of equals the one whose session has the fewest running, and
-    of those the first to arrive. One whose prompt begins with what a running sequence is about to
-    compute is passed over until that is there, so that it is computed once.
+    of those the one whose session was served longest ago. Where that passes over a session that
+    waits for longer, the latter comes next: so a session with something running takes turns with
+    newcomers, however many there are. One whose prompt begins with what a running sequence is about
+    to compute is passed over until that is there, so that it is computed once.
 
     Args:
         cache: asked what is held already.
@@ -43,6 +47,8 @@ class Waiting:
         self._cache = cache
         self._keeps_past = keeps_past
         self._places: dict[Sequence, _Place] = {}
+        self._owed: set[int] = set()
+        """Priorities at which the session that waits longest is next, whatever it has running."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -52,11 +58,26 @@ class Waiting:
 
     def add(self, sequence: Sequence, arrival: int) -> None:
         """Let `sequence` wait; `arrival` is its place in time, also when it comes back."""
-        self._places[sequence] = _Place(sequence, arrival)
+        self._places[sequence] = _Place(sequence, arrival, arrival)
 
     def remove(self, sequence: Sequence) -> None:
         """It waits no more."""
         del self._places[sequence]
+
+    def admit(self, sequence: Sequence, arrivals: int) -> None:
+        """It runs from now on, when so many have arrived: the others of its session wait behind all
+        that are there.
+        """
+        admitted = self._places.pop(sequence)
+        priority = sequence.priority
+        others = self._places.values()
+        if any(p.since < admitted.since and p.sequence.priority == priority for p in others):
+            self._owed.add(priority)
+        else:
+            self._owed.discard(priority)
+        for place in others:
+            if place.sequence.session == sequence.session:
+                place.since = arrivals
 
     def first(self, running: Collection[Sequence]) -> Sequence | None:
         """Who should be admitted next, beside those `running`; None if nobody should."""
@@ -64,9 +85,11 @@ class Waiting:
             return None
         active = Counter(sequence.session for sequence in running)
 
-        def turn(place: _Place) -> tuple[int, int, int]:
+        def turn(place: _Place) -> tuple[int, ...]:
             sequence = place.sequence
-            return -sequence.priority, active[sequence.session], place.arrival
+            running, since = active[sequence.session], place.since
+            order = (since, running) if sequence.priority in self._owed else (running, since)
+            return -sequence.priority, *order, place.arrival
 
         for place in sorted(self._places.values(), key=turn):
             if not self._awaits_donor(place, running):

@@ -119,6 +119,61 @@ def test_sessions_take_turns_where_requests_wait():
     assert order[1] == 6, "the session that has nobody running goes before the next of the other"
 
 
+@pytest.mark.parametrize("urgent", [False, True])
+def test_a_session_with_something_running_does_not_starve_behind_newcomers(urgent):
+    runner = FakeRunner(slots=2)
+    engine = Engine(runner)
+    started = []
+
+    def ask(ident, session, tokens, priority=0):
+        def note(event):
+            if isinstance(event, Started):
+                started.append(ident)
+
+        how = {"session": session, "priority": priority, "emit": note}
+        engine.submit(generation(ident, [ident % 97] * 3, runner, tokens=tokens, **how)[0])
+
+    ask(900, "busy", 200)
+    engine.turn()
+    ask(0, "newcomer 0", 3)
+    ask(901, "busy", 3)
+    for ident in range(1, 40):
+        ask(ident, f"newcomer {ident}", 3)
+        if urgent and ident % 3 == 0:  # Another priority takes its own turns.
+            ask(1000 + ident, "urgent", 1, priority=1)
+        engine.turn()
+        engine.turn()
+    assert 901 in started, "it starved"
+    newcomers = [ident for ident in started[: started.index(901)] if ident < 40]
+    assert newcomers == [0, 1], "one newcomer may pass it, then it is its turn"
+
+
+def test_of_busy_sessions_and_newcomers_each_has_every_other_turn():
+    runner = FakeRunner(slots=2)
+    engine = Engine(runner)
+    order = []
+
+    def ask(ident, session, tokens):
+        def note(event):
+            if isinstance(event, Started):
+                order.append(session)
+
+        how = {"session": session, "emit": note}
+        engine.submit(generation(ident, [ident % 97] * 3, runner, tokens=tokens, **how)[0])
+
+    ask(0, "busy", 240)
+    engine.turn()
+    for ident in range(1, 31):
+        ask(ident, "busy", 2)
+        ask(100 + ident, f"newcomer {ident}", 2)
+    drain(engine)
+    assert order[0] == "busy"
+    for most in range(2, 61):
+        busy = order[1:most].count("busy")
+        assert busy <= most / 2, "newcomers are not held up by a session that asks a lot"
+    assert len(order) == 61
+
+
 def test_prefill_is_shared_out_and_the_short_one_is_not_held_up_by_the_long():
     runner = FakeRunner(context=2000, pool=4000, slots=2, chunk=64)
     engine = Engine(runner)
