@@ -221,7 +221,7 @@ class SidePrefill(Protocol):
 
     @property
     def computed(self) -> int:
-        """Tokens computed so far."""
+        """Tokens that it has so far, with those that were copied."""
         ...
 
     @property
@@ -288,11 +288,15 @@ class Runner(Protocol):
         """
         ...
 
-    def prefill_beside(self, tokens: Seq[int], done: Callable[[], None]) -> SidePrefill | None:
-        """Begin to compute `tokens` beside the steps, one such prompt at a time; None where that
-        cannot be, or would not help.
+    def prefill_beside(
+        self, slot: int, tokens: Seq[int], done: Callable[[], None]
+    ) -> SidePrefill | None:
+        """Begin to compute beside the steps what `slot` does not hold of `tokens`, one such prompt
+        at a time; None where that cannot be, or would not help.
 
         Args:
+            slot: holds the first of `tokens`, or nothing. That is copied, so that it may be
+                released at once.
             done: called from any thread when it is over, however it ends.
         """
         ...

@@ -296,7 +296,8 @@ class Scheduler:
         behind = [sequence for sequence in self._running.values() if sequence.pending > 1]
         behind.sort(key=self._rank, reverse=True)
         if decoding:
-            self._lane.offer(behind, self._pacer.lasting(len(decoding)))
+            headroom = HEADROOM_TOKENS * len(self._running)
+            self._lane.offer(behind, self._pacer.lasting(len(decoding)), headroom)
         behind = [sequence for sequence in behind if not self._lane.holds(sequence)]
         outputs = self._info.max_outputs - len(decoding)
         rows = []

@@ -10,7 +10,8 @@ from hearth.backends.engine.runner import Runner, SidePrefill
 from hearth.backends.engine.sequence import Sequence
 
 WORTH_STEPS: Final = 32
-"""A prompt goes here if it would take so many steps together with those who stream,"""
+"""A prompt goes here if what is left of it would take so many steps together with those who
+stream,"""
 WORTH_TOKENS: Final = 256
 """and has so many tokens."""
 
@@ -18,8 +19,10 @@ WORTH_TOKENS: Final = 256
 class SideLane:
     """Computes prompts beside the steps where the runner can, and brings them into their slots.
 
-    The last token of a prompt is left for a step, which gives the logits after it. What fails here
-    is computed by steps.
+    What a slot holds already, such as a prefix that it shares with others, is copied and not
+    computed again; its slot is empty meanwhile, and has room reserved for all of the prompt. The
+    last token is left for a step, which gives the logits after it. What fails here is computed by
+    steps.
 
     Args:
         done: called from any thread when a prompt is complete.
@@ -30,6 +33,8 @@ class SideLane:
         self._done = done
         self._job: SidePrefill | None = None
         self._sequence: Sequence | None = None
+        self._copied = 0
+        """Tokens that were not computed here."""
         self._failed: WeakSet[Sequence] = WeakSet()
         self.computed_tokens = 0
         """By all prompts that were brought back."""
@@ -42,22 +47,45 @@ class SideLane:
         """Tokens of `sequence` that are computed here and not in its slot yet."""
         return self._job.computed if self.holds(sequence) and self._job is not None else 0
 
-    def offer(self, sequences: Iterable[Sequence], allowance: int) -> None:
+    def offer(self, sequences: Iterable[Sequence], allowance: int, headroom: int) -> None:
         """Begin with the first of `sequences` that is worth it.
 
         Args:
+            sequences: that run, with room reserved for all their tokens.
             allowance: tokens that a step would compute of it.
+            headroom: tokens that others keep to grow, where it needs more room than is reserved.
         """
         if self._job is not None or not self._runner.info.keeps_past:
             return
         least = max(WORTH_TOKENS, WORTH_STEPS * allowance)
         for sequence in sequences:
-            count = sequence.total - 1
-            is_fresh = sequence.computed == 0 and sequence not in self._failed
-            if is_fresh and count >= least and not sequence.outputs(count):
-                self._job = self._runner.prefill_beside(sequence.tokens[:count], self._done)
-                self._sequence = sequence if self._job is not None else None
+            left = sequence.pending - 1
+            if left < least or sequence in self._failed or sequence.outputs(left):
+                continue
+            if self._may_copy(sequence.computed, left, headroom):
+                self._begin(sequence)
                 return
+
+    def _may_copy(self, held: int, left: int, headroom: int) -> bool:
+        """Whether a slot may give up the `held` tokens that it has, which others may share, for
+        cells of its own: not where more would be moved than is computed.
+        """
+        if not held:
+            return True
+        return held <= left and self._runner.cache.free_tokens() >= held + headroom
+
+    def _begin(self, sequence: Sequence) -> None:
+        slot, held = sequence.slot, sequence.computed
+        assert slot is not None
+        job = self._runner.prefill_beside(slot, sequence.tokens[: sequence.total - 1], self._done)
+        if job is None:
+            return
+        self._job, self._sequence, self._copied = job, sequence, held
+        if held:
+            self._runner.cache.release(slot, keep=False)
+            sequence.computed = 0
+            # Should there be less room than was counted, the scheduler makes some.
+            self._runner.cache.reserve(slot, sequence.total)
 
     def hurry(self, *, alone: bool) -> None:
         """Say whether anybody streams beside it."""
@@ -77,12 +105,14 @@ class SideLane:
         if sequence is None or sequence.slot is None:
             return
         state = job.result()
+        cache = self._runner.cache
         tokens = sequence.tokens[: sequence.total - 1]
-        if state is None or not self._runner.cache.restore(sequence.slot, state, tokens):
+        if state is None or not cache.restore(sequence.slot, state, tokens):
             self._failed.add(sequence)
+            sequence.computed = cache.open(sequence.slot, sequence.findable())
             return
         sequence.computed = len(tokens)
-        self.computed_tokens += len(tokens)
+        self.computed_tokens += len(tokens) - self._copied
         sequence.tell(sequence.computed)
 
     def drop(self, sequence: Sequence) -> None:

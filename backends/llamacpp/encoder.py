@@ -106,7 +106,7 @@ class EncoderRunner:
             raise not_a_reranker(self._model)
         return self._embedder.rank(texts)
 
-    def prefill_beside(self, tokens: Sequence[int], done: Callable[[], None]) -> None:
+    def prefill_beside(self, slot: int, tokens: Sequence[int], done: Callable[[], None]) -> None:
         """See the protocol; never possible."""
 
     def close(self) -> None:

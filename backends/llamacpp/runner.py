@@ -213,7 +213,7 @@ class LlamaRunner:
         self._interrupt.set(wanted)
 
     def prefill_beside(
-        self, tokens: Sequence[int], done: Callable[[], None]
+        self, slot: int, tokens: Sequence[int], done: Callable[[], None]
     ) -> LlamaSidePrefill | None:
         """See the protocol. It takes half of the threads, and memory for its tokens twice while its
         state is copied; None where there is one thread, not that much memory, or another such
@@ -222,18 +222,22 @@ class LlamaRunner:
         if self._side is not None and not self._side.over:
             return None
         side_threads = self.threads // 2
-        needed = 2 * len(tokens) * self._plan.kv_bytes_per_token + COMPUTE_BYTES
+        held = self._cache.length(slot)
+        needed = (2 * len(tokens) + held) * self._plan.kv_bytes_per_token + COMPUTE_BYTES
         if side_threads < 1 or needed > available_bytes():
             return None
         if not 0 <= min(tokens) <= max(tokens) < self._info.vocab_size:
             return None
         try:
             # Now, while little has to be moved, rather than when it is brought back.
-            self._store.make_room(self._cache.cells + len(tokens))
+            self._store.make_room(self._cache.cells + len(tokens) - held)
         except Busy:
             return None
+        begun = self._store.save(self._cache.sequence(slot)) if held else None
+        if held and begun is None:
+            return None
         self._side = LlamaSidePrefill(
-            self._model, self.plan, tokens, side_threads, self.batch_threads, done
+            self._model, self.plan, tokens, begun, held, side_threads, self.batch_threads, done
         )
         return self._side
 

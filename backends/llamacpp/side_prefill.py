@@ -30,7 +30,10 @@ class LlamaSidePrefill:
     """Implements `hearth.backends.engine.runner.SidePrefill`. Begins at once.
 
     Args:
+        plan: that `begun` was made with.
         tokens: ids, all in the vocabulary.
+        begun: the state after the first `held` of them; None: there is none.
+        held: of `begun`; at least one token is left to compute.
         threads: beside the steps of others.
         all_threads: once nobody streams.
         done: called from this prefill's thread when it is over, however it ends.
@@ -41,11 +44,14 @@ class LlamaSidePrefill:
         model: LlamaModel,
         plan: ContextPlan,
         tokens: Sequence[int],
+        begun: LlamaState | None,
+        held: int,
         threads: int,
         all_threads: int,
         done: Callable[[], None],
     ) -> None:
         self.tokens = tokens
+        self._begun = begun
         self._model = model
         self._plan = replace(
             plan, slots=1, sequences=1, max_outputs=1, batch=CHUNK, ubatch=min(plan.ubatch, CHUNK)
@@ -53,7 +59,7 @@ class LlamaSidePrefill:
         self._threads = threads
         self._all_threads = all_threads
         self._done = done
-        self._computed = 0
+        self._computed = held
         self._is_alone = False
         self._is_wanted = True
         self._over = False
@@ -102,8 +108,13 @@ class LlamaSidePrefill:
         count = len(self.tokens)
         context = LlamaContext(self._model, self._plan, count, self._threads, self._threads)
         try:
+            begun, self._begun = self._begun, None
+            if begun is not None and not context.restore_sequence(0, begun.data):
+                log.warning("a prompt's beginning cannot be copied to the background")
+                return None
+            del begun  # Its memory is not needed twice.
             batch = Batch(self._model.library.api, CHUNK)
-            for start in range(0, count, CHUNK):
+            for start in range(self._computed, count, CHUNK):
                 if not self._is_wanted:
                     return None
                 threads = self._all_threads if self._is_alone else self._threads

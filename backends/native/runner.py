@@ -177,7 +177,9 @@ class NativeRunner:
     def interrupt(self, wanted: bool) -> None:
         """See the protocol; ignored: a step is one chunk of prefill at most."""
 
-    def prefill_beside(self, tokens: Sequence[int], done: Callable[[], None]) -> SidePrefill | None:
+    def prefill_beside(
+        self, slot: int, tokens: Sequence[int], done: Callable[[], None]
+    ) -> SidePrefill | None:
         """None: prompts are mixed with the steps of others, which costs them no more than their
         share of one.
         """

@@ -146,9 +146,13 @@ def test_with_the_prefix_of_one_that_still_speaks_they_say_the_same(truth, runne
         drain(engine)
 
 
-def test_when_computed_beside_the_steps_they_say_the_same(guide_f32, runner_of, monkeypatch):
+@pytest.mark.parametrize("shared", [0, 1, 30])
+def test_when_computed_beside_the_steps_they_say_the_same(
+    guide_f32, runner_of, monkeypatch, shared
+):
     monkeypatch.setattr(side_lane, "WORTH_STEPS", 0)
     prompts = [[(41 * n + k * k + 3 * k) % 4000 + 20 for k in range(700)] for n in range(3)]
+    prompts = [prompts[0][:shared] + prompt[shared:] for prompt in prompts]
     raw = RawModel(guide_f32)
     try:
         expected = [raw.greedy(prompt, TOKENS) for prompt in prompts]
@@ -156,7 +160,7 @@ def test_when_computed_beside_the_steps_they_say_the_same(guide_f32, runner_of, 
         raw.close()
     runner = runner_of(threads=2, batch_threads=2, context=2000)
     engine = Engine(runner)
-    streaming, _ = generation(9, prompts[0][:20], runner, tokens=1500, end_ids=NO_END)
+    streaming, _ = generation(9, prompts[0][:40], runner, tokens=1500, end_ids=NO_END)
     engine.submit(streaming)
     while streaming.new_tokens < 5:
         engine.turn()
@@ -168,7 +172,7 @@ def test_when_computed_beside_the_steps_they_say_the_same(guide_f32, runner_of, 
     while not all(listener.over for _, listener in heard):
         engine.turn()
     assert [listener.ids for _, listener in heard] == expected
-    assert engine._lane.computed_tokens >= 699
+    assert engine._lane.computed_tokens >= 699 - shared
     engine.cancel(9)
     drain(engine)
     assert at_rest(engine, runner)
@@ -177,9 +181,9 @@ def test_when_computed_beside_the_steps_they_say_the_same(guide_f32, runner_of, 
 def test_a_runner_that_is_closed_meanwhile_waits_for_its_thread(runner_of, monkeypatch):
     done = threading.Event()
     runner = runner_of(threads=2, batch_threads=2)
-    side = runner.prefill_beside(list(range(20, 1500)), done.set)
+    side = runner.prefill_beside(0, list(range(20, 1500)), done.set)
     assert side is not None
-    assert runner.prefill_beside(list(range(20, 900)), done.set) is None, "one at a time"
+    assert runner.prefill_beside(0, list(range(20, 900)), done.set) is None, "one at a time"
     runner.close()
     assert side.over and done.is_set() and side.result() is None
 
@@ -187,10 +191,10 @@ def test_a_runner_that_is_closed_meanwhile_waits_for_its_thread(runner_of, monke
 def test_what_cannot_go_beside(runner_of):
     tokens = list(range(20, 900))
     one_thread = runner_of(threads=1)
-    assert one_thread.prefill_beside(tokens, lambda: None) is None
+    assert one_thread.prefill_beside(0, tokens, lambda: None) is None
     runner = runner_of(threads=2, max_sessions=1, context=512)
-    assert runner.prefill_beside(tokens, lambda: None) is None, "the pool cannot hold it"
-    assert runner.prefill_beside([5, 10**7], lambda: None) is None, "no such token"
+    assert runner.prefill_beside(0, tokens, lambda: None) is None, "the pool cannot hold it"
+    assert runner.prefill_beside(0, [5, 10**7], lambda: None) is None, "no such token"
 
 
 def test_after_save_and_restore_into_another_slot_they_say_the_same(truth, runner_of):

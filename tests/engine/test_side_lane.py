@@ -7,32 +7,91 @@ from hearth.backends.contract.events import Finished, Progress
 from hearth.backends.engine.engine import Engine
 from speakers import at_rest, drain, generation
 
-LONG = [(k * 11) % 97 for k in range(3000)]
+SYSTEM = [96, *range(30, 59)]
+"""What a chat template puts before every conversation."""
+CHAT = [*SYSTEM, 1, 2, 3]
+LONG = [*SYSTEM, *((k * 11) % 97 for k in range(2970))]
 
 
-def streaming(beside, **how):
+def streaming(beside, prompt=CHAT, pool=9000, tokens=200, **how):
     """A runner, its engine, and somebody who streams on it."""
-    runner = FakeRunner(context=4000, pool=9000, chunk=64, beside=beside, **how)
+    runner = FakeRunner(context=4000, pool=pool, chunk=64, beside=beside, **how)
     engine = Engine(runner)
-    made, heard = generation(1, [1, 2, 3], runner, tokens=200)
+    made, heard = generation(1, prompt, runner, tokens=tokens)
     engine.submit(made)
     for _ in range(3):
         engine.turn()
     return runner, engine, heard
 
 
-def test_steps_go_on_without_it_and_it_comes_back_as_it_should_be():
-    runner, engine, heard = streaming(beside=20)
+@pytest.mark.parametrize("shared", [0, 1, 30])
+def test_steps_go_on_without_it_and_it_comes_back_as_it_should_be(shared):
+    chat = [*LONG[:shared], 60, 61, 62]
+    runner, engine, heard = streaming(beside=20, prompt=chat)
+    before = runner.computed_tokens
+    made, long = generation(2, LONG, runner)
+    engine.submit(made)
+    steps = len(runner.tape)
+    while not long.ids:
+        engine.turn()
+    assert max(plan.tokens for plan in runner.tape[steps:]) <= 4
+    drain(engine)
+    assert long.ids == runner.greedy(LONG, 10)
+    assert heard.ids == runner.greedy(chat, 200)
+    told = [e.done for e in long.events if isinstance(e, Progress)]
+    assert told == sorted(told) and told[-1] == 3000 and len(told) > 5
+    assert told[0] >= shared and long.last.usage.cached_tokens == shared
+    assert runner.side.held == shared
+    assert runner.computed_tokens - before == 3000 - shared + 9 + 197
+    assert at_rest(engine, runner)
+    assert engine.stats().computed_tokens == runner.computed_tokens
+
+
+def test_what_is_left_decides_not_how_long_the_prompt_is():
+    runner, engine, _ = streaming(beside=20)
+    first, _ = generation(2, LONG[:2900], runner, tokens=60)
+    engine.submit(first)
+    drain(engine)
+    side = runner.side
+    streams, _ = generation(3, CHAT, runner, tokens=200)
+    engine.submit(streams)
+    for _ in range(3):
+        engine.turn()
+    second, heard = generation(4, LONG, runner)
+    engine.submit(second)
+    drain(engine)
+    assert runner.side is side, "a hundred tokens behind a long conversation are mixed in"
+    assert heard.ids == runner.greedy(LONG, 10)
+
+
+def test_a_prompt_that_was_begun_by_steps_goes_on_in_the_background():
+    runner = FakeRunner(context=4000, pool=9000, chunk=64, beside=20)
+    engine = Engine(runner)
+    made, long = generation(2, LONG, runner)
+    engine.submit(made)
+    for _ in range(5):
+        engine.turn()
+    chat, heard = generation(1, CHAT, runner, tokens=60)
+    engine.submit(chat)
+    drain(engine)
+    assert runner.side is not None and runner.side.held >= 5 * 64
+    assert long.ids == runner.greedy(LONG, 10)
+    assert heard.ids == runner.greedy(CHAT, 60)
+    assert runner.computed_tokens == 3000 + 9 + (33 - 30) + 59
+    assert at_rest(engine, runner)
+
+
+@pytest.mark.parametrize("pool", [3070, 3200])
+def test_where_there_is_no_room_for_what_it_shares_it_is_computed_by_steps(pool):
+    runner, engine, heard = streaming(beside=20, pool=pool, tokens=40)
     made, long = generation(2, LONG, runner)
     engine.submit(made)
     drain(engine)
+    assert (runner.side is not None) is (pool == 3200)
     assert long.ids == runner.greedy(LONG, 10)
-    assert heard.ids == runner.greedy([1, 2, 3], 200)
-    assert max(plan.tokens for plan in runner.tape) <= 4
-    told = [e.done for e in long.events if isinstance(e, Progress)]
-    assert told == sorted(told) and told[-1] == 3000 and len(told) > 5
+    assert heard.ids == runner.greedy(CHAT, 40)
+    assert engine.stats().preemptions == 0
     assert at_rest(engine, runner)
-    assert engine.stats().computed_tokens == runner.computed_tokens
 
 
 def test_alone_it_is_computed_by_steps():
@@ -56,11 +115,24 @@ def test_short_prompts_are_mixed_in():
 
 def test_what_comes_to_nothing_is_computed_by_steps():
     runner, engine, _ = streaming(beside=5, beside_fails=True)
+    before = runner.computed_tokens
     made, long = generation(2, LONG, runner)
     engine.submit(made)
     drain(engine)
     assert runner.side is not None
     assert long.ids == runner.greedy(LONG, 10)
+    assert runner.computed_tokens - before == 2970 + 9 + 197, "what it shared is found again"
+    assert at_rest(engine, runner)
+
+
+def test_what_cannot_be_brought_back_is_computed_by_steps():
+    runner, engine, heard = streaming(beside=5)
+    runner.store.refuses_restore = True
+    made, long = generation(2, LONG, runner)
+    engine.submit(made)
+    drain(engine)
+    assert long.ids == runner.greedy(LONG, 10)
+    assert heard.ids == runner.greedy(CHAT, 200)
     assert at_rest(engine, runner)
 
 
@@ -74,7 +146,7 @@ def test_cancelled_meanwhile(turns):
     engine.cancel(2)
     drain(engine)
     assert isinstance(long.last, Finished) and long.last.reason == "cancelled"
-    assert heard.ids == runner.greedy([1, 2, 3], 200)
+    assert heard.ids == runner.greedy(CHAT, 200)
     assert at_rest(engine, runner)
 
 
@@ -105,7 +177,7 @@ def test_when_nobody_streams_any_more_it_takes_the_whole_machine():
 def test_put_aside_by_somebody_urgent_it_begins_again():
     runner = FakeRunner(context=4000, pool=9000, chunk=64, slots=2, beside=30)
     engine = Engine(runner)
-    first, heard = generation(1, [1, 2, 3], runner, tokens=100)
+    first, heard = generation(1, CHAT, runner, tokens=100)
     long, heard_long = generation(2, LONG, runner)
     engine.submit(first)
     for _ in range(3):
@@ -118,5 +190,5 @@ def test_put_aside_by_somebody_urgent_it_begins_again():
     drain(engine)
     assert heard_urgent.ids == runner.greedy([9, 9], 5)
     assert heard_long.ids == runner.greedy(LONG, 10)
-    assert heard.ids == runner.greedy([1, 2, 3], 100)
+    assert heard.ids == runner.greedy(CHAT, 100)
     assert at_rest(engine, runner)

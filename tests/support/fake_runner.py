@@ -139,10 +139,19 @@ class FakeRunner:
         """Remembered; `step` does not look."""
         self.interrupted = wanted
 
-    def prefill_beside(self, tokens: Seq[int], done: Callable[[], None]) -> FakeSidePrefill | None:
+    def prefill_beside(
+        self, slot: int, tokens: Seq[int], done: Callable[[], None]
+    ) -> FakeSidePrefill | None:
         if self._beside is None or (self.side is not None and not self.side.over):
             return None
-        self.side = FakeSidePrefill(self, tokens, done, self._beside, fails=self._beside_fails)
+        held = self.cache.length(slot)
+        if held:
+            assert self.store.tokens(self.cache.sequence(slot)) == list(tokens[:held])
+            if self.cache.save(slot) is None:
+                return None
+        assert held < len(tokens), "nothing is left to compute"
+        how = {"held": held, "fails": self._beside_fails}
+        self.side = FakeSidePrefill(self, tokens, done, self._beside, **how)
         return self.side
 
     def logits(self, tokens: Seq[int]) -> np.ndarray:
@@ -226,9 +235,11 @@ class FakeSidePrefill:
         done: Callable[[], None],
         looks: int,
         *,
+        held: int,
         fails: bool,
     ) -> None:
         self.tokens = list(tokens)
+        self.held = held
         self._runner = runner
         self._done = done
         self._looks = looks
@@ -238,7 +249,8 @@ class FakeSidePrefill:
 
     @property
     def computed(self) -> int:
-        return len(self.tokens) * min(self._looked, self._looks) // (self._looks + 1)
+        left = len(self.tokens) - self.held
+        return self.held + left * min(self._looked, self._looks) // (self._looks + 1)
 
     @property
     def over(self) -> bool:
@@ -249,7 +261,7 @@ class FakeSidePrefill:
         assert self._looked > self._looks, "it is not over"
         if self._fails or not self._is_wanted:
             return None
-        self._runner.computed_tokens += len(self.tokens)
+        self._runner.computed_tokens += len(self.tokens) - self.held
         return FakeState(tuple(self.tokens), 0)
 
     def hurry(self, *, alone: bool) -> None:
