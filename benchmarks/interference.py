@@ -5,8 +5,10 @@ session's prompt goes through.
 
 One engine over one runner, in this process, with the default target of 50 ms. A first session
 streams; then a second one arrives with a long prompt. "Disturbed" are the first session's steps
-from then until the second one's first token. The bound is twice the undisturbed median and the
-target. Without --model a random 100M-parameter Q8_0 llama is written to a temporary folder.
+from then until the second one's first token. All prompts begin with the same tokens, as those of
+chats do: the model's first token, if it has one, and thirty more. The bound is twice the
+undisturbed median and the target. Without --model a random 100M-parameter Q8_0 llama is written to
+a temporary folder.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from hearth.backends.worker.runners import open_model
 
 UNDISTURBED_STEPS = 100
 STREAM_PROMPT = 64
+SHARED_PROMPT = 30
+"""Tokens after the first that all prompts begin with."""
 MOST_STREAMED = 4000
 SEED = 7
 SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
@@ -61,19 +65,21 @@ class Found:
 
 
 class Sessions:
-    """Sessions on one engine; their prompts are random tokens."""
+    """Sessions on one engine; their prompts are random tokens after what all of them share."""
 
     def __init__(self, loaded: Loaded, target_s: float) -> None:
         self.engine = Engine(loaded.runner, target_s)
         self._piece = loaded.tokenizer.piece
         self._vocab_size = loaded.runner.info.vocab_size
         self._stream = np.random.default_rng(SEED)
+        first = loaded.tokenizer.encode("", special=False, add_bos=True)
+        self._shared = [*first, *self._random(SHARED_PROMPT)]
         self._count = 0
 
     def begin(self, prompt_tokens: int, max_tokens: int) -> Generation:
         """Submit a session that nothing but `max_tokens` ends."""
         self._count += 1
-        prompt = self._stream.integers(0, self._vocab_size, prompt_tokens).tolist()
+        prompt = [*self._shared, *self._random(prompt_tokens - len(self._shared))]
         session = Generation(
             self._count,
             prompt,
@@ -85,6 +91,10 @@ class Sessions:
         )
         self.engine.submit(session)
         return session
+
+    def _random(self, tokens: int) -> list[int]:
+        ids: list[int] = self._stream.integers(0, self._vocab_size, tokens).tolist()
+        return ids
 
     def first_token_s(self, session: Generation) -> float:
         """Seconds until `session` has a token."""
