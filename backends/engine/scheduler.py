@@ -37,7 +37,7 @@ class Scheduler:
         self._cache = runner.cache
         self._pacer = pacer
         self._lane = lane
-        self._waiting = Waiting(runner.cache, keeps_past=runner.info.keeps_past)
+        self._waiting = Waiting(runner.cache, lane.left, keeps_past=runner.info.keeps_past)
         self._running: dict[int, Sequence] = {}
         self._free_slots = list(reversed(range(runner.info.max_sequences)))
         self._arrivals: dict[Sequence, int] = {}

@@ -47,6 +47,10 @@ class SideLane:
         """Tokens of `sequence` that are computed here and not in its slot yet."""
         return self._job.computed if self.holds(sequence) and self._job is not None else 0
 
+    def left(self, sequence: Sequence) -> int:
+        """Tokens of `sequence` that are still to be computed here; 0 if it is not here."""
+        return sequence.total - 1 - self.computed(sequence) if self.holds(sequence) else 0
+
     def offer(self, sequences: Iterable[Sequence], allowance: int, headroom: int) -> None:
         """Begin with the first of `sequences` that is worth it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +13,9 @@ from hearth.backends.engine.sequence import Sequence
 
 WORTH_WAITING_FOR: Final = 32
 """A sequence waits for another that computes so many tokens more of its own prompt just now."""
+WORTH_WAITING_TIMES: Final = 2
+"""A sequence waits for one in the background while no more is left of that than so many times what
+need not be computed again: nothing of it can be shared before all of it is done."""
 
 
 @dataclass(slots=True)
@@ -27,6 +30,8 @@ class _Place:
     """Computes what this one shares with it; admitted later, it finds that."""
     shared: int = 0
     """How much."""
+    saves: int = 0
+    """How much of that it would have to compute without."""
 
 
 class Waiting:
@@ -40,11 +45,16 @@ class Waiting:
 
     Args:
         cache: asked what is held already.
+        left_beside: how many tokens are left of a sequence that is computed in the background; 0
+            for others.
         keeps_past: see `RunnerInfo`.
     """
 
-    def __init__(self, cache: RunnerCache, *, keeps_past: bool) -> None:
+    def __init__(
+        self, cache: RunnerCache, left_beside: Callable[[Sequence], int], *, keeps_past: bool
+    ) -> None:
         self._cache = cache
+        self._left_beside = left_beside
         self._keeps_past = keeps_past
         self._places: dict[Sequence, _Place] = {}
         self._owed: set[int] = set()
@@ -98,7 +108,9 @@ class Waiting:
 
     def _awaits_donor(self, place: _Place, running: Collection[Sequence]) -> bool:
         if place.donor is not None:
-            if place.donor.slot is not None and place.donor.computed < place.shared:
+            donor = place.donor
+            is_ahead = donor.slot is not None and donor.computed < place.shared
+            if is_ahead and self._is_soon(donor, place.saves):
                 return True
             place.donor = None
         held = -1
@@ -115,10 +127,16 @@ class Waiting:
                 saved = place.sequence.saved
                 held = self._cache.match(place.sequence.findable())
                 held = max(held, saved.tokens if saved is not None else 0)
-            if shared >= held + WORTH_WAITING_FOR:
-                place.donor, place.shared = donor, shared
+            if shared >= held + WORTH_WAITING_FOR and self._is_soon(donor, shared - held):
+                place.donor, place.shared, place.saves = donor, shared, shared - held
                 return True
         return False
+
+    def _is_soon(self, donor: Sequence, saves: int) -> bool:
+        """Whether `donor` is done soon enough for the `saves` tokens that need not be computed
+        again. Outside of the background that is always so: they are the next that it computes.
+        """
+        return self._left_beside(donor) <= WORTH_WAITING_TIMES * saves
 
     def _will_share(self, wanted: list[int], donor: Sequence) -> int:
         """How many of `wanted` can be had from `donor` once it has computed them."""

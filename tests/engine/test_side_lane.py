@@ -164,6 +164,56 @@ def test_who_shares_its_prompt_waits_for_it_and_computes_nothing_twice():
     assert runner.computed_tokens - before < 3000 + 300
 
 
+@pytest.mark.parametrize("own", [1, 100])
+def test_who_shares_little_with_it_goes_on_alone(own):
+    runner, engine, _ = streaming(beside=400)
+    long, heard_long = generation(2, LONG, runner)
+    engine.submit(long)
+    engine.turn()
+    assert runner.side is not None
+    prompt = [*LONG[:100], *[7] * own]
+    short, heard = generation(3, prompt, runner, tokens=3)
+    engine.submit(short)
+    while not heard.over:
+        engine.turn()
+    assert not heard_long.ids, "it does not wait for thousands of tokens to save seventy"
+    assert heard.ids == runner.greedy(prompt, 3)
+    drain(engine)
+    assert heard_long.ids == runner.greedy(LONG, 10)
+    assert at_rest(engine, runner)
+
+
+def test_who_waited_for_it_in_the_steps_goes_on_when_it_leaves_them():
+    runner, engine, _ = streaming(beside=400)
+    prompt = [*LONG[:100], 7]
+    long, heard_long = generation(2, LONG, runner)
+    short, heard = generation(3, prompt, runner, tokens=3)
+    engine.submit(long)
+    engine.submit(short)
+    while not heard.over:
+        engine.turn()
+    assert not heard_long.ids
+    assert heard.ids == runner.greedy(prompt, 3)
+    drain(engine)
+    assert at_rest(engine, runner)
+
+
+def test_who_shares_little_waits_for_it_when_little_is_left():
+    runner, engine, _ = streaming(beside=100)
+    long, heard_long = generation(2, LONG, runner)
+    engine.submit(long)
+    while runner.side is None or runner.side.computed < 2900:
+        engine.turn()
+    prompt = [*LONG[:130], 7]
+    short, heard = generation(3, prompt, runner, tokens=3)
+    engine.submit(short)
+    drain(engine)
+    assert heard.ids == runner.greedy(prompt, 3)
+    assert heard.last.usage.cached_tokens == 130
+    assert heard_long.ids == runner.greedy(LONG, 10)
+    assert at_rest(engine, runner)
+
+
 def test_when_nobody_streams_any_more_it_takes_the_whole_machine():
     runner, engine, _ = streaming(beside=10_000)
     made, long = generation(2, LONG, runner)
