@@ -216,10 +216,11 @@ class LlamaRunner:
         self, slot: int, tokens: Sequence[int], done: Callable[[], None]
     ) -> LlamaSidePrefill | None:
         """See the protocol. It takes half of the threads, and memory for its tokens twice while its
-        state is copied; None where there is one thread, not that much memory, or another such
-        prompt under way.
+        state is copied; None where there is one thread, not that much memory, another such
+        prompt under way, or a GPU: threads are not what it is short of, and a second context would
+        take of its memory, which may be planned for the pool.
         """
-        if self._side is not None and not self._side.over:
+        if self._model.on_gpu or (self._side is not None and not self._side.over):
             return None
         side_threads = self.threads // 2
         held = self._cache.length(slot)

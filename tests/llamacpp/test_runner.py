@@ -127,6 +127,17 @@ def test_a_plan_over_the_most_tokens_is_refused(load: Load, f32_model: Path) -> 
         step(runner, Row(0, 0, [1] * 9, 1))
 
 
+def test_nothing_is_computed_in_the_background_with_layers_on_a_gpu(
+    load: Load, long_model: Path
+) -> None:
+    runner = load(long_model, threads=2, batch_threads=2).runner
+    tokens = [5] * 300
+    runner.model.on_gpu = True  # As it would be; this build has none.
+    assert runner.prefill_beside(0, tokens, lambda: None) is None
+    runner.model.on_gpu = False
+    assert runner.prefill_beside(0, tokens, lambda: None) is not None
+
+
 def test_an_empty_plan_gives_nothing(load: Load, f32_model: Path) -> None:
     assert step(load(f32_model).runner) == {}
 
