@@ -38,7 +38,8 @@ system, which can drop pages of a mapped file.
 def needed_bytes(path: Path, settings: ModelSettings) -> int:
     """Memory to set aside for a model: what it takes with one full context
     (`ModelSettings.context`, or what the model was trained for, or what the KV budget allows), or
-    with the whole pool where that is static; and no less than it is planned with.
+    with the whole pool where that is static; and no less than it is planned with. What layers on a
+    GPU take is counted, too: what a GPU has is known to the worker alone, which asks llama.cpp.
 
     Raises:
         CorruptFile, UnsupportedModel: the file cannot be run.

@@ -18,6 +18,7 @@ from hearth.backends.llamacpp.encoder import EncoderRunner
 from hearth.backends.llamacpp.facts import has_rank_head
 from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.model import LlamaModel, Progress
+from hearth.backends.llamacpp.offload import Offload, device_memory, offload_of
 from hearth.backends.llamacpp.params import ContextPlan, check_settings, gpu_layers, plan_context
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
@@ -63,14 +64,16 @@ def open_model(
     settings = spec.settings
     check_settings(settings, library.max_sequences)
     layers = gpu_layers(settings, library.supports_gpu)
-    plan = _plan(settings, header)
+    memory = device_memory(library) if layers else None
+    offload = None if memory is None else offload_of(header, layers, memory)
+    plan = _plan(settings, header, offload)
     # On a GPU llama.cpp's own choice is a good one.
     is_open = settings.flash_attention is None and layers == 0 and not header.is_encoder
     costs = attention.costs(header, plan, settings.threads, cache_dir) if is_open else None
     if costs is not None and costs.flash_pays:
         costs = None
     if costs is not None:
-        plan = _plan(replace(settings, flash_attention=False), header)
+        plan = _plan(replace(settings, flash_attention=False), header, offload)
     extra_buffers, notice = _extra_buffers(settings.extra_buffers, header, cache_dir)
     model = LlamaModel.open(
         path,
@@ -153,12 +156,13 @@ def _capabilities(
     return tuple(capability for capability, is_possible in can.items() if is_possible)
 
 
-def _plan(settings: ModelSettings, header: GgufFile) -> ContextPlan:
+def _plan(settings: ModelSettings, header: GgufFile, offload: Offload | None) -> ContextPlan:
     return plan_context(
         settings,
         header,
         weight_bytes=_weight_bytes(header),
         available_bytes=available_bytes(),
+        offload=offload,
     )
 
 

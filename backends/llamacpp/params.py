@@ -19,6 +19,7 @@ from hearth.backends.errors import (
     UnsupportedParameter,
 )
 from hearth.backends.llamacpp.facts import GgufFacts
+from hearth.backends.llamacpp.offload import Offload
 from hearth.backends.llamacpp.recurrent import state_bytes
 from hearth.quant.gguf.file import ENCODERS
 
@@ -82,6 +83,8 @@ class ContextPlan:
     flash_attention: int
     """-1 the library decides, 0 off, 1 on."""
     kv_bytes_per_token: int
+    host_kv_bytes_per_token: int
+    """Of these, in memory of the machine: fewer where layers are on GPUs."""
     notices: tuple[str, ...] = ()
 
 
@@ -118,7 +121,12 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
 
 
 def plan_context(
-    settings: ModelSettings, facts: GgufFacts, *, weight_bytes: int, available_bytes: int
+    settings: ModelSettings,
+    facts: GgufFacts,
+    *,
+    weight_bytes: int,
+    available_bytes: int,
+    offload: Offload | None = None,
 ) -> ContextPlan:
     """Choose context length and pool size for a model on this machine.
 
@@ -129,11 +137,16 @@ def plan_context(
     costs its share of the graph's scratch buffer too. The budget holds recurrent states
     and cells. Half the pool at most is kept for prefixes that nobody runs.
 
+    Where layers are on GPUs, what fits there is computed in the same way from what these layers
+    take, and the lesser of both is taken. The factor is 1 for GPUs: a pool that grows is copied to
+    memory of the machine and freed before the larger one is made.
+
     Args:
         settings: already through `check_settings`.
         facts: header of the model.
         weight_bytes: size of the weights in memory.
         available_bytes: memory that can be taken without swapping, before the weights are loaded.
+        offload: what is on GPUs; None: nothing, or nothing is known of them.
 
     Raises:
         InvalidParameter: the KV type does not divide the heads of this model.
@@ -158,16 +171,20 @@ def plan_context(
     plain = settings.flash_attention is False
     ubatch = min(batch, PLAIN_UBATCH if plain else UBATCH)
     costs = _Costs(
-        weights=weight_bytes,
         states=a_state * sequences,
         token=facts.kv_bytes_per_token(settings.kv_type, settings.kv_type),
         scratch=4 * ubatch * head_count(facts) if plain else 0,
         factor=GROWTH_FACTOR[settings.kv_pool],
     )
-    usable = int(available_bytes * settings.memory_fraction)
-    fits = costs.tokens_in(usable, most=wanted * slots)
+    memories = [costs.on_host(settings, weight_bytes, available_bytes, offload)]
+    if offload is not None:
+        memories.append(costs.on_gpus(settings, offload))
+    fits, memory = min(
+        ((memory.tokens(most=wanted * slots), memory) for memory in memories),
+        key=lambda pair: pair[0],
+    )
     if fits == 0 or (settings.context is not None and fits < wanted):
-        raise _does_not_fit(settings, wanted, fits, costs, usable)
+        raise _does_not_fit(settings, wanted, fits, memory)
     allowed = _allowed_by_budget(settings, costs, wanted)
     context = min(wanted, fits, allowed)
     pool_tokens = min(context * slots, fits, allowed)
@@ -192,6 +209,7 @@ def plan_context(
             settings.flash_attention
         ],
         kv_bytes_per_token=costs.token,
+        host_kv_bytes_per_token=int(costs.token * _host_share(offload)),
         notices=_notices(
             settings,
             context,
@@ -252,10 +270,37 @@ def _check_heads(settings: ModelSettings, facts: GgufFacts) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Costs:
-    """What a model takes of the memory, in bytes."""
+class _Memory:
+    """Memory of the machine or of its GPUs, and what a model takes of it, in bytes."""
 
-    weights: int
+    usable: int
+    fixed: int
+    """Weights, recurrent states and buffers."""
+    cell: float
+    """Each cell of the pool, while that grows."""
+    is_on_gpus: bool = False
+
+    def tokens(self, most: int) -> int:
+        """Cells that there is room for, in whole blocks; `most` in whole blocks where they cost
+        nothing, 0 if there is not even room for what is fixed.
+        """
+        room = self.usable - self.fixed
+        if room < 0:
+            return 0
+        if self.cell == 0:
+            return math.ceil(most / CELL_ALIGNMENT) * CELL_ALIGNMENT
+        return _whole_blocks(int(room / self.cell))
+
+    def bytes_of(self, tokens: int) -> int:
+        """What a pool of `tokens` cells needs, with everything else."""
+        cells = math.ceil(tokens / CELL_ALIGNMENT) * CELL_ALIGNMENT
+        return self.fixed + int(cells * self.cell)
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What keys and values of a model take, in bytes, wherever they are."""
+
     states: int
     """Recurrent states of all sequence ids."""
     token: int
@@ -263,24 +308,44 @@ class _Costs:
     scratch: int
     """What a graph needs for one cell of the pool, without flash attention."""
     factor: float
-    """Of the pool's size, while it grows."""
+    """Of the pool's size, while it grows: the rest is a copy, in memory of the machine."""
 
-    def tokens_in(self, usable: int, most: int) -> int:
-        """Cells for which `usable` bytes are enough, in whole blocks; `most` in whole blocks where
-        they cost nothing, 0 if there is not even room for the weights.
-        """
-        room = usable - self.weights - self.states - COMPUTE_BYTES
-        if room < 0:
-            return 0
+    def on_host(
+        self,
+        settings: ModelSettings,
+        weight_bytes: int,
+        available_bytes: int,
+        offload: Offload | None,
+    ) -> _Memory:
+        """Of the machine's memory."""
+        weights = weight_bytes if offload is None else offload.host_weight_bytes
+        share = _host_share(offload)
+        return _Memory(
+            usable=int(available_bytes * settings.memory_fraction),
+            fixed=weights + int(self.states * share) + COMPUTE_BYTES,
+            cell=self._cell(share, self.factor - 1),
+        )
+
+    def on_gpus(self, settings: ModelSettings, offload: Offload) -> _Memory:
+        """Of the memory of GPUs."""
+        share = offload.kv_share
+        return _Memory(
+            usable=int(offload.free_bytes * settings.memory_fraction),
+            fixed=offload.weight_bytes + int(self.states * share) + COMPUTE_BYTES,
+            cell=self._cell(share, 0.0),
+            is_on_gpus=True,
+        )
+
+    def _cell(self, share: float, copied: float) -> float:
+        """Of a cell, where `share` of it is, and `copied` times all of it."""
         if self.token == 0:
-            return math.ceil(most / CELL_ALIGNMENT) * CELL_ALIGNMENT
-        return _whole_blocks(int(room / (self.token * self.factor + self.scratch)))
+            return 0.0
+        return self.token * (share + copied) + (self.scratch if share else 0)
 
-    def bytes_of(self, tokens: int) -> int:
-        """What a pool of `tokens` cells needs, with everything else."""
-        cells = math.ceil(tokens / CELL_ALIGNMENT) * CELL_ALIGNMENT
-        fixed = self.weights + self.states + COMPUTE_BYTES
-        return fixed + int(cells * (self.token * self.factor + self.scratch))
+
+def _host_share(offload: Offload | None) -> float:
+    """Of keys, values and recurrent states in memory of the machine."""
+    return 1.0 if offload is None else offload.host_kv_share
 
 
 def _whole_blocks(cells: int) -> int:
@@ -352,18 +417,20 @@ def _notices(
     return tuple(notices)
 
 
-def _does_not_fit(
-    settings: ModelSettings, wanted: int, fits: int, costs: _Costs, usable: int
-) -> DoesNotFit:
-    need = costs.bytes_of(wanted)
+def _does_not_fit(settings: ModelSettings, wanted: int, fits: int, memory: _Memory) -> DoesNotFit:
+    need, usable = memory.bytes_of(wanted), memory.usable
     hint = "Use a smaller quantization of the model"
     if fits > 0:
         hint = f"Set the context to {fits} or less (--ctx {fits})"
         if settings.kv_type in ("f16", "f32"):
             hint += ", or kv_type to q8_0 (--kv-type)"
         hint += ", or a smaller quantization"
+    where = ""
+    if memory.is_on_gpus:
+        hint += ", or fewer gpu_layers (--gpu-layers)"
+        where = " of the GPU's memory"
     return DoesNotFit(
-        f"A context of {wanted:,} tokens needs {need / 1e9:.2f} GB with the weights; "
+        f"A context of {wanted:,} tokens needs {need / 1e9:.2f} GB{where} with the weights; "
         f"{usable / 1e9:.2f} GB are available.",
         f"{hint}, or close other programs.",
         needed_bytes=need,

@@ -267,6 +267,7 @@ def _logits(path: Path, extra_buffers: bool) -> NDArray[np.float32]:
         ggml_type=0,
         flash_attention=0,
         kv_bytes_per_token=0,
+        host_kv_bytes_per_token=0,
     )
     runner = LlamaRunner(model, plan, threads=1, batch_threads=1)
     tokens = np.random.default_rng(1).integers(0, probe_model.VOCAB, _PREFILL + _STEPS).tolist()

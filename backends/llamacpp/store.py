@@ -219,7 +219,7 @@ class LlamaStore:
         old = self.context
         old_cells = old.cells
         copies = 1 if by_channel == self.by_channel else 2
-        more_bytes = (cells - old_cells) * self._plan.kv_bytes_per_token
+        more_bytes = (cells - old_cells) * self._plan.host_kv_bytes_per_token
         more_bytes += copies * old.state_bytes()
         free_bytes = available_bytes()
         if more_bytes > free_bytes:
