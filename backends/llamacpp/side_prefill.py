@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from hearth.backends.engine.runner import Row
 from hearth.backends.errors import HearthError
-from hearth.backends.llamacpp.context import Batch, LlamaContext
+from hearth.backends.llamacpp.context import ABORTED, Batch, LlamaContext
+from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan
 from hearth.backends.llamacpp.store import LlamaState
@@ -23,7 +24,7 @@ from hearth.backends.llamacpp.store import LlamaState
 log = logging.getLogger(__name__)
 
 CHUNK = 128
-"""Tokens between two looks at whether it is still wanted."""
+"""Tokens of a call, and so between two looks at how many threads it may take."""
 
 
 class LlamaSidePrefill:
@@ -62,6 +63,7 @@ class LlamaSidePrefill:
         self._computed = held
         self._is_alone = False
         self._is_wanted = True
+        self._interrupt = Interrupt()
         self._over = False
         self._state: LlamaState | None = None
         self._thread = threading.Thread(target=self._run, name="side prefill", daemon=True)
@@ -86,8 +88,9 @@ class LlamaSidePrefill:
         self._is_alone = alone
 
     def cancel(self) -> None:
-        """See the protocol."""
+        """See the protocol. On a processor it takes effect within one operation of the graph."""
         self._is_wanted = False
+        self._interrupt.set(True)
 
     def wait(self) -> None:
         """Until it is over."""
@@ -106,7 +109,8 @@ class LlamaSidePrefill:
 
     def _compute(self) -> LlamaState | None:
         count = len(self.tokens)
-        context = LlamaContext(self._model, self._plan, count, self._threads, self._threads)
+        threads = self._threads
+        context = LlamaContext(self._model, self._plan, count, threads, threads, self._interrupt)
         try:
             begun, self._begun = self._begun, None
             if begun is not None and not context.restore_sequence(0, begun.data):
@@ -121,6 +125,8 @@ class LlamaSidePrefill:
                 context.set_threads(threads, threads)
                 batch.fill([Row(0, start, self.tokens[start : start + CHUNK], 0)], [0])
                 code = context.decode(batch)
+                if code == ABORTED:
+                    return None
                 if code:
                     log.warning("llama_decode gave %d in a side prefill", code)
                     return None

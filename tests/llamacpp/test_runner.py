@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import CacheStats, Row, StepPlan
 from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter
-from hearth.backends.llamacpp.context import LlamaContext
+from hearth.backends.llamacpp.context import ABORTED, Batch, LlamaContext
 from hearth.backends.llamacpp.load import Loaded
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import plan_context
@@ -125,6 +126,35 @@ def test_a_plan_over_the_most_tokens_is_refused(load: Load, f32_model: Path) -> 
     runner = load(f32_model, max_batch_tokens=8).runner
     with pytest.raises(HearthError, match="9 tokens"):
         step(runner, Row(0, 0, [1] * 9, 1))
+
+
+def test_a_prompt_in_the_background_that_is_cancelled_ends_within_its_call(
+    load: Load,
+    long_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+    codes: list[int] = []
+
+    def decode(context: LlamaContext, batch: Batch) -> int:
+        begun.set()
+        cancelled.wait(10)
+        codes.append(whole(context, batch))
+        return codes[-1]
+
+    runner = load(long_model, threads=2, batch_threads=2).runner
+    whole = LlamaContext.decode
+    monkeypatch.setattr(LlamaContext, "decode", decode)
+    side = runner.prefill_beside(0, [5] * 3000, lambda: None)
+    assert side is not None
+    assert begun.wait(10)
+    side.cancel()
+    cancelled.set()
+    side.wait()
+    assert codes == [ABORTED]
+    assert side.over and side.result() is None
+    assert not [record for record in caplog.records if "side_prefill" in record.name]
 
 
 def test_nothing_is_computed_in_the_background_with_layers_on_a_gpu(
