@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
+from html import unescape
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -190,7 +192,21 @@ async def visit(home: Path, width: int, view: View) -> str:
         finally:
             await services.host.close()
             services.downloads.close()
-    return drawn.replace(str(home), "~/.hearth").replace(str(ROOT), "~/hearth")
+    return with_short_paths(drawn, {str(home): "~/.hearth", str(ROOT): "~/hearth"})
+
+
+def with_short_paths(drawn: str, names: Mapping[str, str]) -> str:
+    """The SVG `drawn` with `names` in place of paths; letters keep their width."""
+
+    def shorten(text: re.Match[str]) -> str:
+        length, attributes, shown = float(text[1]), text[2], text[3]
+        short = shown
+        for path, name in names.items():
+            short = short.replace(path, name)
+        length *= len(unescape(short)) / len(unescape(shown))
+        return f'textLength="{length:g}"{attributes}>{short}</text>'
+
+    return re.sub(r'textLength="([\d.]+)"([^>]*)>([^<]+)</text>', shorten, drawn)
 
 
 async def history(pilot: Any) -> None:
