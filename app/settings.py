@@ -35,7 +35,9 @@ _REMOTE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value and where it comes from: "default", the file, a variable or a flag, by name."""
+    """A value and where it comes from: "default", "model default", the file, a variable or a flag,
+    by name.
+    """
 
     value: Value
     origin: str = "default"
@@ -95,7 +97,8 @@ class Settings:
             own = keys.UNSET_SAMPLING
         defaults = {key.name: keys.default_of(key) for key in keys.ALL.values()}
         return {
-            **{name: Setting(value) for name, value in {**defaults, **own}.items()},
+            **{name: Setting(value) for name, value in defaults.items()},
+            **{name: Setting(value, "model default") for name, value in own.items()},
             **self.base,
             **self.models.get(name, {}),
             **self.environment,
