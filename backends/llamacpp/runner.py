@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -28,6 +29,7 @@ from hearth.backends.llamacpp.side_prefill import LlamaSidePrefill
 from hearth.backends.llamacpp.store import LlamaStore
 from hearth.backends.machine import threads as thread_counts
 from hearth.backends.machine.memory import available_bytes
+from hearth.backends.machine.thread_pace import ThreadPace
 from hearth.backends.machine.threads import ThreadChoice, measure_threads
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,7 @@ class LlamaRunner:
     Args:
         model: a loaded model.
         plan: from `plan_context`.
-        threads: for one-token steps; None: measured now.
+        threads: for one-token steps; None: measured now, and changed as other programs come and go.
         batch_threads: for prefill; None: measured now.
         has_rank_head: whether the file has the tensors that `rank` needs (`facts.has_rank_head`).
         attention: what both kinds cost here, to have the better one at any time; `plan` is for the
@@ -81,6 +83,7 @@ class LlamaRunner:
         self._embedder: Embedder | None = None
         self._side: LlamaSidePrefill | None = None
         self._interrupt = Interrupt()
+        self._pace: ThreadPace | None = None
         cores = thread_counts.usable_cores()
         self.threads = threads or cores
         self.batch_threads = batch_threads or cores
@@ -117,6 +120,8 @@ class LlamaRunner:
         except HearthError:
             self._store.close()
             raise
+        if threads is None and not model.on_gpu:
+            self._pace = ThreadPace(self.threads, cores)
 
     @property
     def info(self) -> RunnerInfo:
@@ -167,9 +172,12 @@ class LlamaRunner:
         context = self._store.context
         self._share_cores()
         self._model.library.log.clear()
+        began_s = time.perf_counter()
         code = context.decode(self._batch)
         if code:
             raise self._repaired(code, rows)
+        if self._pace is not None and self._side is None and plan.tokens == len(rows):
+            self._pace.observe(len(rows), time.perf_counter() - began_s)
         for row in rows:
             cache.computed(row.slot, row.tokens)
         if self._choice is not None:
@@ -259,14 +267,20 @@ class LlamaRunner:
         return self._embedder
 
     def _share_cores(self) -> None:
-        """Leave a side prefill its threads while it runs."""
-        if self._side is None:
+        """Set the threads of the next step: fewer where other programs need cores, and while a side
+        prefill runs, which takes its own."""
+        if self._side is None and self._pace is None:
             return
-        taken = 0 if self._side.over else self.threads // 2
-        if self._side.over:
-            self._side = None
-        threads = self.threads - taken
-        self._store.context.set_threads(threads, max(threads, self.batch_threads - taken))
+        taken = 0
+        if self._side is not None:
+            taken = 0 if self._side.over else self.threads // 2
+            self._side = None if self._side.over else self._side
+        threads = self._pace.threads if self._pace is not None else self.threads
+        batch_threads = self.batch_threads
+        if threads < self.threads:
+            batch_threads = min(batch_threads, threads)
+        threads = max(1, threads - taken)
+        self._store.context.set_threads(threads, max(threads, batch_threads - taken))
 
     def _make_room(self, cells: int) -> None:
         """Grow the pool to `cells` where it must; one that cannot grow is noted in the cache, so

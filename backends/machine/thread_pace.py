@@ -1,0 +1,107 @@
+"""How many threads decode, as other programs come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+_WINDOW: Final = 4
+"""Steps whose mean is compared."""
+_CLEARLY_FASTER: Final = 0.9
+"""Another count of threads must take at most this share of the time,"""
+_CLEARLY_SLOWER: Final = 1.4
+"""and steps that take this much longer than they did make it worth a trial."""
+_LEAST_REST_S: Final = 0.5
+"""Seconds of steps between two trials, twice as many after each that fails,"""
+_LONGEST_REST_S: Final = 32.0
+"""up to these."""
+_MOVES: Final[tuple[Callable[[int], int], ...]] = (
+    lambda threads: threads - max(1, threads // 4),
+    lambda threads: threads + max(1, threads // 4),
+    lambda threads: threads // 2,
+)
+"""What is tried, in turns."""
+
+
+class ThreadPace:
+    """Chooses a number of threads for steps that only decode.
+
+    Threads wait for each other after each operation of a step. So where another program uses one of
+    their cores, all of them wait for the thread that has none, and fewer threads are faster: on two
+    cores next to one busy program, one thread decodes several times as fast as two. From time to
+    time, and at once where steps take clearly longer than they did, a few steps are computed with
+    another number, and whichever is clearly faster is kept. A trial ends as soon as it has lost, so
+    that it costs a few steps at most.
+
+    Args:
+        threads: to begin with.
+        most: threads that may be used.
+    """
+
+    def __init__(self, threads: int, most: int) -> None:
+        self.threads = threads
+        """For the next step."""
+        self._chosen = threads
+        self._most = max(threads, most)
+        self._rows = 0
+        self._times: list[float] = []
+        """Seconds of the last steps of `_rows` rows, on `threads` threads."""
+        self._known_s: float | None = None
+        """Seconds of a step of `_rows` rows when it was last compared."""
+        self._before_s = 0.0
+        """The same with `_chosen` threads, before the trial under way."""
+        self._rest_s = 0.0
+        """Of steps since the last trial."""
+        self._interval_s = _LEAST_REST_S
+        self._move = 0
+        """Of `_MOVES`: which is next."""
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Learn from a step that took `seconds` to decode a token for each of `rows` sequences."""
+        if rows != self._rows:
+            self._begin(rows)
+        self._times.append(seconds)
+        if self.threads != self._chosen:
+            self._judge()
+            return
+        self._rest_s += seconds
+        if len(self._times) < _WINDOW:
+            return
+        del self._times[:-_WINDOW]
+        mean_s = sum(self._times) / _WINDOW
+        if self._known_s is None:
+            self._known_s = mean_s
+        is_slower = mean_s > _CLEARLY_SLOWER * self._known_s and self._rest_s >= _LEAST_REST_S
+        if is_slower:
+            self._move, self._interval_s = 0, _LEAST_REST_S
+        if is_slower or self._rest_s >= self._interval_s:
+            self._try(mean_s)
+
+    def _begin(self, rows: int) -> None:
+        """Steps are of another size from now on; a trial under way says nothing."""
+        self._rows, self._known_s = rows, None
+        self._times.clear()
+        self.threads = self._chosen
+
+    def _try(self, mean_s: float) -> None:
+        """Take the next other count that there is for some steps."""
+        self._known_s, self._before_s, self._rest_s = mean_s, mean_s, 0.0
+        for _ in _MOVES:
+            other = _MOVES[self._move](self._chosen)
+            if 1 <= other <= self._most:
+                self.threads = other
+                self._times.clear()
+                return
+            self._move = (self._move + 1) % len(_MOVES)
+
+    def _judge(self) -> None:
+        """Keep the count that is tried, or end the trial, or go on."""
+        if sum(self._times) > _CLEARLY_FASTER * self._before_s * _WINDOW:
+            self.threads = self._chosen
+            self._move = (self._move + 1) % len(_MOVES)
+            self._interval_s = min(2 * self._interval_s, _LONGEST_REST_S)
+            self._times.clear()
+        elif len(self._times) == _WINDOW:
+            self._chosen = self.threads  # The same move is next: it may be better still.
+            self._known_s = sum(self._times) / _WINDOW
+            self._interval_s = _LEAST_REST_S
