@@ -1,4 +1,4 @@
-"""Texts that become vectors, or are ranked: a few in each turn of the engine."""
+"""Texts that become vectors, or are ranked: a few in each turn of the engine, or a slice of one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hearth.backends.contract.events import Embeddings, Failed, Finished, FinishReason, Ranks
 from hearth.backends.contract.loaded import RequestState, RequestStats
 from hearth.backends.contract.requests import Pooling
-from hearth.backends.engine.runner import Runner
+from hearth.backends.engine.runner import Runner, SlicedText
 from hearth.backends.errors import to_info
 
 Answer = Callable[[Embeddings | Finished | Failed], None]
@@ -23,7 +23,7 @@ class TextJob(ABC):
     """Texts that are computed beside the sequences, without a place in their memory.
 
     Args:
-        texts: token ids of each text, none empty.
+        texts: token ids of each text; at least one text, and none empty.
         emit: gets exactly one of the answer, `Failed` and `Finished("cancelled")`.
     """
 
@@ -43,7 +43,57 @@ class TextJob(ABC):
         self._texts = texts
         self._tokens = sum(map(len, texts))
         self._computed_tokens = 0
+        self._sliced: SlicedText | None = None
+        """The next text, where a part of it is computed."""
+        self._sliced_tokens = 0
         self._emit = emit
+
+    @property
+    def is_within_text(self) -> bool:
+        """Whether a part of a text is computed, so that the runner holds memory for the rest."""
+        return self._sliced is not None
+
+    def exceeds(self, tokens: int) -> bool:
+        """Whether the next text has more than `tokens` tokens."""
+        return len(self._texts[self._computed()]) > tokens
+
+    def compute(self, runner: Runner, tokens: int) -> int:
+        """Let `runner` compute the next texts that together have at most `tokens` tokens, or a
+        slice of so many of a longer one; a longer one that the runner cannot slice is computed
+        whole. After the last text the job is answered.
+
+        Returns:
+            Tokens that were computed.
+        """
+        if self._sliced is None and runner.info.slices_texts and self.exceeds(tokens):
+            self._sliced = self._begin(runner, self._texts[self._computed()])
+            self._sliced_tokens = 0
+        if self._sliced is not None:
+            computed = self._compute_slice(self._sliced, tokens)
+        else:
+            texts = self.next_texts(tokens)
+            self._take(self._whole(runner, texts))
+            computed = sum(map(len, texts))
+            self._computed_tokens += computed
+        if self._computed() == len(self._texts):
+            self._end(self._answer(self._tokens))
+        return computed
+
+    def stats(self) -> RequestStats:
+        """How far it is."""
+        computed = self._computed_tokens
+        if self._sliced is not None:
+            computed += self._sliced_tokens
+        state: RequestState = "prefill" if computed else "queued"
+        return RequestStats(self.id, self.session, state, self._tokens, computed)
+
+    def finish(self, reason: FinishReason) -> None:
+        """End it before it is complete."""
+        self._end(Finished(reason))
+
+    def fail(self, error: Exception) -> None:
+        """End it with `error`."""
+        self._end(Failed(to_info(error)))
 
     def next_texts(self, tokens: int) -> list[list[int]]:
         """The next texts that together have at most so many tokens; always at least one."""
@@ -56,43 +106,46 @@ class TextJob(ABC):
             chosen.append(text)
         return chosen
 
-    def compute(self, runner: Runner, texts: list[list[int]]) -> bool:
-        """Let `runner` compute `texts`, which come next; returns whether all are done, and then it
-        is answered.
-        """
-        self._take(runner, texts)
-        self._computed_tokens += sum(map(len, texts))
-        if self._computed() < len(self._texts):
-            return False
-        self._end(self._answer(self._tokens))
-        return True
+    def _compute_slice(self, sliced: SlicedText, tokens: int) -> int:
+        text = self._texts[self._computed()]
+        # A tile that is not quite filled takes as long as a whole one, or longer.
+        whole = (tokens + sliced.tile // 4) // sliced.tile * sliced.tile
+        count = min(whole or tokens, sliced.max_tokens, len(text) - self._sliced_tokens)
+        found = sliced.compute(count)
+        self._sliced_tokens += count
+        if found is not None:
+            self._close_text()
+            self._take(found)
+            self._computed_tokens += len(text)
+        return count
 
-    def stats(self) -> RequestStats:
-        """How far it is."""
-        state: RequestState = "prefill" if self._computed_tokens else "queued"
-        return RequestStats(self.id, self.session, state, self._tokens, self._computed_tokens)
-
-    def finish(self, reason: FinishReason) -> None:
-        """End it before it is complete."""
-        self._end(Finished(reason))
-
-    def fail(self, error: Exception) -> None:
-        """End it with `error`."""
-        self._end(Failed(to_info(error)))
+    def _close_text(self) -> None:
+        sliced, self._sliced = self._sliced, None
+        if sliced is not None:
+            sliced.close()
 
     @abstractmethod
     def _computed(self) -> int:
         """How many texts are done."""
 
     @abstractmethod
-    def _take(self, runner: Runner, texts: list[list[int]]) -> None:
-        """Compute `texts` and note what comes of them."""
+    def _whole(self, runner: Runner, texts: list[list[int]]) -> NDArray[np.float32]:
+        """What comes of each of `texts`, computed in one call."""
+
+    @abstractmethod
+    def _begin(self, runner: Runner, text: list[int]) -> SlicedText:
+        """The same for one text, computed slice by slice."""
+
+    @abstractmethod
+    def _take(self, found: NDArray[np.float32]) -> None:
+        """Note what came of the next texts."""
 
     @abstractmethod
     def _answer(self, prompt_tokens: int) -> Embeddings | Ranks:
         """What all of them came to."""
 
     def _end(self, answer: Embeddings | Ranks | Finished | Failed) -> None:
+        self._close_text()
         if not self.done:
             self.done = True
             self._emit(answer)
@@ -118,9 +171,14 @@ class Embedding(TextJob):
     def _computed(self) -> int:
         return len(self._vectors)
 
-    def _take(self, runner: Runner, texts: list[list[int]]) -> None:
-        vectors: NDArray[np.float32] = runner.embed(texts, self.pooling)
-        self._vectors += [tuple(map(float, vector)) for vector in vectors]
+    def _whole(self, runner: Runner, texts: list[list[int]]) -> NDArray[np.float32]:
+        return runner.embed(texts, self.pooling)
+
+    def _begin(self, runner: Runner, text: list[int]) -> SlicedText:
+        return runner.begin_text(text, self.pooling)
+
+    def _take(self, found: NDArray[np.float32]) -> None:
+        self._vectors += [tuple(map(float, vector)) for vector in found]
 
     def _answer(self, prompt_tokens: int) -> Embeddings:
         return Embeddings(tuple(self._vectors), prompt_tokens)
@@ -149,8 +207,14 @@ class Ranking(TextJob):
     def _computed(self) -> int:
         return len(self._scores)
 
-    def _take(self, runner: Runner, texts: list[list[int]]) -> None:
-        self._scores += map(float, runner.rank(texts))
+    def _whole(self, runner: Runner, texts: list[list[int]]) -> NDArray[np.float32]:
+        return runner.rank(texts)
+
+    def _begin(self, runner: Runner, text: list[int]) -> SlicedText:
+        return runner.begin_text(text, None)
+
+    def _take(self, found: NDArray[np.float32]) -> None:
+        self._scores += map(float, found)
 
     def _answer(self, prompt_tokens: int) -> Ranks:
         return Ranks(tuple(self._scores), prompt_tokens)

@@ -268,24 +268,24 @@ class Engine:
             sequence.finish(reason)
 
     def _compute_texts(self, plan: StepPlan | None) -> bool:
-        """Compute a few texts of the job whose turn it is, with what `plan` has left of the time
-        that prefill may take; False if there is none.
+        """Compute a few texts of the job whose turn it is, or a slice of one, with what `plan` has
+        left of the time that prefill may take; False if there is none.
         """
         if not self._text_jobs:
             return False
-        job = min(self._text_jobs, key=lambda job: (-job.priority, self._served(job)))
-        self._turns += 1
-        self._last_turn[job.session] = self._turns
         decoding, prefill = 0, 0
         if plan is not None:
             decoding = _decoding(plan)
             prefill = plan.tokens - decoding
-        texts = job.next_texts(self._pacer.allowance(decoding) - prefill)
+        tokens = self._pacer.allowance_of_texts(decoding, prefill)
+        job = self._next_text_job(tokens)
         if not self._begin((job.id,)):
             return True
+        started = self._clock()
+        computed = 0
         try:
             try:
-                complete = job.compute(self._runner, texts)
+                computed = job.compute(self._runner, tokens)
             finally:
                 self._end()
         except RunnerLost:
@@ -295,14 +295,27 @@ class Engine:
         except Exception as error:
             log.exception("the texts of %d failed", job.id)
             job.fail(error)
-            complete = True
-        self._computed += sum(map(len, texts))
-        if complete:
+        else:
+            self._computed += computed
+            self._pacer.observe_texts(decoding, computed, self._clock() - started)
+        if job.done:
             self._drop(job)
         else:
             self._text_jobs.remove(job)
             self._text_jobs.append(job)
         return True
+
+    def _next_text_job(self, tokens: int) -> TextJob:
+        """The job whose turn it is, of the session whose turn it is. Only one text is computed in
+        slices at a time: a job whose next text has more than `tokens` tokens gives its turn to the
+        one that is within a text.
+        """
+        job = min(self._text_jobs, key=lambda job: (-job.priority, self._served(job)))
+        self._turns += 1
+        self._last_turn[job.session] = self._turns
+        if job.exceeds(tokens):
+            return next((other for other in self._text_jobs if other.is_within_text), job)
+        return job
 
     def _drop(self, job: TextJob) -> None:
         self._text_jobs.remove(job)

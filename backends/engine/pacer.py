@@ -1,4 +1,6 @@
-"""How many prefill tokens a step may take while others stream."""
+"""How many tokens of prompts, and of texts that are embedded or ranked, a turn may compute while
+others stream.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,10 @@ LOAN_STEP_S: Final = 0.5
 _FASTER_LEARNING: Final = 0.5
 _SLOWER_LEARNING: Final = 0.2
 _LEAST_TOKEN_S: Final = 1e-9
+_LEAST_OF_TEXTS: Final = 0.25
+"""Of the time that prefill may take, texts take so much if they must, or they would never come to
+an end while prompts arrive.
+"""
 
 
 class Pacer:
@@ -26,8 +32,11 @@ class Pacer:
     all, and keeps the next reader waiting. So prefill may borrow: up to `LOAN_STEP_S` in a step and
     up to `LOAN_S` in all, which steps that are shorter than they might be pay back.
 
-    It learns two things from the steps that it is shown: how long one takes that only decodes, by
-    the number of sequences, and what a prefill token adds.
+    Texts that are embedded or ranked take what prefill has left of its share, in the same turn.
+    They do not borrow: nobody who waits for one could decode meanwhile.
+
+    It learns from the steps that it is shown how long one takes that only decodes, by the number of
+    sequences, and what a prefill token adds; and from the texts what one of their tokens takes.
 
     Args:
         target_s: seconds of inter-token latency to aim at.
@@ -38,9 +47,8 @@ class Pacer:
         self._target_s = target_s
         self._most = most
         self._decode_s: dict[int, float] = {}
-        self._token_s: float | None = None
-        self._largest = min(FIRST_LOOK, most)
-        """Prefill tokens of the largest step that others streamed in."""
+        self._prefill = _Tokens(most)
+        self._texts = _Tokens(most)
         self._loan_s = LOAN_S
         """Seconds that may still be borrowed."""
 
@@ -49,13 +57,24 @@ class Pacer:
         if decoding == 0:
             return self._most
         share_s = self._share_s(self._alone_s(decoding) or 0.0)
-        return self._fitting(max(share_s, min(share_s + self._loan_s, LOAN_STEP_S)))
+        return self._prefill.fitting(max(share_s, min(share_s + self._loan_s, LOAN_STEP_S)))
 
     def lasting(self, decoding: int) -> int:
         """The same for each of many steps: without what may be borrowed."""
         if decoding == 0:
             return self._most
-        return self._fitting(self._share_s(self._alone_s(decoding) or 0.0))
+        return self._prefill.fitting(self._share_s(self._alone_s(decoding) or 0.0))
+
+    def allowance_of_texts(self, decoding: int, prefill: int) -> int:
+        """Tokens of texts for a turn whose step has `decoding` sequences that stream, and `prefill`
+        prefill tokens.
+        """
+        if decoding == 0:
+            return max(self._most - prefill, int(_LEAST_OF_TEXTS * self._most), 1)
+        share_s = self._share_s(self._alone_s(decoding) or 0.0)
+        left_s = share_s - prefill * (self._prefill.token_s or 0.0)
+        room_s = max(left_s, _LEAST_OF_TEXTS * share_s)
+        return (self._prefill if self._texts.token_s is None else self._texts).fitting(room_s)
 
     def observe(self, decoding: int, prefill: int, seconds: float) -> None:
         """Learn from a step that took `seconds` for so many sequences that decode and so many
@@ -68,25 +87,24 @@ class Pacer:
             return
         alone_s = self._alone_s(decoding) if decoding else None
         if decoding:
-            self._largest = max(self._largest, prefill)
+            self._prefill.largest = max(self._prefill.largest, prefill)
             self._borrow(seconds - (alone_s or 0.0) - self._share_s(alone_s or 0.0))
         # Where a step costs less than one without prefill did, the difference says nothing.
         added_s = seconds if alone_s is None else max(seconds - alone_s, 0.1 * seconds)
-        token_s = max(added_s / prefill, _LEAST_TOKEN_S)
-        self._token_s = token_s if self._token_s is None else _towards(self._token_s, token_s)
+        self._prefill.learn(prefill, added_s)
+
+    def observe_texts(self, decoding: int, tokens: int, seconds: float) -> None:
+        """Learn from texts of so many tokens, which took `seconds` after a step in which `decoding`
+        sequences stream.
+        """
+        if decoding:
+            self._texts.largest = max(self._texts.largest, tokens)
+            self._borrow(seconds)
+        self._texts.learn(tokens, seconds)
 
     def _share_s(self, alone_s: float) -> float:
         """Seconds for prefill in a step that takes `alone_s` without any."""
         return max(self._target_s - alone_s, alone_s)
-
-    def _fitting(self, room_s: float) -> int:
-        """Prefill tokens that take `room_s`."""
-        # Where no step without prefill was seen, what a token costs has decoding in it.
-        if self._token_s is None:
-            return min(FIRST_LOOK, self._most)
-        # At most twice the largest: one lucky timing must not become one long step.
-        fits = min(int(room_s / self._token_s), 2 * self._largest)
-        return min(max(fits, LEAST), self._most)
 
     def _borrow(self, seconds: float) -> None:
         """Take up a loan, or pay back what is less than nothing."""
@@ -103,6 +121,30 @@ class Pacer:
         near_s = self._decode_s[near]
         slope = max(0.0, (self._decode_s[far] - near_s) / (far - near))
         return max(near_s + slope * (decoding - near), near_s * min(1.0, decoding / near))
+
+
+class _Tokens:
+    """What one of a kind of tokens takes, and so how many fit into a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.token_s: float | None = None
+        self.largest = min(FIRST_LOOK, most)
+        """Tokens of the largest turn that others streamed in."""
+
+    def fitting(self, room_s: float) -> int:
+        """Tokens that take `room_s`."""
+        # Where no step without prefill was seen, what a token costs has decoding in it.
+        if self.token_s is None:
+            return min(FIRST_LOOK, self._most)
+        # At most twice the largest: one lucky timing must not become one long step.
+        fits = min(int(room_s / self.token_s), 2 * self.largest)
+        return min(max(fits, LEAST), self._most)
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        """Note that `tokens` took `seconds`."""
+        token_s = max(seconds / tokens, _LEAST_TOKEN_S)
+        self.token_s = token_s if self.token_s is None else _towards(self.token_s, token_s)
 
 
 def _towards(known: float, seen: float) -> float:

@@ -61,6 +61,10 @@ class RunnerInfo:
     """Whether `rank` works: the model was trained to say how well a text answers a query."""
     max_text_tokens: int | None = None
     """Longest text of `embed` and `rank`; None: `context`."""
+    slices_texts: bool = False
+    """Whether `begin_text` works: a token sees only those before it, so that a text can be computed
+    part by part.
+    """
     generates: bool = True
     """Whether `step` works. False for encoders, which only `embed` or `rank`."""
     tile: int = 1
@@ -240,6 +244,34 @@ class SidePrefill(Protocol):
         ...
 
 
+class SlicedText(Protocol):
+    """One text that is embedded or ranked slice by slice, in memory of its own."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of one slice."""
+        ...
+
+    @property
+    def tile(self) -> int:
+        """Slices of a multiple of so many tokens are the cheapest for what they do."""
+        ...
+
+    def compute(self, tokens: int) -> NDArray[np.float32] | None:
+        """Compute the next `tokens` tokens. After the last one, or as soon as the rest makes no
+        difference: what `embed` or `rank` gives for this text.
+
+        Raises:
+            HearthError: the library failed; only `close` may follow.
+            Interrupted: see `Runner.interrupt`; only `close` may follow.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free its memory. May be called twice."""
+        ...
+
+
 class Runner(Protocol):
     """Executes plans. Only the engine's thread calls it, apart from `interrupt`."""
 
@@ -263,7 +295,7 @@ class Runner(Protocol):
         ...
 
     def interrupt(self, wanted: bool) -> None:
-        """Whether the `step`, `embed` or `rank` that runs now is to end early and raise
+        """Whether the `step`, `embed`, `rank` or slice that runs now is to end early and raise
         `Interrupted`; from any thread. A runner whose steps are short may ignore it.
         """
         ...
@@ -285,6 +317,16 @@ class Runner(Protocol):
         Raises:
             UnsupportedParameter: this model was not trained for that.
             PromptTooLong: a text is longer than one step can take.
+        """
+        ...
+
+    def begin_text(self, text: Seq[int], pooling: Pooling | None) -> SlicedText:
+        """Begin to embed one text, or without `pooling` to rank it, slice by slice. One at a time:
+        the one before is closed. `embed` and `rank` may be called meanwhile. Only where
+        `info.slices_texts`.
+
+        Raises:
+            HearthError: as `embed` and `rank`; and `DoesNotFit`.
         """
         ...
 

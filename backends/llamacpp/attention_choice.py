@@ -13,11 +13,8 @@ from typing import Final
 
 from hearth.backends.engine.runner import Row
 from hearth.backends.llamacpp.model import ModelFacts
-from hearth.backends.llamacpp.params import CELL_ALIGNMENT, UBATCH, ContextPlan
+from hearth.backends.llamacpp.params import CELL_ALIGNMENT, FLASH_TILE, UBATCH, ContextPlan
 
-TILED_TOKENS: Final = 64
-"""From so many tokens in a step on, flash attention works in tiles and costs as much for a cell as
-the other (`ggml_fa_tile_config` in ggml-cpu)."""
 WORTH_MOVES: Final = 4.0
 """Change when that would have saved so many times what it costs."""
 MOVE_BYTES_S: Final = 0.5e9
@@ -70,7 +67,7 @@ class AttentionChoice:
             tokens += count
             own += count * (row.start + (count + 1) // 2)
         plain = tokens * -(-cells // CELL_ALIGNMENT) * CELL_ALIGNMENT
-        flash = own * (self._factor if tokens < TILED_TOKENS else 1.0)
+        flash = own * (self._factor if tokens < FLASH_TILE else 1.0)
         saved = (flash - plain) if self.flash else (plain - flash)
         self._lost_s = max(0.0, self._lost_s + saved * self._cell_s)
 

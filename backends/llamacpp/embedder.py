@@ -4,7 +4,7 @@ sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,20 @@ from hearth.backends.llamacpp.context import ABORTED, Batch
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.lib import set_fields
 from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.llamacpp.params import CELL_ALIGNMENT, MAX_THREADS, START_CELLS, ContextPlan
+from hearth.backends.llamacpp.params import (
+    CELL_ALIGNMENT,
+    FLASH_TILE,
+    MAX_THREADS,
+    START_CELLS,
+    TILE,
+    ContextPlan,
+)
 from hearth.backends.machine.memory import available_bytes
 from hearth.quant.gguf.file import ENCODERS
 
 MAX_WHOLE_TOKENS = 8192
-"""Longest text of a model whose attention looks both ways: it must be computed in one piece."""
+"""Longest text of a model whose attention looks both ways: it must be computed in one piece, which
+only an interrupt ends early, after an operation of the graph."""
 MAX_TEXTS = 16
 """In one batch; each costs a model with recurrent layers a state."""
 LOGIT_BYTES = 256 << 20
@@ -56,6 +64,8 @@ class TextAbilities:
     can_rank: bool
     max_tokens: int
     """Longest text."""
+    can_slice: bool
+    """Whether a text can be computed part by part."""
 
 
 def text_abilities(model: LlamaModel, plan: ContextPlan, has_rank_head: bool) -> TextAbilities:
@@ -68,6 +78,7 @@ def text_abilities(model: LlamaModel, plan: ContextPlan, has_rank_head: bool) ->
         0 if own_pooling(model) == RANK else vector_width(model),
         has_rank_head and names_rank(model),
         _longest_text(model, plan),
+        not _takes_whole_texts(model),
     )
 
 
@@ -130,8 +141,9 @@ def _longest_text(model: LlamaModel, plan: ContextPlan) -> int:
 
 
 class Embedder:
-    """Embeds or ranks texts with a loaded model. Its context is made when it is first needed, and
-    again for another pooling or a longer text; close it before the model.
+    """Embeds or ranks texts with a loaded model. Its contexts, one for texts and one for a text in
+    slices, are made when they are first needed, and again for another pooling or a longer text;
+    close it before the model.
 
     Args:
         model: outlives the embedder.
@@ -159,6 +171,8 @@ class Embedder:
         self._threads = threads
         self._interrupt = interrupt
         self._context: _PoolingContext | None = None
+        self._slicing: _PoolingContext | None = None
+        """For the text that is computed in slices."""
         self._own_pooling = own_pooling(model)
         self._takes_whole_texts = _takes_whole_texts(model)
         self.width = vector_width(model)
@@ -196,10 +210,25 @@ class Embedder:
             InternalError: llama.cpp failed, or a rank is not a finite number.
         """
         outputs = int(self._model.library.api.llama_model_n_cls_out(self._model.handle))
-        ranks = self._pooled(texts, RANK, outputs)[:, 0]
-        if not np.isfinite(ranks).all():
-            raise InternalError("The model gave a rank that is not a finite number.")
-        return ranks
+        return _ranks(self._pooled(texts, RANK, outputs))
+
+    def begin(self, text: Sequence[int], pooling: Pooling | None) -> LlamaSlicedText:
+        """`text`, to be embedded slice by slice, or without `pooling` to be ranked; the one before
+        is closed. Only for a causal model.
+
+        Raises:
+            UnsupportedParameter, InvalidParameter, PromptTooLong, DoesNotFit: as `embed`.
+        """
+        kind = RANK if pooling is None else self._pooling_type(pooling)
+        self._check(0, text)
+        self._check_length(len(text))
+        tile = 1 if self._model.on_gpu else TILE if self._plan.flash_attention == 0 else FLASH_TILE
+        return LlamaSlicedText(
+            _Slices(self._context_for_slices(kind, len(text)), kind, text),
+            tile,
+            _ranks if pooling is None else _normalized,
+            self._leave_slices,
+        )
 
     def warm_up(self, tokens: int, threads: int) -> None:
         """Compute a text of `tokens` tokens with `threads` threads, which stay in use."""
@@ -213,10 +242,9 @@ class Embedder:
         self._pooled([[self._model.facts.bos_id or 0] * tokens], kind, width)
 
     def close(self) -> None:
-        """Free the context; the next text makes another. May be called twice."""
-        context, self._context = self._context, None
-        if context is not None:
-            context.close()
+        """Free the contexts; the next text makes another. May be called twice."""
+        self._close_context()
+        self._close_slicing()
 
     def _pooled(self, texts: Sequence[Sequence[int]], kind: int, width: int) -> Vectors:
         """[len(texts), width]: what llama.cpp's pooling `kind` makes of each text."""
@@ -228,7 +256,7 @@ class Embedder:
         context = self._fitting(kind, max(len(text) for text in texts))
         for group in _groups(texts, context.batch_tokens, context.sequences):
             if len(texts[group.start]) > context.batch_tokens:
-                vectors[group] = self._in_pieces(context, kind, texts[group.start])
+                vectors[group] = _Slices(context, kind, texts[group.start]).rest()
             else:
                 context.clear()
                 rows = [
@@ -236,24 +264,8 @@ class Embedder:
                 ]
                 vectors[group] = context.compute(rows)
         if context.cells > START_CELLS:
-            self.close()  # made for one long text: what it holds is better spent on sequences
+            self._close_context()  # made for one long text
         return vectors
-
-    def _in_pieces(self, context: _PoolingContext, kind: int, text: Sequence[int]) -> Vectors:
-        """[context.width] of one text that is longer than a batch."""
-        context.clear()
-        total = np.zeros(context.width, np.float64)
-        size = context.batch_tokens
-        for start in range(0, len(text), size):
-            piece = text[start : start + size]
-            vector = context.compute([Row(0, start, piece, outputs=len(piece))])[0]
-            if kind == _MEAN:
-                total += vector.astype(np.float64) * (len(piece) / len(text))
-            elif kind in (_LAST, RANK) or start == 0:
-                total[:] = vector
-            if kind == _CLS:
-                break
-        return total.astype(np.float32)
 
     def _pooling_type(self, pooling: Pooling) -> int:
         name = self._model.path.name
@@ -283,29 +295,65 @@ class Embedder:
                     "token_ids", f"Token {token} is not in the vocabulary of {size:,}."
                 )
 
-    def _fitting(self, kind: int, longest: int) -> _PoolingContext:
-        """A context for texts of `longest` tokens: the one that is there, if it will do."""
-        context = self._context
-        if context is None or context.kind != kind:
-            batch = self._plan.ubatch
-            if not is_encoder(self._model):
-                batch = min(batch, LOGIT_BYTES // (4 * self._model.facts.vocab_size))
-            context = self._made(kind, max(1, batch), 0)
-        whole = self._takes_whole_texts
+    def _check_length(self, longest: int) -> None:
         limit = _longest_text(self._model, self._plan)
         if longest > limit:
             hint = "Split the text: this model reads both ways, so a text is computed in one piece."
             hint = hint if limit < self._plan.context else ""
             raise prompt_too_long("texts", longest, limit, hint=hint)
-        if whole and longest > context.batch_tokens:
-            context = self._made(kind, min(_power_of_two(longest), limit), 0)
-        elif longest > context.cells:
-            most = -(-self._plan.context // CELL_ALIGNMENT) * CELL_ALIGNMENT
-            context = self._made(kind, context.batch_tokens, min(_power_of_two(longest), most))
+
+    def _fitting(self, kind: int, longest: int) -> _PoolingContext:
+        """A context for texts of `longest` tokens: the one that is there, if it will do."""
+        self._check_length(longest)
+        context = self._context
+        batch = self._batch_tokens()
+        cells = 0
+        if self._takes_whole_texts and longest > batch:
+            batch = min(_power_of_two(longest), _longest_text(self._model, self._plan))
+        elif longest > batch:
+            cells = self._cells(longest)
+        if context is None or not context.suits(kind, batch, cells):
+            self._close_context()
+            context = self._context = self._made(kind, batch, cells, MAX_TEXTS)
         return context
 
-    def _made(self, kind: int, batch_tokens: int, cells: int) -> _PoolingContext:
-        self.close()
+    def _context_for_slices(self, kind: int, length: int) -> _PoolingContext:
+        """A context for the slices of a text of `length` tokens: the last one, if it will do."""
+        context = self._slicing
+        batch, cells = self._batch_tokens(), self._cells(length)
+        if context is None or not context.suits(kind, batch, cells):
+            self._close_slicing()
+            context = self._slicing = self._made(kind, batch, cells, 1)
+        return context
+
+    def _leave_slices(self) -> None:
+        """A text in slices is over: what a large context holds is better spent on sequences."""
+        if self._slicing is not None and self._slicing.cells > START_CELLS:
+            self._close_slicing()
+
+    def _batch_tokens(self) -> int:
+        """Tokens of a batch, where no text is longer or texts can be cut."""
+        batch = self._plan.ubatch
+        if not is_encoder(self._model):
+            batch = min(batch, LOGIT_BYTES // (4 * self._model.facts.vocab_size))
+        return max(1, batch)
+
+    def _cells(self, tokens: int) -> int:
+        """What a context for a text of `tokens` tokens has, so that it will do for others too."""
+        most = -(-self._plan.context // CELL_ALIGNMENT) * CELL_ALIGNMENT
+        return min(_power_of_two(tokens), most)
+
+    def _close_context(self) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            context.close()
+
+    def _close_slicing(self) -> None:
+        context, self._slicing = self._slicing, None
+        if context is not None:
+            context.close()
+
+    def _made(self, kind: int, batch_tokens: int, cells: int, texts: int) -> _PoolingContext:
         cells = max(cells, batch_tokens)
         needed = cells * self._plan.kv_bytes_per_token
         available = available_bytes()
@@ -317,10 +365,86 @@ class Embedder:
                 needed_bytes=needed,
                 available_bytes=available,
             )
-        self._context = _PoolingContext(
-            self._model, self._plan, kind, batch_tokens, cells, self._threads, self._interrupt
+        return _PoolingContext(
+            self._model,
+            self._plan,
+            kind,
+            batch_tokens,
+            cells,
+            min(texts, batch_tokens, self._model.library.max_sequences),
+            self._threads,
+            self._interrupt,
         )
-        return self._context
+
+
+class LlamaSlicedText:
+    """Implements `hearth.backends.engine.runner.SlicedText`.
+
+    Args:
+        slices: of the text, none of them computed.
+        tile: see the protocol.
+        finish: makes of [1, width] what the caller wants.
+        leave: called when the context is not needed any more.
+    """
+
+    def __init__(
+        self,
+        slices: _Slices,
+        tile: int,
+        finish: Callable[[Vectors], Vectors],
+        leave: Callable[[], None],
+    ) -> None:
+        self.max_tokens = slices.max_tokens
+        self.tile = tile
+        self._slices: _Slices | None = slices
+        self._finish = finish
+        self._leave = leave
+
+    def compute(self, tokens: int) -> Vectors | None:
+        """See the protocol."""
+        if self._slices is None:
+            raise InternalError("The text is closed.")
+        vector = self._slices.next(tokens)
+        return None if vector is None else self._finish(vector[None])
+
+    def close(self) -> None:
+        """See the protocol."""
+        if self._slices is not None:
+            self._slices = None
+            self._leave()
+
+
+class _Slices:
+    """One text of a causal model, computed slice by slice: the only one in its context."""
+
+    def __init__(self, context: _PoolingContext, kind: int, text: Sequence[int]) -> None:
+        context.clear()
+        self.max_tokens = context.batch_tokens
+        self._context = context
+        self._kind = kind
+        self._text = text
+        self._start = 0
+        self._pooled = np.zeros(context.width, np.float64)
+
+    def next(self, tokens: int) -> Vectors | None:
+        """Compute the next `tokens` tokens, at most `max_tokens`; [context.width] when the rest
+        makes no difference.
+        """
+        piece = self._text[self._start : self._start + tokens]
+        vector = self._context.compute([Row(0, self._start, piece, outputs=len(piece))])[0]
+        self._start += len(piece)
+        if self._kind == _MEAN:
+            self._pooled += vector.astype(np.float64) * (len(piece) / len(self._text))
+        else:
+            self._pooled[:] = vector
+        is_over = self._kind == _CLS or self._start == len(self._text)
+        return self._pooled.astype(np.float32) if is_over else None
+
+    def rest(self) -> Vectors:
+        """[context.width] of the text."""
+        while (vector := self.next(self.max_tokens)) is None:
+            pass
+        return vector
 
 
 class _PoolingContext:
@@ -336,11 +460,12 @@ class _PoolingContext:
         kind: int,
         batch_tokens: int,
         cells: int,
+        sequences: int,
         threads: int,
         interrupt: Interrupt | None,
     ) -> None:
         self.kind = kind
-        self.sequences = min(MAX_TEXTS, batch_tokens, model.library.max_sequences)
+        self.sequences = sequences
         """At most one for each token of a batch, else output_reserve asserts."""
         self.batch_tokens = -(-batch_tokens // self.sequences) * self.sequences
         """What was asked for or a little more: graph_reserve rounds the tokens of a graph up to a
@@ -385,6 +510,10 @@ class _PoolingContext:
         """False for models without a decoder, which compute every text from its beginning."""
         self.cells = int(self._api.llama_n_ctx(self._handle))
         self._batch = Batch(self._api, self.batch_tokens)
+
+    def suits(self, kind: int, batch_tokens: int, cells: int) -> bool:
+        """Whether it gives what one would that is made with these."""
+        return self.kind == kind and self.batch_tokens >= batch_tokens and self.cells >= cells
 
     def set_threads(self, threads: int) -> None:
         self._api.llama_set_n_threads(self._handle, threads, threads)
@@ -443,6 +572,18 @@ def _normalized(vectors: Vectors) -> Vectors:
         raise InternalError("The model gave a vector that is zero or not finite.")
     unit: Vectors = (vectors / norms).astype(np.float32)
     return unit
+
+
+def _ranks(vectors: Vectors) -> Vectors:
+    """The first of each.
+
+    Raises:
+        InternalError: one is not finite.
+    """
+    ranks = vectors[:, 0]
+    if not np.isfinite(ranks).all():
+        raise InternalError("The model gave a rank that is not a finite number.")
+    return ranks
 
 
 def _power_of_two(count: int) -> int:

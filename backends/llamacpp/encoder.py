@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract.requests import Pooling
-from hearth.backends.engine.runner import RunnerInfo, SavedState, StepPlan, StepResult
+from hearth.backends.engine.runner import (
+    RunnerInfo,
+    SavedState,
+    SlicedText,
+    StepPlan,
+    StepResult,
+)
 from hearth.backends.engine.sequence_cache import SequenceCache
 from hearth.backends.errors import HearthError, InternalError
 from hearth.backends.llamacpp.embedder import Embedder, not_a_reranker, text_abilities
@@ -105,6 +111,10 @@ class EncoderRunner:
         if not self._info.can_rank:
             raise not_a_reranker(self._model)
         return self._embedder.rank(texts)
+
+    def begin_text(self, text: Sequence[int], pooling: Pooling | None) -> SlicedText:
+        """Raises `InternalError`: see `RunnerInfo.slices_texts`."""
+        raise InternalError(f"{self._model.path.name} is an encoder: it computes texts whole.")
 
     def prefill_beside(self, slot: int, tokens: Sequence[int], done: Callable[[], None]) -> None:
         """See the protocol; never possible."""

@@ -32,6 +32,14 @@ UBATCH = 512
 PLAIN_UBATCH = 128
 """The same without flash attention, where a graph holds a product of every row with every cell of
 the pool: that much memory for each head."""
+TILE = 16
+"""ggml's matrix products over repacked weights take sixteen tokens at a time where the processor
+has AVX-512, then four, and what is left one by one, each for the price of nearly four
+(ggml-cpu/arch/x86/repack.cpp)."""
+FLASH_TILE = 64
+"""From so many tokens of one sequence on, flash attention on processors works in tiles and costs as
+much for a cell as the other kind; with fewer it takes several times as much (`ggml_fa_tile_config`
+in ggml-cpu)."""
 CELL_ALIGNMENT = 256
 """llama.cpp rounds a context up to a multiple of this."""
 START_CELLS = 4096

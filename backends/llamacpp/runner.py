@@ -21,10 +21,15 @@ from hearth.backends.errors import (
 )
 from hearth.backends.llamacpp.attention_choice import Attention, choice_of, with_flash
 from hearth.backends.llamacpp.context import ABORTED, Batch, LlamaContext
-from hearth.backends.llamacpp.embedder import Embedder, not_a_reranker, text_abilities
+from hearth.backends.llamacpp.embedder import (
+    Embedder,
+    LlamaSlicedText,
+    not_a_reranker,
+    text_abilities,
+)
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.llamacpp.params import COMPUTE_BYTES, ContextPlan
+from hearth.backends.llamacpp.params import COMPUTE_BYTES, TILE, ContextPlan
 from hearth.backends.llamacpp.side_prefill import LlamaSidePrefill
 from hearth.backends.llamacpp.store import LlamaStore
 from hearth.backends.machine import threads as thread_counts
@@ -37,10 +42,6 @@ log = logging.getLogger(__name__)
 _KEPT_BESIDE = 0
 """Cells of kept prefixes that stay in the pool while sequences run: on a processor each row of a
 step pays for all cells up to the last one that is in use."""
-_TILE = 16
-"""ggml's matrix products over repacked weights take sixteen tokens at a time where the processor
-has AVX-512, then four, and what is left one by one, each for the price of nearly four
-(ggml-cpu/arch/x86/repack.cpp)."""
 _MIXED_TOKENS = 48
 """Flash attention on processors works in tiles from 64 tokens on, and a tile with rows of several
 sequences goes through the cells of all of them."""
@@ -112,7 +113,8 @@ class LlamaRunner:
             embedding_width=texts.embedding_width,
             can_rank=texts.can_rank,
             max_text_tokens=texts.max_tokens,
-            tile=1 if model.on_gpu else _TILE,
+            slices_texts=texts.can_slice,
+            tile=1 if model.on_gpu else TILE,
             mixed_tokens=None if model.on_gpu else _MIXED_TOKENS,
         )
         try:
@@ -212,9 +214,18 @@ class LlamaRunner:
             PromptTooLong: a text is longer than can be ranked.
             DoesNotFit: there is no memory for that context.
         """
-        if not self._info.can_rank:
-            raise not_a_reranker(self._model)
+        self._check_ranks()
         return self._text_context().rank(texts)
+
+    def begin_text(self, text: Sequence[int], pooling: Pooling | None) -> LlamaSlicedText:
+        """See the protocol, and `Embedder.begin` for more.
+
+        Raises:
+            UnsupportedParameter, PromptTooLong, DoesNotFit: as `embed` and `rank`.
+        """
+        if pooling is None:
+            self._check_ranks()
+        return self._text_context().begin(text, pooling)
 
     def interrupt(self, wanted: bool) -> None:
         """See the protocol. On a processor it takes effect within one operation of the graph."""
@@ -260,6 +271,10 @@ class LlamaRunner:
             texts.close()
         self._store.close()
         self._model.close()
+
+    def _check_ranks(self) -> None:
+        if not self._info.can_rank:
+            raise not_a_reranker(self._model)
 
     def _text_context(self) -> Embedder:
         if self._embedder is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 import numpy as np
@@ -12,10 +13,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from hearth.backends.contract.requests import Pooling
-from hearth.backends.errors import InvalidParameter, prompt_too_long
+from hearth.backends.errors import DoesNotFit, InternalError, InvalidParameter, prompt_too_long
+from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.dense_attention import DenseAttention
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.plan import NativePlan
+from hearth.backends.native.sliced_attention import SlicedAttention, sliced_bytes
+from hearth.kernels import device as devices
 
 _TOGETHER: Final = 2048
 """Tokens of the texts that one forward pass takes, as long as there is more than one text."""
@@ -26,12 +30,20 @@ class Embedder:
 
     Args:
         own_pooling: what "model" stands for.
+        computing: entered for as long as the decoder computes.
     """
 
-    def __init__(self, decoder: Decoder, plan: NativePlan, own_pooling: Pooling) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        plan: NativePlan,
+        own_pooling: Pooling,
+        computing: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._decoder = decoder
         self._plan = plan
         self._own_pooling: Pooling = "mean" if own_pooling == "model" else own_pooling
+        self._computing = computing
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
@@ -47,12 +59,36 @@ class Embedder:
         """
         for text in texts:
             self._check(text)
-        kind = self._own_pooling if pooling == "model" else pooling
-        vectors = [self._pooled(batch, kind) for batch in _batches(texts)]
+        kind = self._kind(pooling)
+        with self._computing():
+            vectors = [self._pooled(batch, kind) for batch in _batches(texts)]
         if not vectors:
             return np.empty((0, self._decoder.config.width), dtype=np.float32)
-        found: NDArray[np.float32] = functional.normalize(torch.cat(vectors), dim=-1).cpu().numpy()
-        return found
+        return _normalized(torch.cat(vectors))
+
+    def begin(self, text: Sequence[int], pooling: Pooling) -> NativeSlicedText:
+        """`text`, to be embedded slice by slice.
+
+        Raises:
+            InvalidParameter, PromptTooLong: as `embed`.
+            DoesNotFit: there is no memory for its keys and values.
+        """
+        self._check(text)
+        plan = self._plan
+        needed = sliced_bytes(self._decoder.config, len(text), plan.compute_dtype)
+        free = available_bytes() if plan.device.type == "cpu" else devices.free_bytes(plan.device)
+        if needed > free:
+            raise DoesNotFit(
+                f"Embedding a text of this length needs {needed / 1e9:.2f} GB for keys and values; "
+                f"{free / 1e9:.2f} GB are available.",
+                "Split the text, or close other programs.",
+                needed_bytes=needed,
+                available_bytes=free,
+            )
+        return NativeSlicedText(self._decoder, plan, text, self._kind(pooling), self._computing)
+
+    def _kind(self, pooling: Pooling) -> Pooling:
+        return self._own_pooling if pooling == "model" else pooling
 
     def _pooled(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> Tensor:
         """[texts, width] float32."""
@@ -74,6 +110,66 @@ class Embedder:
             raise prompt_too_long(
                 "texts", len(text), self._plan.context, hint="Cut it into pieces."
             )
+
+
+class NativeSlicedText:
+    """Implements `hearth.backends.engine.runner.SlicedText`.
+
+    Args:
+        pooling: not "model".
+        computing: entered for as long as the decoder computes.
+    """
+
+    tile = 1
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        plan: NativePlan,
+        text: Sequence[int],
+        pooling: Pooling,
+        computing: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.max_tokens = plan.max_batch_tokens
+        self._decoder = decoder
+        self._device = plan.device
+        self._text = text
+        self._pooling = pooling
+        self._computing = computing
+        self._attention: SlicedAttention | None = SlicedAttention(decoder.config, len(text))
+        self._start = 0
+        self._mean = torch.zeros(decoder.config.width, device=plan.device)
+
+    @torch.inference_mode()
+    def compute(self, tokens: int) -> NDArray[np.float32] | None:
+        """See the protocol."""
+        if self._attention is None:
+            raise InternalError("The text is closed.")
+        part = self._text[self._start : self._start + tokens]
+        end = self._start + len(part)
+        self._attention.advance(len(part))
+        ids = torch.tensor(part, device=self._device)
+        positions = torch.arange(self._start, end, device=self._device)
+        with self._computing():
+            hidden = self._decoder(ids, positions, self._attention).float()
+        self._start = end
+        is_complete = end == len(self._text)
+        if self._pooling == "mean":
+            self._mean = self._mean + hidden.mean(dim=0) * (len(part) / len(self._text))
+            return _normalized(self._mean[None]) if is_complete else None
+        if is_complete or self._pooling == "cls":
+            return _normalized(_pool(hidden, self._pooling)[None])
+        return None
+
+    def close(self) -> None:
+        """See the protocol."""
+        self._attention = None
+
+
+def _normalized(vectors: Tensor) -> NDArray[np.float32]:
+    """[texts, width], each of length 1."""
+    found: NDArray[np.float32] = functional.normalize(vectors, dim=-1).cpu().numpy()
+    return found
 
 
 def _pool(hidden: Tensor, pooling: Pooling) -> Tensor:

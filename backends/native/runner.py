@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from hearth.backends.engine.runner import Row, RunnerInfo, SidePrefill, StepPlan
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.config import ModelConfig
-from hearth.backends.native.embedder import Embedder
+from hearth.backends.native.embedder import Embedder, NativeSlicedText
 from hearth.backends.native.half_packing import HalfPacking
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
@@ -89,7 +89,7 @@ class NativeRunner:
             fingerprint=fingerprint,
             step_tokens=plan.max_batch_tokens,
         )
-        self._embedder = Embedder(decoder, plan, own_pooling)
+        self._embedder = Embedder(decoder, plan, own_pooling, self._computing_texts)
         self._info = RunnerInfo(
             vocab_size=decoder.config.vocab_size,
             context=plan.context,
@@ -103,6 +103,7 @@ class NativeRunner:
             keeps_past=decoder.config.groups == (None,),
             embedding_width=decoder.config.width,
             draws=plan.draws,
+            slices_texts=True,
         )
 
     @property
@@ -162,20 +163,20 @@ class NativeRunner:
 
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
         """See the protocol, and `Embedder.embed` for more."""
-        self._use_threads(self._batch_threads)
-        with self._computing():
-            return self._embedder.embed(texts, pooling)
+        return self._embedder.embed(texts, pooling)
 
     def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """See the protocol; the families here generate, and none ranks."""
-        raise UnsupportedParameter(
-            "model",
-            f"A {self._config.family} model on the native runner was not trained to rank texts.",
-            "Use a reranker, with backend (--backend) llamacpp.",
-        )
+        raise self._not_a_reranker()
+
+    def begin_text(self, text: Sequence[int], pooling: Pooling | None) -> NativeSlicedText:
+        """See the protocol, and `Embedder.begin` for more."""
+        if pooling is None:
+            raise self._not_a_reranker()
+        return self._embedder.begin(text, pooling)
 
     def interrupt(self, wanted: bool) -> None:
-        """See the protocol; ignored: a step is one chunk of prefill at most."""
+        """See the protocol; ignored: a step is one chunk of prefill, or of a text, at most."""
 
     def prefill_beside(
         self, slot: int, tokens: Sequence[int], done: Callable[[], None]
@@ -194,6 +195,19 @@ class NativeRunner:
 
     def _computing(self) -> AbstractContextManager[None]:
         return nullcontext() if self._packing is None else self._packing.step()
+
+    @contextmanager
+    def _computing_texts(self) -> Iterator[None]:
+        self._use_threads(self._batch_threads)
+        with self._computing():
+            yield
+
+    def _not_a_reranker(self) -> UnsupportedParameter:
+        return UnsupportedParameter(
+            "model",
+            f"A {self._config.family} model on the native runner was not trained to rank texts.",
+            "Use a reranker, with backend (--backend) llamacpp.",
+        )
 
     def _forward(self, rows: Sequence[Row], tokens: Tensor) -> StepResult:
         device = self._plan.device

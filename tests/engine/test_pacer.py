@@ -167,3 +167,38 @@ def test_steps_of_more_sequences_than_were_seen_are_estimated_from_those_that_we
         tokens = pacer.lasting(8)
         pacer.observe(8, tokens, 0.05 + 8 * row_s + tokens * 0.005)
     assert pacer.lasting(8) == pytest.approx((0.05 + 8 * row_s) / 0.005, rel=0.1)
+
+
+def test_texts_take_what_prefill_has_left_of_its_share():
+    pacer = Pacer(0.05, 4096)
+    pacer.observe(1, 0, 0.01)
+    settle(pacer, machine(0.01, 0.001), 1)
+    assert pacer.allowance_of_texts(1, 0) == pacer.lasting(1), "what prefill takes is a first guess"
+    for _ in range(20):
+        tokens = pacer.allowance_of_texts(1, 0)
+        pacer.observe_texts(1, tokens, tokens * 0.002)
+    assert pacer.allowance_of_texts(1, 0) == pytest.approx(20, abs=1)
+    assert pacer.allowance_of_texts(1, 20) == pytest.approx(10, abs=1)
+    assert pacer.allowance_of_texts(1, 40) == pytest.approx(5, abs=1), "they never starve"
+    assert pacer.lasting(1) == pytest.approx(40, abs=1), "what a text costs is no matter of prefill"
+
+
+def test_texts_do_not_borrow_but_their_time_is_not_lent_to_prefill_too():
+    pacer = Pacer(0.05, 4096)
+    step = machine(0.05, 0.005)
+    pacer.observe(1, 0, step(1, 0))
+    pacer.observe(1, 64, step(1, 64))
+    assert pacer.allowance(1) > 5 * pacer.lasting(1)
+    pacer.observe_texts(1, 4, 0.02)
+    assert pacer.allowance_of_texts(1, 0) <= pacer.lasting(1)
+    for _ in range(40):
+        pacer.observe_texts(1, 10, 0.05)
+    assert pacer.allowance(1) == pacer.lasting(1)
+
+
+def test_alone_texts_take_what_a_step_has_left():
+    pacer = Pacer(0.05, 512)
+    assert pacer.allowance_of_texts(0, 0) == 512
+    assert pacer.allowance_of_texts(0, 300) == 212
+    assert pacer.allowance_of_texts(0, 512) == 128
+    assert Pacer(0.05, 2).allowance_of_texts(0, 2) == 1

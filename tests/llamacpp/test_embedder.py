@@ -14,9 +14,14 @@ from gguf_builder import tiny_llama
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import Interrupted
-from hearth.backends.errors import InvalidParameter, PromptTooLong, UnsupportedParameter
+from hearth.backends.errors import (
+    InternalError,
+    InvalidParameter,
+    PromptTooLong,
+    UnsupportedParameter,
+)
 from hearth.backends.llamacpp import embedder
-from hearth.backends.llamacpp.embedder import Embedder
+from hearth.backends.llamacpp.embedder import Embedder, Vectors
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.model import LlamaModel
@@ -239,6 +244,76 @@ def test_an_interrupt_ends_it_and_the_next_call_is_as_ever(make: Make, causal: P
     flag.set(False)
     assert (made.embed(texts, "mean") == expected).all()
     made.close()
+
+
+def in_slices(made: Embedder, text: list[int], pooling: Pooling, sizes: Sequence[int]) -> Vectors:
+    """The vector of `text`; the last of `sizes` again and again."""
+    sliced = made.begin(text, pooling)
+    left = iter(sizes)
+    size = 0
+    while (found := sliced.compute(min(size := next(left, size), sliced.max_tokens))) is None:
+        pass
+    sliced.close()
+    return found
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
+@pytest.mark.parametrize("shape", ["tiny-llama", "tiny-hybrid", "tiny-swa"])
+def test_a_text_in_slices_has_the_vector_that_it_has_at_once(
+    make: Make, shape: str, pooling: Pooling, tmp_path: Path
+) -> None:
+    made = make(write_model(shape, "f32", tmp_path / "model.gguf"))
+    [text] = texts_of(120)
+    expected = made.embed([text], pooling)
+    for sizes in [(50,), (1, 64, 7, 30), (120,)]:
+        np.testing.assert_allclose(in_slices(made, text, pooling, sizes), expected, atol=1e-4)
+
+
+def test_other_texts_can_be_embedded_between_two_slices(make: Make, causal: Path) -> None:
+    made = make(causal, max_batch_tokens=64, max_sessions=1)
+    long, *short = texts_of(2048, 40, 200)
+    expected, others = made.embed([long], "mean"), made.embed(short, "last")
+    sliced = made.begin(long, "mean")
+    for _ in range(2048 // 64 - 1):
+        assert sliced.compute(64) is None
+        assert (made.embed(short, "last") == others).all()
+    found = sliced.compute(64)
+    assert found is not None
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    sliced.close()
+
+
+def test_a_text_in_slices_is_checked_before_anything_is_computed(make: Make, causal: Path) -> None:
+    made = make(causal, context=256)
+    with pytest.raises(PromptTooLong, match="257 tokens > 256"):
+        made.begin(texts_of(257)[0], "mean")
+    with pytest.raises(InvalidParameter):
+        made.begin([320], "mean")
+
+
+def test_a_cancelled_slice_ends_and_another_text_can_begin(make: Make, causal: Path) -> None:
+    flag = Interrupt()
+    plain = make(causal)
+    made = Embedder(plain._model, plain._plan, 1, flag)
+    [text] = texts_of(700)
+    sliced = made.begin(text, "mean")
+    assert sliced.compute(100) is None
+    flag.set(True)
+    with pytest.raises(Interrupted):
+        sliced.compute(100)
+    flag.set(False)
+    sliced.close()
+    sliced.close()
+    expected = plain.embed([text], "mean")
+    np.testing.assert_allclose(in_slices(made, text, "mean", (100,)), expected, atol=1e-5)
+    made.close()
+
+
+def test_a_closed_text_computes_nothing(make: Make, causal: Path) -> None:
+    sliced = make(causal).begin(texts_of(100)[0], "mean")
+    sliced.close()
+    with pytest.raises(InternalError, match="closed"):
+        sliced.compute(10)
 
 
 def test_it_works_again_after_it_was_closed(make: Make, causal: Path) -> None:

@@ -91,8 +91,13 @@ def test_a_decoder_ranks_by_the_probability_of_yes(make: Make, tmp_path: Path, b
     texts = texts_of(5, 40, 1, 17, 200)
     logits = [head["cls.output.weight"] @ vector_of(path, text, -1) for text in texts]
     expected = [1 / (1 + np.exp(no - yes)) for yes, no in logits]
-    found = make(path, max_batch_tokens=batch).rank(texts)
+    made = make(path, max_batch_tokens=batch)
+    found = made.rank(texts)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+    sliced = made.begin(texts[-1], None)
+    while (last := sliced.compute(13)) is None:
+        pass
+    np.testing.assert_allclose(last, expected[-1:], atol=1e-5)
     assert (found > 0).all() and (found < 1).all()
 
 

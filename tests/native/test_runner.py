@@ -9,8 +9,17 @@ import pytest
 import torch
 
 from hearth.backends.contract.models import KvType, ModelSettings
+from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import Row, StepPlan
-from hearth.backends.errors import Busy, InternalError, InvalidParameter, PromptTooLong
+from hearth.backends.errors import (
+    Busy,
+    DoesNotFit,
+    InternalError,
+    InvalidParameter,
+    PromptTooLong,
+    UnsupportedParameter,
+)
+from hearth.backends.native import embedder
 from hearth.backends.native.models.decoder import Decoder
 from native_decoders import decoder_of, logits_of
 from native_runners import advance, runner_of
@@ -157,6 +166,39 @@ def test_vectors_are_pooled_and_of_length_one(folder: Path, pooling: str) -> Non
     if pooling != "model":
         by_mean = runner.embed(texts, "mean")
         assert np.allclose(found[1], by_mean[1], atol=1e-3) == (pooling == "mean")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_text_in_slices_has_the_vector_that_it_has_at_once(family: str, tmp_path: Path) -> None:
+    tiny_checkpoint(family, tmp_path)
+    runner = runner_of(tmp_path, EXACT)
+    text = some_tokens(120)
+    poolings: tuple[Pooling, ...] = ("mean", "last", "cls", "model")
+    for pooling in poolings:
+        for size in (1, 17, 64):
+            sliced = runner.begin_text(text, pooling)
+            while (found := sliced.compute(min(size, sliced.max_tokens))) is None:
+                runner.embed([text[:3]], pooling)
+            sliced.close()
+            np.testing.assert_allclose(found, runner.embed([text], pooling), atol=1e-5)
+
+
+def test_texts_in_slices_are_checked_before_anything_is_computed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = runner_of(folder, EXACT)
+    with pytest.raises(PromptTooLong):
+        runner.begin_text([5] * 257, "mean")
+    with pytest.raises(UnsupportedParameter, match="rank"):
+        runner.begin_text([5], None)
+    sliced = runner.begin_text([5, 6], "mean")
+    sliced.close()
+    sliced.close()
+    with pytest.raises(InternalError, match="closed"):
+        sliced.compute(1)
+    monkeypatch.setattr(embedder, "available_bytes", lambda: 1000)
+    with pytest.raises(DoesNotFit):
+        runner.begin_text([5] * 200, "mean")
 
 
 def test_vectors_leave_the_sequences_alone(folder: Path) -> None:

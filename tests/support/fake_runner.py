@@ -44,6 +44,7 @@ class FakeRunner:
         beside: after how many looks a prompt that is computed beside the steps is complete; None:
             there is no such thing.
         beside_fails: whether such prompts come to nothing.
+        slices_texts: whether texts can be computed in slices, and so be longer than a step.
         clock: seconds, for pins.
     """
 
@@ -71,6 +72,7 @@ class FakeRunner:
         kept_beside: int | None = None,
         worth_moving: int = WORTH_MOVING,
         allocated: int | None = None,
+        slices_texts: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = FakeStore(
@@ -98,12 +100,15 @@ class FakeRunner:
             keeps_past=self.store.keeps_past,
             embedding_width=16,
             can_rank=True,
+            slices_texts=slices_texts,
             tile=tile,
             mixed_tokens=mixed_tokens,
         )
         self.tape: list[StepPlan] = []
         self.computed_tokens = 0
         self.side: FakeSidePrefill | None = None
+        self.sliced: FakeSlicedText | None = None
+        """The last text that was begun."""
         self._beside = beside
         self._beside_fails = beside_fails
         self.fail_at = fail_at
@@ -168,21 +173,30 @@ class FakeRunner:
 
     def embed(self, texts: Seq[Seq[int]], pooling: Pooling) -> np.ndarray:
         self._check_texts(texts)
-        made = []
-        for text in texts:
-            generator = np.random.default_rng(_seed(text, pooling))
-            vector = generator.normal(size=self.info.embedding_width)
-            made.append(vector / np.linalg.norm(vector))
         shape = (len(texts), self.info.embedding_width)
-        return np.array(made, dtype=np.float32).reshape(shape)
+        return np.array([self.vector(text, pooling) for text in texts]).reshape(shape)
 
     def rank(self, texts: Seq[Seq[int]]) -> np.ndarray:
         self._check_texts(texts)
-        scores = [np.random.default_rng(_seed(text, "rank")).normal() for text in texts]
-        return np.array(scores, dtype=np.float32)
+        return np.array([self.score(text) for text in texts], dtype=np.float32)
+
+    def begin_text(self, text: Seq[int], pooling: Pooling | None) -> FakeSlicedText:
+        assert self.info.slices_texts
+        assert self.sliced is None or self.sliced.closed, "one at a time"
+        self.sliced = FakeSlicedText(self, text, pooling)
+        return self.sliced
 
     def close(self) -> None:
         self.closed = True
+
+    def vector(self, text: Seq[int], pooling: Pooling) -> np.ndarray:
+        """[embedding_width], of length 1."""
+        vector = np.random.default_rng(_seed(text, pooling)).normal(size=self.info.embedding_width)
+        return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+    def score(self, text: Seq[int]) -> np.float32:
+        """How well `text` answers its query."""
+        return np.float32(np.random.default_rng(_seed(text, "rank")).normal())
 
     def _check_texts(self, texts: Seq[Seq[int]]) -> None:
         for text in texts:
@@ -223,6 +237,33 @@ class FakeRunner:
         view = made.view()
         view.flags.writeable = False
         return view
+
+
+class FakeSlicedText:
+    """Implements `SlicedText`; `slices` are the sizes that were computed."""
+
+    max_tokens = 64
+    tile = 1
+
+    def __init__(self, runner: FakeRunner, text: Seq[int], pooling: Pooling | None) -> None:
+        self.slices: list[int] = []
+        self.closed = False
+        self._runner = runner
+        self._text = text
+        self._pooling = pooling
+
+    def compute(self, tokens: int) -> np.ndarray | None:
+        assert not self.closed and 0 < tokens <= self.max_tokens
+        self.slices.append(tokens)
+        assert sum(self.slices) <= len(self._text)
+        if sum(self.slices) < len(self._text):
+            return None
+        if self._pooling is None:
+            return np.array([self._runner.score(self._text)])
+        return self._runner.vector(self._text, self._pooling)[None]
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class FakeSidePrefill:

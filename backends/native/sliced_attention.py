@@ -1,0 +1,85 @@
+"""Attention over one text that is computed in slices: it keeps keys and values as they are
+computed, so that the result is that of the whole text.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hearth.backends.native.config import ModelConfig
+from hearth.backends.native.scores import additive, attend_to
+
+
+def sliced_bytes(config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:
+    """What `SlicedAttention` keeps of a text of `tokens` tokens."""
+    kept = sum(min(tokens, layer.window or tokens) for layer in config.layers)
+    return 2 * config.kv_heads * config.head_dim * dtype.itemsize * kept
+
+
+class SlicedAttention:
+    """An `Attend` for one slice after the other.
+
+    Args:
+        tokens: of the whole text.
+    """
+
+    def __init__(self, config: ModelConfig, tokens: int) -> None:
+        self._config = config
+        self._tokens = tokens
+        self._kept: dict[int, Tensor] = {}
+        """By layer: [2, kv_heads, tokens, head_dim], with a window only the last."""
+        self._masks: dict[int | None, Tensor] = {}
+        """Of this slice, by window."""
+        self._start = 0
+        self._end = 0
+
+    def advance(self, tokens: int) -> None:
+        """The next pass computes the next `tokens` tokens."""
+        self._start, self._end = self._end, self._end + tokens
+        self._masks.clear()
+
+    def __call__(
+        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
+    ) -> Tensor:
+        """As `Attend`."""
+        config = self._config
+        window = config.layers[layer].window
+        new = key_value.permute(1, 2, 0, 3)
+        keys, values = self._with_kept(layer, window, new)
+        groups = (config.kv_heads, config.heads // config.kv_heads)
+        attended = attend_to(
+            query.transpose(0, 1).reshape(*groups, len(query), config.head_dim),
+            keys[:, None],
+            values[:, None],
+            scale=config.scale,
+            mask=self._mask(window, keys.shape[1], query),
+            softcap=config.attention_softcap,
+            sinks=None if sinks is None else sinks.view(*groups, 1, 1),
+        )
+        return attended.flatten(0, 1).transpose(0, 1)
+
+    def _with_kept(self, layer: int, window: int | None, new: Tensor) -> Tensor:
+        """What the slice sees of `layer`, up to its own last token; that is kept for the next."""
+        kept = self._kept.get(layer)
+        if window is not None:
+            seen = new if kept is None else torch.cat((kept, new), dim=2)
+            self._kept[layer] = seen[:, :, max(seen.shape[2] - window + 1, 0) :]
+            return seen
+        if kept is None:
+            shape = (*new.shape[:2], self._tokens, new.shape[3])
+            kept = self._kept[layer] = new.new_empty(shape)
+        kept[:, :, self._start : self._end] = new
+        return kept[:, :, : self._end]
+
+    def _mask(self, window: int | None, keys: int, like: Tensor) -> Tensor:
+        """[1, 1, tokens of the slice, keys], to add."""
+        mask = self._masks.get(window)
+        if mask is None:
+            queries = torch.arange(self._start, self._end, device=like.device)[:, None]
+            positions = torch.arange(self._end - keys, self._end, device=like.device)
+            sees = positions <= queries
+            if window is not None:
+                sees &= positions > queries - window
+            mask = self._masks[window] = additive(sees, like.dtype)[None, None]
+        return mask

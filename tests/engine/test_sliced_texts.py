@@ -1,0 +1,183 @@
+"""Long texts are embedded and ranked in slices, between which streams run on and a cancel takes
+effect.
+"""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from fake_runner import FakeRunner, FakeSlicedText
+from hearth.backends.contract.events import Embeddings, Failed, Finished, Ranks
+from hearth.backends.engine.embedding import Embedding, Ranking
+from hearth.backends.engine.engine import Engine
+from hearth.backends.errors import InternalError
+from speakers import Listener, at_rest, drain, generation
+
+LONG = [k % 97 for k in range(1000)]
+
+
+class Clock:
+    """Seconds: a millisecond for each token that the runner computes."""
+
+    def __init__(self, runner: FakeRunner) -> None:
+        self._runner = runner
+        self._slices: list[FakeSlicedText] = []
+
+    def __call__(self) -> float:
+        if self._runner.sliced is not None and self._runner.sliced not in self._slices:
+            self._slices.append(self._runner.sliced)
+        sliced = sum(sum(one.slices) for one in self._slices)
+        return (self._runner.computed_tokens + sliced) / 1000
+
+
+def begun(**changes):
+    """A runner, and an engine over it that streams."""
+    runner = FakeRunner(chunk=64, context=2000, pool=4000, slices_texts=True, **changes)
+    engine = Engine(runner, target_itl_s=0.02, clock=Clock(runner))
+    stream, heard = generation(1, [1, 2, 3], runner, tokens=400)
+    engine.submit(stream)
+    engine.turn()
+    return runner, engine, stream, heard
+
+
+@pytest.mark.parametrize("pooling", ["mean", None])
+def test_a_stream_has_a_token_after_every_slice_of_a_long_text(pooling):
+    runner, engine, stream, heard = begun()
+    got = Listener()
+    job = Ranking(2, [LONG], got) if pooling is None else Embedding(2, [LONG], pooling, got)
+    engine.submit(job)
+    seen = []
+    while not got.events:
+        before, started = stream.new_tokens, engine._clock()
+        engine.turn()
+        seen.append((stream.new_tokens - before, engine._clock() - started))
+    assert {tokens for tokens, _ in seen} == {1}
+    assert max(took for _, took in seen) <= 0.033, "one token, and the first slice is a guess"
+    assert max(took for _, took in seen[5:]) <= 0.021
+    [answer] = got.events
+    assert answer.prompt_tokens == len(LONG)
+    if pooling is None:
+        assert isinstance(answer, Ranks)
+        assert answer.scores == (float(runner.score(LONG)),)
+    else:
+        assert isinstance(answer, Embeddings)
+        np.testing.assert_array_equal(answer.vectors, [runner.vector(LONG, pooling)])
+    drain(engine)
+    assert heard.ids == runner.greedy([1, 2, 3], 400)
+    assert at_rest(engine, runner)
+
+
+def test_alone_slices_are_as_large_as_a_step():
+    runner = FakeRunner(chunk=48, slices_texts=True)
+    engine = Engine(runner)
+    got = Listener()
+    engine.submit(Embedding(1, [LONG[:100]], "mean", got))
+    drain(engine)
+    assert runner.sliced.slices == [48, 48, 4]
+    assert isinstance(got.last, Embeddings)
+
+
+def test_a_slice_is_no_larger_than_the_runner_can_compute():
+    runner = FakeRunner(chunk=80, slices_texts=True)
+    engine = Engine(runner)
+    engine.submit(Embedding(1, [LONG[:100]], "mean", Listener()))
+    drain(engine)
+    assert runner.sliced.slices == [64, 36]
+
+
+def test_a_slice_fills_whole_tiles_where_a_turn_has_time_for_most_of_one(monkeypatch):
+    monkeypatch.setattr(FakeSlicedText, "tile", 16)
+    for chunk, sizes in [(8, [8] * 12 + [4]), (12, [16] * 6 + [4]), (40, [32] * 3 + [4])]:
+        runner = FakeRunner(chunk=chunk, slices_texts=True)
+        engine = Engine(runner)
+        engine.submit(Embedding(1, [LONG[:100]], "mean", Listener()))
+        drain(engine)
+        assert runner.sliced.slices == sizes
+
+
+def test_a_cancel_takes_effect_after_the_slice():
+    runner, engine, _, _ = begun()
+    got = Listener()
+    engine.submit(Embedding(2, [LONG], "mean", got))
+    engine.turn()
+    engine.turn()
+    [_, row] = engine._requests()
+    assert (row.state, row.computed_tokens) == ("prefill", sum(runner.sliced.slices))
+    computed = sum(runner.sliced.slices)
+    assert 0 < computed < len(LONG)
+    engine.cancel(2)
+    engine.turn()
+    assert got.events == [Finished("cancelled")]
+    assert sum(runner.sliced.slices) == computed
+    assert runner.sliced.closed
+    assert engine.stats().waiting == 0
+
+
+def test_closing_frees_the_text_that_is_being_computed():
+    runner, engine, _, _ = begun()
+    got = Listener()
+    engine.submit(Embedding(2, [LONG], "mean", got))
+    engine.turn()
+    engine.close()
+    engine.turn()
+    assert got.events == [Finished("cancelled")]
+    assert runner.sliced.closed
+
+
+def test_a_slice_that_fails_ends_its_job_alone():
+    runner, engine, _, heard = begun()
+    got, other = Listener(), Listener()
+    engine.submit(Embedding(2, [LONG], "mean", got), Embedding(3, [[1, 2]], "mean", other))
+    engine.turn()
+
+    def fail(tokens):
+        raise InternalError("no")
+
+    runner.sliced.compute = fail
+    drain(engine)
+    assert isinstance(got.last, Failed) and len(got.events) == 1
+    assert runner.sliced.closed
+    assert isinstance(other.last, Embeddings)
+    assert heard.ids == runner.greedy([1, 2, 3], 400)
+
+
+def test_short_texts_of_others_are_computed_between_the_slices():
+    _, engine, _, _ = begun()
+    order = []
+    long = Embedding(2, [LONG], "mean", lambda answer: order.append("long"), session="a")
+    short = Embedding(3, [[1, 2]], "mean", lambda answer: order.append("short"), session="b")
+    engine.submit(long)
+    engine.turn()
+    engine.submit(short)
+    drain(engine)
+    assert order == ["short", "long"]
+
+
+def test_one_long_text_is_computed_after_the_other_whatever_their_priority():
+    _, engine, _, _ = begun()
+    order = []
+
+    def note(name, answer):
+        assert isinstance(answer, Embeddings)
+        order.append(name)
+
+    jobs = [
+        Embedding(ident, [LONG, [ident], LONG], "mean", partial(note, ident), priority=ident)
+        for ident in (2, 3)
+    ]
+    engine.submit(jobs[0])
+    engine.turn()
+    engine.submit(jobs[1])
+    drain(engine)  # The fake runner asserts that only one is begun.
+    assert order == [3, 2], "within its first text, the lesser priority went on"
+
+
+def test_texts_that_cannot_be_sliced_are_computed_whole():
+    runner = FakeRunner(chunk=16)
+    engine = Engine(runner)
+    got = Listener()
+    engine.submit(Embedding(1, [[1] * 16, [2] * 16], "mean", got))
+    drain(engine)
+    assert isinstance(got.last, Embeddings)
+    assert runner.sliced is None
