@@ -1,14 +1,16 @@
-"""What a long prompt costs somebody who streams: inter-token latency of one session while another
-session's prompt goes through.
+"""What a long prompt, or a long text to embed, costs somebody who streams: inter-token latency of
+one session while another session's prompt goes through, or while a text is embedded.
 
     python benchmarks/interference.py [--model FILE.gguf] [--prompt 4000] [--json RESULT.json]
+    python benchmarks/interference.py [--model FILE.gguf] --embed 32000 [--steps 500]
 
 One engine over one runner, in this process, with the default target of 50 ms. A first session
 streams; then a second one arrives with a long prompt. "Disturbed" are the first session's steps
 from then until the second one's first token. All prompts begin with the same tokens, as those of
 chats do: the model's first token, if it has one, and thirty more. The bound is twice the
-undisturbed median and the target. Without --model a random 100M-parameter Q8_0 llama is written to
-a temporary folder.
+undisturbed median and the target. With --embed a text of so many tokens is embedded instead, and
+the disturbed steps are those until its vector is there, --steps at most. Without --model a random
+100M-parameter Q8_0 llama is written to a temporary folder.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import numpy as np
 
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.engine.embedding import Embedding
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.loaded_model import Loaded
@@ -41,6 +44,28 @@ SHARED_PROMPT = 30
 MOST_STREAMED = 4000
 SEED = 7
 SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
+
+
+@dataclass(frozen=True)
+class FoundText:
+    """What embedding a text costs a stream. Seconds, unless they are named otherwise."""
+
+    text_tokens: int
+    computed_tokens: int
+    """Of the text, in `disturbed_steps`."""
+    target_s: float
+    text_disturbed_s: float
+    undisturbed_p50_s: float
+    undisturbed_max_s: float
+    disturbed_p50_s: float
+    disturbed_p95_s: float
+    disturbed_max_s: float
+    disturbed_steps: int
+
+    @property
+    def bound_s(self) -> float:
+        """What the disturbed 95th percentile should stay under."""
+        return 2 * self.undisturbed_p50_s + self.target_s
 
 
 @dataclass(frozen=True)
@@ -91,6 +116,13 @@ class Sessions:
         )
         self.engine.submit(session)
         return session
+
+    def embed(self, text_tokens: int) -> Embedding:
+        """Submit a text to embed."""
+        self._count += 1
+        job = Embedding(self._count, [self._random(text_tokens)], "mean", lambda event: None)
+        self.engine.submit(job)
+        return job
 
     def _random(self, tokens: int) -> list[int]:
         ids: list[int] = self._stream.integers(0, self._vocab_size, tokens).tolist()
@@ -156,6 +188,35 @@ def measure(loaded: Loaded, prompt_tokens: int, target_s: float) -> Found:
     )
 
 
+def measure_text(loaded: Loaded, text_tokens: int, target_s: float, steps: int) -> FoundText:
+    """A stream alone, then while a text is embedded, for `steps` steps at most."""
+    sessions = Sessions(loaded, target_s)
+    streaming = sessions.begin(STREAM_PROMPT, MOST_STREAMED)
+    sessions.first_token_s(streaming)
+    undisturbed = sessions.gaps(streaming, UNDISTURBED_STEPS)
+    text = sessions.embed(text_tokens)
+    began = time.perf_counter()
+    disturbed = []
+    while not text.done and len(disturbed) < steps:
+        disturbed.append(sessions.gap(streaming))
+    text_disturbed_s = time.perf_counter() - began
+    computed_tokens = text.stats().computed_tokens
+    sessions.engine.cancel(text.id)
+    sessions.end(streaming)
+    return FoundText(
+        text_tokens,
+        computed_tokens,
+        target_s,
+        text_disturbed_s,
+        statistics.median(undisturbed),
+        max(undisturbed),
+        statistics.median(disturbed),
+        float(np.percentile(disturbed, 95)),
+        max(disturbed),
+        len(disturbed),
+    )
+
+
 def random_model(folder: Path) -> Path:
     """A llama of 100 million random parameters."""
     sys.path.insert(0, str(SUPPORT))  # the tests' model builder is no installed package
@@ -173,11 +234,44 @@ def random_model(folder: Path) -> Path:
     )
 
 
+def rows_of(found: Found | FoundText) -> list[tuple[str, float]]:
+    """Names and seconds of the table."""
+    bound = (f"bound: 2 × undisturbed + {1e3 * found.target_s:g} ms", found.bound_s)
+    disturbed = [
+        ("disturbed step, p50", found.disturbed_p50_s),
+        ("disturbed step, p95", found.disturbed_p95_s),
+        ("disturbed step, max", found.disturbed_max_s),
+    ]
+    if isinstance(found, FoundText):
+        return [
+            ("undisturbed step, p50", found.undisturbed_p50_s),
+            ("undisturbed step, max", found.undisturbed_max_s),
+            *disturbed,
+            bound,
+            (
+                f"{found.computed_tokens:,} of {found.text_tokens:,} tokens embedded",
+                found.text_disturbed_s,
+            ),
+        ]
+    return [
+        ("undisturbed step, p50", found.undisturbed_p50_s),
+        ("undisturbed step, p95", found.undisturbed_p95_s),
+        *disturbed,
+        bound,
+        (f"prefill of {found.prompt_tokens:,}, alone", found.prefill_alone_s),
+        (f"prefill of {found.prompt_tokens:,}, beside the stream", found.prefill_disturbed_s),
+    ]
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=Path, help="a GGUF file; a random one by default")
     parser.add_argument("--prompt", type=int, default=4000, help="tokens of the long prompt")
+    parser.add_argument("--embed", type=int, help="embed a text of so many tokens instead")
+    parser.add_argument(
+        "--steps", type=int, default=MOST_STREAMED - 2 * UNDISTURBED_STEPS, help="with --embed"
+    )
     parser.add_argument("--target-ms", type=float, default=50.0)
     parser.add_argument("--threads", type=int, help="for decode and prefill; measured by default")
     parser.add_argument("--flash-attention", choices=("auto", "on", "off"), default="auto")
@@ -186,14 +280,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hearth-bench-") as folder:
         path = arguments.model or random_model(Path(folder))
         settings = ModelSettings(
-            context=arguments.prompt + STREAM_PROMPT + MOST_STREAMED,
+            context=(arguments.embed or arguments.prompt) + STREAM_PROMPT + MOST_STREAMED,
             max_sessions=2,
             threads=arguments.threads,
             batch_threads=arguments.threads,
             flash_attention={"auto": None, "on": True, "off": False}[arguments.flash_attention],
         )
         loaded = open_model(ModelSpec(str(path), settings=settings), Path(folder))
-        found = measure(loaded, arguments.prompt, arguments.target_ms / 1000)
+        found: Found | FoundText
+        if arguments.embed:
+            found = measure_text(
+                loaded, arguments.embed, arguments.target_ms / 1000, arguments.steps
+            )
+        else:
+            found = measure(loaded, arguments.prompt, arguments.target_ms / 1000)
         info = loaded.info
         loaded.runner.close()
     print(
@@ -201,16 +301,7 @@ def main() -> None:
         f" (prefill {info.batch_threads}), flash attention {arguments.flash_attention},"
         f" {platform.machine()}, {datetime.date.today()}"
     )
-    rows = [
-        ("undisturbed step, p50", found.undisturbed_p50_s),
-        ("undisturbed step, p95", found.undisturbed_p95_s),
-        ("disturbed step, p50", found.disturbed_p50_s),
-        ("disturbed step, p95", found.disturbed_p95_s),
-        ("disturbed step, max", found.disturbed_max_s),
-        (f"bound: 2 × undisturbed + {arguments.target_ms:g} ms", found.bound_s),
-        (f"prefill of {found.prompt_tokens:,}, alone", found.prefill_alone_s),
-        (f"prefill of {found.prompt_tokens:,}, beside the stream", found.prefill_disturbed_s),
-    ]
+    rows = rows_of(found)
     print(f"\n| {'what':<40} | {'ms':>9} |\n|{'-' * 42}|{'-' * 10}:|")
     for name, seconds in rows:
         print(f"| {name:<40} | {seconds * 1e3:>9,.1f} |")
