@@ -4,7 +4,6 @@ file.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -18,8 +17,9 @@ from hearth.app.machine import Machine
 from hearth.app.paths import private_folder
 from hearth.backends.bench.job import Tuned
 from hearth.backends.machine.json_file import write_json
+from hearth.quant.fingerprint import WeightFile, fingerprint
 
-_ENDS_BYTES = 1 << 20
+_HEADER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class TunedFor:
     def of(cls, machine: Machine, model: Path, library: str) -> TunedFor:
         """The key for `model` under this version of the `library`."""
         name = f"{machine.cpu}, {machine.usable_cores} cores"
-        return cls(name, fingerprint(model), library)
+        return cls(name, _contents(model), library)
 
 
 class TunedStore:
@@ -70,17 +70,7 @@ class TunedStore:
         return [entry for entry in entries if isinstance(entry, dict)]
 
 
-def fingerprint(path: Path) -> str:
-    """Size and sha256 of the first and last MiB of each file of a model: quick, and any other file
-    differs there (a GGUF begins with its metadata, safetensors with their header).
-    """
-    size = 0
-    digest = hashlib.sha256()
-    for part in model_files(path) if path.is_dir() else (path,):
-        part_size = part.stat().st_size
-        size += part_size
-        with part.open("rb") as file:
-            digest.update(file.read(_ENDS_BYTES))
-            file.seek(max(0, part_size - _ENDS_BYTES))
-            digest.update(file.read(_ENDS_BYTES))
-    return f"{size}-{digest.hexdigest()[:32]}"
+def _contents(model: Path) -> str:
+    """Of the files of `model`. A GGUF begins with its metadata, safetensors with their header."""
+    parts = model_files(model) if model.is_dir() else (model,)
+    return fingerprint(WeightFile(part, min(part.stat().st_size, _HEADER_BYTES)) for part in parts)

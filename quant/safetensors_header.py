@@ -83,6 +83,11 @@ class SafetensorsHeader:
     metadata: Mapping[str, str]
     tensors: Mapping[str, TensorEntry]
 
+    @property
+    def header_bytes(self) -> int:
+        """What comes before the tensors' bytes."""
+        return min((entry.start for entry in self.tensors.values()), default=self.size_bytes)
+
 
 def read_header(path: str | Path) -> SafetensorsHeader:
     """The header of the safetensors file at `path`; none of its tensors is read.

@@ -31,6 +31,7 @@ from hearth.backends.text.vocab.generation_defaults import (
     gguf_generation_defaults,
 )
 from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
+from hearth.quant.fingerprint import fingerprint
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
 
@@ -137,6 +138,7 @@ def _runner(
         batch_threads=settings.batch_threads,
         has_rank_head=has_head,
         attention=costs,
+        fingerprint=fingerprint(header.weight_files),
     )
 
 

@@ -62,6 +62,7 @@ class LlamaRunner:
         has_rank_head: whether the file has the tensors that `rank` needs (`facts.has_rank_head`).
         attention: what both kinds cost here, to have the better one at any time; `plan` is for the
             one without flash then, which needs more memory. None: as planned.
+        fingerprint: of the model's files; states of others are refused.
 
     Raises:
         DoesNotFit: the first context could not be made.
@@ -77,6 +78,7 @@ class LlamaRunner:
         batch_threads: int | None = None,
         has_rank_head: bool = False,
         attention: Attention | None = None,
+        fingerprint: str = "",
     ) -> None:
         self._model = model
         self._plan = plan
@@ -90,7 +92,13 @@ class LlamaRunner:
         self.batch_threads = batch_threads or cores
         self._batch = Batch(model.library.api, plan.batch)
         by_channel = self.plan.flash_attention == 0
-        self._store = LlamaStore(self._make_context, plan, model.facts, by_channel=by_channel)
+        self._store = LlamaStore(
+            self._make_context,
+            plan,
+            model.facts,
+            by_channel=by_channel,
+            fingerprint=repr((fingerprint, model.library.version, plan.kv_type)).encode(),
+        )
         self._cache = SequenceCache(
             self._store,
             slots=plan.slots,
@@ -257,7 +265,15 @@ class LlamaRunner:
         if held and begun is None:
             return None
         self._side = LlamaSidePrefill(
-            self._model, self.plan, tokens, begun, held, side_threads, self.batch_threads, done
+            self._model,
+            self.plan,
+            tokens,
+            begun,
+            held,
+            self._store.fingerprint,
+            side_threads,
+            self.batch_threads,
+            done,
         )
         return self._side
 

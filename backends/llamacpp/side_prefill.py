@@ -35,6 +35,7 @@ class LlamaSidePrefill:
         tokens: ids, all in the vocabulary.
         begun: the state after the first `held` of them; None: there is none.
         held: of `begun`; at least one token is left to compute.
+        fingerprint: of the store that is to take the state.
         threads: beside the steps of others.
         all_threads: once nobody streams.
         done: called from this prefill's thread when it is over, however it ends.
@@ -47,6 +48,7 @@ class LlamaSidePrefill:
         tokens: Sequence[int],
         begun: LlamaState | None,
         held: int,
+        fingerprint: bytes,
         threads: int,
         all_threads: int,
         done: Callable[[], None],
@@ -57,6 +59,7 @@ class LlamaSidePrefill:
         self._plan = replace(
             plan, slots=1, sequences=1, max_outputs=1, batch=CHUNK, ubatch=min(plan.ubatch, CHUNK)
         )
+        self._fingerprint = fingerprint
         self._threads = threads
         self._all_threads = all_threads
         self._done = done
@@ -133,6 +136,7 @@ class LlamaSidePrefill:
                 self._computed = min(start + CHUNK, count)
             if not self._is_wanted:
                 return None
-            return LlamaState(context.export_sequence(0), self._plan.flash_attention == 0)
+            data = context.export_sequence(0)
+            return LlamaState(data, self._plan.flash_attention == 0, self._fingerprint)
         finally:
             context.close()

@@ -19,11 +19,12 @@ SAVE_MARGIN_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class LlamaState:
-    """A saved sequence. Only a store of the same model and settings can take it."""
+    """A saved sequence. Only a store with the same fingerprint takes it."""
 
     data: State
     by_channel: bool
     """How its values lie: see `state_layout`."""
+    fingerprint: bytes
 
     @property
     def nbytes(self) -> int:
@@ -48,6 +49,7 @@ class LlamaStore:
         plan: sizes.
         facts: what the model's memory can do.
         by_channel: how values lie at first.
+        fingerprint: of the model, and of all that keys and values depend on.
 
     Raises:
         DoesNotFit: the first context could not be made.
@@ -61,9 +63,11 @@ class LlamaStore:
         facts: ModelFacts,
         *,
         by_channel: bool,
+        fingerprint: bytes,
     ) -> None:
         self._make_context = make_context
         self.by_channel = by_channel
+        self.fingerprint = fingerprint
         self._plan = plan
         self._only_whole = not facts.can_roll_back
         self._window = facts.sliding_window
@@ -145,15 +149,16 @@ class LlamaStore:
         if size + SAVE_MARGIN_BYTES > available_bytes():
             return None
         try:
-            return LlamaState(context.export_sequence(sequence), self.by_channel)
+            data = context.export_sequence(sequence)
+            return LlamaState(data, self.by_channel, self.fingerprint)
         except (MemoryError, InternalError):  # llama.cpp says that it had no memory by writing less
             return None
 
     def restore(self, sequence: int, state: SavedState) -> bool:
-        """See the protocol; the pool grows if it must. A state that is not a store's own is
-        refused.
+        """See the protocol; the pool grows if it must. A state of another model, or of another kind
+        of keys and values, is refused.
         """
-        if not isinstance(state, LlamaState):
+        if not isinstance(state, LlamaState) or state.fingerprint != self.fingerprint:
             return False
         data = state.data
         if state.by_channel != self.by_channel:

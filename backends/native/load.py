@@ -46,7 +46,7 @@ from hearth.backends.native.notices import (
     about_tensors,
     about_unpacking,
 )
-from hearth.backends.native.plan import plan_memory
+from hearth.backends.native.plan import NativePlan, plan_memory
 from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.tensors import TensorFile
 from hearth.backends.native.varlen_attention import has_varlen
@@ -66,6 +66,7 @@ from hearth.backends.text.vocab.model_folder import read_json
 from hearth.kernels import device as devices
 from hearth.kernels.half_matrix import has_half_matrices
 from hearth.quant.convert.folder_files import chat_templates
+from hearth.quant.fingerprint import WeightFile, fingerprint
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.json_fields import read_fields
@@ -125,6 +126,7 @@ class _Source:
     pooling: Pooling
     architecture: str
     quantization: str
+    weight_files: tuple[WeightFile, ...]
     notices: tuple[str, ...] = ()
 
 
@@ -166,6 +168,7 @@ def _open_folder(folder: Path) -> _Source:
         pooling=_folder_pooling(folder),
         architecture=fields.text("model_type"),
         quantization=_most_common_dtype(file),
+        weight_files=tuple(WeightFile(one.path, one.header_bytes) for one in file.headers),
         notices=(OWN_HEAD,) if config != said else (),
     )
 
@@ -188,6 +191,7 @@ def _open_gguf(path: Path) -> _Source:
         pooling=_GGUF_POOLING.get(pooling, "mean") if isinstance(pooling, int) else "mean",
         architecture=header.architecture,
         quantization=header.file_type_name,
+        weight_files=header.weight_files,
     )
 
 
@@ -243,7 +247,7 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         decoder,
         plan,
         end_ids=source.end_ids,
-        fingerprint=_fingerprint(source, plan.kv_dtype),
+        fingerprint=_fingerprint(source, plan),
         own_pooling=source.pooling,
         threads=threads,
         batch_threads=batch_threads,
@@ -385,13 +389,15 @@ def _weight_bytes(source: _Source, dtype: torch.dtype, *, packed: bool) -> int:
     )
 
 
-def _fingerprint(source: _Source, numbers: torch.dtype) -> bytes:
+def _fingerprint(source: _Source, plan: NativePlan) -> bytes:
     """Of everything that keys and values depend on."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr((source.config, str(numbers), str(source.path))).encode())
-    for name, one in sorted(source.file.stored.items()):
-        digest.update(repr((name, one.shape, one.packing, str(one.dtype))).encode())
-    return digest.digest()
+    config = source.config
+    scalings = [layer.rope.scaling for layer in config.layers if layer.rope is not None]
+    # Longrope has factors for short and for long contexts.
+    is_long = [one is not None and plan.context > one.original_context for one in scalings]
+    computed = (plan.dtype, plan.compute_dtype, plan.kv_dtype, plan.deterministic)
+    said = repr((fingerprint(source.weight_files), config, is_long, computed))
+    return hashlib.blake2b(said.encode(), digest_size=16).digest()
 
 
 def _folder_pooling(folder: Path) -> Pooling:

@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from hearth.quant.fingerprint import WeightFile
 from hearth.quant.gguf.faults import corrupt, unsupported
 from hearth.quant.gguf.types import FILE_TYPE_NAMES, TensorType, ValueType
 from hearth.quant.gguf.values import NumberArray, StringArray
@@ -71,6 +72,11 @@ class GgufFile:
     alignment: int
     data_offset: int
     shards: tuple[GgufFile, ...] = ()
+
+    @property
+    def weight_files(self) -> tuple[WeightFile, ...]:
+        """The files that the model consists of."""
+        return tuple(WeightFile(one.path, one.data_offset) for one in (self, *self.shards))
 
     def value(self, key: str, default: Any = None) -> Any:
         """The metadata value of `key`, or `default` where there is none."""

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from hearth.app.tuned import TunedFor, TunedStore, fingerprint
+from hearth.app.machine import Machine
+from hearth.app.tuned import TunedFor, TunedStore
 from hearth.backends.bench.job import Choice, Tuned
 
 CHOICE = Choice(1, 2, 512, "f16", 4, 100.0, 20.0, 1.5, 30.0)
 FOUND = Tuned(CHOICE, replace(CHOICE, sessions=8), 7, "llama.cpp 1")
+MACHINE = Machine("Linux", "a processor", (), 2, 2, 1 << 34, 1 << 33)
 KEY = TunedFor("a machine", "12-abc", "llama.cpp 1")
 
 
@@ -46,11 +48,15 @@ def test_a_file_that_cannot_be_read_counts_as_empty(tmp_path: Path, text: str) -
     assert store.get(KEY) == FOUND
 
 
-def test_a_fingerprint_tells_files_apart(tmp_path: Path) -> None:
+def test_a_key_tells_files_apart_by_what_is_in_them(tmp_path: Path) -> None:
     one, two, three = (tmp_path / name for name in ("one", "two", "three"))
     one.write_bytes(b"a" * 3_000_000)
     two.write_bytes(b"a" * 2_999_999 + b"b")
     three.write_bytes(b"a" * 3_000_001)
-    assert len({fingerprint(one), fingerprint(two), fingerprint(three)}) == 3
+
+    def key(model: Path) -> TunedFor:
+        return TunedFor.of(MACHINE, model, "llama.cpp 1")
+
+    assert len({key(one), key(two), key(three)}) == 3
     two.write_bytes(one.read_bytes())
-    assert fingerprint(one) == fingerprint(two)
+    assert key(one) == key(two)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gguf_builder import tiny_llama
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import CacheStats, Row, StepPlan
 from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter
@@ -294,3 +295,24 @@ def test_a_copy_that_llama_cpp_cannot_make_is_none_and_no_growth(
             runner.step(StepPlan((Row(0, 250, [1] * 50, 0),)))
     assert 0 in runner.step(StepPlan((Row(0, 250, [3], 1),))).logits
     runner.close()
+
+
+def test_a_saved_state_is_taken_by_the_same_model_alone(load: Load, tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "model.gguf", vocab=320)
+    tokens = [5, 6, 7, 8]
+
+    def runner(where: Path = path, **changes: object) -> LlamaRunner:
+        made = load(where, **changes).runner
+        assert isinstance(made, LlamaRunner)
+        return made
+
+    one = runner()
+    step(one, Row(0, 0, tokens, 1))
+    state = one.cache.save(0)
+    assert state is not None
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(path.read_bytes())
+    assert runner(copy).cache.restore(0, state, tokens)
+    assert not runner(kv_type="f16").cache.restore(0, state, tokens)
+    tiny_llama(tmp_path / "new.gguf", vocab=320, seed=1).replace(path)
+    assert not runner().cache.restore(0, state, tokens), "an edited file under the same name"

@@ -5,6 +5,7 @@ it tells of how a model was loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,3 +127,26 @@ def test_the_memory_fraction_that_is_named_keeps_weights_packed(
     fraction = float(notice.split("(--memory-fraction) of ")[1].split()[0])
     assert footprint.stays_packed(16 * GIB, fraction, on_gpu=False)
     assert fraction * free > 16, "and there is room beside them"
+
+
+def test_a_fingerprint_is_of_what_keys_and_values_depend_on(opened: Open, tmp_path: Path) -> None:
+    def fingerprint(folder: Path, **settings: object) -> bytes:
+        plan = opened(folder, **settings).runner.plan  # type: ignore[attr-defined]
+        return load._fingerprint(load._open_source(folder), plan)
+
+    folder, other = (tiny_folder("qwen2", tmp_path / name) for name in ("one", "two"))
+    before = fingerprint(folder)
+    assert fingerprint(folder) == fingerprint(other) == before
+    assert fingerprint(folder, kv_type="f32") != before
+    assert fingerprint(folder, dtype="f32", deterministic=True) != before
+    rewrite(folder, lambda stored: stored[EMBEDDING].neg_())
+    assert fingerprint(folder) != before, "an edited file under the same name"
+
+
+def test_longrope_has_a_fingerprint_for_each_of_its_factors(opened: Open, tmp_path: Path) -> None:
+    folder = tiny_folder("phi3", tmp_path / "tiny")  # With factors for more than 32 tokens.
+    source = load._open_source(folder)
+    plan = opened(folder).runner.plan  # type: ignore[attr-defined]
+    contexts = (16, 32, 33, 64)
+    found = [load._fingerprint(source, replace(plan, context=context)) for context in contexts]
+    assert found[0] == found[1] != found[2] == found[3]
