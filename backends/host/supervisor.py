@@ -256,8 +256,10 @@ class Supervisor:
         may keep it from loading.
         """
         gone = model.worker is None or model.worker.died.is_set()
-        if gone and not model.users and not model.is_loading and not model.breaker.remembers:
-            self._models.pop(model.key, None)
+        is_used = model.users or model.is_loading or model.breaker.remembers
+        # It may be forgotten already, and asked for again since.
+        if gone and not is_used and self._models.get(model.key) is model:
+            del self._models[model.key]
 
     @asynccontextmanager
     async def _using(

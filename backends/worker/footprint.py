@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from hearth.backends.contract.loaded import EngineStats, ModelInfo
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.errors import HearthError
 from hearth.backends.worker.choice import runner_of
 
+MOST_KNOWN: Final = 256
+"""Files that `Footprints` remembers; those that were asked for last."""
+
 
 class Footprints:
-    """What models need; a file is read anew when it changed or is to be loaded in another way.
+    """What models need; a file is read again when it changed or is to be loaded in another way.
 
     Args:
         cache_dir: where measurements about this machine are kept, which decide what runs a model.
@@ -22,6 +27,8 @@ class Footprints:
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir
         self._known: dict[str, tuple[object, int | None]] = {}
+        self._lock = threading.Lock()
+        """Guards `_known`: each call has a thread of its own."""
 
     def of(self, spec: ModelSpec) -> int | None:
         """Bytes to set aside for `spec`; None if it takes no memory here, or cannot be read or
@@ -37,7 +44,12 @@ class Footprints:
         version = (found.st_mtime_ns, found.st_size, spec.backend, settings)
         known = self._known.get(path)
         if known is None or known[0] != version:
-            known = self._known[path] = (version, _needed_bytes(spec, self._cache_dir))
+            known = (version, _needed_bytes(spec, self._cache_dir))
+        with self._lock:
+            self._known.pop(path, None)  # So that the dictionary is in the order of use.
+            self._known[path] = known
+            while len(self._known) > MOST_KNOWN:
+                del self._known[next(iter(self._known))]
         return known[1]
 
 

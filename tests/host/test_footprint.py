@@ -1,6 +1,7 @@
 """What a model needs, said before it is loaded: the same that the loaded model is planned with."""
 
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from gguf_builder import tiny_llama
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.llamacpp.footprint import needed_bytes
 from hearth.backends.llamacpp.params import CELL_ALIGNMENT, plan_context
+from hearth.backends.worker import footprint
 from hearth.backends.worker.footprint import Footprints
 from hearth.quant.gguf import preflight
 
@@ -80,3 +82,19 @@ def test_a_file_is_read_again_only_when_it_changed_or_is_loaded_otherwise(
     os.utime(own, ns=(1, 1))
     footprints.of(spec)
     assert len(reads) == 3
+
+
+def test_only_so_many_files_are_remembered_those_that_were_asked_for_last(
+    path, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(footprint, "MOST_KNOWN", 3)
+    read = []
+    monkeypatch.setattr(footprint, "_needed_bytes", lambda spec, _: read.append(spec.path) or 1)
+    specs = [ModelSpec(str(tmp_path / f"{number}.gguf")) for number in range(5)]
+    for spec in specs:
+        shutil.copy(path, spec.path)
+    footprints = Footprints()
+    for number in (0, 1, 2, 0, 3, 0, 4, 0, 3, 1):
+        assert footprints.of(specs[number]) == 1
+    assert len(footprints._known) == 3
+    assert read == [specs[number].path for number in (0, 1, 2, 3, 4, 1)]

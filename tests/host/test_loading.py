@@ -216,3 +216,31 @@ def test_nobody_waits_less_than_not_at_all(supervisor, workers) -> None:
         await supervisor.unload(None)
 
     asyncio.run(main())
+
+
+def test_paths_that_nobody_uses_are_forgotten(supervisor, workers) -> None:
+    workers.code = REFUSES
+
+    async def main():
+        for number in range(5):
+            with pytest.raises(ModelNotFound):
+                await asking(supervisor, spec=ModelSpec(f"x{number}"))
+        await asyncio.gather(*(model.worker.died.wait() for model in supervisor._models.values()))
+        await supervisor.unload_idle()
+        assert supervisor._models == {}
+        assert supervisor._room._residents == {}
+
+    asyncio.run(main())
+
+
+def test_a_path_that_was_forgotten_and_asked_for_again_is_not_forgotten_twice(supervisor) -> None:
+    async def main():
+        before = supervisor._model(SPEC)
+        supervisor._forget(before)  # As `unload_idle` does while an `unload` waits for the worker.
+        again = supervisor._model(SPEC)
+        assert again is not before
+        again.users = 1
+        supervisor._forget(before)
+        assert supervisor._model(SPEC) is again
+
+    asyncio.run(main())
