@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from hearth.quant.gguf.file import GgufFile
+
 
 class GgufFacts(Protocol):
     """What is read from a GGUF header (`hearth.quant.gguf.preflight`)."""
@@ -25,3 +27,13 @@ def has_rank_head(shapes: Mapping[str, tuple[int, ...]]) -> bool:
         shapes: of its tensors, (inputs, outputs), by name.
     """
     return "cls.output.weight" in shapes or shapes.get("cls.weight", ())[1:] == (1,)
+
+
+def least_long_cells(header: GgufFile) -> int:
+    """Cells of the smallest context for which llama.cpp takes longrope's factors for long texts; 0
+    where there are none.
+    """
+    if all(tensor.name != "rope_factors_long.weight" for tensor in header.all_tensors):
+        return 0
+    key = f"{header.architecture}.rope.scaling.original_context_length"
+    return (header.integer(key, header.context_length) or 0) + 1

@@ -15,7 +15,7 @@ from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.backends.llamacpp import attention, footprint, selftest
 from hearth.backends.llamacpp.attention_choice import Attention
 from hearth.backends.llamacpp.encoder import EncoderRunner
-from hearth.backends.llamacpp.facts import has_rank_head
+from hearth.backends.llamacpp.facts import has_rank_head, least_long_cells
 from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.model import LlamaModel, Progress
 from hearth.backends.llamacpp.offload import Offload, device_memory, offload_of
@@ -159,13 +159,17 @@ def _capabilities(
 
 
 def _plan(settings: ModelSettings, header: GgufFile, offload: Offload | None) -> ContextPlan:
-    return plan_context(
+    plan = plan_context(
         settings,
         header,
         weight_bytes=_weight_bytes(header),
         available_bytes=available_bytes(),
         offload=offload,
     )
+    least = least_long_cells(header)
+    if plan.pool_tokens < least:
+        return plan
+    return replace(plan, first_tokens=max(plan.first_tokens, least), least_cells=least)
 
 
 def _weight_bytes(header: GgufFile) -> int:

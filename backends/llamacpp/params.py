@@ -94,6 +94,11 @@ class ContextPlan:
     host_kv_bytes_per_token: int
     """Of these, in memory of the machine: fewer where layers are on GPUs."""
     notices: tuple[str, ...] = ()
+    least_cells: int = 0
+    """Of each context whose keys go into the pool: with longrope llama.cpp chooses the factors by
+    the cells of a context (`get_rope_factors` in llama-model.cpp), so that keys of a small one do
+    not fit into a large one.
+    """
 
 
 def check_settings(settings: ModelSettings, max_sequences: int) -> None:

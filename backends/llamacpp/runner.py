@@ -97,7 +97,9 @@ class LlamaRunner:
             plan,
             model.facts,
             by_channel=by_channel,
-            fingerprint=repr((fingerprint, model.library.version, plan.kv_type)).encode(),
+            fingerprint=repr(
+                (fingerprint, model.library.version, plan.kv_type, plan.least_cells > 0)
+            ).encode(),
         )
         self._cache = SequenceCache(
             self._store,

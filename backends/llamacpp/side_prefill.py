@@ -113,7 +113,8 @@ class LlamaSidePrefill:
     def _compute(self) -> LlamaState | None:
         count = len(self.tokens)
         threads = self._threads
-        context = LlamaContext(self._model, self._plan, count, threads, threads, self._interrupt)
+        cells = max(count, self._plan.least_cells)
+        context = LlamaContext(self._model, self._plan, cells, threads, threads, self._interrupt)
         try:
             begun, self._begun = self._begun, None
             if begun is not None and not context.restore_sequence(0, begun.data):

@@ -12,10 +12,15 @@ import pytest
 
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import Busy, DoesNotFit, HearthError
+from hearth.backends.llamacpp import params
 from hearth.backends.llamacpp.context import LlamaContext
 from hearth.backends.llamacpp.load import Loaded
+from hearth.quant.json_fields import read_fields
+from native_decoders import decoder_of, family_and_config
 from raw_loop import RawModel
 from stepped import Stepped, advance
+from tiny_checkpoints import tiny_checkpoint
+from tiny_ggufs import write_gguf
 
 Load = Callable[..., Loaded]
 NEW = 24
@@ -265,3 +270,31 @@ def test_a_step_that_fails_counts_for_nothing(
     advance(runner, sessions, NEW)
     for session in sessions:
         assert session.new == raw.greedy(session.prompt, NEW)
+
+
+def test_a_pool_that_grows_keeps_the_factors_of_longrope(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_checkpoint(
+        "phi3", tmp_path, original_max_position_embeddings=512, max_position_embeddings=2048
+    )
+    kind, _ = family_and_config(read_fields(tmp_path / "config.json"))
+    path = write_gguf(tmp_path / "phi3.gguf", "phi3", kind, decoder_of(tmp_path))
+    raw = RawModel(path, context=2048)
+    prompt = some_prompt(300, seed=1)
+    monkeypatch.setattr(params, "START_CELLS", 256)
+    loaded = load(path, max_sessions=1)
+    fingerprints = {loaded.runner.store.fingerprint}
+    session = Stepped(loaded.runner, 0, prompt)
+    advance(loaded.runner, [session], 300)
+    assert loaded.runner.store.allocated_tokens > 512
+    assert session.new == raw.greedy(prompt, 300)
+    side = loaded.runner.prefill_beside(prompt, lambda: None)
+    if side is not None:  # With one thread there is none.
+        side.wait()
+        assert loaded.runner.store.restore(1, side.result())
+    short = load(path, max_sessions=1, context=512)
+    fingerprints.add(short.runner.store.fingerprint)
+    assert short.runner.store.allocated_tokens == 256
+    assert len(fingerprints) == 2
+    raw.close()
