@@ -50,24 +50,45 @@ class TextJob(ABC):
 
     @property
     def is_within_text(self) -> bool:
-        """Whether a part of a text is computed, so that the runner holds memory for the rest."""
+        """Whether the next text is computed in slices, so that the runner holds memory for it."""
         return self._sliced is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `compute` may be called: the memory for the slices of its next text is there."""
+        return self._sliced is None or self._sliced.is_ready
 
     def exceeds(self, tokens: int) -> bool:
         """Whether the next text has more than `tokens` tokens."""
         return len(self._texts[self._computed()]) > tokens
 
-    def compute(self, runner: Runner, tokens: int) -> int:
+    def next_texts(self, tokens: int) -> list[list[int]]:
+        """The next texts that together have at most so many tokens; always at least one."""
+        chosen: list[list[int]] = []
+        room = tokens
+        for text in self._texts[self._computed() :]:
+            room -= len(text)
+            if chosen and room < 0:
+                break
+            chosen.append(text)
+        return chosen
+
+    def compute(self, runner: Runner, tokens: int, ready: Callable[[], None]) -> int:
         """Let `runner` compute the next texts that together have at most `tokens` tokens, or a
         slice of so many of a longer one; a longer one that the runner cannot slice is computed
         whole. After the last text the job is answered.
+
+        Args:
+            ready: called from any thread when it `is_ready` again, if it is not after this.
 
         Returns:
             Tokens that were computed.
         """
         if self._sliced is None and runner.info.slices_texts and self.exceeds(tokens):
-            self._sliced = self._begin(runner, self._texts[self._computed()])
             self._sliced_tokens = 0
+            self._sliced = self._begin(runner, self._texts[self._computed()], ready)
+            if not self._sliced.is_ready:
+                return 0
         if self._sliced is not None:
             computed = self._compute_slice(self._sliced, tokens)
         else:
@@ -94,17 +115,6 @@ class TextJob(ABC):
     def fail(self, error: Exception) -> None:
         """End it with `error`."""
         self._end(Failed(to_info(error)))
-
-    def next_texts(self, tokens: int) -> list[list[int]]:
-        """The next texts that together have at most so many tokens; always at least one."""
-        chosen: list[list[int]] = []
-        room = tokens
-        for text in self._texts[self._computed() :]:
-            room -= len(text)
-            if chosen and room < 0:
-                break
-            chosen.append(text)
-        return chosen
 
     def _compute_slice(self, sliced: SlicedText, tokens: int) -> int:
         text = self._texts[self._computed()]
@@ -133,7 +143,7 @@ class TextJob(ABC):
         """What comes of each of `texts`, computed in one call."""
 
     @abstractmethod
-    def _begin(self, runner: Runner, text: list[int]) -> SlicedText:
+    def _begin(self, runner: Runner, text: list[int], ready: Callable[[], None]) -> SlicedText:
         """The same for one text, computed slice by slice."""
 
     @abstractmethod
@@ -174,8 +184,8 @@ class Embedding(TextJob):
     def _whole(self, runner: Runner, texts: list[list[int]]) -> NDArray[np.float32]:
         return runner.embed(texts, self.pooling)
 
-    def _begin(self, runner: Runner, text: list[int]) -> SlicedText:
-        return runner.begin_text(text, self.pooling)
+    def _begin(self, runner: Runner, text: list[int], ready: Callable[[], None]) -> SlicedText:
+        return runner.begin_text(text, self.pooling, ready)
 
     def _take(self, found: NDArray[np.float32]) -> None:
         self._vectors += [tuple(map(float, vector)) for vector in found]
@@ -210,8 +220,8 @@ class Ranking(TextJob):
     def _whole(self, runner: Runner, texts: list[list[int]]) -> NDArray[np.float32]:
         return runner.rank(texts)
 
-    def _begin(self, runner: Runner, text: list[int]) -> SlicedText:
-        return runner.begin_text(text, None)
+    def _begin(self, runner: Runner, text: list[int], ready: Callable[[], None]) -> SlicedText:
+        return runner.begin_text(text, None, ready)
 
     def _take(self, found: NDArray[np.float32]) -> None:
         self._scores += map(float, found)

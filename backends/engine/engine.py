@@ -269,23 +269,23 @@ class Engine:
 
     def _compute_texts(self, plan: StepPlan | None) -> bool:
         """Compute a few texts of the job whose turn it is, or a slice of one, with what `plan` has
-        left of the time that prefill may take; False if there is none.
+        left of the time that prefill may take; False if there is none that can go on.
         """
-        if not self._text_jobs:
-            return False
         decoding, prefill = 0, 0
         if plan is not None:
             decoding = _decoding(plan)
             prefill = plan.tokens - decoding
         tokens = self._pacer.allowance_of_texts(decoding, prefill)
         job = self._next_text_job(tokens)
+        if job is None:
+            return False
         if not self._begin((job.id,)):
             return True
         started = self._clock()
         computed = 0
         try:
             try:
-                computed = job.compute(self._runner, tokens)
+                computed = job.compute(self._runner, tokens, self._wake)
             finally:
                 self._end()
         except RunnerLost:
@@ -295,7 +295,7 @@ class Engine:
         except Exception as error:
             log.exception("the texts of %d failed", job.id)
             job.fail(error)
-        else:
+        if computed:
             self._computed += computed
             self._pacer.observe_texts(decoding, computed, self._clock() - started)
         if job.done:
@@ -305,17 +305,21 @@ class Engine:
             self._text_jobs.append(job)
         return True
 
-    def _next_text_job(self, tokens: int) -> TextJob:
-        """The job whose turn it is, of the session whose turn it is. Only one text is computed in
-        slices at a time: a job whose next text has more than `tokens` tokens gives its turn to the
-        one that is within a text.
+    def _next_text_job(self, tokens: int) -> TextJob | None:
+        """The job whose turn it is, of the session whose turn it is; None if none can go on. Only
+        one text is computed in slices at a time: a job whose next text has more than `tokens`
+        tokens gives its turn to the one that is within a text.
         """
-        job = min(self._text_jobs, key=lambda job: (-job.priority, self._served(job)))
+        within = next((job for job in self._text_jobs if job.is_within_text), None)
+        jobs = self._text_jobs
+        if within is not None and not within.is_ready:
+            jobs = [job for job in jobs if job is not within and not job.exceeds(tokens)]
+        if not jobs:
+            return None
+        job = min(jobs, key=lambda job: (-job.priority, self._served(job)))
         self._turns += 1
         self._last_turn[job.session] = self._turns
-        if job.exceeds(tokens):
-            return next((other for other in self._text_jobs if other.is_within_text), job)
-        return job
+        return within if within is not None and job.exceeds(tokens) else job
 
     def _drop(self, job: TextJob) -> None:
         self._text_jobs.remove(job)

@@ -248,6 +248,11 @@ class SlicedText(Protocol):
     """One text that is embedded or ranked slice by slice, in memory of its own."""
 
     @property
+    def is_ready(self) -> bool:
+        """Whether its memory is there; before that nothing but `close` may be called."""
+        ...
+
+    @property
     def max_tokens(self) -> int:
         """Most tokens of one slice."""
         ...
@@ -262,7 +267,7 @@ class SlicedText(Protocol):
         difference: what `embed` or `rank` gives for this text.
 
         Raises:
-            HearthError: the library failed; only `close` may follow.
+            HearthError: the library failed, or there was no memory; only `close` may follow.
             Interrupted: see `Runner.interrupt`; only `close` may follow.
         """
         ...
@@ -320,10 +325,15 @@ class Runner(Protocol):
         """
         ...
 
-    def begin_text(self, text: Seq[int], pooling: Pooling | None) -> SlicedText:
+    def begin_text(
+        self, text: Seq[int], pooling: Pooling | None, ready: Callable[[], None]
+    ) -> SlicedText:
         """Begin to embed one text, or without `pooling` to rank it, slice by slice. One at a time:
         the one before is closed. `embed` and `rank` may be called meanwhile. Only where
         `info.slices_texts`.
+
+        Args:
+            ready: called from any thread when it is ready, if it is not at once.
 
         Raises:
             HearthError: as `embed` and `rank`; and `DoesNotFit`.

@@ -4,6 +4,8 @@ sequences.
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,7 @@ from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import Interrupted, Row
 from hearth.backends.errors import (
     DoesNotFit,
+    HearthError,
     InternalError,
     InvalidParameter,
     UnsupportedParameter,
@@ -35,6 +38,8 @@ from hearth.backends.llamacpp.params import (
 from hearth.backends.machine.memory import available_bytes
 from hearth.quant.gguf.file import ENCODERS
 
+log = logging.getLogger(__name__)
+
 MAX_WHOLE_TOKENS = 8192
 """Longest text of a model whose attention looks both ways: it must be computed in one piece, which
 only an interrupt ends early, after an operation of the graph."""
@@ -43,6 +48,8 @@ MAX_TEXTS = 16
 LOGIT_BYTES = 256 << 20
 """A generating model computes the logits of every token too, wanted or not: its batches are no
 larger than fits into this."""
+QUICK_BYTES = 64 << 20
+"""A context with so many bytes of keys and values is made in no time."""
 WHOLE_LOGIT_BYTES = 1 << 30
 """The same for texts that cannot be cut."""
 
@@ -142,8 +149,8 @@ def _longest_text(model: LlamaModel, plan: ContextPlan) -> int:
 
 class Embedder:
     """Embeds or ranks texts with a loaded model. Its contexts, one for texts and one for a text in
-    slices, are made when they are first needed, and again for another pooling or a longer text;
-    close it before the model.
+    slices, are made when they are first needed, and again for another pooling or a longer text; a
+    long text in slices has one of its own. Close it before the model.
 
     Args:
         model: outlives the embedder.
@@ -172,7 +179,11 @@ class Embedder:
         self._interrupt = interrupt
         self._context: _PoolingContext | None = None
         self._slicing: _PoolingContext | None = None
-        """For the text that is computed in slices."""
+        """For a text that is computed in slices and is not long."""
+        self._open: LlamaSlicedText | None = None
+        """The last one that has a context of its own."""
+        self._thread: threading.Thread | None = None
+        """The last of those that make and free large contexts, one after the other."""
         self._own_pooling = own_pooling(model)
         self._takes_whole_texts = _takes_whole_texts(model)
         self.width = vector_width(model)
@@ -212,23 +223,47 @@ class Embedder:
         outputs = int(self._model.library.api.llama_model_n_cls_out(self._model.handle))
         return _ranks(self._pooled(texts, RANK, outputs))
 
-    def begin(self, text: Sequence[int], pooling: Pooling | None) -> LlamaSlicedText:
+    def begin(
+        self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
+    ) -> LlamaSlicedText:
         """`text`, to be embedded slice by slice, or without `pooling` to be ranked; the one before
-        is closed. Only for a causal model.
+        is closed. Only for a causal model. A context with more than `QUICK_BYTES` is made in the
+        background, since llama.cpp zeroes all of it, which may take seconds.
+
+        Args:
+            ready: see the protocol.
 
         Raises:
-            UnsupportedParameter, InvalidParameter, PromptTooLong, DoesNotFit: as `embed`.
+            UnsupportedParameter, InvalidParameter, PromptTooLong: as `embed`.
+            DoesNotFit: as `embed`; for a large context `compute` raises it.
         """
         kind = RANK if pooling is None else self._pooling_type(pooling)
         self._check(0, text)
         self._check_length(len(text))
+        batch, cells = self._batch_tokens(), self._cells(len(text))
         tile = 1 if self._model.on_gpu else TILE if self._plan.flash_attention == 0 else FLASH_TILE
-        return LlamaSlicedText(
-            _Slices(self._context_for_slices(kind, len(text)), kind, text),
-            tile,
-            _ranks if pooling is None else _normalized,
-            self._leave_slices,
-        )
+        finish = _ranks if pooling is None else _normalized
+        if max(cells, batch) * self._plan.kv_bytes_per_token <= QUICK_BYTES:
+            context = self._slicing
+            if context is None or not context.suits(kind, batch, cells):
+                self._close_slicing()
+                context = self._slicing = self._made(kind, batch, cells, 1)
+            return LlamaSlicedText(_Slices(context, kind, text), batch, tile, finish, _no_context)
+
+        def make() -> None:
+            try:
+                sliced.open(_Slices(self._made(kind, batch, cells, 1), kind, text))
+            except HearthError as error:
+                sliced.fail(error)
+            except Exception as error:
+                log.exception("no context for a text of %d tokens", len(text))
+                sliced.fail(error)
+            ready()
+
+        sliced = LlamaSlicedText(None, batch, tile, finish, self._background)
+        self._open = sliced
+        self._background(make)
+        return sliced
 
     def warm_up(self, tokens: int, threads: int) -> None:
         """Compute a text of `tokens` tokens with `threads` threads, which stay in use."""
@@ -243,6 +278,10 @@ class Embedder:
 
     def close(self) -> None:
         """Free the contexts; the next text makes another. May be called twice."""
+        if self._open is not None:
+            self._open.close()
+        if self._thread is not None:
+            self._thread.join()
         self._close_context()
         self._close_slicing()
 
@@ -317,19 +356,22 @@ class Embedder:
             context = self._context = self._made(kind, batch, cells, MAX_TEXTS)
         return context
 
-    def _context_for_slices(self, kind: int, length: int) -> _PoolingContext:
-        """A context for the slices of a text of `length` tokens: the last one, if it will do."""
-        context = self._slicing
-        batch, cells = self._batch_tokens(), self._cells(length)
-        if context is None or not context.suits(kind, batch, cells):
-            self._close_slicing()
-            context = self._slicing = self._made(kind, batch, cells, 1)
-        return context
+    @property
+    def is_making_context(self) -> bool:
+        """Whether a large context is being made, or freed, in the background."""
+        return self._thread is not None and self._thread.is_alive()
 
-    def _leave_slices(self) -> None:
-        """A text in slices is over: what a large context holds is better spent on sequences."""
-        if self._slicing is not None and self._slicing.cells > START_CELLS:
-            self._close_slicing()
+    def _background(self, work: Callable[[], None]) -> None:
+        """Do `work` in a thread, after what was asked for before."""
+        before = self._thread
+
+        def run() -> None:
+            if before is not None:
+                before.join()
+            work()
+
+        self._thread = threading.Thread(target=run, name="text context", daemon=True)
+        self._thread.start()
 
     def _batch_tokens(self) -> int:
         """Tokens of a batch, where no text is longer or texts can be cut."""
@@ -381,37 +423,62 @@ class LlamaSlicedText:
     """Implements `hearth.backends.engine.runner.SlicedText`.
 
     Args:
-        slices: of the text, none of them computed.
-        tile: see the protocol.
+        slices: of the text, none of them computed; None: `open` or `fail` comes later.
+        max_tokens, tile: see the protocol.
         finish: makes of [1, width] what the caller wants.
-        leave: called when the context is not needed any more.
+        leave: is given what frees the context, if that is this text's own.
     """
 
     def __init__(
         self,
-        slices: _Slices,
+        slices: _Slices | None,
+        max_tokens: int,
         tile: int,
         finish: Callable[[Vectors], Vectors],
-        leave: Callable[[], None],
+        leave: Callable[[Callable[[], None]], None],
     ) -> None:
-        self.max_tokens = slices.max_tokens
+        self.max_tokens = max_tokens
         self.tile = tile
-        self._slices: _Slices | None = slices
+        self.is_ready = slices is not None
+        self._slices = slices
+        self._error: Exception | None = None
         self._finish = finish
         self._leave = leave
+        self._is_closed = False
+
+    def open(self, slices: _Slices) -> None:
+        """Its context is made; from any thread."""
+        self._slices = slices
+        self.is_ready = True
+
+    def fail(self, error: Exception) -> None:
+        """Its context cannot be made; from any thread."""
+        self._error = error
+        self.is_ready = True
 
     def compute(self, tokens: int) -> Vectors | None:
         """See the protocol."""
-        if self._slices is None:
-            raise InternalError("The text is closed.")
+        if self._error is not None:
+            raise self._error
+        if self._slices is None or self._is_closed:
+            raise InternalError("The text is closed, or not ready.")
         vector = self._slices.next(tokens)
         return None if vector is None else self._finish(vector[None])
 
     def close(self) -> None:
         """See the protocol."""
-        if self._slices is not None:
-            self._slices = None
-            self._leave()
+        if not self._is_closed:
+            self._is_closed = True
+            self._leave(self._free)
+
+    def _free(self) -> None:
+        slices, self._slices = self._slices, None
+        if slices is not None:
+            slices.close()
+
+
+def _no_context(free: Callable[[], None]) -> None:
+    """The context serves other texts, too."""
 
 
 class _Slices:
@@ -439,6 +506,10 @@ class _Slices:
             self._pooled[:] = vector
         is_over = self._kind == _CLS or self._start == len(self._text)
         return self._pooled.astype(np.float32) if is_over else None
+
+    def close(self) -> None:
+        """Free the context."""
+        self._context.close()
 
     def rest(self) -> Vectors:
         """[context.width] of the text."""

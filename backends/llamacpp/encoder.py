@@ -112,7 +112,9 @@ class EncoderRunner:
             raise not_a_reranker(self._model)
         return self._embedder.rank(texts)
 
-    def begin_text(self, text: Sequence[int], pooling: Pooling | None) -> SlicedText:
+    def begin_text(
+        self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
+    ) -> SlicedText:
         """Raises `InternalError`: see `RunnerInfo.slices_texts`."""
         raise InternalError(f"{self._model.path.name} is an encoder: it computes texts whole.")
 

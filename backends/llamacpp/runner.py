@@ -85,6 +85,8 @@ class LlamaRunner:
         self._choice = choice_of(attention, plan, model.facts)
         self._embedder: Embedder | None = None
         self._side: LlamaSidePrefill | None = None
+        self._taken = 0
+        """Threads that steps leave to others."""
         self._interrupt = Interrupt()
         self._pace: ThreadPace | None = None
         cores = thread_counts.usable_cores()
@@ -188,7 +190,7 @@ class LlamaRunner:
         code = context.decode(self._batch)
         if code:
             raise self._repaired(code, rows)
-        if self._pace is not None and self._side is None and plan.tokens == len(rows):
+        if self._pace is not None and not self._taken and plan.tokens == len(rows):
             self._pace.observe(len(rows), time.perf_counter() - began_s)
         for row in rows:
             cache.computed(row.slot, row.tokens)
@@ -227,7 +229,9 @@ class LlamaRunner:
         self._check_ranks()
         return self._text_context().rank(texts)
 
-    def begin_text(self, text: Sequence[int], pooling: Pooling | None) -> LlamaSlicedText:
+    def begin_text(
+        self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
+    ) -> LlamaSlicedText:
         """See the protocol, and `Embedder.begin` for more.
 
         Raises:
@@ -235,7 +239,7 @@ class LlamaRunner:
         """
         if pooling is None:
             self._check_ranks()
-        return self._text_context().begin(text, pooling)
+        return self._text_context().begin(text, pooling, ready)
 
     def interrupt(self, wanted: bool) -> None:
         """See the protocol. On a processor it takes effect within one operation of the graph."""
@@ -300,15 +304,19 @@ class LlamaRunner:
         return self._embedder
 
     def _share_cores(self) -> None:
-        """Set the threads of the next step: fewer where other programs need cores, and while a side
-        prefill runs, which takes its own."""
-        if self._side is None and self._pace is None:
+        """Set the threads of the next step: fewer where other programs need cores. A side prefill has
+        its own while it runs, and what makes a context for a long text has one: threads of a step
+        that wait for one without a core make it many times longer.
+        """
+        if self._side is not None and self._side.over:
+            self._side = None
+        taken = 0 if self._side is None else self.threads // 2
+        if self._embedder is not None and self._embedder.is_making_context:
+            taken = min(taken + 1, self.threads - 1)
+        if not taken and not self._taken and self._pace is None:
             return
-        taken = 0
-        if self._side is not None:
-            taken = 0 if self._side.over else self.threads // 2
-            self._side = None if self._side.over else self._side
-        threads = self._pace.threads if self._pace is not None else self.threads
+        self._taken = taken
+        threads = self.threads if self._pace is None else self._pace.threads
         batch_threads = self.batch_threads
         if threads < self.threads:
             batch_threads = min(batch_threads, threads)

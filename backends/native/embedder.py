@@ -120,6 +120,7 @@ class NativeSlicedText:
         computing: entered for as long as the decoder computes.
     """
 
+    is_ready = True
     tile = 1
 
     def __init__(

@@ -169,8 +169,10 @@ class NativeRunner:
         """See the protocol; the families here generate, and none ranks."""
         raise self._not_a_reranker()
 
-    def begin_text(self, text: Sequence[int], pooling: Pooling | None) -> NativeSlicedText:
-        """See the protocol, and `Embedder.begin` for more."""
+    def begin_text(
+        self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
+    ) -> NativeSlicedText:
+        """See the protocol, and `Embedder.begin` for more. It is ready at once."""
         if pooling is None:
             raise self._not_a_reranker()
         return self._embedder.begin(text, pooling)

@@ -181,3 +181,36 @@ def test_texts_that_cannot_be_sliced_are_computed_whole():
     drain(engine)
     assert isinstance(got.last, Embeddings)
     assert runner.sliced is None
+
+
+def test_while_memory_for_a_long_text_is_made_others_go_on_and_it_is_not_asked_again(monkeypatch):
+    monkeypatch.setattr(FakeSlicedText, "is_ready", False)
+    runner = FakeRunner(chunk=16, slices_texts=True)
+    engine = Engine(runner)
+    long, second, short = Listener(), Listener(), Listener()
+    engine.submit(Embedding(1, [LONG[:100]], "mean", long))
+    assert engine.turn(), "it was begun"
+    assert not engine.turn(), "nothing can be computed"
+    engine.submit(Embedding(2, [LONG[:90]], "mean", second), Embedding(3, [[1, 2]], "mean", short))
+    assert engine.turn()
+    assert isinstance(short.last, Embeddings)
+    assert not engine.turn()
+    assert (long.events, second.events) == ([], [])
+    monkeypatch.setattr(FakeSlicedText, "is_ready", True)
+    runner.sliced.ready()
+    assert not engine._inbox.empty(), "which wakes the engine"
+    drain(engine)
+    assert isinstance(long.last, Embeddings) and isinstance(second.last, Embeddings)
+
+
+def test_a_text_whose_memory_is_being_made_can_be_cancelled(monkeypatch):
+    monkeypatch.setattr(FakeSlicedText, "is_ready", False)
+    runner = FakeRunner(chunk=16, slices_texts=True)
+    engine = Engine(runner)
+    got = Listener()
+    engine.submit(Embedding(1, [LONG[:100]], "mean", got))
+    engine.turn()
+    engine.cancel(1)
+    assert not engine.turn()
+    assert got.events == [Finished("cancelled")]
+    assert runner.sliced.closed and runner.sliced.slices == []

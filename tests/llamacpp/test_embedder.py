@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from hearth.backends.contract.models import ModelSettings
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import Interrupted
 from hearth.backends.errors import (
+    DoesNotFit,
     InternalError,
     InvalidParameter,
     PromptTooLong,
@@ -246,9 +249,13 @@ def test_an_interrupt_ends_it_and_the_next_call_is_as_ever(make: Make, causal: P
     made.close()
 
 
+def ready() -> None:
+    """Nobody waits for it."""
+
+
 def in_slices(made: Embedder, text: list[int], pooling: Pooling, sizes: Sequence[int]) -> Vectors:
     """The vector of `text`; the last of `sizes` again and again."""
-    sliced = made.begin(text, pooling)
+    sliced = made.begin(text, pooling, ready)
     left = iter(sizes)
     size = 0
     while (found := sliced.compute(min(size := next(left, size), sliced.max_tokens))) is None:
@@ -273,7 +280,7 @@ def test_other_texts_can_be_embedded_between_two_slices(make: Make, causal: Path
     made = make(causal, max_batch_tokens=64, max_sessions=1)
     long, *short = texts_of(2048, 40, 200)
     expected, others = made.embed([long], "mean"), made.embed(short, "last")
-    sliced = made.begin(long, "mean")
+    sliced = made.begin(long, "mean", ready)
     for _ in range(2048 // 64 - 1):
         assert sliced.compute(64) is None
         assert (made.embed(short, "last") == others).all()
@@ -286,9 +293,9 @@ def test_other_texts_can_be_embedded_between_two_slices(make: Make, causal: Path
 def test_a_text_in_slices_is_checked_before_anything_is_computed(make: Make, causal: Path) -> None:
     made = make(causal, context=256)
     with pytest.raises(PromptTooLong, match="257 tokens > 256"):
-        made.begin(texts_of(257)[0], "mean")
+        made.begin(texts_of(257)[0], "mean", ready)
     with pytest.raises(InvalidParameter):
-        made.begin([320], "mean")
+        made.begin([320], "mean", ready)
 
 
 def test_a_cancelled_slice_ends_and_another_text_can_begin(make: Make, causal: Path) -> None:
@@ -296,7 +303,7 @@ def test_a_cancelled_slice_ends_and_another_text_can_begin(make: Make, causal: P
     plain = make(causal)
     made = Embedder(plain._model, plain._plan, 1, flag)
     [text] = texts_of(700)
-    sliced = made.begin(text, "mean")
+    sliced = made.begin(text, "mean", ready)
     assert sliced.compute(100) is None
     flag.set(True)
     with pytest.raises(Interrupted):
@@ -309,8 +316,64 @@ def test_a_cancelled_slice_ends_and_another_text_can_begin(make: Make, causal: P
     made.close()
 
 
+def test_a_large_context_is_made_and_freed_in_the_background(
+    make: Make, causal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(causal)
+    [text] = texts_of(700)
+    expected = made.embed([text], "mean")
+    monkeypatch.setattr(embedder, "QUICK_BYTES", 0)
+    for _ in range(2):
+        is_ready = threading.Event()
+        sliced = made.begin(text, "mean", is_ready.set)
+        assert is_ready.wait(60) and sliced.is_ready
+        while (found := sliced.compute(100)) is None:
+            made.embed([text[:3]], "mean")
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        sliced.close()
+        sliced.close()
+
+
+def test_texts_may_be_closed_before_they_are_ready(
+    make: Make, causal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(causal)
+    contexts = []
+
+    class Counted(embedder._PoolingContext):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            contexts.append(self)
+
+    monkeypatch.setattr(embedder, "_PoolingContext", Counted)
+    monkeypatch.setattr(embedder, "QUICK_BYTES", 0)
+    [text] = texts_of(700)
+    for _ in range(3):
+        made.begin(text, "mean", ready).close()
+    left_open = made.begin(text, "mean", ready)
+    made.close()
+    assert len(contexts) == 4
+    assert all(context._handle is None for context in contexts)
+    with pytest.raises(InternalError, match="closed"):
+        left_open.compute(10)
+
+
+def test_without_memory_for_a_large_context_its_text_fails(
+    make: Make, causal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(causal)
+    monkeypatch.setattr(embedder, "QUICK_BYTES", 0)
+    monkeypatch.setattr(embedder, "available_bytes", lambda: 1000)
+    is_ready = threading.Event()
+    sliced = made.begin(texts_of(700)[0], "mean", is_ready.set)
+    assert is_ready.wait(60) and sliced.is_ready
+    with pytest.raises(DoesNotFit):
+        sliced.compute(10)
+    sliced.close()
+
+
 def test_a_closed_text_computes_nothing(make: Make, causal: Path) -> None:
-    sliced = make(causal).begin(texts_of(100)[0], "mean")
+    sliced = make(causal).begin(texts_of(100)[0], "mean", ready)
     sliced.close()
     with pytest.raises(InternalError, match="closed"):
         sliced.compute(10)

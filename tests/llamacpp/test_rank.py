@@ -94,7 +94,7 @@ def test_a_decoder_ranks_by_the_probability_of_yes(make: Make, tmp_path: Path, b
     made = make(path, max_batch_tokens=batch)
     found = made.rank(texts)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    sliced = made.begin(texts[-1], None)
+    sliced = made.begin(texts[-1], None, lambda: None)
     while (last := sliced.compute(13)) is None:
         pass
     np.testing.assert_allclose(last, expected[-1:], atol=1e-5)

@@ -15,6 +15,7 @@ from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import CacheStats, Row, StepPlan
 from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter
 from hearth.backends.llamacpp.context import ABORTED, Batch, LlamaContext
+from hearth.backends.llamacpp.embedder import Embedder
 from hearth.backends.llamacpp.load import Loaded
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import plan_context
@@ -316,3 +317,16 @@ def test_a_saved_state_is_taken_by_the_same_model_alone(load: Load, tmp_path: Pa
     assert not runner(kv_type="f16").cache.restore(0, state, tokens)
     tiny_llama(tmp_path / "new.gguf", vocab=320, seed=1).replace(path)
     assert not runner().cache.restore(0, state, tokens), "an edited file under the same name"
+
+
+def test_steps_leave_a_thread_to_what_makes_a_context_for_a_long_text(
+    load: Load, f32_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = load(f32_model, threads=2, batch_threads=2).runner
+    runner.embed([[1, 2, 3]], "mean")  # It has an embedder from now on.
+    used = []
+    monkeypatch.setattr(LlamaContext, "set_threads", lambda _, *counts: used.append(counts))
+    for at, is_making in enumerate([False, True, True, False, False]):
+        monkeypatch.setattr(Embedder, "is_making_context", is_making)
+        step(runner, Row(0, at, [5], 1))
+    assert used == [(1, 1), (1, 1), (2, 2)]

@@ -176,7 +176,7 @@ def test_a_text_in_slices_has_the_vector_that_it_has_at_once(family: str, tmp_pa
     poolings: tuple[Pooling, ...] = ("mean", "last", "cls", "model")
     for pooling in poolings:
         for size in (1, 17, 64):
-            sliced = runner.begin_text(text, pooling)
+            sliced = runner.begin_text(text, pooling, lambda: None)
             while (found := sliced.compute(min(size, sliced.max_tokens))) is None:
                 runner.embed([text[:3]], pooling)
             sliced.close()
@@ -188,17 +188,17 @@ def test_texts_in_slices_are_checked_before_anything_is_computed(
 ) -> None:
     runner = runner_of(folder, EXACT)
     with pytest.raises(PromptTooLong):
-        runner.begin_text([5] * 257, "mean")
+        runner.begin_text([5] * 257, "mean", lambda: None)
     with pytest.raises(UnsupportedParameter, match="rank"):
-        runner.begin_text([5], None)
-    sliced = runner.begin_text([5, 6], "mean")
+        runner.begin_text([5], None, lambda: None)
+    sliced = runner.begin_text([5, 6], "mean", lambda: None)
     sliced.close()
     sliced.close()
     with pytest.raises(InternalError, match="closed"):
         sliced.compute(1)
     monkeypatch.setattr(embedder, "available_bytes", lambda: 1000)
     with pytest.raises(DoesNotFit):
-        runner.begin_text([5] * 200, "mean")
+        runner.begin_text([5] * 200, "mean", lambda: None)
 
 
 def test_vectors_leave_the_sequences_alone(folder: Path) -> None:

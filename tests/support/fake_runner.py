@@ -180,10 +180,13 @@ class FakeRunner:
         self._check_texts(texts)
         return np.array([self.score(text) for text in texts], dtype=np.float32)
 
-    def begin_text(self, text: Seq[int], pooling: Pooling | None) -> FakeSlicedText:
+    def begin_text(
+        self, text: Seq[int], pooling: Pooling | None, ready: Callable[[], None]
+    ) -> FakeSlicedText:
         assert self.info.slices_texts
         assert self.sliced is None or self.sliced.closed, "one at a time"
         self.sliced = FakeSlicedText(self, text, pooling)
+        self.sliced.ready = ready
         return self.sliced
 
     def close(self) -> None:
@@ -240,20 +243,24 @@ class FakeRunner:
 
 
 class FakeSlicedText:
-    """Implements `SlicedText`; `slices` are the sizes that were computed."""
+    """Implements `SlicedText`; `slices` are the sizes that were computed. Where `is_ready` is made
+    False, a test calls `ready`.
+    """
 
+    is_ready = True
     max_tokens = 64
     tile = 1
 
     def __init__(self, runner: FakeRunner, text: Seq[int], pooling: Pooling | None) -> None:
         self.slices: list[int] = []
         self.closed = False
+        self.ready: Callable[[], None] = lambda: None
         self._runner = runner
         self._text = text
         self._pooling = pooling
 
     def compute(self, tokens: int) -> np.ndarray | None:
-        assert not self.closed and 0 < tokens <= self.max_tokens
+        assert self.is_ready and not self.closed and 0 < tokens <= self.max_tokens
         self.slices.append(tokens)
         assert sum(self.slices) <= len(self._text)
         if sum(self.slices) < len(self._text):
