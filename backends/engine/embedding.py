@@ -118,9 +118,7 @@ class TextJob(ABC):
 
     def _compute_slice(self, sliced: SlicedText, tokens: int) -> int:
         text = self._texts[self._computed()]
-        # A tile that is not quite filled takes as long as a whole one, or longer.
-        whole = (tokens + sliced.tile // 4) // sliced.tile * sliced.tile
-        count = min(whole or tokens, sliced.max_tokens, len(text) - self._sliced_tokens)
+        count = sliced.slice_tokens(tokens)
         found = sliced.compute(count)
         self._sliced_tokens += count
         if found is not None:

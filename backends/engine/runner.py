@@ -252,19 +252,16 @@ class SlicedText(Protocol):
         """Whether its memory is there; before that nothing but `close` may be called."""
         ...
 
-    @property
-    def max_tokens(self) -> int:
-        """Most tokens of one slice."""
-        ...
-
-    @property
-    def tile(self) -> int:
-        """Slices of a multiple of so many tokens are the cheapest for what they do."""
+    def slice_tokens(self, tokens: int) -> int:
+        """What the next slice should have where there is time for about `tokens` tokens: as many as
+        are cheap together, and no more than are left.
+        """
         ...
 
     def compute(self, tokens: int) -> NDArray[np.float32] | None:
-        """Compute the next `tokens` tokens. After the last one, or as soon as the rest makes no
-        difference: what `embed` or `rank` gives for this text.
+        """Compute the next `tokens` tokens: as many as `slice_tokens` says, or fewer. After the
+        last one, or as soon as the rest makes no difference: what `embed` or `rank` gives for this
+        text.
 
         Raises:
             HearthError: the library failed, or there was no memory; only `close` may follow.

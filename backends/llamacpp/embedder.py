@@ -241,14 +241,15 @@ class Embedder:
         self._check(0, text)
         self._check_length(len(text))
         batch, cells = self._batch_tokens(), self._cells(len(text))
-        tile = 1 if self._model.on_gpu else TILE if self._plan.flash_attention == 0 else FLASH_TILE
         finish = _ranks if pooling is None else _normalized
         if max(cells, batch) * self._plan.kv_bytes_per_token <= QUICK_BYTES:
             context = self._slicing
             if context is None or not context.suits(kind, batch, cells):
                 self._close_slicing()
                 context = self._slicing = self._made(kind, batch, cells, 1)
-            return LlamaSlicedText(_Slices(context, kind, text), batch, tile, finish, _no_context)
+            return LlamaSlicedText(
+                _Slices(context, kind, text), self.slice_size, finish, _no_context
+            )
 
         def make() -> None:
             try:
@@ -260,7 +261,7 @@ class Embedder:
                 sliced.fail(error)
             ready()
 
-        sliced = LlamaSlicedText(None, batch, tile, finish, self._background)
+        sliced = LlamaSlicedText(None, self.slice_size, finish, self._background)
         self._open = sliced
         self._background(make)
         return sliced
@@ -356,6 +357,15 @@ class Embedder:
             context = self._context = self._made(kind, batch, cells, MAX_TEXTS)
         return context
 
+    def slice_size(self, tokens: int) -> int:
+        """What a slice of about `tokens` tokens should have: whole tiles on a processor."""
+        if not self._model.on_gpu:
+            if self._plan.flash_attention != 0 and tokens >= FLASH_TILE * 3 // 4:
+                tokens = (tokens + FLASH_TILE // 4) // FLASH_TILE * FLASH_TILE
+            else:
+                tokens = max((tokens + TILE // 2) // TILE, 1) * TILE
+        return min(tokens, self._batch_tokens())
+
     @property
     def is_making_context(self) -> bool:
         """Whether a large context is being made, or freed, in the background."""
@@ -424,7 +434,7 @@ class LlamaSlicedText:
 
     Args:
         slices: of the text, none of them computed; None: `open` or `fail` comes later.
-        max_tokens, tile: see the protocol.
+        size: see `Embedder.slice_size`.
         finish: makes of [1, width] what the caller wants.
         leave: is given what frees the context, if that is this text's own.
     """
@@ -432,14 +442,12 @@ class LlamaSlicedText:
     def __init__(
         self,
         slices: _Slices | None,
-        max_tokens: int,
-        tile: int,
+        size: Callable[[int], int],
         finish: Callable[[Vectors], Vectors],
         leave: Callable[[Callable[[], None]], None],
     ) -> None:
-        self.max_tokens = max_tokens
-        self.tile = tile
         self.is_ready = slices is not None
+        self._size = size
         self._slices = slices
         self._error: Exception | None = None
         self._finish = finish
@@ -455,6 +463,12 @@ class LlamaSlicedText:
         """Its context cannot be made; from any thread."""
         self._error = error
         self.is_ready = True
+
+    def slice_tokens(self, tokens: int) -> int:
+        """See the protocol."""
+        if self._slices is None:
+            return tokens  # `compute` says why there are none.
+        return min(self._size(tokens), self._slices.left)
 
     def compute(self, tokens: int) -> Vectors | None:
         """See the protocol."""
@@ -492,6 +506,11 @@ class _Slices:
         self._text = text
         self._start = 0
         self._pooled = np.zeros(context.width, np.float64)
+
+    @property
+    def left(self) -> int:
+        """Tokens that are not computed."""
+        return len(self._text) - self._start
 
     def next(self, tokens: int) -> Vectors | None:
         """Compute the next `tokens` tokens, at most `max_tokens`; [context.width] when the rest

@@ -121,7 +121,6 @@ class NativeSlicedText:
     """
 
     is_ready = True
-    tile = 1
 
     def __init__(
         self,
@@ -131,7 +130,7 @@ class NativeSlicedText:
         pooling: Pooling,
         computing: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self.max_tokens = plan.max_batch_tokens
+        self._most = plan.max_batch_tokens
         self._decoder = decoder
         self._device = plan.device
         self._text = text
@@ -140,6 +139,10 @@ class NativeSlicedText:
         self._attention: SlicedAttention | None = SlicedAttention(decoder.config, len(text))
         self._start = 0
         self._mean = torch.zeros(decoder.config.width, device=plan.device)
+
+    def slice_tokens(self, tokens: int) -> int:
+        """See the protocol."""
+        return min(tokens, self._most, len(self._text) - self._start)
 
     @torch.inference_mode()
     def compute(self, tokens: int) -> NDArray[np.float32] | None:

@@ -86,16 +86,6 @@ def test_a_slice_is_no_larger_than_the_runner_can_compute():
     assert runner.sliced.slices == [64, 36]
 
 
-def test_a_slice_fills_whole_tiles_where_a_turn_has_time_for_most_of_one(monkeypatch):
-    monkeypatch.setattr(FakeSlicedText, "tile", 16)
-    for chunk, sizes in [(8, [8] * 12 + [4]), (12, [16] * 6 + [4]), (40, [32] * 3 + [4])]:
-        runner = FakeRunner(chunk=chunk, slices_texts=True)
-        engine = Engine(runner)
-        engine.submit(Embedding(1, [LONG[:100]], "mean", Listener()))
-        drain(engine)
-        assert runner.sliced.slices == sizes
-
-
 def test_a_cancel_takes_effect_after_the_slice():
     runner, engine, _, _ = begun()
     got = Listener()

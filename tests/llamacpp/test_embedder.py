@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -258,10 +259,11 @@ def in_slices(made: Embedder, text: list[int], pooling: Pooling, sizes: Sequence
     sliced = made.begin(text, pooling, ready)
     left = iter(sizes)
     size = 0
-    while (found := sliced.compute(min(size := next(left, size), sliced.max_tokens))) is None:
-        pass
-    sliced.close()
-    return found
+    while True:
+        size = next(left, size)
+        if (found := sliced.compute(min(size, sliced.slice_tokens(128)))) is not None:
+            sliced.close()
+            return found
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
@@ -370,6 +372,29 @@ def test_without_memory_for_a_large_context_its_text_fails(
     with pytest.raises(DoesNotFit):
         sliced.compute(10)
     sliced.close()
+
+
+@pytest.mark.parametrize(
+    ("flash", "sizes"),
+    [
+        (False, {1: 16, 23: 16, 24: 32, 100: 96, 200: 128}),
+        (True, {1: 16, 47: 48, 48: 64, 100: 64, 112: 128, 1000: 512}),
+    ],
+)
+def test_slices_are_whole_tiles_and_no_more_than_is_left(
+    make: Make, causal: Path, flash: bool, sizes: dict[int, int]
+) -> None:
+    plain = make(causal)
+    made = Embedder(plain._model, replace(plain._plan, flash_attention=flash, ubatch=512), 1)
+    if not flash:
+        made = plain
+    sliced = made.begin(texts_of(600)[0], "mean", ready)
+    assert {tokens: sliced.slice_tokens(tokens) for tokens in sizes} == sizes
+    for _ in range(4):
+        assert sliced.compute(128) is None
+    assert sliced.slice_tokens(1000) == 600 - 4 * 128
+    sliced.close()
+    made.close()
 
 
 def test_a_closed_text_computes_nothing(make: Make, causal: Path) -> None:

@@ -249,7 +249,6 @@ class FakeSlicedText:
 
     is_ready = True
     max_tokens = 64
-    tile = 1
 
     def __init__(self, runner: FakeRunner, text: Seq[int], pooling: Pooling | None) -> None:
         self.slices: list[int] = []
@@ -258,6 +257,9 @@ class FakeSlicedText:
         self._runner = runner
         self._text = text
         self._pooling = pooling
+
+    def slice_tokens(self, tokens: int) -> int:
+        return min(tokens, self.max_tokens, len(self._text) - sum(self.slices))
 
     def compute(self, tokens: int) -> np.ndarray | None:
         assert self.is_ready and not self.closed and 0 < tokens <= self.max_tokens
