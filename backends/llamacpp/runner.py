@@ -304,9 +304,9 @@ class LlamaRunner:
         return self._embedder
 
     def _share_cores(self) -> None:
-        """Set the threads of the next step: fewer where other programs need cores. A side prefill has
-        its own while it runs, and what makes a context for a long text has one: threads of a step
-        that wait for one without a core make it many times longer.
+        """Set the threads of the next step: fewer where other programs need cores. A side prefill
+        has its own while it runs, and what makes a context for a long text has one: threads of a
+        step that wait for one without a core make it many times longer.
         """
         if self._side is not None and self._side.over:
             self._side = None

@@ -289,7 +289,8 @@ def test_a_pool_that_grows_keeps_the_factors_of_longrope(
     advance(loaded.runner, [session], 300)
     assert loaded.runner.store.allocated_tokens > 512
     assert session.new == raw.greedy(prompt, 300)
-    side = loaded.runner.prefill_beside(prompt, lambda: None)
+    loaded.runner.cache.release(0, keep=False)
+    side = loaded.runner.prefill_beside(0, prompt, lambda: None)
     if side is not None:  # With one thread there is none.
         side.wait()
         assert loaded.runner.store.restore(1, side.result())
