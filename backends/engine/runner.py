@@ -138,7 +138,7 @@ class CacheStats:
     pinned_tokens: int = 0
     """Held by pinned prefixes, whoever else holds them."""
     shelved_tokens: int = 0
-    """Of kept prefixes outside that memory; a shared one counts each time."""
+    """Of prefixes outside that memory."""
     shelved_prefixes: int = 0
     window_bytes: int = 0
     """What layers that see a window only take of memory now."""
@@ -155,15 +155,42 @@ class RunnerCache(Protocol):
     with it), in spite of others who need room: beside other sequences its tokens count as in use.
     Only what `reserve` needs for a sequence that runs alone, and so could not go on otherwise, is
     taken from pins, after all other prefixes.
+
+    A memory may offload prefixes to plain RAM, and copy them back into a slot whose prompt begins
+    with one. That takes time between steps, so `tend` limits it.
     """
 
     def match(self, tokens: Seq[int]) -> int:
-        """How many of the first of `tokens` `open` would find: at most len(tokens) - 1."""
+        """How many of the first of `tokens` `open` would find, with what would arrive afterwards:
+        at most len(tokens) - 1.
+        """
         ...
 
     def open(self, slot: int, tokens: Seq[int]) -> int:
         """Begin a sequence in the empty `slot` with the longest part of `tokens` that any running
         sequence or kept prefix holds; returns its length.
+        """
+        ...
+
+    def arriving(self, slot: int) -> int:
+        """How many tokens more `tend` will copy to the end of `slot`. No step may compute any for
+        it before; if it turns out that they cannot be had, this becomes 0.
+        """
+        ...
+
+    def tend(self) -> Mapping[int, int]:
+        """Once before each step: go on with the copies between this memory and plain RAM, for so
+        long that those who stream hardly notice. Returns how many tokens arrived, by slot.
+        """
+        ...
+
+    def copy_out(self, slot: int, *, grows: bool) -> None:
+        """`slot` is released to make room, or may soon be: copy what it holds to plain RAM, as far
+        as there is time before the next `tend`, so that `open` finds it there. What was copied
+        before is not copied again.
+
+        Args:
+            grows: it goes on for now, so an end that would be copied again later is left out.
         """
         ...
 

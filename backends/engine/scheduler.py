@@ -22,6 +22,9 @@ HEADROOM_TOKENS: Final = 32
 is not put aside again at once."""
 WORTH_SAVING: Final = 64
 """Fewer tokens are computed again rather than copied."""
+COPY_AHEAD_TOKENS: Final = 64
+"""While fewer tokens are free for each running sequence, the one that would be put aside next is
+copied, some parts in each step, so that little is left to copy when that happens."""
 
 
 class Scheduler:
@@ -29,7 +32,7 @@ class Scheduler:
 
     Who has the least rank, by priority and then by arrival, makes way; the first of all is never
     put aside for another, so there is always progress and nobody starves. What a sequence holds is
-    saved where the runner can, and it comes back without anybody noticing.
+    copied where the runner can, and it comes back without anybody noticing.
     """
 
     def __init__(self, runner: Runner, pacer: Pacer, lane: SideLane) -> None:
@@ -43,6 +46,10 @@ class Scheduler:
         self._arrivals: dict[Sequence, int] = {}
         self._arrived = 0
         self._saved_bytes = 0
+        self._arriving: dict[Sequence, int] = {}
+        """Whose prefixes are being copied into their slots, and how many tokens were counted as
+        cached for that; 0 for those that had been admitted before.
+        """
         self._refused: tuple[Sequence, int] | None = None
         """Who did not fit last, and how many tokens were free then."""
         self._is_short = False
@@ -104,11 +111,15 @@ class Scheduler:
             self._lane.collect()
             self._admit()
             self._make_room()
-            rows = self._decode_rows()
-            self._lane.hurry(alone=not rows)
-            rows += self._prefill_rows(rows)
-            if rows:
-                return StepPlan(tuple(rows))
+            while True:
+                self._tend()
+                rows = self._decode_rows()
+                self._lane.hurry(alone=not rows)
+                rows += self._prefill_rows(rows)
+                if rows:
+                    return StepPlan(tuple(rows))
+                if not self._arriving:  # Else nobody waits for a step: copy all of it.
+                    break
         return None
 
     def stuck(self) -> Sequence | None:
@@ -150,6 +161,7 @@ class Scheduler:
         """The runner lost what `slot` held: its sequence computes everything again."""
         if (sequence := self._running.get(slot)) is not None:
             self._vacate(sequence, keep=False)
+            sequence.computed = 0
             sequence.stop(None)
             self._waiting.add(sequence, self._arrivals[sequence])
 
@@ -174,7 +186,7 @@ class Scheduler:
         slot = self._free_slots[-1]
         computed = self._restored(slot, sequence, free - headroom)
         if computed is None:
-            computed = self._cache.open(slot, sequence.findable())
+            computed = self._cache.open(slot, sequence.reusable())
         fits = self._cache.reserve(slot, sequence.total)
         if not fits or self._cache.free_tokens() < headroom:
             self._cache.release(slot, keep=True)
@@ -185,11 +197,39 @@ class Scheduler:
         self._drop_saved(sequence)
         self._running[slot] = sequence
         self._refused = None
-        if not sequence.clock.admitted:
-            self.found_tokens += computed
-        sequence.start(slot, computed)
+        arriving = self._cache.arriving(slot)
+        is_new = not sequence.clock.admitted
+        if arriving:
+            self._arriving[sequence] = computed + arriving if is_new else 0
+        if is_new:
+            self.found_tokens += computed + arriving
+        sequence.start(slot, computed, arriving)
         self._pin(sequence)
         return True
+
+    def _tend(self) -> None:
+        """Let the cache go on with its copies, and note what arrived."""
+        arrived = self._cache.tend()
+        for sequence in list(self._arriving):
+            assert sequence.slot is not None
+            if count := arrived.get(sequence.slot, 0):
+                sequence.computed += count
+                sequence.tell(sequence.computed)
+                self._pin(sequence)
+            if not self._cache.arriving(sequence.slot):
+                self._end_arrival(sequence)
+        least = self._least() if len(self._running) > 1 and not self._arriving else None
+        if least is not None and least.computed >= WORTH_SAVING:
+            assert least.slot is not None
+            if self._cache.free_tokens() < COPY_AHEAD_TOKENS * len(self._running):
+                self._cache.copy_out(least.slot, grows=True)
+
+    def _end_arrival(self, sequence: Sequence) -> None:
+        """No more is copied for `sequence`; what did not come is not cached."""
+        missing = self._arriving.pop(sequence, 0) - sequence.computed
+        if missing > 0:
+            sequence.cached -= missing
+            self.found_tokens -= missing
 
     def _restored(self, slot: int, sequence: Sequence, free: int) -> int | None:
         """Bring back what was saved of `sequence`; returns how many tokens, None where there is
@@ -198,7 +238,7 @@ class Scheduler:
         saved = sequence.saved
         if saved is None or free < sequence.total:
             return None
-        if self._cache.match(sequence.findable()) >= saved.tokens - 1:
+        if self._cache.match(sequence.reusable()) >= saved.tokens - 1:
             return None
         known = sequence.tokens[: saved.tokens]
         if not self._cache.reserve(slot, saved.tokens):
@@ -231,15 +271,18 @@ class Scheduler:
         return sequence.priority, -self._arrivals[sequence]
 
     def _preempt(self, sequence: Sequence) -> None:
-        saved = self._saved(sequence)
+        saved = None if self._info.keeps_past else self._saved(sequence)
+        if self._info.keeps_past and sequence.computed >= WORTH_SAVING:
+            assert sequence.slot is not None
+            self._cache.copy_out(sequence.slot, grows=False)
         self._vacate(sequence, keep=True)
         sequence.stop(saved)
         self._waiting.add(sequence, self._arrivals[sequence])
         self.preemptions += 1
 
     def _saved(self, sequence: Sequence) -> Saved | None:
-        """A copy of what `sequence` holds, where the runner has one and copies are not more than
-        the pool itself.
+        """A copy of all that `sequence` holds, where the runner has one and copies are not more
+        than the pool itself. For memories without a past, which can copy no part of it.
         """
         assert sequence.slot is not None
         if sequence.computed < WORTH_SAVING:
@@ -261,6 +304,7 @@ class Scheduler:
 
     def _vacate(self, sequence: Sequence, *, keep: bool) -> None:
         self._lane.drop(sequence)
+        self._end_arrival(sequence)
         slot, sequence.slot = sequence.slot, None
         assert slot is not None
         del self._running[slot]
@@ -293,7 +337,11 @@ class Scheduler:
 
     def _prefill_rows(self, decoding: list[Row]) -> list[Row]:
         """Slices of what is missing of the others, as much as the pace allows."""
-        behind = [sequence for sequence in self._running.values() if sequence.pending > 1]
+        behind = [
+            sequence
+            for sequence in self._running.values()
+            if sequence.pending > 1 and sequence not in self._arriving
+        ]
         behind.sort(key=self._rank, reverse=True)
         if decoding:
             headroom = HEADROOM_TOKENS * len(self._running)

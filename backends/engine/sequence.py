@@ -74,6 +74,7 @@ class Sequence(ABC):
         self.cached = 0
         self.slot: int | None = None
         self.saved: Saved | None = None
+        self._stopped_at = 0
         self.done = False
         self.pins = sorted(pins)
 
@@ -86,13 +87,15 @@ class Sequence(ABC):
         """Tokens that are known and not computed."""
         return self.total - self.computed
 
-    def start(self, slot: int, computed: int) -> None:
-        """The scheduler admitted it to `slot`, where its first `computed` tokens are already."""
+    def start(self, slot: int, computed: int, arriving: int = 0) -> None:
+        """The scheduler admitted it to `slot`, where its first `computed` tokens are already, and
+        `arriving` more will be copied.
+        """
         first = not self.clock.admitted
         self.slot = slot
         self.computed = computed
         if first:
-            self.cached = computed
+            self.cached = computed + arriving
             self.clock.admitted = time.monotonic()
             self.on_admitted()
 
@@ -127,8 +130,16 @@ class Sequence(ABC):
 
     def stop(self, saved: Saved | None) -> None:
         """The scheduler put it aside; nothing of it is in the runner's memory now."""
+        self._stopped_at = self.computed
         self.computed = 0
         self.saved = saved
+
+    def reusable(self) -> list[int]:
+        """Tokens whose computation need not be repeated: those that are `findable`, or that it had
+        computed itself when it was put aside, with one more.
+        """
+        tokens, own = self.findable(), self._stopped_at + 1
+        return tokens if len(tokens) >= own else self.tokens[:own]
 
     @abstractmethod
     def findable(self) -> list[int]:

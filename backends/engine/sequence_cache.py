@@ -7,14 +7,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from typing import Final
 
 from hearth.backends.engine.cells import CellPool
 from hearth.backends.engine.kept import KeptPrefixes
+from hearth.backends.engine.offloading import Fetch, Offloading
 from hearth.backends.engine.radix import RadixIndex
 from hearth.backends.engine.runner import CacheStats, SavedState
 from hearth.backends.engine.sequence_store import SequenceStore
-from hearth.backends.engine.shelving import Shelving
 from hearth.backends.errors import InternalError
+
+PART_TOKENS: Final = 256
+"""Tokens of a part of an offloaded prefix."""
 
 
 class SequenceCache:
@@ -24,11 +28,13 @@ class SequenceCache:
     used going first) or free. A released sequence is kept under the id that it has, so keeping
     copies nothing and shares nothing anew. A pinned prefix is a kept one with an id of its own.
 
-    Where those who run would pay for every cell in use (`beside`), kept prefixes go to a shelf
-    outside the pool, while both together stay within `pool_tokens`, and come back when asked for.
+    Where running sequences would pay for every cell in use (`beside`), kept prefixes are offloaded
+    to plain memory while others run, and copied back when a prompt begins with them. So is what a
+    sequence held that is put aside (`copy_out`). Both take a limited time between two steps.
 
     `open` before `reserve`: what a sequence has found needs no room of its own, and is not evicted
-    to make room for it.
+    to make room for it. What `open` found offloaded is copied only after that, into cells that its
+    tokens would need if they were computed.
 
     Args:
         store: where the sequences are; it has an id for each slot at least, and one more for each
@@ -37,9 +43,10 @@ class SequenceCache:
         pool_tokens: most cells that may be in use or promised.
         context: most tokens of one sequence.
         kept_tokens: most cells that kept prefixes alone may hold.
-        beside: most of these cells while sequences run, as far as there is room on the shelf; None:
-            all of them. Only for stores that keep their past.
-        clock: seconds, for pins.
+        beside: most of these cells while sequences run, as far as offloaded prefixes may take
+            memory; None: all of them. Only for stores that keep their past.
+        part_tokens: tokens that are copied at once.
+        clock: seconds, for pins and copies.
 
     Raises:
         InternalError: a slot is named that does not exist or is in the wrong state.
@@ -54,6 +61,7 @@ class SequenceCache:
         context: int,
         kept_tokens: int,
         beside: int | None = None,
+        part_tokens: int = PART_TOKENS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if store.sequences < slots:
@@ -68,22 +76,38 @@ class SequenceCache:
         self._free = list(reversed(range(store.sequences)))
         self._kept = KeptPrefixes(self._pool, self._index, clock, most_pins=store.sequences - slots)
         self._pins = self._kept.pins
-        self._shelving = Shelving(store, self._pool, self._index, beside)
+        self._offloading = Offloading(
+            store,
+            self._pool,
+            self._index,
+            beside=beside,
+            part_tokens=part_tokens,
+            clock=clock,
+        )
+        self._fetches: dict[int, Fetch] = {}
+        """By slot."""
+        self._may_offload = False
+        """Who runs or what is kept has changed, so that there may be something to offload."""
 
     # ---- for the engine: see the protocol
 
     def match(self, tokens: Seq[int]) -> int:
         """See the protocol."""
-        return self._shelved(tokens) or self._find(tokens)[0]
+        held = self._find(tokens)[0]
+        fetch = self._offloading.fetch(tokens[:-1], held)
+        return held if fetch is None else len(fetch.tokens)
 
     def open(self, slot: int, tokens: Seq[int]) -> int:
         """See the protocol."""
         self._must_be_empty(slot)
         self._pins.expire()
         self._kept.use_pins(tokens)
-        found = self._bring_back(slot, tokens) or self._open(slot, tokens)
-        self._shelve()
-        return found
+        self._may_offload = True
+        held = self._open(slot, tokens)
+        fetch = self._offloading.fetch(tokens[:-1], held)
+        if fetch is not None:
+            self._fetches[slot] = fetch
+        return held
 
     def _open(self, slot: int, tokens: Seq[int]) -> int:
         """Begin with what the pool has."""
@@ -117,6 +141,26 @@ class SequenceCache:
         self._pool.promise(self._begin(slot), tokens)
         self._evict_for_promises(pins_stay=not is_alone)
         return True
+
+    def arriving(self, slot: int) -> int:
+        """See the protocol."""
+        fetch = self._fetches.get(slot)
+        return 0 if fetch is None else len(fetch.tokens) - self.length(slot)
+
+    def tend(self) -> dict[int, int]:
+        """See the protocol. What is copied into slots comes before what is copied out."""
+        self._offloading.renew()
+        arrived = {slot: self._copy_in(slot) for slot in list(self._fetches)}
+        if self._may_offload and not self._fetches:
+            live = self._live()
+            for sequence in self._offloading.out_of_the_way(live, self._kept):
+                self._drop_kept(sequence)
+            self._may_offload = not self._offloading.has_time
+        return {slot: tokens for slot, tokens in arrived.items() if tokens}
+
+    def copy_out(self, slot: int, *, grows: bool) -> None:
+        """See the protocol."""
+        self._offloading.copy_out(self.sequence(slot), only_full_parts=grows)
 
     def free_tokens(self) -> int:
         """See the protocol."""
@@ -184,6 +228,8 @@ class SequenceCache:
         if sequence is None:
             return
         self._slots[slot] = None
+        self._fetches.pop(slot, None)
+        self._may_offload = True
         self._pool.promise(sequence, 0)
         if keep and not self._is_kept(sequence) and self._may_keep(sequence):
             self._drop_covered(sequence)
@@ -191,7 +237,6 @@ class SequenceCache:
         else:
             self._drop(sequence)
         self._evict_excess()
-        self._shelve()
 
     def save(self, slot: int) -> SavedState | None:
         """See the protocol."""
@@ -219,7 +264,7 @@ class SequenceCache:
         """See the protocol."""
         while self._kept:
             self._evict()
-        self._shelving.shelf.shrink(0)
+        self._offloading.prefixes.clear()
 
     def stats(self) -> CacheStats:
         """See the protocol."""
@@ -232,8 +277,8 @@ class SequenceCache:
             kept,
             len(self._kept),
             pinned,
-            self._shelving.shelf.tokens,
-            len(self._shelving.shelf),
+            self._offloading.prefixes.tokens,
+            len(self._offloading.prefixes),
         )
 
     # ---- for the runner
@@ -262,10 +307,14 @@ class SequenceCache:
 
     def computed(self, slot: int, tokens: Seq[int]) -> None:
         """Note that a step added `tokens` to the end of `slot`."""
+        self._fetches.pop(slot, None)
+        self._append(slot, tokens)
+
+    def _append(self, slot: int, tokens: Seq[int]) -> None:
         sequence = self.sequence(slot)
         self._pool.append(sequence, len(tokens))
         self._index.extend(sequence, tokens)
-        self._shelving.shrink(self._pool_tokens)  # The pool may have grown for them.
+        self._offloading.shrink()  # The pool may have grown for them.
 
     def lost(self, slot: int) -> None:
         """Note that a failed step has emptied `slot`: it holds nothing, and nothing is reserved."""
@@ -304,7 +353,8 @@ class SequenceCache:
         assert not self._kept or self._pool.cells <= self._pool_tokens
         assert self._pool.cells - self._live_cells() <= self._most_kept_tokens
         self._kept.check_integrity(self._most_pinned_tokens)
-        self._shelving.shelf.check_integrity()
+        self._offloading.prefixes.check_integrity()
+        assert all(self.arriving(slot) > 0 for slot in self._fetches)
 
     # ---- ids
 
@@ -395,28 +445,25 @@ class SequenceCache:
             for other in self._kept.covered(sequence):
                 self._drop_kept(other)
 
-    # ---- the shelf
-
-    def _shelve(self) -> None:
-        """Move kept prefixes, the least recently used first, out of the way of those who run."""
-        move = self._shelving.out_of_the_way
-        for sequence in move(self._live(), self._kept, self._pool_tokens):
-            self._drop_kept(sequence)
-
-    def _bring_back(self, slot: int, tokens: Seq[int]) -> int:
-        """Begin with what is on the shelf, if that is clearly more than the pool has; returns how
-        many tokens that gives, 0 if it is not used.
+    def _copy_in(self, slot: int) -> int:
+        """Copy on what `open` found offloaded, while there is time; returns how many tokens came.
+        What there is no room for, or is not there any more, is left to be computed.
         """
-        shelved = self._shelving.shelf.find(tokens[:-1]) if self._shelved(tokens) else None
-        if shelved is not None and self.restore(slot, shelved.state, shelved.tokens):
-            self.trim(slot, shelved.common)
-        return self.length(slot)
-
-    def _shelved(self, tokens: Seq[int]) -> int:
-        """How much of `tokens` the shelf has; 0 unless it is clearly more than the pool has."""
-        length = self._shelving.shelf.match(tokens[:-1])
-        least = self._find(tokens)[0] + self._shelving.worth_moving
-        return length if length >= least else 0
+        fetch = self._fetches[slot]
+        began = self.length(slot)
+        while (held := self.length(slot)) < len(fetch.tokens):
+            if not self._offloading.has_time:
+                return held - began
+            sequence = self._sequence(slot)
+            promised = 0 if sequence is None else self._pool.promised(sequence)
+            if not self.reserve(slot, max(promised, len(fetch.tokens))):
+                break
+            count = self._offloading.copy_in(self.sequence(slot), held, fetch)
+            if count == 0:
+                break
+            self._append(slot, fetch.tokens[held : held + count])
+        del self._fetches[slot]
+        return self.length(slot) - began
 
     # ---- forgetting
 

@@ -28,6 +28,16 @@ class SequenceStore(Protocol):
         """Cells that there is memory for now."""
         ...
 
+    @property
+    def token_bytes(self) -> int:
+        """Of one token in the pool."""
+        ...
+
+    @property
+    def most_offloaded_bytes(self) -> int:
+        """What copies of parts may take now."""
+        ...
+
     def intact(self, sequence: int, held: int, tokens: int) -> bool:
         """Whether `sequence`, which holds `held` tokens, can be gone on from exactly after its
         first `tokens` (1 to `held`).
@@ -52,4 +62,17 @@ class SequenceStore(Protocol):
 
     def restore(self, sequence: int, state: SavedState) -> bool:
         """Give the empty `sequence` what was saved; False, and still empty, if that fails."""
+        ...
+
+    def save_part(self, sequence: int, start: int, end: int) -> SavedState | None:
+        """A copy of the tokens `start` to `end` of `sequence`, in plain memory; None if that cannot
+        be had. Only where the memory keeps its past.
+        """
+        ...
+
+    def restore_part(self, sequence: int, state: SavedState, start: int, end: int) -> bool:
+        """Add the tokens `start` to `end`, which `save_part` copied, to `sequence`, which holds
+        just the `start` tokens before them in their history; False, and unchanged, if there is no
+        room. For a moment all tokens of the copy need cells.
+        """
         ...

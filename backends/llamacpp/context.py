@@ -182,9 +182,11 @@ class LlamaContext:
         """Forget what `sequence` holds from position `start` on; False if this memory cannot."""
         return bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, -1))
 
-    def share(self, source: int, target: int, tokens: int) -> None:
-        """Let `target` hold the first `tokens` cells of `source` too; -1: all of it."""
-        self._api.llama_memory_seq_cp(self._memory, source, target, 0, tokens)
+    def share(self, source: int, target: int, end: int, start: int = 0) -> None:
+        """Let `target` hold the cells of `source` from position `start` to before `end` too; -1: to
+        its end.
+        """
+        self._api.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def positions(self, sequence: int) -> tuple[int, int]:
         """First and last position that `sequence` holds; (-1, -1) if it is empty."""

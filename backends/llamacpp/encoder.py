@@ -144,6 +144,8 @@ class _NoSequences:
     sequences = 0
     keeps_past = True
     allocated_tokens = 0
+    token_bytes = 0
+    most_offloaded_bytes = 0
 
     def intact(self, sequence: int, held: int, tokens: int) -> bool:
         raise _no_sequence(sequence)
@@ -158,6 +160,12 @@ class _NoSequences:
         raise _no_sequence(sequence)
 
     def restore(self, sequence: int, state: SavedState) -> bool:
+        raise _no_sequence(sequence)
+
+    def save_part(self, sequence: int, start: int, end: int) -> None:
+        raise _no_sequence(sequence)
+
+    def restore_part(self, sequence: int, state: SavedState, start: int, end: int) -> bool:
         raise _no_sequence(sequence)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.plan_check import check_rows
 from hearth.backends.engine.runner import Interrupted, Row, RunnerInfo, StepPlan, StepResult
-from hearth.backends.engine.sequence_cache import SequenceCache
+from hearth.backends.engine.sequence_cache import PART_TOKENS, SequenceCache
 from hearth.backends.errors import (
     Busy,
     HearthError,
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 _KEPT_BESIDE = 0
 """Cells of kept prefixes that stay in the pool while sequences run: on a processor each row of a
 step pays for all cells up to the last one that is in use."""
+_PART_BYTES = 64 << 20
+"""Most of a part of an offloaded prefix: it is copied in a hundredth of a second."""
 _MIXED_TOKENS = 48
 """Flash attention on processors works in tiles from 64 tokens on, and a tile with rows of several
 sequences goes through the cells of all of them."""
@@ -110,6 +112,7 @@ class LlamaRunner:
             context=plan.context,
             kept_tokens=plan.kept_tokens,
             beside=None if model.on_gpu else _KEPT_BESIDE,
+            part_tokens=_part_tokens(plan.kv_bytes_per_token),
         )
         texts = text_abilities(model, plan, has_rank_head)
         self._info = RunnerInfo(
@@ -430,3 +433,8 @@ class LlamaRunner:
         self._cache.open(0, some)
         self.step(StepPlan((Row(0, 0, some, outputs=1),)))
         self._cache.release(0, keep=False)
+
+
+def _part_tokens(token_bytes: int) -> int:
+    """Tokens of a part of an offloaded prefix."""
+    return max(1, min(PART_TOKENS, _PART_BYTES // max(token_bytes, 1)))

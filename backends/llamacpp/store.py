@@ -15,6 +15,9 @@ from hearth.backends.machine.memory import available_bytes
 
 SAVE_MARGIN_BYTES = 256 << 20
 """What must be free beside a saved state: states are a convenience, memory for a step is not."""
+MOST_COPY_BYTES = 128 << 20
+"""Of one copy, since streams wait meanwhile: at 6 GB/s a fiftieth of a second. A state that cannot
+be copied in parts and has more is not saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,9 @@ class LlamaStore:
     where every cell that the next token looks at is still there; llama.cpp gives cells that a
     sequence no longer looks at to others, and then drops all before them, so that what lies between
     a sequence's first and last position is complete (`apply_ubatch` in llama-kv-cache.cpp).
+
+    llama.cpp copies whole sequences only. Where the memory keeps its past, parts go through an id
+    that is held back for them: it shares the cells of a part, or takes in a copy, for a moment.
 
     Args:
         make_context: makes a context whose pool has at least so many cells, with values by channel
@@ -73,6 +79,9 @@ class LlamaStore:
         self._window = facts.sliding_window
         self._torn: set[int] = set()
         self._context: LlamaContext | None = make_context(plan.first_tokens, by_channel)
+        has_spare = self.keeps_past and plan.sequences > plan.slots
+        self._part_id = plan.sequences - 1 if has_spare else None
+        """Empty but while a part is copied."""
 
     @property
     def context(self) -> LlamaContext:
@@ -88,7 +97,7 @@ class LlamaStore:
     @property
     def sequences(self) -> int:
         """See the protocol."""
-        return self._plan.sequences
+        return self._plan.sequences if self._part_id is None else self._part_id
 
     @property
     def keeps_past(self) -> bool:
@@ -99,6 +108,16 @@ class LlamaStore:
     def allocated_tokens(self) -> int:
         """See the protocol; what llama.cpp adds to fill a block of 256 is not used."""
         return min(self.context.cells, self._plan.pool_tokens)
+
+    @property
+    def token_bytes(self) -> int:
+        """See the protocol."""
+        return self._plan.kv_bytes_per_token
+
+    @property
+    def most_offloaded_bytes(self) -> int:
+        """See the protocol; what the pool may grow by."""
+        return (self._plan.pool_tokens - self.allocated_tokens) * self.token_bytes
 
     def intact(self, sequence: int, held: int, tokens: int) -> bool:
         """See the protocol."""
@@ -146,7 +165,7 @@ class LlamaStore:
         """See the protocol."""
         context = self.context
         size = context.sequence_bytes(self._checked(sequence))
-        if size + SAVE_MARGIN_BYTES > available_bytes():
+        if size > MOST_COPY_BYTES or size + SAVE_MARGIN_BYTES > available_bytes():
             return None
         try:
             data = context.export_sequence(sequence)
@@ -158,21 +177,29 @@ class LlamaStore:
         """See the protocol; the pool grows if it must. A state of another model, or of another kind
         of keys and values, is refused.
         """
-        if not isinstance(state, LlamaState) or state.fingerprint != self.fingerprint:
+        if not self._take_in(self._checked(sequence), state):
             return False
-        data = state.data
-        if state.by_channel != self.by_channel:
-            try:
-                data = turned(data, by_channel=self.by_channel)
-            except (UnknownLayout, MemoryError):
-                return False
-        while not self.context.restore_sequence(self._checked(sequence), data):
-            # Nothing says how many cells are free: ask for more until it fits.
-            try:
-                self.make_room(self.context.cells + 1)
-            except Busy:
-                return False
         self._torn.discard(sequence)
+        return True
+
+    def save_part(self, sequence: int, start: int, end: int) -> LlamaState | None:
+        """See the protocol; None where no id is left for it."""
+        part = self._part_id
+        if part is None:
+            return None
+        self.context.share(self._checked(sequence), part, end, start)
+        try:
+            return self.save(part)
+        finally:
+            self.context.remove(part, 0)
+
+    def restore_part(self, sequence: int, state: SavedState, start: int, end: int) -> bool:
+        """See the protocol; the pool grows if it must."""
+        part = self._part_id
+        if part is None or not self._take_in(part, state):
+            return False
+        self.context.share(part, self._checked(sequence), end, start)
+        self.context.remove(part, 0)
         return True
 
     def positions(self, sequence: int) -> tuple[int, int]:
@@ -214,6 +241,24 @@ class LlamaStore:
         context, self._context = self._context, None
         if context is not None:
             context.close()
+
+    def _take_in(self, sequence: int, state: SavedState) -> bool:
+        """Give the empty `sequence` what was saved."""
+        if not isinstance(state, LlamaState) or state.fingerprint != self.fingerprint:
+            return False
+        data = state.data
+        if state.by_channel != self.by_channel:
+            try:
+                data = turned(data, by_channel=self.by_channel)
+            except (UnknownLayout, MemoryError):
+                return False
+        while not self.context.restore_sequence(sequence, data):
+            # Nothing says how many cells are free: ask for more until it fits.
+            try:
+                self.make_room(self.context.cells + 1)
+            except Busy:
+                return False
+        return True
 
     def _grow(self, cells: int) -> None:
         """Move everything to a context of `cells` cells."""

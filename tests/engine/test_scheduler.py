@@ -352,3 +352,135 @@ def test_progress_never_goes_back():
     assert engine.stats().preemptions == 1
     done = [event.done for event in heard.events if isinstance(event, Progress)]
     assert done == sorted(set(done)) and done[-1] == 150
+
+
+class Copies:
+    """A clock that goes on with every part that is copied."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+        self.now = 0.0
+        self.out = []
+        """(sequence, start, end) of each part."""
+
+    def __call__(self, tokens):
+        self.now += self.seconds
+
+    def watch(self, runner):
+        save = runner.store.save_part
+
+        def noted(sequence, start, end):
+            self.out.append(tuple(runner.store.tokens(sequence)[:end]))
+            return save(sequence, start, end)
+
+        runner.store.save_part = noted
+
+
+def copying_runner(copies, **changes):
+    made = {"context": 512, "pool": 512, "slots": 3, "chunk": 64, "most_offloaded": 2048, **changes}
+    runner = FakeRunner(on_copy=copies, clock=lambda: copies.now, **made)
+    copies.watch(runner)
+    return runner
+
+
+def test_preemption_copies_every_token_once():
+    copies = Copies(0.001)
+    runner = copying_runner(copies, kept_beside=0)
+    prompts = [[n] * 120 for n in range(3)]
+    said, engine = run_all(runner, prompts, 120)
+    assert said == [runner.greedy(prompt, 120) for prompt in prompts]
+    assert engine.stats().preemptions > 0
+    assert copies.out and len(copies.out) == len(set(copies.out))
+    # All prompts once, and all answers but the tokens that nothing came after: nothing twice.
+    assert runner.computed_tokens == 3 * (120 + 119)
+    assert at_rest(engine, runner)
+
+
+def test_a_preemption_takes_no_longer_than_copies_may_between_two_steps():
+    copies = Copies(0.015)
+    runner = copying_runner(copies)
+    engine = Engine(runner)
+    heard = []
+    for ident in range(3):
+        made, listener = generation(ident, [ident] * 120, runner, tokens=120)
+        engine.submit(made)
+        heard.append(listener)
+    most = 0.0
+    while True:
+        before, streaming = copies.now, engine.stats().running > 1
+        if not engine.turn():
+            break
+        if streaming:
+            most = max(most, copies.now - before)
+    assert engine.stats().preemptions > 0
+    assert most <= 0.03, "a part, and one more where a turn was begun twice"
+    # What ran for a while before it made way was copied ahead.
+    assert runner.computed_tokens <= 3 * (120 + 119) + 64
+    assert [listener.ids for listener in heard] == [runner.greedy([i] * 120, 120) for i in range(3)]
+
+
+def test_a_conversation_comes_back_in_parts_while_others_stream():
+    copies = Copies(0.015)
+    runner = copying_runner(copies, kept_beside=0, pool=1024)
+    old = [k % 89 for k in range(200)]
+    first, heard = generation(1, old, runner, tokens=2)
+    engine = Engine(runner)
+    engine.submit(first)
+    drain(engine)
+    stream, listener = generation(2, [5] * 20, runner, tokens=100)
+    engine.submit(stream)
+    while runner.cache.stats().shelved_tokens < 201:
+        engine.turn()
+    computed, said = runner.computed_tokens, len(listener.ids)
+    again, heard = generation(3, [*old, 7, 8], runner, tokens=3)
+    engine.submit(again)
+    turns = 0
+    while not heard.ids:
+        engine.turn()
+        turns += 1
+        assert len(listener.ids) == said + turns, "a token in each turn"
+    assert turns >= 200 // 16
+    drain(engine)
+    assert heard.ids == runner.greedy([*old, 7, 8], 3)
+    assert listener.ids == runner.greedy([5] * 20, 100)
+    assert heard.last.usage.cached_tokens == 200
+    assert runner.computed_tokens - computed == (100 - said) + 2 + 2
+    started = [event for event in heard.events if isinstance(event, Started)]
+    assert [event.cached_tokens for event in started] == [200]
+
+
+def test_what_does_not_come_back_is_not_counted_as_cached():
+    copies = Copies(0.015)
+    runner = copying_runner(copies, kept_beside=0, pool=1024)
+    old = [k % 89 for k in range(200)]
+    engine = Engine(runner)
+    engine.submit(generation(1, old, runner, tokens=2)[0])
+    drain(engine)
+    engine.submit(generation(2, [5] * 20, runner, tokens=100)[0])
+    while runner.cache.stats().shelved_tokens < 201:
+        engine.turn()
+    again, heard = generation(3, [*old, 7, 8], runner, tokens=3)
+    engine.submit(again)
+    for _ in range(4):
+        engine.turn()
+    engine.clear_cache(Listener())
+    drain(engine)
+    assert heard.ids == runner.greedy([*old, 7, 8], 3)
+    assert heard.last.usage.cached_tokens == 4 * 16 == engine.stats().cached_tokens
+
+
+def test_all_comes_back_at_once_where_nobody_streams():
+    copies = Copies(0.015)
+    runner = copying_runner(copies, kept_beside=0, pool=1024)
+    old = [k % 89 for k in range(200)]
+    engine = Engine(runner)
+    engine.submit(generation(1, old, runner, tokens=2)[0])
+    drain(engine)
+    engine.submit(generation(2, [5] * 20, runner, tokens=40)[0])
+    drain(engine)
+    assert engine.stats().kept_tokens < 200 < engine.stats().shelved_tokens
+    again, heard = generation(3, [*old, 7, 8], runner, tokens=3)
+    engine.submit(again)
+    engine.turn()
+    assert heard.ids == runner.greedy([*old, 7, 8], 1)
+    drain(engine)

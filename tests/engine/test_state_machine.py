@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fake_runner import FakeRunner
 from hearth.backends.contract.events import ChoiceFinished, Failed, Finished, Scores, Started, Token
-from hearth.backends.engine import side_lane
+from hearth.backends.engine import scheduler, side_lane
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.runner import RunnerLost
@@ -101,17 +101,30 @@ class EngineMachine(RuleBasedStateMachine):
         mixed_tokens=st.sampled_from([None, 3, 8]),
         kept_beside=st.sampled_from([None, 0, 4]),
         allocated=st.sampled_from([None, CONTEXT // 2]),
+        most_offloaded=st.sampled_from([None, 0, CONTEXT, 4 * CONTEXT]),
+        part_tokens=st.sampled_from([3, 8]),
+        part_s=st.sampled_from([0.0, 0.015]),
     )
     @precondition(lambda self: self.engine is None)
-    def load(self, kind, pool, slots, chunk, can_save, kept, beside, beside_fails, **hints):
+    def load(self, kind, pool, slots, chunk, can_save, kept, beside, beside_fails, part_s, **hints):
         self.made = {"kind": kind, "pool": pool, "slots": slots, "chunk": chunk}
+        self.part_s = part_s
         self.made |= {"can_save": can_save, "kept_sequences": kept}
         self.made |= {"beside": beside, "beside_fails": beside_fails, "worth_moving": 2, **hints}
         self.start()
 
     def start(self):
-        self.runner = FakeRunner(vocab=VOCAB, context=CONTEXT, clock=lambda: self.now, **self.made)
+        self.runner = FakeRunner(
+            vocab=VOCAB,
+            context=CONTEXT,
+            clock=lambda: self.now,
+            on_copy=self.copied,
+            **self.made,
+        )
         self.engine = Engine(self.runner)
+
+    def copied(self, tokens):
+        self.now += self.part_s
 
     loaded = precondition(lambda self: self.engine is not None)
 
@@ -286,6 +299,7 @@ class EngineMachine(RuleBasedStateMachine):
 def short_prompts_go_beside(monkeypatch):
     monkeypatch.setattr(side_lane, "WORTH_TOKENS", 6)
     monkeypatch.setattr(side_lane, "WORTH_STEPS", 0)
+    monkeypatch.setattr(scheduler, "WORTH_SAVING", 4)
 
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]

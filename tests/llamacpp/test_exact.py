@@ -82,7 +82,7 @@ def test_a_pool_that_grows_keeps_who_runs_and_who_is_kept(
     advance(runner, sessions, NEW)
     assert runner.store.allocated_tokens > first
     again = Stepped(runner, 5, kept.tokens)
-    assert again.found == 300
+    assert again.found + runner.cache.arriving(5) == 300
     advance(runner, [again], NEW)
     for session in [*sessions, again]:
         assert session.new == raw_long.greedy(session.prompt, NEW)
@@ -199,6 +199,17 @@ def test_nothing_is_saved_where_memory_is_short(
     runner = load(f32_model).runner
     advance(runner, [Stepped(runner, 0, some_prompt(60, seed=13))], 2)
     monkeypatch.setattr("hearth.backends.llamacpp.store.available_bytes", lambda: 1 << 20)
+    assert runner.cache.save(0) is None
+
+
+def test_nothing_is_saved_that_streams_would_wait_for(
+    load: Load, f32_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = load(f32_model).runner
+    advance(runner, [Stepped(runner, 0, some_prompt(60, seed=13))], 2)
+    state = runner.cache.save(0)
+    assert state is not None
+    monkeypatch.setattr("hearth.backends.llamacpp.store.MOST_COPY_BYTES", state.nbytes - 1)
     assert runner.cache.save(0) is None
 
 

@@ -225,7 +225,7 @@ def test_cells_beyond_the_window_are_overwritten_and_never_found(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_growing_moves_kept_and_shared_sequences(runner: LlamaRunner, truth: Truth) -> None:
-    runner.cache._shelving.worth_moving = 64  # Else it leaves the pool.
+    runner.cache._offloading.worth_moving = 64  # Else it leaves the pool.
     kept = begun(runner, 0, some_prompt(50, seed=21), 4)
     runner.cache.release(0, keep=True)
     system = some_prompt(60, seed=20)
@@ -245,6 +245,48 @@ def test_growing_moves_kept_and_shared_sequences(runner: LlamaRunner, truth: Tru
     assert again.found == len(kept.tokens) - 1
     for session in (kept, filling, again, *sharing):
         truth.check(session)
+
+
+@pytest.mark.parametrize("kind", ["f32_model"])
+@pytest.mark.parametrize("part_tokens", [16, 64])
+def test_offloaded_parts_come_back_exactly(
+    runner: LlamaRunner, truth: Truth, part_tokens: int
+) -> None:
+    runner.cache._offloading.prefixes.part_tokens = part_tokens
+    kept = begun(runner, 0, some_prompt(100, seed=60), 4)
+    running = begun(runner, 1, some_prompt(30, seed=61), 2)
+    runner.cache.release(0, keep=True)
+    advance(runner, [running], 6)
+    stats = runner.cache.stats()
+    assert (stats.kept_tokens, stats.shelved_tokens) == (0, 103)
+    between = begun(runner, 2, some_prompt(40, seed=62), 2)
+    again = begun(runner, 0, [*kept.tokens[:90], 7, 8], 4)
+    assert again.found == 90, "more than half of the last part is the same"
+    runner.cache.release(0, keep=False)
+    whole = begun(runner, 3, [*kept.tokens, 9], 4)
+    assert whole.found == 103
+    advance(runner, [running, between], 12)
+    runner.cache.check_integrity()
+    check_positions(runner)
+    for session in (running, between, again, whole):
+        truth.check(session)
+
+
+@pytest.mark.parametrize("kind", ["f32_model"])
+def test_a_context_without_an_id_to_spare_offloads_nothing(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    runner = small_runner(request.getfixturevalue(kind), sequences=4)
+    try:
+        assert runner.store.sequences == 4
+        begun(runner, 0, some_prompt(100, seed=60), 4)
+        running = begun(runner, 1, some_prompt(30, seed=61), 2)
+        runner.cache.release(0, keep=True)
+        advance(runner, [running], 6)
+        stats = runner.cache.stats()
+        assert (stats.kept_tokens, stats.shelved_tokens) == (103, 0)
+    finally:
+        runner.close()
 
 
 @pytest.mark.parametrize("kind", NO_PAST)

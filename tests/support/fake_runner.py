@@ -13,9 +13,9 @@ import numpy as np
 
 from fake_store import FakeState, FakeStore, Kind
 from hearth.backends.contract.requests import Pooling
+from hearth.backends.engine.offloading import WORTH_MOVING
 from hearth.backends.engine.runner import RunnerInfo, RunnerLost, StepPlan, StepResult
 from hearth.backends.engine.sequence_cache import SequenceCache
-from hearth.backends.engine.shelving import WORTH_MOVING
 from hearth.backends.errors import Busy, InternalError, prompt_too_long
 
 
@@ -45,7 +45,10 @@ class FakeRunner:
             there is no such thing.
         beside_fails: whether such prompts come to nothing.
         slices_texts: whether texts can be computed in slices, and so be longer than a step.
-        clock: seconds, for pins.
+        kept_beside: most cells of kept prefixes that stay in the pool while sequences run.
+        worth_moving: see `offloading`.
+        part_tokens, most_offloaded, on_copy: see `SequenceCache` and `FakeStore`.
+        clock: seconds, for pins and copies.
     """
 
     def __init__(
@@ -71,12 +74,21 @@ class FakeRunner:
         mixed_tokens: int | None = None,
         kept_beside: int | None = None,
         worth_moving: int = WORTH_MOVING,
+        part_tokens: int = 16,
         allocated: int | None = None,
         slices_texts: bool = False,
+        most_offloaded: int | None = None,
+        on_copy: Callable[[int], None] = lambda tokens: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = FakeStore(
-            slots + kept_sequences, pool, kind=kind, can_save=can_save, allocated=allocated
+            slots + kept_sequences,
+            pool,
+            kind=kind,
+            can_save=can_save,
+            allocated=allocated,
+            most_offloaded=most_offloaded,
+            on_copy=on_copy,
         )
         self.cache = SequenceCache(
             self.store,
@@ -85,9 +97,10 @@ class FakeRunner:
             context=context,
             kept_tokens=pool // 2 if kept_tokens is None else kept_tokens,
             beside=kept_beside,
+            part_tokens=part_tokens,
             clock=clock,
         )
-        self.cache._shelving.worth_moving = worth_moving
+        self.cache._offloading.worth_moving = worth_moving
         self.info = RunnerInfo(
             vocab_size=vocab,
             context=context,

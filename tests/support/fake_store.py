@@ -4,7 +4,7 @@ call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import count
@@ -27,6 +27,8 @@ class FakeState:
 
     tokens: tuple[int, ...]
     oldest: int
+    first: int = 0
+    """Position of the first of `tokens`."""
 
     @property
     def nbytes(self) -> int:
@@ -52,7 +54,12 @@ class FakeStore:
         overwrites: a sliding window overwrites what it has passed, as soon as it can.
         can_save: whether `save` gives anything.
         allocated: cells that there is memory for at first; None: all.
+        most_offloaded: tokens that copies of parts may have; None: as many as there are cells
+            without memory yet.
+        on_copy: called with the tokens of each part that is copied, in or out.
     """
+
+    token_bytes = 8
 
     def __init__(
         self,
@@ -64,7 +71,11 @@ class FakeStore:
         overwrites: bool = True,
         can_save: bool = True,
         allocated: int | None = None,
+        most_offloaded: int | None = None,
+        on_copy: Callable[[int], None] = lambda tokens: None,
     ) -> None:
+        self.most_offloaded = most_offloaded
+        self.on_copy = on_copy
         self.sequences = sequences
         self.allocated_tokens = cells if allocated is None else allocated
         self._cells = cells
@@ -77,6 +88,11 @@ class FakeStore:
         self._overwrites = overwrites and kind == "sliding"
         self._held = [_Held() for _ in range(sequences)]
         self._numbers = count()
+
+    @property
+    def most_offloaded_bytes(self) -> int:
+        most = self.most_offloaded
+        return 8 * (max(0, self._cells - self.allocated_tokens) if most is None else most)
 
     @property
     def cells(self) -> int:
@@ -136,4 +152,21 @@ class FakeStore:
             return False
         self.compute(sequence, state.tokens)
         self._held[sequence].oldest = state.oldest
+        return True
+
+    def save_part(self, sequence: int, start: int, end: int) -> FakeState | None:
+        cells = self._held[sequence].cells
+        assert self.kind == "full" and 0 <= start < end <= len(cells)
+        if not self.can_save:
+            return None
+        self.on_copy(end - start)
+        return FakeState(tuple(cell.token for cell in cells[start:end]), 0, start)
+
+    def restore_part(self, sequence: int, state: FakeState, start: int, end: int) -> bool:
+        assert self.kind == "full" and len(self._held[sequence].cells) == start
+        assert state.first <= start < end <= state.first + len(state.tokens)
+        if self.refuses_restore or self.cells + len(state.tokens) > self._cells:
+            return False
+        self.on_copy(len(state.tokens))
+        self.compute(sequence, state.tokens[start - state.first : end - state.first])
         return True

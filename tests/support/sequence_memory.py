@@ -10,11 +10,24 @@ class Memory:
     """A cache and its store, and what a runner and a scheduler do with them."""
 
     def __init__(
-        self, *, slots=2, kept=4, pool=200, context=200, kept_tokens=100, beside=None, **store
+        self,
+        *,
+        slots=2,
+        kept=4,
+        pool=200,
+        context=200,
+        kept_tokens=100,
+        beside=None,
+        part_tokens=16,
+        **store,
     ):
         self.now = 0.0
-        """Seconds, for pins."""
-        self.store = FakeStore(slots + kept, pool, **store)
+        """Seconds, for pins and copies."""
+        self.copied = []
+        """Tokens of each part that was copied."""
+        self.part_s = 0.0
+        """Seconds that each takes."""
+        self.store = FakeStore(slots + kept, pool, on_copy=self._note_copy, **store)
         self.cache = SequenceCache(
             self.store,
             slots=slots,
@@ -22,6 +35,7 @@ class Memory:
             context=context,
             kept_tokens=kept_tokens,
             beside=beside,
+            part_tokens=part_tokens,
             clock=lambda: self.now,
         )
 
@@ -29,10 +43,23 @@ class Memory:
         """Open `slot` with `tokens` and compute what was not found; returns how many were."""
         expected = self.cache.match(tokens)
         found = self.cache.open(slot, tokens)
-        assert found == expected
+        assert found + self.cache.arriving(slot) == expected
         assert self.cache.reserve(slot, len(tokens))
+        found += self.tend().get(slot, 0)
+        while self.cache.arriving(slot):
+            found += self.tend()[slot]
         self.compute(slot, tokens[found:])
         return found
+
+    def tend(self):
+        """What a scheduler does before each step."""
+        arrived = self.cache.tend()
+        self.check()
+        return arrived
+
+    def _note_copy(self, tokens):
+        self.copied.append(tokens)
+        self.now += self.part_s
 
     def compute(self, slot, tokens):
         self.store.compute(self.cache.sequence(slot), tokens)
@@ -43,7 +70,7 @@ class Memory:
         """Compute `tokens` and release them."""
         self.run(slot, tokens)
         self.cache.release(slot, keep=True)
-        self.check()
+        self.tend()
 
     def held(self, slot):
         return self.store.tokens(self.cache.sequence(slot))

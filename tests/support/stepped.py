@@ -52,6 +52,13 @@ def advance(runner: Runner, sessions: Sequence[Stepped], count: int, chunk: int 
     evenly.
     """
     while waiting := [session for session in sessions if len(session.new) < count]:
+        arrived = runner.cache.tend()
+        for session in waiting:
+            session.found += arrived.get(session.slot, 0)
+            session.computed += arrived.get(session.slot, 0)
+        waiting = [session for session in waiting if not runner.cache.arriving(session.slot)]
+        if not waiting:
+            continue
         share = max(1, min(chunk, runner.info.max_batch_tokens) // len(waiting))
         rows = tuple(session.row(share) for session in waiting)
         for row in rows:

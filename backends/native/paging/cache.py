@@ -127,6 +127,19 @@ class PagedCache:
         self._promises.note_shrunk()
         return chain.length
 
+    def arriving(self, slot: int) -> int:
+        """See the protocol; 0, since nothing is ever copied out."""
+        self._chain_or_none(slot)
+        return 0
+
+    def tend(self) -> dict[int, int]:
+        """See the protocol; there is nothing to copy."""
+        return {}
+
+    def copy_out(self, slot: int, *, grows: bool) -> None:
+        """See the protocol; computing again is nearly free where pages are found."""
+        self._chain_or_none(slot)
+
     def reserve(self, slot: int, tokens: int) -> bool:
         """See the protocol; blocks that are shared count once."""
         chain = self._chain_or_none(slot) or Chain(self._memory)

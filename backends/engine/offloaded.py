@@ -1,0 +1,120 @@
+"""Prefixes in the host KV tier: copies outside the key-value memory, in parts of equal length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from hearth.backends.engine.radix import common_prefix
+from hearth.backends.engine.runner import SavedState
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """The keys and values of some tokens, which depend on all tokens before them."""
+
+    tokens: tuple[int, ...]
+    state: SavedState
+    parent: Part | None
+    children: dict[tuple[int, ...], Part] = field(default_factory=dict)
+
+
+class OffloadedPrefixes:
+    """A tree of parts, the least recently used dropped first and a parent never before its
+    children. Prefixes that begin alike share their first parts. Only for memories that keep their
+    past: any first tokens of a part can be used.
+
+    Args:
+        part_tokens: tokens of each part but the last of a prefix, which may be shorter.
+    """
+
+    def __init__(self, part_tokens: int) -> None:
+        self.part_tokens = part_tokens
+        self.tokens = 0
+        """Of all parts."""
+        self.nbytes = 0
+        self._roots: dict[tuple[int, ...], Part] = {}
+        self._order: dict[Part, None] = {}
+        """The least recently used first, children before their parents."""
+
+    def __len__(self) -> int:
+        """Prefixes: parts that none goes on from."""
+        return sum(not part.children for part in self._order)
+
+    def __contains__(self, part: object) -> bool:
+        return part in self._order
+
+    def path(self, tokens: Seq[int]) -> list[tuple[Part, int]]:
+        """The parts that `tokens` begin with, and how many tokens of each are the same: all of
+        them, but for the last.
+        """
+        found: list[tuple[Part, int]] = []
+        children, at = self._roots, 0
+        while at < len(tokens):
+            wanted = tuple(tokens[at : at + self.part_tokens])
+            part = children.get(wanted)
+            if part is None:
+                shared = [(common_prefix(part.tokens, wanted), part) for part in children.values()]
+                common, part = max(shared, key=lambda pair: pair[0], default=(0, None))
+                if part is not None and common:
+                    found.append((part, common))
+                break
+            found.append((part, len(wanted)))
+            at += len(wanted)
+            children = part.children
+        return found
+
+    def match(self, tokens: Seq[int]) -> int:
+        """How many of the first of `tokens` are in parts."""
+        return sum(common for _, common in self.path(tokens))
+
+    def add(self, parents: list[Part], tokens: Seq[int], state: SavedState) -> Part:
+        """Add a part of `tokens` after `parents`, which are a path from the first part on. Shorter
+        parts of which it has all tokens are dropped.
+        """
+        parent = parents[-1] if parents else None
+        siblings = self._roots if parent is None else parent.children
+        part = Part(tuple(tokens), state, parent)
+        for covered in [key for key in siblings if key == part.tokens[: len(key)]]:
+            self._drop(siblings[covered])
+        siblings[part.tokens] = part
+        self.tokens += len(part.tokens)
+        self.nbytes += state.nbytes
+        self.use([*parents, part])
+        return part
+
+    def use(self, path: Seq[Part]) -> None:
+        """`path`, the first part first, is used now."""
+        for part in reversed(path):
+            self._order.pop(part, None)
+            self._order[part] = None
+
+    def shrink(self, most_bytes: int) -> None:
+        """Drop the least recently used until the rest takes at most `most_bytes`."""
+        while self._order and self.nbytes > most_bytes:
+            self._drop(next(iter(self._order)))
+
+    def clear(self) -> None:
+        """Drop all of them."""
+        self.shrink(-1)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError where tree, order and sizes contradict each other."""
+        seen: set[Part] = set()
+        for part in self._order:
+            siblings = self._roots if part.parent is None else part.parent.children
+            assert siblings[part.tokens] is part
+            assert part.parent not in seen, "children are dropped before their parents"
+            assert not part.children or len(part.tokens) == self.part_tokens
+            assert all(child in seen for child in part.children.values())
+            seen.add(part)
+        assert all(part in seen for part in self._roots.values())
+        assert self.tokens == sum(len(part.tokens) for part in seen)
+        assert self.nbytes == sum(part.state.nbytes for part in seen)
+
+    def _drop(self, part: Part) -> None:
+        siblings = self._roots if part.parent is None else part.parent.children
+        del siblings[part.tokens]
+        del self._order[part]
+        self.tokens -= len(part.tokens)
+        self.nbytes -= part.state.nbytes

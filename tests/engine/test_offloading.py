@@ -1,0 +1,321 @@
+"""Kept prefixes that leave the key-value memory while others run, and come back."""
+
+import random
+
+import pytest
+
+from hearth.backends.engine.offloaded import OffloadedPrefixes
+from sequence_memory import Memory
+
+OLD = [1] * 80
+OTHER = [2] * 80
+
+
+def memory(**changes):
+    settings = {"slots": 2, "pool": 1000, "context": 500, "kept_tokens": 500, "allocated": 100}
+    return Memory(**{**settings, "beside": 0, **changes})
+
+
+def test_a_kept_prefix_leaves_the_pool_when_another_sequence_begins():
+    held = memory()
+    held.keep(OLD)
+    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (80, 0)
+    held.run(0, OTHER)
+    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (0, 80)
+    assert held.stats.shelved_prefixes == 1 and held.cache.cells == 80
+
+
+def test_it_comes_back_when_it_is_asked_for():
+    held = memory()
+    held.keep(OLD)
+    held.run(0, OTHER)
+    assert held.run(1, [*OLD, 7]) == 80
+    assert held.held(1) == [*OLD, 7]
+
+
+def test_what_is_common_comes_back_and_the_rest_can_still_be_found():
+    held = memory()
+    tail = [5] * 70
+    held.keep([*OLD, *tail])
+    held.run(0, OTHER)
+    assert held.run(1, [*OLD, 7]) == 80
+    assert held.held(1) == [*OLD, 7]
+    assert held.cache.match([*OLD, *tail, 9]) == 150
+
+
+def test_a_sequence_that_ends_while_others_run_leaves_the_pool():
+    held = memory()
+    held.run(0, OTHER)
+    held.keep(OLD, slot=1)
+    assert (held.stats.live_tokens, held.stats.kept_tokens) == (80, 0)
+    assert held.stats.shelved_tokens == 80
+
+
+def test_nothing_is_moved_while_nobody_runs_or_where_it_is_not_wanted():
+    held = memory()
+    held.keep(OLD)
+    held.keep(OTHER[:70])
+    assert held.stats.kept_tokens == 70 and held.stats.shelved_tokens == 80
+    held = memory(beside=None)
+    held.keep(OLD)
+    held.run(0, OTHER)
+    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (80, 0)
+
+
+def test_few_cells_may_stay():
+    held = memory(beside=80)
+    held.keep(OLD)
+    held.run(0, OTHER)
+    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (80, 0)
+
+
+def test_what_is_shared_with_a_running_one_stays():
+    held = memory()
+    held.keep(OLD)
+    held.run(0, [*OLD, *OTHER])
+    assert held.stats.shelved_tokens == 0
+    assert held.cache.match([*OLD, 9]) == 80
+
+
+def test_a_pinned_prefix_stays():
+    held = memory()
+    held.run(0, OLD)
+    assert held.cache.pin(0, 80, 60)
+    held.cache.release(0, keep=True)
+    held.run(0, OTHER)
+    assert (held.stats.pinned_tokens, held.stats.shelved_tokens) == (80, 0)
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "sliding"])
+def test_memories_without_a_past_move_nothing(kind):
+    held = memory(kind=kind)
+    held.keep(OLD)
+    held.run(0, OTHER)
+    assert held.stats.shelved_tokens == 0 and held.cache.match([*OLD, 1]) == 80
+
+
+def test_offloaded_prefixes_have_what_the_pool_leaves():
+    held = memory(allocated=850)
+    for token in range(3):
+        held.keep([token] * 70)
+        held.run(1, [9] * 10)
+        held.cache.release(1, keep=False)
+    assert held.stats.shelved_tokens == 140
+    assert [held.cache.match([token] * 71) for token in range(3)] == [0, 70, 70]
+    held.store.allocated_tokens = 1000
+    held.run(1, [9] * 10)
+    assert held.stats.shelved_tokens == 0
+
+
+def test_without_memory_for_a_copy_it_stays_in_the_pool():
+    held = memory(can_save=False)
+    held.keep(OLD)
+    held.run(0, OTHER)
+    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (80, 0)
+
+
+def test_what_cannot_be_brought_back_is_computed():
+    held = memory()
+    held.keep(OLD)
+    held.run(0, OTHER)
+    held.store.refuses_restore = True
+    assert held.cache.open(1, [*OLD, 7]) == 0
+    assert held.cache.reserve(1, 81)
+    held.compute(1, [*OLD, 7])
+    assert held.held(1) == [*OLD, 7]
+
+
+def test_clearing_forgets_offloaded_prefixes():
+    held = memory()
+    held.keep(OLD)
+    held.run(0, OTHER)
+    held.cache.clear()
+    assert held.stats.shelved_prefixes == held.stats.shelved_tokens == 0
+    assert held.cache.match([*OLD, 1]) == 0
+
+
+class State:
+    nbytes = 1
+
+
+def test_prefixes_share_parts_and_the_least_recently_used_part_goes_first():
+    held = OffloadedPrefixes(2)
+    first = held.add([], [1, 2], State())
+    held.add([first], [3], State())
+    held.add([first], [4, 5], State())
+    held.add([], [9], State())
+    assert (len(held), held.tokens, held.nbytes) == (3, 6, 4)
+    assert [held.match(tokens) for tokens in ([1, 2, 4, 6], [1, 7], [7], [1, 2, 3, 4])] == [
+        3,
+        1,
+        0,
+        3,
+    ]
+    held.use([part for part, _ in held.path([1, 2, 3])])
+    held.shrink(2)
+    held.check_integrity()
+    assert held.match([1, 2, 3]) == 3 and held.match([1, 2, 4, 5]) == 2 and held.match([9]) == 0
+    held.add([first], [3, 4], State())
+    assert (len(held), held.tokens) == (1, 4), "the shorter part that it covers is gone"
+    held.check_integrity()
+    held.clear()
+    held.check_integrity()
+    assert len(held) == held.tokens == held.nbytes == 0
+
+
+def test_only_the_parts_that_a_prompt_begins_with_come_back():
+    held = memory(part_tokens=16)
+    held.keep([*OLD, *OTHER])
+    held.run(0, [3] * 40)
+    assert held.stats.shelved_tokens == 160
+    held.copied.clear()
+    assert held.run(1, [*OLD[:40], 7, 7]) == 40
+    assert held.copied == [16, 16, 16], "two whole parts, and half of one is needed"
+
+
+def test_nothing_comes_back_for_less_than_half_of_what_is_copied():
+    held = memory(part_tokens=64)
+    held.keep(OLD)
+    held.run(0, OTHER)
+    held.copied.clear()
+    assert held.cache.match([*OLD[:20], 7]) == 0
+    assert held.run(1, [*OLD[:20], 7]) == 0
+    held.cache.release(1, keep=False)
+    assert held.run(1, [*OLD[:70], 7]) == 64
+    assert held.copied == [64], "the second part has 16 tokens, of which 6 are the same"
+
+
+def test_sixteen_shared_tokens_evict_nobody_and_grow_nothing():
+    held = memory(pool=300, context=300, kept_tokens=300, part_tokens=256, most_offloaded=300)
+    held.keep([1] * 250)
+    held.run(0, [2] * 20)
+    assert held.stats.shelved_tokens == 250
+    held.store.allocated_tokens = 60
+    held.cache.pin(0, 20, 60)
+    assert held.run(1, [*[1] * 16, 7]) == 0
+    assert held.store.allocated_tokens == 60 and held.stats.pinned_tokens == 20
+
+
+def test_without_cells_for_a_part_the_rest_is_computed():
+    held = memory(pool=175, kept_tokens=175, part_tokens=64, most_offloaded=200)
+    held.keep([1] * 100)
+    held.run(0, [2] * 60)
+    assert held.stats.shelved_tokens == 100
+    held.cache.release(0, keep=False)
+    held.run(0, [3] * 80)
+    held.cache.open(1, [*[1] * 90, 7])
+    assert held.cache.arriving(1) == 90
+    assert held.cache.reserve(1, 91)
+    assert held.tend() == {1: 64}, "all 36 tokens of the second part need cells for a moment"
+    assert held.cache.arriving(1) == 0
+
+
+def test_what_came_back_and_went_on_is_copied_out_from_where_it_went_on():
+    held = memory(part_tokens=16)
+    held.keep(OLD)
+    held.run(0, OTHER)
+    held.run(1, [*OLD, *[5] * 20])
+    held.copied.clear()
+    held.cache.release(1, keep=True)
+    held.tend()
+    assert held.copied == [16, 4]
+    assert held.stats.shelved_tokens == 100 and held.stats.shelved_prefixes == 1
+
+
+def test_anything_in_any_order():
+    random_ = random.Random(1)
+    held = memory(slots=3, kept=6, pool=900, kept_tokens=400)
+    texts = [[random_.randrange(2) for _ in range(150)] for _ in range(6)]
+    opened = set()
+    for _ in range(600):
+        slot = random_.randrange(3)
+        if slot in opened:
+            held.cache.release(slot, keep=random_.random() < 0.9)
+            opened.discard(slot)
+        else:
+            text = [*random_.choice(texts)[: random_.randrange(1, 150)], random_.randrange(3)]
+            held.run(slot, text)
+            assert held.held(slot) == text
+            opened.add(slot)
+        stats = held.stats
+        assert stats.shelved_tokens <= 900 - stats.allocated_tokens
+
+
+@pytest.mark.parametrize(("tokens", "moved"), [(15, 0), (16, 16)])
+def test_only_a_handful_of_cells_stays(tokens, moved):
+    held = memory()
+    held.keep(OLD[:tokens])
+    held.run(0, OTHER)
+    assert held.stats.shelved_tokens == moved
+    assert held.cache.cells == 80 + tokens - moved
+    assert held.run(1, [*OLD[:tokens], 7]) == tokens
+
+
+def test_copies_out_are_spread_over_steps():
+    held = memory(part_tokens=16)
+    held.part_s = 0.008
+    held.run(0, OTHER)
+    held.run(1, OLD)
+    held.cache.release(1, keep=True)
+    steps = []
+    while held.cache.match([*OLD, 1]) and held.stats.kept_tokens:
+        held.copied.clear()
+        held.tend()
+        steps.append(held.copied.copy())
+    assert steps == [[16, 16], [16, 16], [16]], "no more than a fiftieth of a second each"
+    assert held.cache.match([*OLD, 1]) == 80 and held.cache.cells == 80
+
+
+def test_copies_in_are_spread_over_steps():
+    held = memory(part_tokens=16)
+    held.keep(OLD)
+    held.run(0, OTHER)
+    held.part_s = 0.03
+    assert held.cache.open(1, [*OLD, 7]) == 0
+    assert held.cache.reserve(1, 81)
+    for tokens in range(16, 81, 16):
+        assert held.cache.arriving(1) == 96 - tokens
+        assert held.tend() == {1: 16}
+        assert held.held(1) == OLD[:tokens]
+    assert held.cache.arriving(1) == 0 and held.tend() == {}
+
+
+def test_what_is_dropped_while_it_is_copied_in_is_computed():
+    held = memory(part_tokens=16)
+    held.keep(OLD)
+    held.run(0, OTHER)
+    held.part_s = 0.03
+    held.cache.open(1, [*OLD, 7])
+    assert held.cache.reserve(1, 81)
+    assert held.tend() == {1: 16}
+    held.cache.clear()
+    assert held.tend() == {} and held.cache.arriving(1) == 0
+    held.compute(1, [*OLD[16:], 7])
+    assert held.held(1) == [*OLD, 7]
+
+
+def test_a_slot_that_is_released_gets_no_more_copies():
+    held = memory(part_tokens=16)
+    held.keep(OLD)
+    held.run(0, OTHER)
+    held.part_s = 0.03
+    held.cache.open(1, [*OLD, 7])
+    assert held.tend() == {1: 16}
+    held.cache.release(1, keep=False)
+    assert held.tend() == {} and held.cache.arriving(1) == 0
+    assert held.run(1, [*OLD, 7]) == 80
+
+
+def test_what_runs_is_copied_once_and_without_the_end_that_still_grows():
+    held = memory(part_tokens=16)
+    held.run(0, OLD[:40])
+    held.cache.copy_out(0, grows=True)
+    assert held.copied == [16, 16]
+    assert held.cache.reserve(0, 80)
+    held.compute(0, OLD[40:50])
+    held.cache.copy_out(0, grows=True)
+    assert held.copied == [16, 16, 16]
+    held.cache.copy_out(0, grows=False)
+    held.cache.release(0, keep=False)
+    assert held.copied == [16, 16, 16, 2]
+    assert held.cache.match([*OLD[:50], 7]) == 50
