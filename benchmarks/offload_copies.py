@@ -70,6 +70,8 @@ def main() -> None:
             kv_pool="static",
         )
         runner = open_model(ModelSpec(str(args.model), settings=settings)).runner
+        if not isinstance(runner, LlamaRunner):
+            raise SystemExit("An encoder has no key-value memory.")
         try:
             out, back, nbytes = times_ms(runner, args.tokens)
         finally:

@@ -71,6 +71,8 @@ class RunnerInfo:
     """Steps of a multiple of so many tokens are the cheapest for what they do."""
     mixed_tokens: int | None = None
     """Prefill beside decoding costs more than it should in steps of more tokens; None: in none."""
+    state_bytes: int = 0
+    """Of each sequence, however many tokens it has: its recurrent state."""
     window_pool_bytes: int = 0
     """What layers that see a window only may take beside that, whatever the pool holds."""
     draws: bool = False

@@ -282,14 +282,15 @@ class Scheduler:
 
     def _saved(self, sequence: Sequence) -> Saved | None:
         """A copy of all that `sequence` holds, where the runner has one and copies are not more
-        than the pool itself. For memories without a past, which can copy no part of it.
+        than the pool and the states of all slots. For memories without a past, which can copy no part of it.
         """
         assert sequence.slot is not None
         if sequence.computed < WORTH_SAVING:
             return None
-        token_bytes = self._info.kv_bytes_per_token
-        room = self._info.pool_tokens * token_bytes - self._saved_bytes
-        if sequence.computed * token_bytes > room:
+        info = self._info
+        most = info.pool_tokens * info.kv_bytes_per_token + info.max_sequences * info.state_bytes
+        needed = sequence.computed * info.kv_bytes_per_token + info.state_bytes
+        if needed > most - self._saved_bytes:
             return None
         state = self._cache.save(sequence.slot)
         if state is None:

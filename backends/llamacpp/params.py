@@ -93,6 +93,8 @@ class ContextPlan:
     kv_bytes_per_token: int
     host_kv_bytes_per_token: int
     """Of these, in memory of the machine: fewer where layers are on GPUs."""
+    state_bytes: int = 0
+    """Of each id: its recurrent state."""
     notices: tuple[str, ...] = ()
     least_cells: int = 0
     """Of each context whose keys go into the pool: with longrope llama.cpp chooses the factors by
@@ -223,6 +225,7 @@ def plan_context(
         ],
         kv_bytes_per_token=costs.token,
         host_kv_bytes_per_token=int(costs.token * _host_share(offload)),
+        state_bytes=a_state,
         notices=_notices(
             settings,
             context,

@@ -130,6 +130,7 @@ class LlamaRunner:
             max_text_tokens=texts.max_tokens,
             slices_texts=texts.can_slice,
             tile=1 if model.on_gpu else TILE,
+            state_bytes=plan.state_bytes,
             mixed_tokens=None if model.on_gpu else _MIXED_TOKENS,
         )
         try:

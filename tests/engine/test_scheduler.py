@@ -484,3 +484,31 @@ def test_all_comes_back_at_once_where_nobody_streams():
     engine.turn()
     assert heard.ids == runner.greedy([*old, 7, 8], 1)
     drain(engine)
+
+
+def test_every_preempted_sequence_of_a_recurrent_model_is_saved():
+    runner = FakeRunner(
+        context=512,
+        pool=512,
+        slots=3,
+        chunk=64,
+        kind="recurrent",
+        state_bytes=100,
+        kept_sequences=0,
+    )
+    engine = Engine(runner)
+    low = []
+    for ident in range(3):
+        made, heard = generation(ident, [ident] * 100, runner, tokens=60)
+        engine.submit(made)
+        low.append(heard)
+    for _ in range(16):
+        engine.turn()
+    urgent, heard = generation(9, [9] * 500, runner, tokens=5, priority=1)
+    engine.submit(urgent)
+    drain(engine)
+    assert engine.stats().preemptions == 3
+    assert heard.ids == runner.greedy([9] * 500, 5)
+    assert [heard.ids for heard in low] == [runner.greedy([i] * 100, 60) for i in range(3)]
+    assert runner.computed_tokens == 3 * (100 + 59) + 500 + 4, "nothing twice"
+    assert at_rest(engine, runner)

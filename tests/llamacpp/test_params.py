@@ -220,6 +220,7 @@ def test_recurrent_states_are_few_and_counted() -> None:
     header = recurrent_header()
     plan = plan_context(ModelSettings(), header, weight_bytes=GIB, available_bytes=8 * GIB)
     assert plan.sequences == 16
+    assert (plan.state_bytes, plan.kv_bytes_per_token) == (2 << 20, 0)
     assert plan.first_tokens == plan.pool_tokens == 8 * 32768
     needed = GIB + (256 << 20) + 16 * 2 * (1 << 20)
     settings = ModelSettings(memory_fraction=1.0)

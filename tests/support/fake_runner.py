@@ -47,7 +47,7 @@ class FakeRunner:
         slices_texts: whether texts can be computed in slices, and so be longer than a step.
         kept_beside: most cells of kept prefixes that stay in the pool while sequences run.
         worth_moving: see `offloading`.
-        part_tokens, most_offloaded, on_copy: see `SequenceCache` and `FakeStore`.
+        part_tokens, most_offloaded, state_bytes, on_copy: see `SequenceCache` and `FakeStore`.
         clock: seconds, for pins and copies.
     """
 
@@ -78,6 +78,7 @@ class FakeRunner:
         allocated: int | None = None,
         slices_texts: bool = False,
         most_offloaded: int | None = None,
+        state_bytes: int = 0,
         on_copy: Callable[[int], None] = lambda tokens: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -88,6 +89,7 @@ class FakeRunner:
             can_save=can_save,
             allocated=allocated,
             most_offloaded=most_offloaded,
+            state_bytes=state_bytes,
             on_copy=on_copy,
         )
         self.cache = SequenceCache(
@@ -108,7 +110,8 @@ class FakeRunner:
             max_sequences=slots,
             max_batch_tokens=chunk,
             max_outputs=max(slots, chunk) if max_outputs is None else max_outputs,
-            kv_bytes_per_token=8,
+            kv_bytes_per_token=self.store.token_bytes,
+            state_bytes=state_bytes,
             end_ids=frozenset(end_ids),
             keeps_past=self.store.keeps_past,
             embedding_width=16,

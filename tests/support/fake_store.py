@@ -29,10 +29,12 @@ class FakeState:
     oldest: int
     first: int = 0
     """Position of the first of `tokens`."""
+    state_bytes: int = 0
+    """Of a memory whose tokens take nothing."""
 
     @property
     def nbytes(self) -> int:
-        return 8 * len(self.tokens)
+        return self.state_bytes or 8 * len(self.tokens)
 
 
 @dataclass(slots=True)
@@ -56,10 +58,9 @@ class FakeStore:
         allocated: cells that there is memory for at first; None: all.
         most_offloaded: tokens that copies of parts may have; None: as many as there are cells
             without memory yet.
+        state_bytes: of each sequence, whose tokens take nothing then; 0: tokens take 8 bytes each.
         on_copy: called with the tokens of each part that is copied, in or out.
     """
-
-    token_bytes = 8
 
     def __init__(
         self,
@@ -72,10 +73,13 @@ class FakeStore:
         can_save: bool = True,
         allocated: int | None = None,
         most_offloaded: int | None = None,
+        state_bytes: int = 0,
         on_copy: Callable[[int], None] = lambda tokens: None,
     ) -> None:
         self.most_offloaded = most_offloaded
         self.on_copy = on_copy
+        self.state_bytes = state_bytes
+        self.token_bytes = 0 if state_bytes else 8
         self.sequences = sequences
         self.allocated_tokens = cells if allocated is None else allocated
         self._cells = cells
@@ -144,7 +148,8 @@ class FakeStore:
         assert self._held[sequence].cells, "there is nothing to save"
         if not self.can_save:
             return None
-        return FakeState(tuple(self.tokens(sequence)), self._held[sequence].oldest)
+        held = self._held[sequence]
+        return FakeState(tuple(self.tokens(sequence)), held.oldest, state_bytes=self.state_bytes)
 
     def restore(self, sequence: int, state: FakeState) -> bool:
         assert not self._held[sequence].cells, "the target must be empty"
