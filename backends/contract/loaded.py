@@ -105,11 +105,26 @@ class EngineStats:
     """What layers that see a window only take of memory now."""
     window_pool_bytes: int = 0
     """What they take at most."""
+    state_bytes: int = 0
+    """What recurrent states take, of running sequences and kept prefixes."""
+    offloaded_bytes: int = 0
+    """What prefixes take that are kept outside the key-value memory."""
+    saved_bytes: int = 0
+    """What copies of preempted sequences take, where the memory keeps no past."""
+    beside_bytes: int = 0
+    """What other contexts have for keys and values: of a prompt that is computed in the background,
+    and of texts to embed or rank."""
 
     @property
     def allocated_bytes(self) -> int:
-        """What keys and values take of memory now."""
+        """What keys and values take of memory now, in the pool."""
         return self.allocated_tokens * self.kv_bytes_per_token + self.window_bytes
+
+    @property
+    def taken_bytes(self) -> int:
+        """What an engine takes of memory now for keys, values and states, wherever they are."""
+        held = self.allocated_bytes + self.state_bytes
+        return held + self.offloaded_bytes + self.saved_bytes + self.beside_bytes
 
     @property
     def pool_bytes(self) -> int:

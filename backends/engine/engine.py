@@ -37,8 +37,8 @@ Work = Sequence | TextJob
 MOST_REQUESTS: Final = 256
 """`EngineStats.requests` has no more rows."""
 _STATS_EVERY_S: Final = 0.1
-_PINS_EVERY_S: Final = 1.0
-"""While nothing is done, pins that have ended are noticed within such a time."""
+_LOOK_EVERY_S: Final = 1.0
+"""While nothing is done, ended pins and a shortage of memory are noticed within such a time."""
 
 
 class Engine:
@@ -146,9 +146,12 @@ class Engine:
         return self._scheduler.waiting + len(self._text_jobs)
 
     def _rest(self) -> None:
-        """Until something is posted; or for a while, where pins may end meanwhile."""
+        """Until something is posted; or for a while, where pins may end meanwhile, or offloaded
+        prefixes have to make way for other programs.
+        """
+        may_change = self._stats.pinned_tokens or self._stats.shelved_tokens
         with suppress(queue.Empty):
-            self._inbox.get(timeout=_PINS_EVERY_S if self._stats.pinned_tokens else None)()
+            self._inbox.get(timeout=_LOOK_EVERY_S if may_change else None)()
 
     # ---- steps
 
@@ -415,6 +418,10 @@ class Engine:
             requests=self._requests(),
             window_bytes=cache.window_bytes,
             window_pool_bytes=info.window_pool_bytes,
+            state_bytes=cache.state_bytes,
+            offloaded_bytes=cache.offloaded_bytes,
+            saved_bytes=self._scheduler.saved_bytes,
+            beside_bytes=self._runner.beside_bytes,
         )
 
     def _requests(self) -> tuple[RequestStats, ...]:

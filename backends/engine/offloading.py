@@ -4,6 +4,7 @@ come back, and how much of it a step may wait for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ WORTH_MOVING: Final = 16
 """Cells that offloading a kept prefix must free, or tokens that a copy must save from being
 computed. Even a few cells can cost running sequences a tenth of their speed: llama.cpp's flash
 attention cuts the pool at its middle, a part a thread, from the 257th cell in use on."""
+LOOK_EVERY_S: Final = 1.0
+"""Between two looks at how much memory is free, which take a tenth of a millisecond."""
 COPY_S: Final = 0.02
 """Seconds of copies between two steps. One part is copied even if it takes longer."""
 
@@ -41,6 +44,7 @@ class Offloading:
         index: which tokens they hold.
         beside: most cells of kept prefixes that stay while sequences run; None: all of them.
         part_tokens: tokens of a part; the least that is copied at once.
+        available_bytes: memory that could still be taken; None: enough.
         clock: seconds.
     """
 
@@ -52,13 +56,19 @@ class Offloading:
         *,
         beside: int | None,
         part_tokens: int,
+        available_bytes: Callable[[], int] | None,
         clock: Callable[[], float],
     ) -> None:
         self._store = store
         self._pool = pool
         self._index = index
         self._most_beside = beside
+        self._available_bytes = available_bytes
         self._clock = clock
+        self._looked_at = -math.inf
+        """When memory was looked at."""
+        self._memory_bytes = 0
+        """What offloaded prefixes might take then."""
         self.worth_moving = WORTH_MOVING
         self.prefixes = OffloadedPrefixes(part_tokens)
         self._copies = 0
@@ -71,11 +81,15 @@ class Offloading:
     def renew(self) -> None:
         """A step was made, or none runs: there is time for copies again."""
         self._copies, self._spent_s = 0, 0.0
+        now = self._clock()
+        if self._available_bytes is not None and now - self._looked_at >= LOOK_EVERY_S:
+            self._looked_at = now
+            self._memory_bytes = (self._available_bytes() + self.prefixes.nbytes) // 2
         self.shrink()
 
     def shrink(self) -> None:
         """Drop what offloaded prefixes may not take any more."""
-        self.prefixes.shrink(self._most_bytes)
+        self.prefixes.shrink(self.most_bytes)
 
     @property
     def has_time(self) -> bool:
@@ -168,11 +182,15 @@ class Offloading:
     def _fits(self, tokens: int) -> bool:
         """Whether the tier may hold a prefix of so many tokens; states have headers, too."""
         needed = tokens * self._store.token_bytes
-        return needed + needed // 16 <= self._most_bytes
+        return needed + needed // 16 <= self.most_bytes
 
     @property
-    def _most_bytes(self) -> int:
-        return self._store.most_offloaded_bytes
+    def most_bytes(self) -> int:
+        """What offloaded prefixes may take now: no more than they leave free of this machine's
+        memory.
+        """
+        most = self._store.most_offloaded_bytes
+        return most if self._available_bytes is None else min(most, self._memory_bytes)
 
     def _count(self, began: float) -> None:
         self._part_s = self._clock() - began

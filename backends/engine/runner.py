@@ -72,7 +72,7 @@ class RunnerInfo:
     mixed_tokens: int | None = None
     """Prefill beside decoding costs more than it should in steps of more tokens; None: in none."""
     state_bytes: int = 0
-    """Of each sequence, however many tokens it has: its recurrent state."""
+    """Of a recurrent state, which a sequence or a kept prefix has, however many its tokens."""
     window_pool_bytes: int = 0
     """What layers that see a window only may take beside that, whatever the pool holds."""
     draws: bool = False
@@ -144,6 +144,10 @@ class CacheStats:
     shelved_prefixes: int = 0
     window_bytes: int = 0
     """What layers that see a window only take of memory now."""
+    state_bytes: int = 0
+    """What recurrent states take, of those in use and those kept back."""
+    offloaded_bytes: int = 0
+    """What prefixes outside that memory take."""
 
 
 class RunnerCache(Protocol):
@@ -182,7 +186,8 @@ class RunnerCache(Protocol):
 
     def tend(self) -> Mapping[int, int]:
         """Once before each step: go on with the copies between this memory and plain RAM, for so
-        long that those who stream hardly notice. Returns how many tokens arrived, by slot.
+        long that those who stream hardly notice, and forget offloaded prefixes where memory is
+        short. Returns how many tokens arrived, by slot.
         """
         ...
 
@@ -230,6 +235,11 @@ class RunnerCache(Protocol):
 
     def save(self, slot: int) -> SavedState | None:
         """A copy of all that `slot` holds, for `restore`; None if that cannot be had."""
+        ...
+
+    @property
+    def most_saved_bytes(self) -> int:
+        """What the states of `save` should take at most now, all together."""
         ...
 
     def restore(self, slot: int, state: SavedState, tokens: Seq[int]) -> bool:
@@ -311,6 +321,11 @@ class Runner(Protocol):
 
     @property
     def cache(self) -> RunnerCache: ...
+
+    @property
+    def beside_bytes(self) -> int:
+        """What keys and values take now outside `cache`, e.g. of `prefill_beside`."""
+        ...
 
     def step(self, plan: StepPlan) -> StepResult:
         """Compute `plan`; every row's slot was opened and reserved far enough.

@@ -45,7 +45,8 @@ class Scheduler:
         self._free_slots = list(reversed(range(runner.info.max_sequences)))
         self._arrivals: dict[Sequence, int] = {}
         self._arrived = 0
-        self._saved_bytes = 0
+        self.saved_bytes = 0
+        """Of copies of those who were put aside."""
         self._arriving: dict[Sequence, int] = {}
         """Whose prefixes are being copied into their slots, and how many tokens were counted as
         cached for that; 0 for those that had been admitted before.
@@ -118,8 +119,8 @@ class Scheduler:
                 rows += self._prefill_rows(rows)
                 if rows:
                     return StepPlan(tuple(rows))
-                if not self._arriving:  # Else nobody waits for a step: copy all of it.
-                    break
+                if not any(map(self._is_arriving, self._running.values())):
+                    break  # Else nobody waits for a step: copy all of it.
         return None
 
     def stuck(self) -> Sequence | None:
@@ -210,19 +211,36 @@ class Scheduler:
     def _tend(self) -> None:
         """Let the cache go on with its copies, and note what arrived."""
         arrived = self._cache.tend()
-        for sequence in list(self._arriving):
-            assert sequence.slot is not None
-            if count := arrived.get(sequence.slot, 0):
-                sequence.computed += count
-                sequence.tell(sequence.computed)
-                self._pin(sequence)
-            if not self._cache.arriving(sequence.slot):
-                self._end_arrival(sequence)
-        least = self._least() if len(self._running) > 1 and not self._arriving else None
-        if least is not None and least.computed >= WORTH_SAVING:
-            assert least.slot is not None
+        if self.saved_bytes:
+            self._shrink_saved()
+        for slot, count in arrived.items():
+            sequence = self._running[slot]
+            sequence.computed += count
+            sequence.tell(sequence.computed)
+            self._pin(sequence)
+        for sequence in [one for one in self._arriving if not self._is_arriving(one)]:
+            self._end_arrival(sequence)
+        if len(self._running) > 1 and not self._arriving:
+            self._copy_ahead(self._least())
+
+    def _copy_ahead(self, sequence: Sequence) -> None:
+        """While memory is short, copy what `sequence`, which would make way next, holds."""
+        assert sequence.slot is not None
+        if sequence.computed >= WORTH_SAVING:
             if self._cache.free_tokens() < COPY_AHEAD_TOKENS * len(self._running):
-                self._cache.copy_out(least.slot, grows=True)
+                self._cache.copy_out(sequence.slot, grows=True)
+
+    def _is_arriving(self, sequence: Sequence) -> bool:
+        """Whether more is copied into its slot, so that steps go on without it."""
+        return sequence.slot is not None and self._cache.arriving(sequence.slot) > 0
+
+    def _shrink_saved(self) -> None:
+        """Drop copies of who comes back last, as far as memory is short: it is computed again."""
+        saved = [sequence for sequence in self._waiting if sequence.saved is not None]
+        most = self._cache.most_saved_bytes
+        for sequence in sorted(saved, key=self._rank):
+            if self.saved_bytes > most:
+                self._drop_saved(sequence)
 
     def _end_arrival(self, sequence: Sequence) -> None:
         """No more is copied for `sequence`; what did not come is not cached."""
@@ -281,26 +299,24 @@ class Scheduler:
         self.preemptions += 1
 
     def _saved(self, sequence: Sequence) -> Saved | None:
-        """A copy of all that `sequence` holds, where the runner has one and copies are not more
-        than the pool and the states of all slots. For memories without a past, which can copy no part of it.
+        """A copy of all that `sequence` holds, where the runner has one and there may be one more.
+        For memories without a past, which can copy no part of it.
         """
         assert sequence.slot is not None
         if sequence.computed < WORTH_SAVING:
             return None
-        info = self._info
-        most = info.pool_tokens * info.kv_bytes_per_token + info.max_sequences * info.state_bytes
-        needed = sequence.computed * info.kv_bytes_per_token + info.state_bytes
-        if needed > most - self._saved_bytes:
+        needed = sequence.computed * self._info.kv_bytes_per_token + self._info.state_bytes
+        if needed > self._cache.most_saved_bytes - self.saved_bytes:
             return None
         state = self._cache.save(sequence.slot)
         if state is None:
             return None
-        self._saved_bytes += state.nbytes
+        self.saved_bytes += state.nbytes
         return Saved(state, sequence.computed)
 
     def _drop_saved(self, sequence: Sequence) -> None:
         if sequence.saved is not None:
-            self._saved_bytes -= sequence.saved.state.nbytes
+            self.saved_bytes -= sequence.saved.state.nbytes
             sequence.saved = None
 
     def _vacate(self, sequence: Sequence, *, keep: bool) -> None:
@@ -341,7 +357,7 @@ class Scheduler:
         behind = [
             sequence
             for sequence in self._running.values()
-            if sequence.pending > 1 and sequence not in self._arriving
+            if sequence.pending > 1 and not self._is_arriving(sequence)
         ]
         behind.sort(key=self._rank, reverse=True)
         if decoding:

@@ -46,6 +46,8 @@ class SequenceCache:
         beside: most of these cells while sequences run, as far as offloaded prefixes may take
             memory; None: all of them. Only for stores that keep their past.
         part_tokens: tokens that are copied at once.
+        available_bytes: memory that could still be taken; offloaded prefixes take no more than
+            there is besides them. None: enough.
         clock: seconds, for pins and copies.
 
     Raises:
@@ -62,6 +64,7 @@ class SequenceCache:
         kept_tokens: int,
         beside: int | None = None,
         part_tokens: int = PART_TOKENS,
+        available_bytes: Callable[[], int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if store.sequences < slots:
@@ -82,6 +85,7 @@ class SequenceCache:
             self._index,
             beside=beside,
             part_tokens=part_tokens,
+            available_bytes=available_bytes,
             clock=clock,
         )
         self._fetches: dict[int, Fetch] = {}
@@ -243,6 +247,11 @@ class SequenceCache:
         sequence = self.sequence(slot)
         return self._store.save(sequence) if self._index.length(sequence) else None
 
+    @property
+    def most_saved_bytes(self) -> int:
+        """See the protocol; they share a budget with offloaded prefixes."""
+        return max(0, self._offloading.most_bytes - self._offloading.prefixes.nbytes)
+
     def restore(self, slot: int, state: SavedState, tokens: Seq[int]) -> bool:
         """See the protocol; reserves as much as `tokens` need, if it was not reserved before."""
         self._must_be_empty(slot)
@@ -266,6 +275,12 @@ class SequenceCache:
             self._evict()
         self._offloading.prefixes.clear()
 
+    def drop_offloaded(self) -> bool:
+        """Forget all offloaded prefixes, because their memory is needed; whether there were any."""
+        had = len(self._offloading.prefixes) > 0
+        self._offloading.prefixes.clear()
+        return had
+
     def stats(self) -> CacheStats:
         """See the protocol."""
         self._pins.expire()
@@ -279,6 +294,8 @@ class SequenceCache:
             pinned,
             self._offloading.prefixes.tokens,
             len(self._offloading.prefixes),
+            state_bytes=self._store.state_bytes,
+            offloaded_bytes=self._offloading.prefixes.nbytes,
         )
 
     # ---- for the runner

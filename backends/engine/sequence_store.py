@@ -34,8 +34,13 @@ class SequenceStore(Protocol):
         ...
 
     @property
+    def state_bytes(self) -> int:
+        """What recurrent states take, of all ids."""
+        ...
+
+    @property
     def most_offloaded_bytes(self) -> int:
-        """What copies of parts may take now."""
+        """What copies outside the pool may take now, were there enough memory."""
         ...
 
     def intact(self, sequence: int, held: int, tokens: int) -> bool:

@@ -266,6 +266,12 @@ class Embedder:
         self._background(make)
         return sliced
 
+    @property
+    def nbytes(self) -> int:
+        """What keys and values of its context take."""
+        context = self._context
+        return 0 if context is None else context.cells * self._plan.kv_bytes_per_token
+
     def warm_up(self, tokens: int, threads: int) -> None:
         """Compute a text of `tokens` tokens with `threads` threads, which stay in use."""
         self._threads = threads

@@ -90,6 +90,11 @@ class EncoderRunner:
         return self._cache
 
     @property
+    def beside_bytes(self) -> int:
+        """See the protocol."""
+        return self._embedder.nbytes
+
+    @property
     def batch_threads(self) -> int:
         """The same as `threads`: every step computes whole texts."""
         return self.threads
@@ -145,6 +150,7 @@ class _NoSequences:
     keeps_past = True
     allocated_tokens = 0
     token_bytes = 0
+    state_bytes = 0
     most_offloaded_bytes = 0
 
     def intact(self, sequence: int, held: int, tokens: int) -> bool:

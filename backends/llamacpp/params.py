@@ -96,6 +96,8 @@ class ContextPlan:
     state_bytes: int = 0
     """Of each id: its recurrent state."""
     notices: tuple[str, ...] = ()
+    kv_budget_bytes: int | None = None
+    """Most for keys, values and states, wherever they are; None: not limited beyond the pool."""
     least_cells: int = 0
     """Of each context whose keys go into the pool: with longrope llama.cpp chooses the factors by
     the cells of a context (`get_rope_factors` in llama-model.cpp), so that keys of a small one do
@@ -234,6 +236,7 @@ def plan_context(
             is_budget=allowed < fits,
             is_encoder=is_encoder,
         ),
+        kv_budget_bytes=settings.kv_budget_bytes,
     )
 
 

@@ -104,6 +104,7 @@ class LlamaRunner:
             fingerprint=repr(
                 (fingerprint, model.library.version, plan.kv_type, plan.least_cells > 0)
             ).encode(),
+            beside_bytes=lambda: self.beside_bytes,
         )
         self._cache = SequenceCache(
             self._store,
@@ -113,6 +114,7 @@ class LlamaRunner:
             kept_tokens=plan.kept_tokens,
             beside=None if model.on_gpu else _KEPT_BESIDE,
             part_tokens=_part_tokens(plan.kv_bytes_per_token),
+            available_bytes=available_bytes,
         )
         texts = text_abilities(model, plan, has_rank_head)
         self._info = RunnerInfo(
@@ -148,6 +150,13 @@ class LlamaRunner:
     @property
     def cache(self) -> SequenceCache:
         return self._cache
+
+    @property
+    def beside_bytes(self) -> int:
+        """See the protocol."""
+        texts = 0 if self._embedder is None else self._embedder.nbytes
+        side = 0 if self._side is None else len(self._side.tokens) * self._plan.kv_bytes_per_token
+        return texts + side
 
     @property
     def model(self) -> LlamaModel:
@@ -253,9 +262,9 @@ class LlamaRunner:
         self, slot: int, tokens: Sequence[int], done: Callable[[], None]
     ) -> LlamaSidePrefill | None:
         """See the protocol. It takes half of the threads, and memory for its tokens twice while its
-        state is copied; None where there is one thread, not that much memory, another such
-        prompt under way, or a GPU: threads are not what it is short of, and a second context would
-        take of its memory, which may be planned for the pool.
+        state is copied; None where there is one thread, not that much memory or KV budget, another
+        such prompt under way, or a GPU: threads are not what it is short of, and a second context
+        would take of its memory, which may be planned for the pool.
         """
         if self._model.on_gpu or (self._side is not None and not self._side.over):
             return None
@@ -263,6 +272,8 @@ class LlamaRunner:
         held = self._cache.length(slot)
         needed = (2 * len(tokens) + held) * self._plan.kv_bytes_per_token + COMPUTE_BYTES
         if side_threads < 1 or needed > available_bytes():
+            return None
+        if needed - COMPUTE_BYTES > self._store.budget_left_bytes:
             return None
         if not 0 <= min(tokens) <= max(tokens) < self._info.vocab_size:
             return None
@@ -334,7 +345,12 @@ class LlamaRunner:
         if cells <= store.allocated_tokens:
             return
         try:
-            store.make_room(cells)
+            try:
+                store.make_room(cells)
+            except Busy:
+                if not self._cache.drop_offloaded():
+                    raise
+                store.make_room(cells)  # They took the memory that it needs.
         except Busy:
             if cells <= self._plan.pool_tokens:
                 self._cache.limit(store.allocated_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -56,6 +57,7 @@ class LlamaStore:
         facts: what the model's memory can do.
         by_channel: how values lie at first.
         fingerprint: of the model, and of all that keys and values depend on.
+        beside_bytes: what other contexts of the runner take of the KV budget now.
 
     Raises:
         DoesNotFit: the first context could not be made.
@@ -70,11 +72,13 @@ class LlamaStore:
         *,
         by_channel: bool,
         fingerprint: bytes,
+        beside_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._make_context = make_context
         self.by_channel = by_channel
         self.fingerprint = fingerprint
         self._plan = plan
+        self._beside_bytes = beside_bytes
         self._only_whole = not facts.can_roll_back
         self._window = facts.sliding_window
         self._torn: set[int] = set()
@@ -115,9 +119,26 @@ class LlamaStore:
         return self._plan.kv_bytes_per_token
 
     @property
+    def state_bytes(self) -> int:
+        """See the protocol."""
+        return self._plan.sequences * self._plan.state_bytes
+
+    @property
     def most_offloaded_bytes(self) -> int:
-        """See the protocol; what the pool may grow by."""
-        return (self._plan.pool_tokens - self.allocated_tokens) * self.token_bytes
+        """See the protocol: as much as the pool may take, and no more than the KV budget leaves."""
+        most = self._plan.pool_tokens * self.token_bytes + self.state_bytes
+        return int(min(most, self.budget_left_bytes))
+
+    @property
+    def budget_left_bytes(self) -> float:
+        """What the pool, its states and other contexts leave of the KV budget; infinite without
+        one.
+        """
+        budget = self._plan.kv_budget_bytes
+        if budget is None:
+            return math.inf
+        taken = self.allocated_tokens * self.token_bytes + self.state_bytes + self._beside_bytes()
+        return max(0, budget - taken)
 
     def intact(self, sequence: int, held: int, tokens: int) -> bool:
         """See the protocol."""

@@ -115,6 +115,11 @@ class NativeRunner:
         return self._cache
 
     @property
+    def beside_bytes(self) -> int:
+        """See the protocol."""
+        return 0
+
+    @property
     def pool(self) -> KvPool:
         """The pages; tests and benchmarks look."""
         return self._pool

@@ -71,7 +71,7 @@ def _needed_bytes(spec: ModelSpec, cache_dir: Path | None) -> int | None:
 
 def taken_bytes(info: ModelInfo, engine: EngineStats) -> int:
     """What a loaded model takes now, without its buffers."""
-    return info.size_bytes + engine.allocated_bytes
+    return info.size_bytes + engine.taken_bytes
 
 
 def free_bytes() -> int:

@@ -94,16 +94,19 @@ def test_memories_without_a_past_move_nothing(kind):
     assert held.stats.shelved_tokens == 0 and held.cache.match([*OLD, 1]) == 80
 
 
-def test_offloaded_prefixes_have_what_the_pool_leaves():
-    held = memory(allocated=850)
+def test_offloaded_prefixes_stay_within_their_budget():
+    held = memory(most_offloaded=150)
     for token in range(3):
         held.keep([token] * 70)
         held.run(1, [9] * 10)
         held.cache.release(1, keep=False)
     assert held.stats.shelved_tokens == 140
     assert [held.cache.match([token] * 71) for token in range(3)] == [0, 70, 70]
-    held.store.allocated_tokens = 1000
+    held.store.most_offloaded = 30
     held.run(1, [9] * 10)
+    assert held.stats.shelved_tokens == 16 and held.cache.match([2] * 71) == 16
+    held.store.most_offloaded = 0
+    held.tend()
     assert held.stats.shelved_tokens == 0
 
 
@@ -224,7 +227,7 @@ def test_what_came_back_and_went_on_is_copied_out_from_where_it_went_on():
 
 def test_anything_in_any_order():
     random_ = random.Random(1)
-    held = memory(slots=3, kept=6, pool=900, kept_tokens=400)
+    held = memory(slots=3, kept=6, pool=900, kept_tokens=400, most_offloaded=500)
     texts = [[random_.randrange(2) for _ in range(150)] for _ in range(6)]
     opened = set()
     for _ in range(600):
@@ -238,7 +241,7 @@ def test_anything_in_any_order():
             assert held.held(slot) == text
             opened.add(slot)
         stats = held.stats
-        assert stats.shelved_tokens <= 900 - stats.allocated_tokens
+        assert stats.shelved_tokens <= 500
 
 
 @pytest.mark.parametrize(("tokens", "moved"), [(15, 0), (16, 16)])
@@ -319,3 +322,41 @@ def test_what_runs_is_copied_once_and_without_the_end_that_still_grows():
     held.cache.release(0, keep=False)
     assert held.copied == [16, 16, 16, 2]
     assert held.cache.match([*OLD[:50], 7]) == 50
+
+
+def test_offloaded_prefixes_leave_as_much_memory_free_as_they_take():
+    free = [10_000]
+    held = memory(available_bytes=lambda: free[0])
+    for token in range(3):
+        held.keep([token] * 80)
+    held.run(0, [9] * 20)
+    assert held.stats.offloaded_bytes == 3 * 80 * 8
+    free[0] = 100
+    held.now += 0.5
+    held.tend()
+    assert held.stats.offloaded_bytes == 3 * 80 * 8, "it looks once a second"
+    held.now += 0.6
+    held.tend()
+    assert 800 < held.stats.offloaded_bytes <= (100 + 3 * 80 * 8) // 2
+    free[0] = 0
+    for _ in range(12):
+        held.now += 1
+        held.tend()
+    assert held.stats.offloaded_bytes == 0
+    assert held.run(1, [*[2] * 80, 7]) == 0
+
+
+def test_without_memory_nothing_is_offloaded():
+    held = memory(available_bytes=lambda: 8 * 100)
+    held.keep(OLD)
+    held.run(0, OTHER)
+    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (80, 0)
+
+
+def test_offloaded_prefixes_can_be_dropped():
+    held = memory()
+    held.keep(OLD)
+    held.run(0, OTHER)
+    assert held.cache.drop_offloaded()
+    assert held.stats.offloaded_bytes == 0
+    assert not held.cache.drop_offloaded()

@@ -7,6 +7,8 @@ import pytest
 from fake_runner import FakeRunner
 from hearth.backends.contract.events import Failed, Finished, Progress, Started
 from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.engine import engine as engine_module
+from hearth.backends.engine import side_lane
 from hearth.backends.engine.engine import Engine
 from speakers import Listener, at_rest, drain, generation
 
@@ -512,3 +514,79 @@ def test_every_preempted_sequence_of_a_recurrent_model_is_saved():
     assert [heard.ids for heard in low] == [runner.greedy([i] * 100, 60) for i in range(3)]
     assert runner.computed_tokens == 3 * (100 + 59) + 500 + 4, "nothing twice"
     assert at_rest(engine, runner)
+
+
+def test_every_byte_for_keys_and_values_is_in_the_account(monkeypatch):
+    monkeypatch.setattr(side_lane, "WORTH_STEPS", 0)
+    runner = FakeRunner(context=600, pool=1200, slots=3, chunk=64, kept_beside=0, beside=5)
+    engine = Engine(runner)
+    engine.submit(generation(1, [k % 89 for k in range(100)], runner, tokens=2)[0])
+    drain(engine)
+    engine.submit(generation(2, [5] * 20, runner, tokens=30)[0])
+    for _ in range(5):
+        engine.turn()
+    engine.submit(generation(3, [7] * 500, runner, tokens=2)[0])
+    engine.turn()
+    stats = engine._count()
+    assert stats.allocated_bytes == 1200 * 8
+    assert stats.offloaded_bytes == 101 * 8
+    assert stats.beside_bytes == 499 * 8
+    assert stats.taken_bytes == (1200 + 101 + 499) * 8
+    drain(engine)
+    assert engine.stats().beside_bytes == 0
+
+
+@pytest.mark.parametrize("free", [10_000, 4_000, 0])
+def test_saved_states_are_in_the_account_and_dropped_where_memory_is_short(free):
+    left = [10_000]
+    copies = Copies(0.0)
+    runner = FakeRunner(
+        context=512,
+        pool=512,
+        slots=3,
+        chunk=64,
+        kind="recurrent",
+        state_bytes=1_000,
+        kept_sequences=0,
+        available_bytes=lambda: left[0],
+        clock=lambda: copies.now,
+    )
+    engine = Engine(runner)
+    low = []
+    for ident in range(3):
+        made, heard = generation(ident, [ident] * 100, runner, tokens=60)
+        engine.submit(made)
+        low.append(heard)
+    for _ in range(16):
+        engine.turn()
+    urgent, heard = generation(9, [9] * 500, runner, tokens=12, priority=1)
+    engine.submit(urgent)
+    engine.turn()
+    stats = engine._count()
+    assert (stats.state_bytes, stats.saved_bytes) == (3_000, 3_000)
+    assert stats.taken_bytes == stats.allocated_bytes + 6_000
+    left[0] = free
+    copies.now += 2
+    engine.turn()
+    assert engine._count().saved_bytes == min(3_000, free // 2 // 1_000 * 1_000)
+    drain(engine)
+    assert heard.ids == runner.greedy([9] * 500, 12)
+    assert [heard.ids for heard in low] == [runner.greedy([i] * 100, 60) for i in range(3)]
+    assert at_rest(engine, runner) and engine.stats().saved_bytes == 0
+
+
+def test_an_engine_at_rest_notices_that_memory_is_short(monkeypatch):
+    monkeypatch.setattr(engine_module, "_LOOK_EVERY_S", 0.0)
+    free, copies = [1 << 20], Copies(0.0)
+    runner = copying_runner(copies, kept_beside=0, available_bytes=lambda: free[0])
+    engine = Engine(runner)
+    engine.submit(generation(1, [k % 89 for k in range(100)], runner, tokens=2)[0])
+    drain(engine)
+    engine.submit(generation(2, [5] * 20, runner, tokens=30)[0])
+    drain(engine)
+    assert engine.stats().offloaded_bytes == 101 * 8
+    free[0] = 0
+    copies.now += 1
+    engine._rest()  # Else it would wait for a request.
+    assert not engine.turn()
+    assert 0 < engine.stats().offloaded_bytes <= 101 * 4

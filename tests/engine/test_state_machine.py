@@ -87,6 +87,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.answered = []
         self.engine = None
         self.now = 0.0
+        self.free_bytes = 10_000
 
     @rule(
         kind=st.sampled_from(["full", "recurrent", "sliding"]),
@@ -104,10 +105,13 @@ class EngineMachine(RuleBasedStateMachine):
         most_offloaded=st.sampled_from([None, 0, CONTEXT, 4 * CONTEXT]),
         part_tokens=st.sampled_from([3, 8]),
         part_s=st.sampled_from([0.0, 0.015]),
+        state_bytes=st.sampled_from([0, 50]),
     )
     @precondition(lambda self: self.engine is None)
     def load(self, kind, pool, slots, chunk, can_save, kept, beside, beside_fails, part_s, **hints):
         self.made = {"kind": kind, "pool": pool, "slots": slots, "chunk": chunk}
+        if kind != "recurrent":
+            self.made["state_bytes"] = 0
         self.part_s = part_s
         self.made |= {"can_save": can_save, "kept_sequences": kept}
         self.made |= {"beside": beside, "beside_fails": beside_fails, "worth_moving": 2, **hints}
@@ -119,6 +123,7 @@ class EngineMachine(RuleBasedStateMachine):
             context=CONTEXT,
             clock=lambda: self.now,
             on_copy=self.copied,
+            available_bytes=lambda: self.free_bytes,
             **self.made,
         )
         self.engine = Engine(self.runner)
@@ -164,6 +169,12 @@ class EngineMachine(RuleBasedStateMachine):
     )
     def add(self, prefix, cut, rest, tokens, priority, session, pins, reuse_prefix):
         self.ask([*prefix[:cut], *rest], tokens, 1, priority, session, pins, reuse_prefix)
+
+    @loaded
+    @rule(free_bytes=st.sampled_from([0, 100, 10_000]))
+    def other_programs_take_memory(self, free_bytes):
+        self.free_bytes = free_bytes
+        self.now += 1
 
     @loaded
     @rule(seconds=st.integers(1, 20))
@@ -270,6 +281,8 @@ class EngineMachine(RuleBasedStateMachine):
         if self.engine is None:
             return
         self.runner.cache.check_integrity()
+        saved = [s.saved for s in self.engine._scheduler if s.saved is not None]
+        assert self.engine._scheduler.saved_bytes == sum(one.state.nbytes for one in saved)
         for ident, asked in list(self.asked.items()):
             asked.check()
             if asked.over:
@@ -291,6 +304,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.turn()
         stats = self.engine.stats()
         assert (stats.live_tokens, stats.kept_tokens, stats.kept_prefixes) == (0, 0, 0)
+        assert stats.saved_bytes == stats.offloaded_bytes == stats.beside_bytes == 0
         self.runner.cache.check_integrity()
         assert self.runner.store.cells == 0
 

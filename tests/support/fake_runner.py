@@ -47,7 +47,8 @@ class FakeRunner:
         slices_texts: whether texts can be computed in slices, and so be longer than a step.
         kept_beside: most cells of kept prefixes that stay in the pool while sequences run.
         worth_moving: see `offloading`.
-        part_tokens, most_offloaded, state_bytes, on_copy: see `SequenceCache` and `FakeStore`.
+        part_tokens, available_bytes: see `SequenceCache`.
+        most_offloaded, state_bytes, on_copy: see `FakeStore`.
         clock: seconds, for pins and copies.
     """
 
@@ -79,6 +80,7 @@ class FakeRunner:
         slices_texts: bool = False,
         most_offloaded: int | None = None,
         state_bytes: int = 0,
+        available_bytes: Callable[[], int] | None = None,
         on_copy: Callable[[int], None] = lambda tokens: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -100,6 +102,7 @@ class FakeRunner:
             kept_tokens=pool // 2 if kept_tokens is None else kept_tokens,
             beside=kept_beside,
             part_tokens=part_tokens,
+            available_bytes=available_bytes,
             clock=clock,
         )
         self.cache._offloading.worth_moving = worth_moving
@@ -155,6 +158,11 @@ class FakeRunner:
                 logits[row.slot] = self._outputs(self.store.tokens(sequence), row.outputs)
         assert self.store.cells == self.cache.cells
         return StepResult(logits)
+
+    @property
+    def beside_bytes(self) -> int:
+        side = self.side
+        return 0 if side is None or side.taken else 8 * len(side.tokens)
 
     def interrupt(self, wanted: bool) -> None:
         """Remembered; `step` does not look."""
@@ -312,6 +320,8 @@ class FakeSidePrefill:
         self._fails = fails
         self._is_wanted = True
         self._looked = 0
+        self.taken = False
+        """Its memory is free again."""
 
     @property
     def computed(self) -> int:
@@ -325,6 +335,7 @@ class FakeSidePrefill:
 
     def result(self) -> FakeState | None:
         assert self._looked > self._looks, "it is not over"
+        self.taken = True
         if self._fails or not self._is_wanted:
             return None
         self._runner.computed_tokens += len(self.tokens) - self.held
@@ -337,6 +348,7 @@ class FakeSidePrefill:
 
     def cancel(self) -> None:
         self._is_wanted = False
+        self.taken = True
 
 
 def _seed(tokens: Seq[int], salt: str = "") -> int:

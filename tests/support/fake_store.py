@@ -56,8 +56,7 @@ class FakeStore:
         overwrites: a sliding window overwrites what it has passed, as soon as it can.
         can_save: whether `save` gives anything.
         allocated: cells that there is memory for at first; None: all.
-        most_offloaded: tokens that copies of parts may have; None: as many as there are cells
-            without memory yet.
+        most_offloaded: tokens that copies of parts may have; None: as many as there are cells.
         state_bytes: of each sequence, whose tokens take nothing then; 0: tokens take 8 bytes each.
         on_copy: called with the tokens of each part that is copied, in or out.
     """
@@ -78,7 +77,7 @@ class FakeStore:
     ) -> None:
         self.most_offloaded = most_offloaded
         self.on_copy = on_copy
-        self.state_bytes = state_bytes
+        self._state_bytes = state_bytes
         self.token_bytes = 0 if state_bytes else 8
         self.sequences = sequences
         self.allocated_tokens = cells if allocated is None else allocated
@@ -94,9 +93,13 @@ class FakeStore:
         self._numbers = count()
 
     @property
+    def state_bytes(self) -> int:
+        return self.sequences * self._state_bytes
+
+    @property
     def most_offloaded_bytes(self) -> int:
         most = self.most_offloaded
-        return 8 * (max(0, self._cells - self.allocated_tokens) if most is None else most)
+        return 8 * (self._cells if most is None else most) + self.state_bytes
 
     @property
     def cells(self) -> int:
@@ -149,7 +152,7 @@ class FakeStore:
         if not self.can_save:
             return None
         held = self._held[sequence]
-        return FakeState(tuple(self.tokens(sequence)), held.oldest, state_bytes=self.state_bytes)
+        return FakeState(tuple(self.tokens(sequence)), held.oldest, state_bytes=self._state_bytes)
 
     def restore(self, sequence: int, state: FakeState) -> bool:
         assert not self._held[sequence].cells, "the target must be empty"

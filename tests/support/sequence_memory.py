@@ -19,6 +19,7 @@ class Memory:
         kept_tokens=100,
         beside=None,
         part_tokens=16,
+        available_bytes=None,
         **store,
     ):
         self.now = 0.0
@@ -36,6 +37,7 @@ class Memory:
             kept_tokens=kept_tokens,
             beside=beside,
             part_tokens=part_tokens,
+            available_bytes=available_bytes,
             clock=lambda: self.now,
         )
 

@@ -219,6 +219,11 @@ class PagedCache:
         self._chain(slot)
         return None
 
+    @property
+    def most_saved_bytes(self) -> int:
+        """See the protocol; nothing is ever saved."""
+        return 0
+
     def restore(self, slot: int, state: SavedState, tokens: Seq[int]) -> bool:
         """See the protocol; False, since nothing is ever saved."""
         self._chain_or_none(slot)

@@ -1,0 +1,107 @@
+"""What a runner takes of memory for keys and values, all of it, and what gives way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hearth.backends.contract.models import ModelSettings
+from hearth.backends.llamacpp.model import LlamaModel
+from hearth.backends.llamacpp.params import plan_context
+from hearth.backends.llamacpp.runner import LlamaRunner
+from hearth.quant.gguf import preflight
+from stepped import Stepped, advance
+
+Make = Callable[..., LlamaRunner]
+BUDGET = 600
+"""Tokens that the KV budget holds."""
+
+
+@pytest.fixture
+def make(f32_model: Path) -> Iterator[Make]:
+    """Runners whose pool begins with 256 cells and may have 512."""
+    made: list[LlamaRunner] = []
+
+    def make(budget_tokens: int | None = BUDGET, threads: int = 1) -> LlamaRunner:
+        settings = ModelSettings(context=256, max_sessions=4, kv_type="f32", flash_attention=False)
+        header = preflight.check(f32_model)
+        plan = plan_context(settings, header, weight_bytes=0, available_bytes=1 << 40)
+        budget = None if budget_tokens is None else budget_tokens * plan.kv_bytes_per_token
+        plan = replace(plan, pool_tokens=512, first_tokens=256, kept_tokens=400)
+        plan = replace(plan, kv_budget_bytes=budget)
+        made.append(LlamaRunner(LlamaModel.open(f32_model), plan, threads=threads, batch_threads=1))
+        return made[-1]
+
+    yield make
+    for runner in made:
+        runner.close()
+
+
+def offloaded_runner(runner: LlamaRunner) -> Stepped:
+    """One that runs, beside a prefix of 103 tokens that is offloaded."""
+    advance(runner, [Stepped(runner, 0, [3] * 100)], 4)
+    running = Stepped(runner, 1, [5] * 30)
+    runner.cache.release(0, keep=True)
+    advance(runner, [running], 2)
+    assert runner.cache.stats().shelved_tokens == 103
+    return running
+
+
+def test_offloaded_prefixes_have_what_the_rest_leaves_of_the_budget(make: Make) -> None:
+    runner = make()
+    token = runner.info.kv_bytes_per_token
+    assert runner.store.most_offloaded_bytes == (BUDGET - 256) * token
+    running = offloaded_runner(runner)
+    filling = [Stepped(runner, slot, [slot] * 150) for slot in (2, 3)]
+    advance(runner, [running, *filling], 2)
+    assert runner.cache.stats().allocated_tokens == 512
+    assert runner.store.most_offloaded_bytes == (BUDGET - 512) * token
+    assert runner.cache.stats().offloaded_bytes <= (BUDGET - 512) * token
+
+
+def test_without_a_budget_they_may_take_as_much_as_the_pool(make: Make) -> None:
+    runner = make(None)
+    running = offloaded_runner(runner)
+    filling = [Stepped(runner, slot, [slot] * 150) for slot in (2, 3)]
+    advance(runner, [running, *filling], 2)
+    stats = runner.cache.stats()
+    assert (stats.allocated_tokens, stats.shelved_tokens) == (512, 103)
+    runner.cache.release(3, keep=True)
+    advance(runner, [running], 6)
+    assert runner.cache.stats().shelved_tokens == 103 + 151, "also once the pool is full"
+
+
+def test_the_pool_grows_into_the_memory_of_offloaded_prefixes(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = make(None)
+    running = offloaded_runner(runner)
+
+    def available() -> int:
+        return 1000 if runner.cache.stats().offloaded_bytes else 1 << 40
+
+    monkeypatch.setattr("hearth.backends.llamacpp.store.available_bytes", available)
+    filling = [Stepped(runner, slot, [slot] * 150) for slot in (2, 3)]
+    advance(runner, [running, *filling], 2)
+    stats = runner.cache.stats()
+    assert (stats.allocated_tokens, stats.offloaded_bytes) == (512, 0)
+
+
+@pytest.mark.parametrize(("budget", "fits"), [(456, True), (455, False), (None, True)])
+def test_a_prompt_in_the_background_is_in_the_account_and_in_the_budget(
+    make: Make, budget: int | None, fits: bool
+) -> None:
+    runner = make(budget, threads=2)
+    job = runner.prefill_beside(0, [1] * 100, lambda: None)
+    assert (job is not None) == fits
+    assert runner.beside_bytes == (100 * runner.info.kv_bytes_per_token if fits else 0)
+
+
+def test_a_context_for_texts_is_in_the_account(make: Make) -> None:
+    runner = make(None)
+    assert runner.beside_bytes == 0
+    runner.embed([[1, 2, 3]], "mean")
+    assert runner.beside_bytes >= 3 * runner.info.kv_bytes_per_token
