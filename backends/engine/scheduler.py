@@ -226,9 +226,9 @@ class Scheduler:
     def _copy_ahead(self, sequence: Sequence) -> None:
         """While memory is short, copy what `sequence`, which would make way next, holds."""
         assert sequence.slot is not None
-        if sequence.computed >= WORTH_SAVING:
-            if self._cache.free_tokens() < COPY_AHEAD_TOKENS * len(self._running):
-                self._cache.copy_out(sequence.slot, grows=True)
+        is_short = self._cache.free_tokens() < COPY_AHEAD_TOKENS * len(self._running)
+        if is_short and sequence.computed >= WORTH_SAVING:
+            self._cache.copy_out(sequence.slot, grows=True)
 
     def _is_arriving(self, sequence: Sequence) -> bool:
         """Whether more is copied into its slot, so that steps go on without it."""

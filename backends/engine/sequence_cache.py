@@ -91,7 +91,9 @@ class SequenceCache:
         self._fetches: dict[int, Fetch] = {}
         """By slot."""
         self._may_offload = False
-        """Who runs or what is kept has changed, so that there may be something to offload."""
+        """Who runs or what is kept has changed, so that there may be something to offload, or
+        memory to give back.
+        """
 
     # ---- for the engine: see the protocol
 
@@ -157,6 +159,8 @@ class SequenceCache:
         arrived = {slot: self._copy_in(slot) for slot in list(self._fetches)}
         if self._may_offload and not self._fetches:
             live = self._live()
+            if not live:
+                self._store.shrink(self._pool.cells)
             for sequence in self._offloading.out_of_the_way(live, self._kept):
                 self._drop_kept(sequence)
             self._may_offload = not self._offloading.has_time

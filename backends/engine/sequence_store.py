@@ -61,6 +61,12 @@ class SequenceStore(Protocol):
         """
         ...
 
+    def shrink(self, cells: int) -> None:
+        """Nobody runs, and `cells` cells are in use: have memory for fewer, where that makes the
+        difference to whether what they hold may be offloaded.
+        """
+        ...
+
     def save(self, sequence: int) -> SavedState | None:
         """A copy of what `sequence` holds, in plain memory; None if there is none to spare."""
         ...

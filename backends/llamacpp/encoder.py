@@ -162,6 +162,9 @@ class _NoSequences:
     def cut(self, sequence: int, tokens: int) -> bool:
         raise _no_sequence(sequence)
 
+    def shrink(self, cells: int) -> None:
+        """Nothing is allocated."""
+
     def save(self, sequence: int) -> None:
         raise _no_sequence(sequence)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from hearth.backends.llamacpp.model import ModelFacts
 from hearth.backends.llamacpp.params import ContextPlan
 from hearth.backends.llamacpp.state_layout import UnknownLayout, turned
 from hearth.backends.machine.memory import available_bytes
+
+log = logging.getLogger(__name__)
 
 SAVE_MARGIN_BYTES = 256 << 20
 """What must be free beside a saved state: states are a convenience, memory for a step is not."""
@@ -39,7 +42,7 @@ class LlamaStore:
     """Implements `hearth.backends.engine.sequence_store.SequenceStore`.
 
     The context starts with `plan.first_tokens` cells and doubles when steps fill it, because
-    llama.cpp zeroes a whole pool when it makes one.
+    llama.cpp zeroes a whole pool when it makes one. At rest it may shrink again.
 
     What can be gone on from depends on the memory. Full attention: any first part. A recurrent
     state (hybrids have one too) has no past, so only the whole. A sliding window: the whole, or
@@ -247,6 +250,22 @@ class LlamaStore:
         if cells > self.context.cells:
             self._grow(min(most, max(cells, 2 * self.context.cells)))
 
+    def shrink(self, cells: int) -> None:
+        """See the protocol: a pool that has grown over its KV budget's share for copies is made
+        anew with half of its cells or fewer. Where there is no memory for that it stays.
+
+        Raises:
+            RunnerLost: as `make_room`.
+        """
+        least = max(cells, self._plan.first_tokens)
+        is_short = self.budget_left_bytes < cells * self.token_bytes
+        if not is_short or 2 * least > self.context.cells:
+            return
+        try:
+            self._move(least, by_channel=self.by_channel)
+        except Busy as error:
+            log.warning("the KV pool keeps its size: %s", error.message)
+
     def turn(self) -> None:
         """Move everything to a context with the other kind of attention.
 
@@ -339,9 +358,10 @@ class LlamaStore:
 
 
 def _cannot_move(old_cells: int, cells: int, why: str) -> Busy:
-    to = (
-        f"grow from {old_cells:,} to {cells:,} tokens" if cells > old_cells else "change its layout"
-    )
+    to = "change its layout"
+    if cells != old_cells:
+        verb = "grow" if cells > old_cells else "shrink"
+        to = f"{verb} from {old_cells:,} to {cells:,} tokens"
     return Busy(
         f"The KV pool cannot {to}: {why}.",
         "Try again when another request is done, close other programs, or set a smaller context "

@@ -360,3 +360,26 @@ def test_offloaded_prefixes_can_be_dropped():
     assert held.cache.drop_offloaded()
     assert held.stats.offloaded_bytes == 0
     assert not held.cache.drop_offloaded()
+
+
+def test_a_pool_that_was_full_once_does_not_keep_prefixes_in_the_way_for_good():
+    held = memory(slots=3, pool=400, budget=400, allocated=100)
+    held.run(0, [7] * 350)
+    held.run(1, OTHER[:50])
+    held.cache.release(0, keep=False)
+    held.cache.release(1, keep=False)
+    held.keep(OLD)
+    held.run(0, OTHER)
+    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (0, 80)
+
+
+def test_a_pool_gives_nothing_back_while_somebody_runs():
+    held = memory(slots=3, pool=400, budget=400, allocated=100)
+    held.run(0, [7] * 350)
+    held.run(1, OTHER[:50])
+    held.cache.release(0, keep=False)
+    held.run(0, OLD)
+    held.cache.release(0, keep=True)
+    held.tend()
+    assert held.stats.allocated_tokens == 400
+    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (80, 0)

@@ -103,6 +103,7 @@ class EngineMachine(RuleBasedStateMachine):
         kept_beside=st.sampled_from([None, 0, 4]),
         allocated=st.sampled_from([None, CONTEXT // 2]),
         most_offloaded=st.sampled_from([None, 0, CONTEXT, 4 * CONTEXT]),
+        budget=st.sampled_from([None, None, 2 * CONTEXT]),
         part_tokens=st.sampled_from([3, 8]),
         part_s=st.sampled_from([0.0, 0.015]),
         state_bytes=st.sampled_from([0, 50]),

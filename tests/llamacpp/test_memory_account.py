@@ -105,3 +105,56 @@ def test_a_context_for_texts_is_in_the_account(make: Make) -> None:
     assert runner.beside_bytes == 0
     runner.embed([[1, 2, 3]], "mean")
     assert runner.beside_bytes >= 3 * runner.info.kv_bytes_per_token
+
+
+def test_a_pool_that_was_full_once_shrinks_at_rest(make: Make) -> None:
+    runner = make(520)
+    filling = [Stepped(runner, slot, [slot] * 200) for slot in (0, 1)]
+    advance(runner, filling, 2)
+    kept = Stepped(runner, 2, [k % 50 for k in range(60)])
+    advance(runner, [kept], 10)
+    assert runner.store.allocated_tokens == 512
+    for slot in (0, 1):
+        runner.cache.release(slot, keep=False)
+    runner.cache.tend()
+    assert runner.store.allocated_tokens == 512, "somebody runs"
+    runner.cache.release(2, keep=True)
+    runner.cache.tend()
+    assert runner.store.allocated_tokens == 256
+    again = Stepped(runner, 0, kept.tokens[:65])
+    assert again.found == 64
+    advance(runner, [again], 5)
+    assert again.tokens == kept.tokens[:70], "what it holds was moved with it"
+    runner.cache.release(0, keep=False)
+    running = Stepped(runner, 1, [9] * 30)
+    advance(runner, [running], 4)
+    stats = runner.cache.stats()
+    assert (stats.kept_tokens, stats.shelved_tokens) == (0, 69)
+
+
+def test_a_pool_keeps_its_size_where_offloading_does_not_need_it(make: Make) -> None:
+    for budget in (None, 720):
+        runner = make(budget)
+        advance(runner, [Stepped(runner, slot, [slot] * 200) for slot in (0, 1)], 2)
+        for slot in (0, 1):
+            runner.cache.release(slot, keep=slot == 0)
+        runner.cache.tend()
+        assert runner.store.allocated_tokens == 512
+
+
+def test_a_pool_that_cannot_shrink_stays(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = make(520)
+    advance(runner, [Stepped(runner, slot, [slot] * 200) for slot in (0, 1)], 2)
+    kept = Stepped(runner, 2, [k % 50 for k in range(60)])
+    advance(runner, [kept], 10)
+    runner.cache.release(0, keep=False)
+    runner.cache.release(1, keep=False)
+    runner.cache.release(2, keep=True)
+    with monkeypatch.context() as patch:
+        # What a smaller pool gives back is not free before the copy is made.
+        patch.setattr("hearth.backends.llamacpp.store.available_bytes", lambda: -(1 << 30))
+        runner.cache.tend()
+    assert runner.store.allocated_tokens == 512
+    again = Stepped(runner, 0, kept.tokens[:65])
+    advance(runner, [again], 5)
+    assert again.tokens == kept.tokens[:70]

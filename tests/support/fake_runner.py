@@ -48,7 +48,7 @@ class FakeRunner:
         kept_beside: most cells of kept prefixes that stay in the pool while sequences run.
         worth_moving: see `offloading`.
         part_tokens, available_bytes: see `SequenceCache`.
-        most_offloaded, state_bytes, on_copy: see `FakeStore`.
+        most_offloaded, budget, state_bytes, on_copy: see `FakeStore`.
         clock: seconds, for pins and copies.
     """
 
@@ -79,6 +79,7 @@ class FakeRunner:
         allocated: int | None = None,
         slices_texts: bool = False,
         most_offloaded: int | None = None,
+        budget: int | None = None,
         state_bytes: int = 0,
         available_bytes: Callable[[], int] | None = None,
         on_copy: Callable[[int], None] = lambda tokens: None,
@@ -91,6 +92,7 @@ class FakeRunner:
             can_save=can_save,
             allocated=allocated,
             most_offloaded=most_offloaded,
+            budget=budget,
             state_bytes=state_bytes,
             on_copy=on_copy,
         )

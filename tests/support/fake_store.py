@@ -57,6 +57,8 @@ class FakeStore:
         can_save: whether `save` gives anything.
         allocated: cells that there is memory for at first; None: all.
         most_offloaded: tokens that copies of parts may have; None: as many as there are cells.
+        budget: tokens that the pool and copies of parts may have; None: they are not limited
+            together.
         state_bytes: of each sequence, whose tokens take nothing then; 0: tokens take 8 bytes each.
         on_copy: called with the tokens of each part that is copied, in or out.
     """
@@ -72,15 +74,17 @@ class FakeStore:
         can_save: bool = True,
         allocated: int | None = None,
         most_offloaded: int | None = None,
+        budget: int | None = None,
         state_bytes: int = 0,
         on_copy: Callable[[int], None] = lambda tokens: None,
     ) -> None:
         self.most_offloaded = most_offloaded
+        self._budget = budget
         self.on_copy = on_copy
         self._state_bytes = state_bytes
         self.token_bytes = 0 if state_bytes else 8
         self.sequences = sequences
-        self.allocated_tokens = cells if allocated is None else allocated
+        self.allocated_tokens = self._first = cells if allocated is None else allocated
         self._cells = cells
         self.kind = kind
         self.keeps_past = kind == "full"
@@ -99,6 +103,8 @@ class FakeStore:
     @property
     def most_offloaded_bytes(self) -> int:
         most = self.most_offloaded
+        if self._budget is not None:
+            return 8 * max(0, self._budget - self.allocated_tokens)
         return 8 * (self._cells if most is None else most) + self.state_bytes
 
     @property
@@ -135,6 +141,11 @@ class FakeStore:
         assert source != target and not self._held[target].cells, "the target must be empty"
         assert self.intact(source, len(given.cells), tokens), "this is not what it was"
         self._held[target] = _Held(given.cells[:tokens], given.oldest)
+
+    def shrink(self, cells: int) -> None:
+        assert cells == self.cells
+        if self.most_offloaded_bytes < 8 * cells:
+            self.allocated_tokens = max(cells, self._first)
 
     def cut(self, sequence: int, tokens: int) -> bool:
         held = self._held[sequence]
