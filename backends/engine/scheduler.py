@@ -22,6 +22,9 @@ HEADROOM_TOKENS: Final = 32
 is not put aside again at once."""
 WORTH_SAVING: Final = 64
 """Fewer tokens are computed again rather than copied."""
+MOST_COPY_BYTES: Final = 128 << 20
+"""Of a copy that cannot be made in parts, since streams wait meanwhile: at 6 GB/s a fiftieth of a
+second. What has more is computed again."""
 COPY_AHEAD_TOKENS: Final = 64
 """While fewer tokens are free for each running sequence, the one that would be put aside next is
 copied, some parts in each step, so that little is left to copy when that happens."""
@@ -306,7 +309,7 @@ class Scheduler:
         if sequence.computed < WORTH_SAVING:
             return None
         needed = sequence.computed * self._info.kv_bytes_per_token + self._info.state_bytes
-        if needed > self._cache.most_saved_bytes - self.saved_bytes:
+        if needed > min(MOST_COPY_BYTES, self._cache.most_saved_bytes - self.saved_bytes):
             return None
         state = self._cache.save(sequence.slot)
         if state is None:

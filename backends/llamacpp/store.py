@@ -19,9 +19,6 @@ log = logging.getLogger(__name__)
 
 SAVE_MARGIN_BYTES = 256 << 20
 """What must be free beside a saved state: states are a convenience, memory for a step is not."""
-MOST_COPY_BYTES = 128 << 20
-"""Of one copy, since streams wait meanwhile: at 6 GB/s a fiftieth of a second. A state that cannot
-be copied in parts and has more is not saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +186,7 @@ class LlamaStore:
         """See the protocol."""
         context = self.context
         size = context.sequence_bytes(self._checked(sequence))
-        if size > MOST_COPY_BYTES or size + SAVE_MARGIN_BYTES > available_bytes():
+        if size + SAVE_MARGIN_BYTES > available_bytes():
             return None
         try:
             data = context.export_sequence(sequence)

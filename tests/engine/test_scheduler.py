@@ -8,7 +8,7 @@ from fake_runner import FakeRunner
 from hearth.backends.contract.events import Failed, Finished, Progress, Started
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine import engine as engine_module
-from hearth.backends.engine import side_lane
+from hearth.backends.engine import scheduler, side_lane
 from hearth.backends.engine.engine import Engine
 from speakers import Listener, at_rest, drain, generation
 
@@ -514,6 +514,26 @@ def test_every_preempted_sequence_of_a_recurrent_model_is_saved():
     assert [heard.ids for heard in low] == [runner.greedy([i] * 100, 60) for i in range(3)]
     assert runner.computed_tokens == 3 * (100 + 59) + 500 + 4, "nothing twice"
     assert at_rest(engine, runner)
+
+
+def test_what_can_only_be_copied_as_a_whole_and_is_large_is_computed_again(monkeypatch):
+    monkeypatch.setattr(scheduler, "MOST_COPY_BYTES", 8 * 200)
+    runner = FakeRunner(context=512, pool=512, slots=2, chunk=64, kind="sliding", kept_sequences=0)
+    saved = []
+    save = runner.store.save
+    runner.store.save = lambda sequence: saved.append(sequence) or save(sequence)
+    engine = Engine(runner)
+    for round_, (tokens, count) in enumerate([(100, 1), (300, 0)]):
+        made, heard = generation(round_, [round_] * tokens, runner, tokens=40)
+        engine.submit(made)
+        while not heard.ids:
+            engine.turn()
+        urgent, _ = generation(10 + round_, [9] * 480, runner, tokens=5, priority=1)
+        engine.submit(urgent)
+        drain(engine)
+        assert heard.ids == runner.greedy([round_] * tokens, 40)
+        assert len(saved) == count
+        saved.clear()
 
 
 def test_every_byte_for_keys_and_values_is_in_the_account(monkeypatch):

@@ -202,17 +202,6 @@ def test_nothing_is_saved_where_memory_is_short(
     assert runner.cache.save(0) is None
 
 
-def test_nothing_is_saved_that_streams_would_wait_for(
-    load: Load, f32_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner = load(f32_model).runner
-    advance(runner, [Stepped(runner, 0, some_prompt(60, seed=13))], 2)
-    state = runner.cache.save(0)
-    assert state is not None
-    monkeypatch.setattr("hearth.backends.llamacpp.store.MOST_COPY_BYTES", state.nbytes - 1)
-    assert runner.cache.save(0) is None
-
-
 def test_a_saved_sequence_makes_the_pool_grow(
     load: Load, long_model: Path, raw_long: RawModel
 ) -> None:
