@@ -33,6 +33,11 @@ class Fetch:
     parts: list[Part]
     tokens: list[int]
     """Of the prompt, as far as the parts have them."""
+    part_tokens: int
+
+    def part_at(self, held: int) -> Part:
+        """The part that has the token after the first `held`."""
+        return self.parts[held // self.part_tokens]
 
 
 class Offloading:
@@ -161,19 +166,19 @@ class Offloading:
         copied = sum(len(part.tokens) for part, _ in path[first:])
         if end - held < self.worth_moving or 2 * (end - held) < copied:
             return None
-        return Fetch([part for part, _ in path], list(tokens[:end]))
+        parts = [part for part, _ in path]
+        return Fetch(parts, list(tokens[:end]), self.prefixes.part_tokens)
 
     def copy_in(self, sequence: int, held: int, fetch: Fetch) -> int:
         """Copy the part that follows the first `held` tokens into `sequence`; returns how many of
         its tokens that gives, 0 where it is gone or there is no room for it.
         """
-        at = held // self.prefixes.part_tokens
-        part = fetch.parts[at]
+        part = fetch.part_at(held)
         if part not in self.prefixes:
             return 0
+        at = held // fetch.part_tokens
         self.prefixes.use(fetch.parts[: at + 1])
-        start = at * self.prefixes.part_tokens
-        end = min(start + len(part.tokens), len(fetch.tokens))
+        end = min(at * fetch.part_tokens + len(part.tokens), len(fetch.tokens))
         began = self._clock()
         is_done = self._store.restore_part(sequence, part.state, held, end)
         self._count(began)

@@ -168,7 +168,7 @@ class RunnerCache(Protocol):
 
     def match(self, tokens: Seq[int]) -> int:
         """How many of the first of `tokens` `open` would find, with what would arrive afterwards:
-        at most len(tokens) - 1.
+        at most len(tokens) - 1. What arrives for another slot just now does not count.
         """
         ...
 

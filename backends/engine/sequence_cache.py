@@ -101,7 +101,9 @@ class SequenceCache:
         """See the protocol."""
         held = self._find(tokens)[0]
         fetch = self._offloading.fetch(tokens[:-1], held)
-        return held if fetch is None else len(fetch.tokens)
+        if fetch is None or any(fetch.part_at(held) in one.parts for one in self._fetches.values()):
+            return held
+        return len(fetch.tokens)
 
     def open(self, slot: int, tokens: Seq[int]) -> int:
         """See the protocol."""

@@ -610,3 +610,29 @@ def test_an_engine_at_rest_notices_that_memory_is_short(monkeypatch):
     engine._rest()  # Else it would wait for a request.
     assert not engine.turn()
     assert 0 < engine.stats().offloaded_bytes <= 101 * 4
+
+
+def test_a_conversation_that_several_go_on_with_comes_back_once():
+    copies = Copies(0.015)
+    runner = copying_runner(copies, kept_beside=0, pool=1024, slots=5)
+    old = [k % 89 for k in range(200)]
+    engine = Engine(runner)
+    engine.submit(generation(1, old, runner, tokens=2)[0])
+    drain(engine)
+    stream, _ = generation(2, [5] * 20, runner, tokens=100)
+    engine.submit(stream)
+    while runner.cache.stats().shelved_tokens < 201:
+        engine.turn()
+    restored = []
+    restore = runner.store.restore_part
+    runner.store.restore_part = lambda *how: restored.append(how[2]) or restore(*how)
+    heard = []
+    for ident in range(3):
+        made, listener = generation(10 + ident, [*old, ident], runner, tokens=4)
+        engine.submit(made)
+        heard.append(listener)
+    drain(engine)
+    said = [runner.greedy([*old, ident], 4) for ident in range(3)]
+    assert [listener.ids for listener in heard] == said
+    assert restored == list(range(0, 200, 16))
+    assert [listener.last.usage.cached_tokens for listener in heard] == [200] * 3
