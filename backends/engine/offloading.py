@@ -177,8 +177,12 @@ class Offloading:
         if part not in self.prefixes:
             return 0
         at = held // fetch.part_tokens
-        self.prefixes.use(fetch.parts[: at + 1])
         end = min(at * fetch.part_tokens + len(part.tokens), len(fetch.tokens))
+        # All of it needs cells for a moment, and a larger pool is worth more than a few tokens.
+        cells = self._pool.cells + len(part.tokens)
+        if cells > max(self._store.allocated_tokens, self._pool.promised_cells):
+            return 0
+        self.prefixes.use(fetch.parts[: at + 1])
         began = self._clock()
         is_done = self._store.restore_part(sequence, part.state, held, end)
         self._count(began)

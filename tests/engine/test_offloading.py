@@ -383,3 +383,16 @@ def test_a_pool_gives_nothing_back_while_somebody_runs():
     held.tend()
     assert held.stats.allocated_tokens == 400
     assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (80, 0)
+
+
+def test_a_part_that_is_used_in_part_grows_no_pool():
+    held = memory(pool=400, allocated=100, kept_tokens=400, part_tokens=64)
+    held.keep([1] * 90)
+    held.run(0, [2] * 20)
+    assert held.stats.shelved_tokens == 90
+    held.copied.clear()
+    # 20 and 80 fit, but not the 26 of the second part after the 64 of the first.
+    assert held.run(1, [*[1] * 79, 7]) == 64
+    assert held.copied == [64] and held.stats.allocated_tokens == 100
+    held.cache.release(1, keep=False)
+    assert held.run(1, [*[1] * 79, *[7] * 11]) == 79, "it would grow without that, too"

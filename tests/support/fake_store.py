@@ -187,5 +187,6 @@ class FakeStore:
         if self.refuses_restore or self.cells + len(state.tokens) > self._cells:
             return False
         self.on_copy(len(state.tokens))
+        self.allocated_tokens = max(self.allocated_tokens, self.cells + len(state.tokens))
         self.compute(sequence, state.tokens[start - state.first : end - state.first])
         return True
