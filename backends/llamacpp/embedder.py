@@ -268,9 +268,10 @@ class Embedder:
 
     @property
     def nbytes(self) -> int:
-        """What keys and values of its context take."""
-        context = self._context
-        return 0 if context is None else context.cells * self._plan.kv_bytes_per_token
+        """What keys and values of its contexts take."""
+        cells = sum(one.cells for one in (self._context, self._slicing) if one is not None)
+        cells += 0 if self._open is None else self._open.cells
+        return cells * self._plan.kv_bytes_per_token
 
     def warm_up(self, tokens: int, threads: int) -> None:
         """Compute a text of `tokens` tokens with `threads` threads, which stay in use."""
@@ -470,6 +471,12 @@ class LlamaSlicedText:
         self._error = error
         self.is_ready = True
 
+    @property
+    def cells(self) -> int:
+        """Of its context, once that is made and until it is freed."""
+        slices = self._slices
+        return 0 if slices is None else slices.cells
+
     def slice_tokens(self, tokens: int) -> int:
         """See the protocol."""
         if self._slices is None:
@@ -507,6 +514,7 @@ class _Slices:
     def __init__(self, context: _PoolingContext, kind: int, text: Sequence[int]) -> None:
         context.clear()
         self.max_tokens = context.batch_tokens
+        self.cells = context.cells
         self._context = context
         self._kind = kind
         self._text = text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hearth.backends.contract.models import ModelSettings
+from hearth.backends.llamacpp import embedder
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import plan_context
 from hearth.backends.llamacpp.runner import LlamaRunner
@@ -105,6 +107,20 @@ def test_a_context_for_texts_is_in_the_account(make: Make) -> None:
     assert runner.beside_bytes == 0
     runner.embed([[1, 2, 3]], "mean")
     assert runner.beside_bytes >= 3 * runner.info.kv_bytes_per_token
+
+
+@pytest.mark.parametrize("quick_bytes", [1 << 40, 0])
+def test_a_text_in_slices_is_in_the_account(
+    make: Make, monkeypatch: pytest.MonkeyPatch, quick_bytes: int
+) -> None:
+    """In a context for several texts, and in one of its own."""
+    monkeypatch.setattr(embedder, "QUICK_BYTES", quick_bytes)
+    runner = make(None)
+    ready = threading.Event()
+    text = runner.begin_text([1] * 40, "mean", ready.set)
+    assert text.is_ready or ready.wait(10)
+    assert runner.beside_bytes >= 40 * runner.info.kv_bytes_per_token
+    text.close()
 
 
 def test_a_pool_that_was_full_once_shrinks_at_rest(make: Make) -> None:
