@@ -360,7 +360,14 @@ LOADING = (
         high=1,
     ),
     Key("gpu_layers", "int", "layers on the GPU; auto: all, where there is one", low=0, auto=True),
-    Key("threads", "int", "threads for decode; auto: measured", low=1, high=512, auto=True),
+    Key(
+        "threads",
+        "int",
+        "threads for decode; auto: measured, fewer where other programs need cores",
+        low=1,
+        high=512,
+        auto=True,
+    ),
     Key("batch_threads", "int", "threads for prefill; auto: measured", low=1, high=512, auto=True),
     Key(
         "dtype",

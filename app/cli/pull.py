@@ -210,6 +210,8 @@ def _choose(state: State, menu: Menu, wanted: str, *, asks: bool, yes: bool) -> 
         ChoiceNotFound, UsageError: nothing that the repository has was named.
         DoesNotFit: it would not, and there is no terminal to ask.
     """
+    if len(menu.choices) == 1:
+        wanted = wanted or menu.recommended
     if not wanted and not asks and not yes:
         sizes = [f"{choice.name} ({words.size(choice.size_bytes)})" for choice in menu.choices]
         repo = menu.repository.repo_id

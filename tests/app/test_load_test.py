@@ -76,9 +76,9 @@ def test_prompts_share_what_was_asked_for_and_no_more() -> None:
 
 
 def test_requests_arrive_at_their_own_times() -> None:
-    with serving(pieces=4) as fake:
+    with serving(pieces=400) as fake:
         target = Target(parse_url(fake.url)[0], "chat", "fake-model")
-        found = asyncio.run(arrive(target, Load(8, 10, 8), per_second=1000.0, salt=3))
+        found = asyncio.run(arrive(target, Load(8, 10, 8), per_second=1e6, salt=3))
     assert (found.requests, found.failed, found.concurrency) == (8, 0, 8)
     assert len({body["messages"][0]["content"] for _, _, body in fake.requests}) == 8
     assert fake.most > 1  # They do not wait for each other.

@@ -166,6 +166,11 @@ def test_the_catalogue(hearth) -> None:
     assert entry["shape"] == {"layers": 36, "kv_heads": 8, "head_size": 128}
 
 
+def test_the_only_file_of_a_repository_need_not_be_named(hearth, hub, tiny_model) -> None:
+    hub.repos["org/one"] = Repo({"one-Q4_K_M.gguf": tiny_model.read_bytes()})
+    assert hearth("pull", "org/one").code == 0
+
+
 def test_a_missing_model_names_the_command_that_pulls_it(hearth, hub) -> None:
     result = hearth("run", f"{REPO}:Q4_K_M", "hi")
     assert result.code == 3 and f"`hearth pull {REPO}:Q4_K_M`" in result.err
