@@ -14,6 +14,8 @@ LOAN_S: Final = 2.0
 """Seconds that those who stream lend to prompts, beyond the share that prefill has anyway,"""
 LOAN_STEP_S: Final = 0.5
 """and at most so many in a step."""
+TOGETHER_S: Final = 0.75
+"""Those who stream wait for prompts that are computed together so long in a step."""
 _FASTER_LEARNING: Final = 0.5
 _SLOWER_LEARNING: Final = 0.2
 _LEAST_TOKEN_S: Final = 1e-9
@@ -58,6 +60,16 @@ class Pacer:
             return self._most
         share_s = self._share_s(self._alone_s(decoding) or 0.0)
         return self._prefill.fitting(max(share_s, min(share_s + self._loan_s, LOAN_STEP_S)))
+
+    def together(self) -> int:
+        """Prefill tokens for a step that those who stream wait for; 0 while nothing is known."""
+        token_s = self._prefill.token_s
+        return 0 if token_s is None else min(max(int(TOGETHER_S / token_s), LEAST), self._most)
+
+    def is_short(self, tokens: int) -> bool:
+        """Whether so many prefill tokens take no longer than all that may be borrowed."""
+        token_s = self._prefill.token_s
+        return token_s is not None and tokens * token_s <= LOAN_S
 
     def lasting(self, decoding: int) -> int:
         """The same for each of many steps: without what may be borrowed."""

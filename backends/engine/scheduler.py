@@ -20,6 +20,8 @@ from hearth.backends.engine.waiting import Waiting
 HEADROOM_TOKENS: Final = 32
 """Room to grow that is left to each running sequence when another is admitted, so that the new one
 is not put aside again at once."""
+WORTH_HOLDING: Final = 2
+"""Those who stream wait for a step of prompts if it takes so many times more of them."""
 WORTH_SAVING: Final = 64
 """Fewer tokens are computed again rather than copied."""
 MOST_COPY_BYTES: Final = 128 << 20
@@ -58,6 +60,8 @@ class Scheduler:
         """Who did not fit last, and how many tokens were free then."""
         self._is_short = False
         """The last step found no memory: until one does, nobody joins those who run."""
+        self._is_holding = False
+        """The last step had only prompts, and those who stream waited for it."""
         self.preemptions = 0
         self.found_tokens = 0
         """Prompt tokens of new sequences that did not have to be computed."""
@@ -117,10 +121,7 @@ class Scheduler:
             self._make_room()
             while True:
                 self._tend()
-                rows = self._decode_rows()
-                self._lane.hurry(alone=not rows)
-                rows += self._prefill_rows(rows)
-                if rows:
+                if rows := self._rows():
                     return StepPlan(tuple(rows))
                 if not any(map(self._is_arriving, self._running.values())):
                     break  # Else nobody waits for a step: copy all of it.
@@ -343,6 +344,26 @@ class Scheduler:
             ):
                 self._preempt(self._least())
 
+    def _rows(self) -> list[Row]:
+        """The rows of a step."""
+        decoding = self._decode_rows()
+        self._lane.hurry(alone=not decoding)
+        behind = self._behind(len(decoding))
+        allowed = self._allowed(len(decoding))
+        # Every other step has all who stream, so that they wait for one of the others at most.
+        self._is_holding = not self._is_holding and self._should_hold(decoding, behind, allowed)
+        if self._is_holding:
+            decoding, allowed = [], self._pacer.together()
+        return decoding + self._prefill_rows(behind, len(decoding), allowed)
+
+    def _allowed(self, decoding: int) -> int:
+        """Prefill tokens of a step in which `decoding` sequences stream."""
+        allowed = self._pacer.allowance(decoding)
+        mixed = self._info.mixed_tokens
+        if mixed is not None and 0 < decoding < mixed:
+            allowed = min(allowed, mixed - decoding)
+        return allowed
+
     def _decode_rows(self) -> list[Row]:
         """A token for each sequence that needs just one; where a step has no room for all, they
         take turns.
@@ -355,8 +376,8 @@ class Scheduler:
                 self._to_the_end(sequence)
         return [self._row(sequence, 1) for sequence in decoding]
 
-    def _prefill_rows(self, decoding: list[Row]) -> list[Row]:
-        """Slices of what is missing of the others, as much as the pace allows."""
+    def _behind(self, decoding: int) -> list[Sequence]:
+        """Sequences with prefill for this step, the first in rank first."""
         behind = [
             sequence
             for sequence in self._running.values()
@@ -365,11 +386,30 @@ class Scheduler:
         behind.sort(key=self._rank, reverse=True)
         if decoding:
             headroom = HEADROOM_TOKENS * len(self._running)
-            self._lane.offer(behind, self._pacer.lasting(len(decoding)), headroom)
-        behind = [sequence for sequence in behind if not self._lane.holds(sequence)]
-        outputs = self._info.max_outputs - len(decoding)
+            self._lane.offer(behind, self._pacer.lasting(decoding), headroom)
+        return [sequence for sequence in behind if not self._lane.holds(sequence)]
+
+    def _should_hold(self, decoding: list[Row], behind: list[Sequence], allowed: int) -> bool:
+        """Whether those who stream wait for one step of prompts alone: where no fewer wait for
+        their first token, because many arrived together, and their prompts are short. Cut into
+        pieces as small as those of mixed steps, these cost more in all, and who is done first
+        decodes without the others.
+        """
+        if not decoding or self._pacer.together() < WORTH_HOLDING * allowed:
+            return False
+        if sum(self._wanted(sequence) for sequence in behind) <= allowed:
+            return False
+        highest = max(self._running[row.slot].priority for row in decoding)
+        waiting = [sequence for sequence in behind if sequence.priority >= highest]
+        short = sum(self._pacer.is_short(one.prompt_tokens - one.cached) for one in waiting)
+        return short >= len(decoding)
+
+    def _prefill_rows(self, behind: list[Sequence], decoding: int, allowed: int) -> list[Row]:
+        """Slices of what is missing of those `behind`, about `allowed` tokens in all."""
+        outputs = self._info.max_outputs - decoding
         rows = []
-        shares = {who: count for who, count in self._shares(behind, len(decoding)).items() if count}
+        shares = self._shares(behind, decoding, allowed)
+        shares = {who: count for who, count in shares.items() if count}
         for left, (sequence, share) in zip(range(len(shares), 0, -1), shares.items(), strict=True):
             count = self._within(-(-outputs // left), sequence, share)
             if count > 0:
@@ -377,16 +417,12 @@ class Scheduler:
                 outputs -= rows[-1].outputs
         return rows
 
-    def _shares(self, behind: list[Sequence], decoding: int) -> dict[Sequence, int]:
+    def _shares(self, behind: list[Sequence], decoding: int, allowed: int) -> dict[Sequence, int]:
         """Who of `behind`, the first in rank first, gets how many tokens of prefill: half of them
         who is first of all, so that nobody starves, and the rest who needs least, so that as few as
         possible wait. A higher priority comes before both.
         """
         tokens = self._info.max_batch_tokens - decoding
-        allowed = self._pacer.allowance(decoding)
-        mixed = self._info.mixed_tokens
-        if mixed is not None and 0 < decoding < mixed:
-            allowed = min(allowed, mixed - decoding)
         if allowed < tokens:
             tokens = self._whole_tiles(allowed, decoding)
         shares: dict[Sequence, int] = {}

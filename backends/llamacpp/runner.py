@@ -91,6 +91,8 @@ class LlamaRunner:
         """Threads that steps leave to others."""
         self._interrupt = Interrupt()
         self._pace: ThreadPace | None = None
+        self._step_s: float | None = None
+        """Of one token, at best, where that was measured with `threads`."""
         cores = thread_counts.usable_cores()
         self.threads = threads or cores
         self.batch_threads = batch_threads or cores
@@ -141,7 +143,7 @@ class LlamaRunner:
             self._store.close()
             raise
         if threads is None and not model.on_gpu:
-            self._pace = ThreadPace(self.threads, cores)
+            self._pace = ThreadPace(self.threads, cores, self._step_s)
 
     @property
     def info(self) -> RunnerInfo:
@@ -427,7 +429,8 @@ class LlamaRunner:
         self._probe(1)
         most = thread_counts.usable_threads()
         if measure_decode:
-            self.threads = self._measured(self.threads, most, 1).threads
+            choice = self._measured(self.threads, most, 1)
+            self.threads, self._step_s = choice.threads, choice.measured_s.get(choice.threads)
         if measure_batch and probe > 1:
             self.batch_threads = self._measured(self.batch_threads, most, probe).threads
         self._store.context.set_threads(self.threads, self.batch_threads)

@@ -12,9 +12,12 @@ _CLEARLY_FASTER: Final = 0.9
 _CLEARLY_SLOWER: Final = 1.4
 """and steps that take this much longer than they did make it worth a trial."""
 _LEAST_REST_S: Final = 0.5
-"""Seconds of steps between two trials, twice as many after each that fails,"""
+"""Seconds of steps between two trials where the machine changes, twice as many after each that
+fails,"""
 _LONGEST_REST_S: Final = 32.0
 """up to these."""
+_FIRST_REST_S: Final = 8.0
+"""Seconds of steps before the first trial if nothing seems to change."""
 _MOVES: Final[tuple[Callable[[int], int], ...]] = (
     lambda threads: threads - max(1, threads // 4),
     lambda threads: threads + max(1, threads // 4),
@@ -36,23 +39,24 @@ class ThreadPace:
     Args:
         threads: to begin with.
         most: threads that may be used.
+        step_s: what a step of one row takes with `threads` at best; None: not known.
     """
 
-    def __init__(self, threads: int, most: int) -> None:
+    def __init__(self, threads: int, most: int, step_s: float | None = None) -> None:
         self.threads = threads
         """For the next step."""
         self._chosen = threads
         self._most = max(threads, most)
-        self._rows = 0
+        self._rows = 1
         self._times: list[float] = []
         """Seconds of the last steps of `_rows` rows, on `threads` threads."""
-        self._known_s: float | None = None
+        self._known_s = step_s
         """Seconds of a step of `_rows` rows when it was last compared."""
         self._before_s = 0.0
         """The same with `_chosen` threads, before the trial under way."""
         self._rest_s = 0.0
         """Of steps since the last trial."""
-        self._interval_s = _LEAST_REST_S
+        self._interval_s = _FIRST_REST_S
         self._move = 0
         """Of `_MOVES`: which is next."""
 

@@ -2,6 +2,8 @@
 anything were computed on a wrong past.
 """
 
+from itertools import pairwise
+
 import pytest
 
 from fake_runner import FakeRunner
@@ -233,6 +235,63 @@ def test_mixed_steps_are_whole_tiles_and_not_too_large():
     assert mixed and all(tokens % 16 == 0 and tokens <= 48 for tokens in mixed[:-1])
     drain(engine)
     assert heard.ids == runner.greedy([k % 97 for k in range(300)], 4)
+
+
+class Costs:
+    """A clock on which a step takes 20 ms and 3 ms a token."""
+
+    def __init__(self, runner):
+        self.runner = runner
+
+    def __call__(self):
+        return sum(0.02 + 0.003 * plan.tokens for plan in self.runner.tape)
+
+
+def decoded(plan):
+    return sum(len(row.tokens) == 1 for row in plan.rows)
+
+
+def prompt_of(ident, tokens=100):
+    return [(ident * 31 + k * k) % 97 for k in range(tokens)]
+
+
+def test_prompts_that_arrive_together_are_computed_together():
+    """As many steps as their tokens need, with every other one for those who stream already."""
+    runner = FakeRunner(context=600, pool=4800, slots=8, chunk=256, tile=16, mixed_tokens=48)
+    engine = Engine(runner, clock=Costs(runner))
+    heard = []
+    for ident in range(8):
+        made, listener = generation(ident, prompt_of(ident), runner, tokens=20)
+        engine.submit(made)
+        heard.append(listener)
+    engine.turn()
+    while not all(listener.ids for listener in heard):
+        engine.turn()
+    assert len(runner.tape) <= 10
+    waited = [not decoded(plan) for plan in runner.tape[1:]]
+    assert any(waited) and not any(a and b for a, b in pairwise(waited))
+    drain(engine)
+    assert [one.ids for one in heard] == [runner.greedy(prompt_of(i), 20) for i in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("streams", "tokens", "priority"), [(3, 100, 0), (1, 2000, 0), (1, 100, -1)]
+)
+def test_who_streams_waits_for_no_step(streams, tokens, priority):
+    """Not for fewer than stream, not for a long prompt, and for nobody of lower priority."""
+    runner = FakeRunner(context=4096, pool=8192, slots=8, chunk=256, tile=16, mixed_tokens=48)
+    engine = Engine(runner, clock=Costs(runner))
+    for ident in range(streams):
+        engine.submit(generation(ident, prompt_of(ident, 10), runner, tokens=400)[0])
+        engine.turn()
+    for _ in range(10):
+        engine.turn()
+    late, heard = generation(9, prompt_of(9, tokens), runner, tokens=5, priority=priority)
+    engine.submit(late)
+    before = len(runner.tape)
+    while not heard.ids:
+        engine.turn()
+    assert all(decoded(plan) == streams for plan in runner.tape[before:-1])
 
 
 @pytest.mark.parametrize("kind", ["full", "sliding"])

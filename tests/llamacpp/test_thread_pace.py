@@ -57,6 +57,12 @@ def test_a_change_is_noticed_at_once():
     assert 1 in run(pace, machine, 1.5)
 
 
+def test_a_machine_that_was_busy_from_the_start():
+    pace, machine = ThreadPace(2, 2, step_s=0.05), Machine(2)
+    machine.busy = 1
+    assert 1 in run(pace, machine, 1.5)
+
+
 def test_an_idle_machine_pays_little():
     pace, machine = ThreadPace(2, 2), Machine(2)
     steps = run(pace, machine, 120)
