@@ -166,9 +166,9 @@ def _refuse_flags(flags: Layer, names: set[str], reason: str) -> None:
 def _run_local(
     state: State, model: str, flags: Layer, options: dict[str, Any], *, as_json: bool
 ) -> int:
+    from hearth.app.bench_job import run_bench
     from hearth.app.cli.bench_report import Report
     from hearth.app.paths import own_folder
-    from hearth.backends.bench.child import BenchProcess
 
     chosen = state.choose(model, flags)
     if chosen.found.remote is not None:
@@ -192,9 +192,7 @@ def _run_local(
         reference=options["reference"],
     )
     report = Report(state, job, as_json=as_json)
-    with BenchProcess(job, own_folder(state.paths.log) / "bench.log") as process:
-        for message in process.messages():
-            report.take(message)
+    run_bench(job, report.take, own_folder(state.paths.log))
     report.end()
     return ExitCode.OK
 

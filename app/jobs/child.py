@@ -67,6 +67,12 @@ class Reporter:
             if time.monotonic() - self._told_at >= _REPORT_EVERY_S:
                 self._tell()
 
+    def tell(self, **values: Any) -> None:
+        """As `progress`, but at once: none of it is replaced by what comes next."""
+        with self._lock:
+            self._tell()
+            self._write({"progress": values})
+
     def stop(self) -> None:
         """Ask the work to end."""
         self._stop.set()

@@ -1,7 +1,5 @@
-"""What is measured, and what came of it: the types between a front end and the measuring process.
-
-They travel as lines of JSON, `{"kind": ..., "body": ...}`: one `Job` down, `Message`s back, of
-which the last is a `Done` or a `Problem`.
+"""What is measured, and what came of it: the types between a front end, which sends one `Job`, and
+the measuring process, which answers with `Message`s.
 """
 
 from __future__ import annotations
@@ -10,11 +8,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Literal
 
-import msgspec
-
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import KvType, ModelSpec
-from hearth.backends.errors import ErrorInfo
 
 TestKind = Literal["pp", "tg", "depth", "sessions", "shared"]
 TEST_KINDS: tuple[TestKind, ...] = ("pp", "tg", "depth", "sessions", "shared")
@@ -174,57 +169,4 @@ class Tuned:
     """The version that it holds for (`ModelInfo.backend_version`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """The end of a job that failed."""
-
-    error: ErrorInfo
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The end of a job."""
-
-
-Message = Progress | Setup | Measured | Skipped | Tuned | Problem | Done
-
-_KINDS: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Progress, Setup, Measured, Skipped, Tuned, Problem, Done)
-}
-
-
-class MalformedLine(ValueError):
-    """A line that is no message, or no job."""
-
-
-class _Line(msgspec.Struct):
-    kind: str
-    body: msgspec.Raw
-
-
-def encode_message(message: Message) -> bytes:
-    """`message` as a line of JSON, with its newline."""
-    return msgspec.json.encode({"kind": type(message).__name__, "body": message}) + b"\n"
-
-
-def decode_message(line: bytes) -> Message:
-    """What `encode_message` wrote. Raises `MalformedLine`."""
-    try:
-        found = msgspec.json.decode(line, type=_Line)
-        kind = _KINDS[found.kind]
-        return msgspec.json.decode(found.body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
-        raise MalformedLine(f"{type(error).__name__}: {error}") from error
-
-
-def encode_job(job: Job) -> bytes:
-    """`job` as a line of JSON, with its newline."""
-    return msgspec.json.encode(job) + b"\n"
-
-
-def decode_job(line: bytes) -> Job:
-    """What `encode_job` wrote. Raises `MalformedLine`."""
-    try:
-        return msgspec.json.decode(line, type=Job)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MalformedLine(str(error)) from error
+Message = Progress | Setup | Measured | Skipped | Tuned

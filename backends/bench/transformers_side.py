@@ -270,7 +270,7 @@ def tok_per_s(times: list[list[float]]) -> float:
 
 def _unsupported(what: str, why: object) -> UnsupportedModel:
     return UnsupportedModel(
-        f"transformers cannot {what}: {why}", "Measure without --reference; bench.log has more."
+        f"transformers cannot {what}: {why}", "Measure without --reference; jobs.log has more."
     )
 
 

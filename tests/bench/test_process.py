@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import asyncio
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.backends.bench.child import BenchProcess
-from hearth.backends.bench.job import (
-    Done,
-    Job,
-    Measured,
-    Problem,
-    Setup,
-    Skipped,
-    Tuned,
-    decode_message,
-    encode_job,
-)
+from hearth.app import bench_job
+from hearth.app.bench_job import run_bench
+from hearth.app.jobs.job import Job as Process
+from hearth.backends.bench.job import Job, Measured, Message, Setup, Skipped, Tuned
 from hearth.backends.contract.models import ModelSpec
-from hearth.backends.errors import CorruptFile, InvalidParameter, ModelNotFound, WorkerDied
+from hearth.backends.errors import CorruptFile, HearthError, InvalidParameter, ModelNotFound
+
+
+def messages(job: Job, log_dir: Path) -> list[Message]:
+    found: list[Message] = []
+    run_bench(job, found.append, log_dir)
+    return found
 
 
 def test_a_job_gives_its_setup_and_a_result_for_each_test(
     job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    with BenchProcess(job(tests=("pp", "tg")), tmp_path / "log") as process:
-        found = list(process.messages())
+    found = messages(job(tests=("pp", "tg")), tmp_path)
     (setup,) = (message for message in found if isinstance(message, Setup))
     assert setup.info.name == "tiny" and setup.info.kv_type == "f32"
     assert setup.flash_attention == "off" and setup.pool_tokens >= 8
@@ -42,8 +40,7 @@ def test_a_job_gives_its_setup_and_a_result_for_each_test(
 def test_what_does_not_fit_the_context_is_skipped_with_both_numbers(
     job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    with BenchProcess(job(tests=("tg", "depth"), depth_tokens=600), tmp_path / "log") as process:
-        found = list(process.messages())
+    found = messages(job(tests=("tg", "depth"), depth_tokens=600), tmp_path)
     (skipped,) = (message for message in found if isinstance(message, Skipped))
     assert skipped.test == "tg4 @ d600"
     assert "676" in skipped.reason and "512" in skipped.reason
@@ -52,8 +49,7 @@ def test_what_does_not_fit_the_context_is_skipped_with_both_numbers(
 
 def test_tuning_tries_all_settings_and_chooses(job: Callable[..., Job], tmp_path: Path) -> None:
     # Heads of 16 cannot be stored in blocks of 32.
-    with BenchProcess(job(tune=True, repeats=1, sessions=(1, 2)), tmp_path / "log") as process:
-        found = list(process.messages())
+    found = messages(job(tune=True, repeats=1, sessions=(1, 2)), tmp_path)
     (skipped,) = (message for message in found if isinstance(message, Skipped))
     assert skipped.test == "KV q8_0"
     (tuned,) = (message for message in found if isinstance(message, Tuned))
@@ -73,58 +69,31 @@ def test_tuning_tries_all_settings_and_chooses(job: Callable[..., Job], tmp_path
 def test_what_goes_wrong_arrives_with_its_type(
     job: Callable[..., Job], tmp_path: Path, damage: dict[str, object], error: type[Exception]
 ) -> None:
-    with (
-        BenchProcess(job(**damage), tmp_path / "log") as process,
-        pytest.raises(error),
-    ):
-        list(process.messages())
+    with pytest.raises(error):
+        messages(job(**damage), tmp_path)
 
 
 def test_a_damaged_file_is_a_typed_error(job: Callable[..., Job], tmp_path: Path) -> None:
     path = tmp_path / "cut.gguf"
     path.write_bytes(tiny_llama(tmp_path / "whole.gguf").read_bytes()[:1000])
-    with (
-        BenchProcess(job(spec=ModelSpec(str(path))), tmp_path / "log") as process,
-        pytest.raises(CorruptFile),
-    ):
-        list(process.messages())
+    with pytest.raises(CorruptFile):
+        messages(job(spec=ModelSpec(str(path))), tmp_path)
 
 
-def test_a_process_that_dies_says_so_with_its_log(job: Callable[..., Job], tmp_path: Path) -> None:
-    with BenchProcess(job(), tmp_path / "log") as process:
-        messages = process.messages()
-        next(messages)
-        assert process.pid is not None
-        _kill(process.pid)
-        with pytest.raises(WorkerDied, match=r"SIGKILL|exit code") as died:
-            list(messages)
-    assert str(tmp_path / "log") in died.value.hint
+def test_a_process_that_dies_is_an_error(job: Callable[..., Job], tmp_path: Path) -> None:
+    def kill(_: Message) -> None:
+        (child,) = psutil.Process().children()
+        child.kill()
+
+    with pytest.raises(HearthError, match="without an answer"):
+        run_bench(job(repeats=50), kill, tmp_path)
 
 
 def test_leaving_early_ends_the_process(job: Callable[..., Job], tmp_path: Path) -> None:
-    with BenchProcess(job(repeats=50), tmp_path / "log") as process:
-        next(process.messages())
-        pid = process.pid
-    assert pid is not None and process.pid is None
+    async def leave() -> int:
+        process = await Process.start(bench_job.measure, {"job": asdict(job(repeats=50))}, tmp_path)
+        await anext(process.updates())
+        await process.close()
+        return process.pid
 
-
-def test_it_runs_by_hand_from_a_file(job: Callable[..., Job], tmp_path: Path) -> None:
-    file = tmp_path / "job.json"
-    file.write_bytes(encode_job(job(tests=("tg",))))
-    command = [sys.executable, "-P", "-m", "hearth.backends.bench", "--job", str(file)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert decode_message(done.stdout.splitlines()[-1]) == Done()
-
-
-def test_a_job_that_cannot_be_read_is_a_problem() -> None:
-    command = [sys.executable, "-P", "-m", "hearth.backends.bench"]
-    done = subprocess.run(command, input=b"{}\n", capture_output=True, timeout=100)
-    (problem,) = map(decode_message, done.stdout.splitlines())
-    assert isinstance(problem, Problem) and problem.error.code == "invalid_parameter"
-
-
-def _kill(pid: int) -> None:
-    import psutil
-
-    psutil.Process(pid).kill()
+    assert not psutil.pid_exists(asyncio.run(leave()))

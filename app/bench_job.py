@@ -1,0 +1,45 @@
+"""Measuring a model in a process of its own: a `Job` goes in, `Message`s come back one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from hearth.app.jobs.child import Reporter
+from hearth.app.jobs.job import follow_job
+from hearth.backends.bench.job import Job, Message
+
+_KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
+
+
+def run_bench(job: Job, take: Callable[[Message], None], log_dir: Path) -> None:
+    """Measure `job`; Ctrl+C ends the process at once.
+
+    Args:
+        take: gets each message as it comes.
+
+    Raises:
+        HearthError: what the measuring ended with.
+    """
+
+    def on_progress(values: dict[str, Any]) -> None:
+        take(msgspec.convert(values["message"], _KINDS[values["kind"]]))
+
+    asyncio.run(follow_job(measure, {"job": asdict(job)}, on_progress, log_dir))
+
+
+def measure(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+    """In the child: the messages of `question["job"]`, each told at once."""
+    from hearth.backends.bench.session import run_tests
+    from hearth.backends.bench.tune import tune
+
+    job = msgspec.convert(question["job"], Job)
+    for message in tune(job) if job.tune else run_tests(job):
+        reporter.tell(kind=type(message).__name__, message=asdict(message))
+        reporter.check()
+    return {}
