@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from hearth.backends.bench.job import Job, TestKind
 from hearth.backends.errors import InvalidParameter
@@ -75,16 +75,11 @@ def pool_tokens(found: list[Case], repeats: int) -> int:
 
 def check_job(job: Job) -> None:
     """Refuse what cannot be measured. Raises `InvalidParameter` with the name of the field."""
-    numbers = {
-        "repeats": job.repeats,
-        "prompt_tokens": job.prompt_tokens,
-        "gen_tokens": job.gen_tokens,
-        "depth_tokens": job.depth_tokens,
-        "session_prompt_tokens": job.session_prompt_tokens,
-        "session_gen_tokens": job.session_gen_tokens,
+    sizes = {
+        **{one.name: getattr(job, one.name) for one in fields(job) if one.type == "int"},
         "sessions": min(job.sessions, default=0),
         "tests": len(job.tests),
     }
-    for name, number in numbers.items():
-        if number < 1:
+    for name, size in sizes.items():
+        if size < 1:
             raise InvalidParameter(name, f"{name} must be 1 or more to measure anything.")

@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.bench.cases import Case
 from hearth.backends.bench.engine_side import EngineSide
-from hearth.backends.bench.job import Measured
-from hearth.backends.bench.reference import Reference
+from hearth.backends.bench.job import Measured, Spread
 
 _SEED = 20_002
+
+
+class Reference(Protocol):
+    """What the engine is measured beside, another way to run the same weights: greedy sessions that
+    decode at the same time. No token ends one.
+    """
+
+    def start(self, histories: list[list[int]], shared_tokens: int) -> None:
+        """Begin a session with each of `histories`, of which the last token is not computed.
+
+        Args:
+            shared_tokens: so many first tokens are the same in all.
+        """
+        ...
+
+    def decode(self, steps: int) -> float:
+        """Seconds of `steps` more tokens for each session."""
+        ...
+
+    def prefill(self, prompt: list[int]) -> float:
+        """Seconds from `prompt` to the likeliest token after it."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all sessions."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds. May be called twice."""
+        ...
 
 
 def alternate(sides: Sequence[Callable[[], float]], repeats: int) -> tuple[tuple[float, ...], ...]:
@@ -36,75 +67,52 @@ def measure(
         beside: the other sides by their names; may be empty.
     """
     prompts = random_prompts(case, engine.usable_tokens)
-    _clear(engine, beside)
-    if case.gen_tokens == 0:
-        return _measure_prompt(case, prompts[0], engine, beside, repeats)
-    histories = engine.start(prompts, case.shared_tokens, case.tokens(repeats))
-    cached = engine.cached_tokens
-    for one in beside.values():
-        one.start(histories, case.shared_tokens)
-    tokens = case.sessions * case.gen_tokens
+    sides: list[EngineSide | Reference] = [engine, *beside.values()]
+    is_prompt = case.gen_tokens == 0
+    tokens = case.prompt_tokens if is_prompt else case.sessions * case.gen_tokens
+    for side in sides:
+        side.clear()
+    histories: list[list[int]] = []
+    cached = 0
 
-    def engine_rate() -> float:
-        if case.fresh:
-            engine.clear()
-            engine.start(prompts, case.shared_tokens, case.tokens(repeats))
-        return tokens / engine.decode(case.gen_tokens)
+    def begin(side: EngineSide | Reference) -> None:
+        nonlocal histories
+        if isinstance(side, EngineSide):
+            histories = side.start(prompts, case.shared_tokens, case.tokens(repeats))
+        else:
+            side.start(histories, case.shared_tokens)
 
-    def rate(one: Reference) -> float:
-        if case.fresh:
-            one.clear()
-            one.start(histories, case.shared_tokens)
-        return tokens / one.decode(case.gen_tokens)
+    def rate(side: EngineSide | Reference, *, anew: bool = case.fresh) -> float:
+        if anew:
+            side.clear()
+        if is_prompt:
+            return tokens / side.prefill(prompts[0])
+        if anew:
+            begin(side)
+        return tokens / side.decode(case.gen_tokens)
 
-    rates, others = _rates(engine_rate, rate, beside, repeats)
-    _clear(engine, beside)
+    for side in sides:
+        rate(side, anew=True)
+        if side is engine:
+            cached = engine.cached_tokens
+    rates, *others = alternate([partial(rate, side) for side in sides], repeats)
+    for side in sides:
+        side.clear()
     return Measured(
         case.name,
         case.kind,
         case.sessions,
-        0 if case.kind == "tg" else case.prompt_tokens,
+        0 if case.kind in ("pp", "tg") else case.prompt_tokens,
         tokens,
         rates,
-        others,
+        dict(zip(beside, others, strict=True)),
         cached_tokens=cached,
     )
 
 
-def _measure_prompt(
-    case: Case,
-    prompt: list[int],
-    engine: EngineSide,
-    beside: Mapping[str, Reference],
-    repeats: int,
-) -> Measured:
-    def rate(side: EngineSide | Reference) -> float:
-        side.clear()
-        return len(prompt) / side.prefill(prompt)
-
-    rates, others = _rates(lambda: rate(engine), rate, beside, repeats)
-    _clear(engine, beside)
-    return Measured(case.name, case.kind, 1, 0, len(prompt), rates, others)
-
-
-def _rates(
-    engine_rate: Callable[[], float],
-    rate: Callable[[Reference], float],
-    beside: Mapping[str, Reference],
-    repeats: int,
-) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
-    """`repeats` rates of the engine and of each side beside it, after one that does not count."""
-    sides = [engine_rate, *(lambda one=one: rate(one) for one in beside.values())]
-    for side in sides:
-        side()
-    rates, *others = alternate(sides, repeats)
-    return rates, dict(zip(beside, others, strict=True))
-
-
-def _clear(engine: EngineSide, beside: Mapping[str, Reference]) -> None:
-    engine.clear()
-    for one in beside.values():
-        one.clear()
+def median_rate(case: Case, engine: EngineSide, repeats: int) -> float:
+    """Tokens per second of the engine alone, all sessions together."""
+    return Spread.of(measure(case, engine, {}, repeats).engine).median
 
 
 def random_prompts(case: Case, usable: NDArray[np.int64]) -> list[list[int]]:

@@ -46,10 +46,6 @@ class ModelFacts:
     folder: ModelFolder | None = None
     """Of safetensors, or None."""
 
-    @property
-    def runner(self) -> str:
-        return self.spec.backend
-
 
 def read_facts(job: Job) -> ModelFacts:
     """The facts of the model of `job`.
@@ -75,7 +71,7 @@ def _of_folder(spec: ModelSpec, path: Path) -> ModelFacts:
     return ModelFacts(
         spec,
         folder.config.context,
-        *_kv_types(lambda kv_type: folder.kv_bytes_per_token(kv_type)),
+        *_kv_types(folder.kv_bytes_per_token),
         weight_bytes=folder.weight_bytes(settings.dtype or folder.dtype),
         mixture=folder.config.experts is not None,
         folder=folder,

@@ -40,11 +40,11 @@ def check_reference(facts: ModelFacts) -> None:
         UnsupportedModel: no folder of safetensors.
         BackendUnavailable: transformers is not installed.
     """
-    if facts.runner != "native":
+    if facts.spec.backend != "native":
         raise InvalidParameter(
             "reference",
             f"--reference is for the native backend; {facts.spec.path} would run with "
-            f"{facts.runner}.",
+            f"{facts.spec.backend}.",
             "Name a folder of safetensors, or measure beside the raw loop, without --reference.",
         )
     if facts.folder is None:

@@ -10,10 +10,9 @@ from hearth.backends.bench.bandwidth import read_bytes_per_s
 from hearth.backends.bench.cases import Case, cases, check_job, pool_tokens
 from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.bench.job import Job, Message, Progress, Setup, Skipped
-from hearth.backends.bench.measure import measure
+from hearth.backends.bench.measure import Reference, measure
 from hearth.backends.bench.model_facts import ModelFacts, read_facts
 from hearth.backends.bench.raw_llama import RawLoop
-from hearth.backends.bench.reference import Reference
 from hearth.backends.bench.reference_room import check_reference, check_room
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.engine.loaded_model import Loaded
@@ -89,7 +88,7 @@ def sized(job: Job, facts: ModelFacts, wanted: list[Case]) -> ModelSpec:
     # Recurrent states come out of the same budget, with some for kept prefixes.
     states = facts.state_bytes * (2 * sessions + KEPT_STATES)
     return replace(
-        replace(facts.spec, settings=settings),
+        facts.spec,
         settings=replace(
             settings,
             context=context,

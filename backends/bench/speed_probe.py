@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hearth.backends.bench.cases import Case
 from hearth.backends.bench.engine_side import EngineSide
+from hearth.backends.bench.measure import median_rate
 from hearth.backends.contract.models import BackendName, ModelSettings, ModelSpec
 from hearth.backends.errors import UnsupportedModel
 from hearth.backends.worker.runners import open_model
@@ -50,27 +51,11 @@ def measure_runner(runner: BackendName, kind: str, cache_dir: Path) -> Speed:
         loaded = open_model(ModelSpec(str(path), "probe", runner, settings), cache_dir)
         try:
             side = EngineSide(loaded)
-            stream = np.random.default_rng(_SEED)
-            prompt = [int(token) for token in stream.choice(side.usable_tokens, _PROMPT)]
-            return Speed(_PROMPT / _prefill_s(side, prompt), _STEPS / _decode_s(side, prompt))
+            prefill = Case("prefill", "pp", 1, _PROMPT, 0, 0, fresh=True)
+            decode = Case("decode", "depth", 1, _PROMPT, 0, _STEPS, fresh=False)
+            return Speed(*(median_rate(case, side, _REPEATS) for case in (prefill, decode)))
         finally:
             loaded.runner.close()
-
-
-def _prefill_s(side: EngineSide, prompt: list[int]) -> float:
-    times = []
-    for _ in range(_REPEATS + 1):
-        side.clear()
-        times.append(side.prefill(prompt))
-    side.clear()
-    return statistics.median(times[1:])
-
-
-def _decode_s(side: EngineSide, prompt: list[int]) -> float:
-    side.start([prompt], 0, _CONTEXT)
-    times = [side.decode(_STEPS) for _ in range(_REPEATS + 1)]
-    side.clear()
-    return statistics.median(times[1:])
 
 
 def write_probe(path: Path, kind: str) -> Path:

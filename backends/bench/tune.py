@@ -9,10 +9,8 @@ both are tokens per second of all sessions together.
 
 from __future__ import annotations
 
-import importlib.metadata
-import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +18,7 @@ from typing import TypeVar
 from hearth.backends.bench.cases import Case, cases, check_job
 from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.bench.job import Choice, Job, Message, Progress, Skipped, Tuned
-from hearth.backends.bench.measure import random_prompts
+from hearth.backends.bench.measure import median_rate
 from hearth.backends.bench.model_facts import ModelFacts, read_facts
 from hearth.backends.bench.session import impossible, sized
 from hearth.backends.contract.models import KvType, ModelSpec
@@ -63,15 +61,16 @@ def tune(job: Job) -> Iterator[Message]:
         if reason:
             raise InvalidParameter("prompt_tokens", f"{case.name} {reason}.", "Measure less.")
     found: list[Speeds] = []
+    library = ""
     for kv_type in KV_TYPES:
         reason = _refusal(job, facts, kv_type)
         if reason:
             yield Skipped(f"KV {kv_type}", reason)
             continue
         speeds = Speeds(kv_type, {}, {})
-        yield from _measure_kv_type(job, facts, speeds)
+        library = yield from _measure_kv_type(job, facts, speeds)
         found.append(speeds)
-    yield choose(found, job, _library_version(facts))
+    yield choose(found, job, library)
 
 
 def thread_counts(spec: ModelSpec) -> list[int]:
@@ -93,23 +92,16 @@ def _refusal(job: Job, facts: ModelFacts, kv_type: KvType) -> str:
     return refused.message if refused is not None else ""
 
 
-def _library_version(facts: ModelFacts) -> str:
-    """As `ModelInfo.backend_version` says it."""
-    if facts.runner == "native":
-        return importlib.metadata.version("torch")
-    from hearth.backends.llamacpp.lib import load_library
-
-    return load_library().version
-
-
-def _measure_kv_type(job: Job, facts: ModelFacts, speeds: Speeds) -> Iterator[Message]:
+def _measure_kv_type(job: Job, facts: ModelFacts, speeds: Speeds) -> Generator[Message, None, str]:
+    """Fill `speeds`; returns the version of the library."""
+    library = ""
     for threads in thread_counts(facts.spec):
         sessions = job.sessions
         for chunk in CHUNKS:
             yield Progress(f"{speeds.kv_type} KV · {threads} threads · chunk {chunk}")
-            decoded = _measure_load(job, facts, speeds, threads, chunk, sessions)
-            yield from decoded
+            library = yield from _measure_load(job, facts, speeds, threads, chunk, sessions)
             sessions = ()  # a chunk does not matter to decode
+    return library
 
 
 def _measure_load(
@@ -119,7 +111,7 @@ def _measure_load(
     threads: int,
     chunk: int,
     sessions: tuple[int, ...],
-) -> Iterator[Message]:
+) -> Generator[Message, None, str]:
     """Load once, and measure prefill with `chunk` and decode of `sessions`."""
     prompt, decodes = _prompt_case(job), _decode_cases(job, sessions)
     settings = replace(
@@ -133,7 +125,7 @@ def _measure_load(
     loaded = open_model(sized(wanted, facts, [prompt, *decodes]), Path(job.cache_dir))
     try:
         side = EngineSide(loaded)
-        speeds.prefill[threads, chunk] = _prefill_rate(side, prompt, job.repeats)
+        speeds.prefill[threads, chunk] = median_rate(prompt, side, job.repeats)
         for case in decodes:
             room = loaded.runner.info.pool_tokens
             if case.pool_tokens(job.repeats) > room:
@@ -141,7 +133,8 @@ def _measure_load(
                     f"{case.sessions} sessions", f"their tokens do not fit into a pool of {room:,}"
                 )
                 continue
-            speeds.decode[threads, case.sessions] = _decode_rate(side, case, job.repeats)
+            speeds.decode[threads, case.sessions] = median_rate(case, side, job.repeats)
+        return loaded.info.backend_version
     finally:
         loaded.runner.close()
 
@@ -152,23 +145,6 @@ def _prompt_case(job: Job) -> Case:
 
 def _decode_cases(job: Job, sessions: tuple[int, ...]) -> list[Case]:
     return list(cases(replace(job, tests=("sessions",), sessions=sessions)))
-
-
-def _prefill_rate(side: EngineSide, case: Case, repeats: int) -> float:
-    (prompt,) = random_prompts(case, side.usable_tokens)
-    times = []
-    for _ in range(repeats + 1):
-        side.clear()
-        times.append(side.prefill(prompt))
-    side.clear()
-    return case.prompt_tokens / statistics.median(times[1:])
-
-
-def _decode_rate(side: EngineSide, case: Case, repeats: int) -> float:
-    side.start(random_prompts(case, side.usable_tokens), 0, case.tokens(repeats))
-    times = [side.decode(case.gen_tokens) for _ in range(repeats + 1)]
-    side.clear()
-    return case.sessions * case.gen_tokens / statistics.median(times[1:])
 
 
 def choose(found: Sequence[Speeds], job: Job, library: str) -> Tuned:
