@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final
@@ -38,6 +37,11 @@ _DETAILS: Final[Mapping[str, tuple[str, ...]]] = {
     "xtc_probability": ("xtc_threshold",),
 }
 """Parameters that only mean something while a step is on."""
+_CONSTRAINTS: Final[Mapping[str, str]] = {
+    "regex": "a regular expression",
+    "choice": "a list of strings",
+    "grammar": "a grammar",
+}
 _USUAL: Final = SamplingParams()
 _WHOLE_WINDOW: Final = -1
 
@@ -52,13 +56,8 @@ class _Writer:
         self.body: dict[str, Any] = {}
 
     def refuse(self, param: str, why: str = "", hint: str = "") -> UnsupportedParameter:
-        what = why or f"{param} cannot be passed on to it"
-        return UnsupportedParameter(
-            param,
-            f"{self.name} is a remote model ({self.dialect.kind}): {what}.",
-            hint or "Leave it out, or ask a model that runs here.",
-            remote=self.name,
-        )
+        why = why or f"{param} cannot be passed on to it"
+        return self.dialect.refusal(self.name, param, why, hint)
 
     def sampling(self) -> None:
         params, names = self.request.sampling, self.dialect.names
@@ -128,40 +127,16 @@ class _Writer:
         self.body[way] = secrets.token_urlsafe(32) if way == "cache_salt" else False
 
     def constraint(self, constraint: Constraint) -> None:
-        if constraint.kind == "json":
+        kind, source = constraint.kind, constraint.source
+        if kind == "json":
             self.body["response_format"] = {"type": "json_object"}
-        elif constraint.kind == "json_schema":
-            named = {"name": "answer", "schema": json.loads(constraint.source), "strict": True}
+        elif kind == "json_schema":
+            named = {"name": "answer", "schema": json.loads(source), "strict": True}
             self.body["response_format"] = {"type": "json_schema", "json_schema": named}
-        elif constraint.kind == "regex":
-            self._regex(constraint.source)
+        elif way := self.dialect.constraints.get(kind):
+            self.body |= way(json.loads(source) if kind == "choice" else source)
         else:
-            self._choice(json.loads(constraint.source))
-
-    def _regex(self, pattern: str) -> None:
-        way = self.dialect.regex
-        if way == "response_format":
-            self.body["response_format"] = {"type": "regex", "regex": pattern}
-        elif way == "structured_outputs":
-            self.body["structured_outputs"] = {"regex": pattern}
-        elif way == "regex":
-            self.body["regex"] = pattern
-        else:
-            raise self.refuse("constraint", "it cannot hold an answer to a regular expression")
-
-    def _choice(self, choices: list[str]) -> None:
-        way = self.dialect.choice
-        if way == "response_format":
-            self.body["response_format"] = {"type": "choice", "choices": choices}
-        elif way == "structured_outputs":
-            self.body["structured_outputs"] = {"choice": choices}
-        elif way == "regex":
-            self.body["regex"] = "(" + "|".join(re.escape(choice) for choice in choices) + ")"
-        elif way == "grammar":
-            quoted = (json.dumps(choice, ensure_ascii=False) for choice in choices)
-            self.body["grammar"] = "root ::= " + " | ".join(quoted)
-        else:
-            raise self.refuse("constraint", "it cannot hold an answer to a list of texts")
+            raise self.refuse("constraint", f"it cannot hold an answer to {_CONSTRAINTS[kind]}")
 
     def chat(self, messages: tuple[Message, ...]) -> None:
         request = self.request

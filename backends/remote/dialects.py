@@ -7,10 +7,13 @@ SGLang (`entrypoints/openai/.../protocol.py`), llama-server's README, and our ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from hearth.backends.errors import UnsupportedParameter
 from hearth.backends.remote.server import Kind
 
 Continuing = Literal["always", "on request", "vllm", "never"]
@@ -26,7 +29,7 @@ class Dialect:
         seed_bits: seeds are cut to so many bits; 64: they are signed, the same 64 bits.
         max_tokens: the field of a chat that limits new tokens.
         completes_to_the_end: a completion without a limit is possible, by null.
-        regex, choice: how a constraint is written.
+        constraints: how those beyond OpenAI's are written, by their kind.
         template_values: `chat_template_kwargs` are known.
         reasoning: earlier reasoning of the assistant may be sent as `reasoning_content`.
         continues: when a last message of the assistant is the beginning of the answer.
@@ -45,8 +48,7 @@ class Dialect:
     seed_bits: int = 64
     max_tokens: str = "max_tokens"
     completes_to_the_end: bool = False
-    regex: Literal["response_format", "structured_outputs", "regex", ""] = ""
-    choice: Literal["response_format", "structured_outputs", "regex", "grammar", ""] = ""
+    constraints: Mapping[str, Callable[[Any], dict[str, Any]]] = field(default_factory=dict)
     template_values: bool = False
     reasoning: bool = False
     continues: Continuing = "never"
@@ -58,9 +60,27 @@ class Dialect:
     extras: Mapping[str, Any] = field(default_factory=dict)
     usage_extras: Mapping[str, Any] = field(default_factory=dict)
 
+    def refusal(self, name: str, param: str, why: str, hint: str = "") -> UnsupportedParameter:
+        """The error for what such a server, which serves the model `name`, cannot be told."""
+        return UnsupportedParameter(
+            param,
+            f"{name} is a remote model ({self.kind}): {why}.",
+            hint or "Leave it out, or ask a model that runs here.",
+            remote=name,
+        )
+
 
 def _same(*names: str) -> dict[str, str]:
     return {name: name for name in names}
+
+
+def _format(kind: str, **more: Any) -> dict[str, Any]:
+    return {"response_format": {"type": kind, **more}}
+
+
+def _alternatives(choices: Sequence[str]) -> str:
+    """A grammar in GBNF."""
+    return "root ::= " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
 
 
 _DRY: Final = ("dry_multiplier", "dry_base", "dry_allowed_length", "dry_sequence_breakers")
@@ -77,8 +97,11 @@ HEARTH: Final = Dialect(
         *(*_DRY, "dry_window", *_XTC, *_LIMITS, *_LIKE_VLLM),
     )
     | _INCLUDE_STOP,
-    regex="response_format",
-    choice="response_format",
+    constraints={
+        "regex": lambda pattern: _format("regex", regex=pattern),
+        "choice": lambda choices: _format("choice", choices=choices),
+        "grammar": lambda grammar: _format("grammar", grammar=grammar),
+    },
     template_values=True,
     reasoning=True,
     continues="on request",
@@ -91,8 +114,10 @@ VLLM: Final = Dialect(
     _same("top_k", "min_p", "repetition_penalty", *_LIMITS, *_LIKE_VLLM) | _INCLUDE_STOP,
     top_k_off=-1,
     completes_to_the_end=True,
-    regex="structured_outputs",
-    choice="structured_outputs",
+    constraints={
+        "regex": lambda pattern: {"structured_outputs": {"regex": pattern}},
+        "choice": lambda choices: {"structured_outputs": {"choice": choices}},
+    },
     template_values=True,
     reasoning=True,
     continues="vllm",
@@ -109,8 +134,10 @@ SGLANG: Final = Dialect(
     },
     top_k_off=-1,
     seed_bits=63,
-    regex="regex",
-    choice="regex",
+    constraints={
+        "regex": lambda pattern: {"regex": pattern},
+        "choice": lambda choices: {"regex": f"({'|'.join(map(re.escape, choices))})"},
+    },
     template_values=True,
     reasoning=True,
     continues="on request",
@@ -127,7 +154,10 @@ LLAMA_SERVER: Final = Dialect(
     },
     seed_bits=31,
     completes_to_the_end=True,
-    choice="grammar",
+    constraints={
+        "choice": lambda choices: {"grammar": _alternatives(choices)},
+        "grammar": lambda grammar: {"grammar": grammar},
+    },
     template_values=True,
     reasoning=True,
     continues="always",

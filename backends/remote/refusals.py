@@ -41,6 +41,8 @@ _PARAMS: Final[Mapping[str, str]] = {
     "max_completion_tokens": "max_tokens",
     "response_format": "constraint",
     "structured_outputs": "constraint",
+    "regex": "constraint",
+    "grammar": "constraint",
     "chat_template_kwargs": "template_values",
     "reasoning_effort": "template_values",
     "continue_final_message": "continue_last",

@@ -235,6 +235,23 @@ def test_choices(kind, sent) -> None:
     assert {name: made[name] for name in sent} == sent
 
 
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [
+        ("hearth", {"response_format": {"type": "grammar", "grammar": "root ::= [ab]"}}),
+        ("llama-server", {"grammar": "root ::= [ab]"}),
+    ],
+)
+def test_grammars(kind, sent) -> None:
+    made = body(kind, constraint=Constraint("grammar", "root ::= [ab]"))
+    assert {name: made[name] for name in sent} == sent
+
+
+@pytest.mark.parametrize("kind", ["openai", "other", "vllm", "sglang"])
+def test_a_grammar_that_cannot_be_said_is_refused(kind) -> None:
+    assert refused(kind, constraint=Constraint("grammar", "root ::= [ab]")) == "constraint"
+
+
 @pytest.mark.parametrize("kind", ["openai", "other", "llama-server"])
 def test_a_constraint_that_cannot_be_said_is_refused(kind) -> None:
     assert refused(kind, constraint=Constraint("regex", "a+")) == "constraint"
