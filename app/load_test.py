@@ -328,18 +328,7 @@ async def _listen(pieces: AsyncIterator[bytes], target: Target, call: Call) -> N
     arrivals = EventReader()
     async for piece in pieces:
         for arrival in arrivals.feed(piece):
-            if arrival.data == "[DONE]":
-                reader.done()
-                continue
-            if arrival.name == ":":  # A comment keeps the connection alive.
-                continue
-            try:
-                chunk = json.loads(arrival.data)
-            except ValueError as error:
-                raise NetworkTrouble("a chunk is not JSON") from error
-            if not isinstance(chunk, dict) or chunk.get("error"):
-                raise NetworkTrouble(_message(arrival.data))
-            for event in reader.chunk(chunk):
+            for event in reader.take(arrival):
                 answer.add(event)
                 gap_s = answer.choices[0].gap_s
                 if isinstance(event, Token) and gap_s is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from hearth.backends.contract.events import (
     Embeddings,
@@ -23,10 +23,9 @@ from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Pooling, Request
 from hearth.backends.engine.validate import validate
-from hearth.backends.errors import HearthError, ModelNotFound, UnsupportedParameter, to_info
-from hearth.backends.remote import texts
+from hearth.backends.errors import HearthError, ModelNotFound, to_info
 from hearth.backends.remote.body import notices, write_body
-from hearth.backends.remote.chunks import ChunkReader, finite
+from hearth.backends.remote.chunks import DONE, ChunkReader, finite, text_logprobs
 from hearth.backends.remote.connection import Connection
 from hearth.backends.remote.errors import (
     RemoteError,
@@ -35,7 +34,7 @@ from hearth.backends.remote.errors import (
     RemoteModelMissing,
 )
 from hearth.backends.remote.models import ModelFinder, describe, list_models
-from hearth.backends.remote.refusals import error_in, model_missing, reported
+from hearth.backends.remote.refusals import model_missing
 from hearth.backends.remote.server import RemoteServer
 from hearth.backends.remote.sse import EventReader, ServerEvent, TooLong
 
@@ -43,7 +42,11 @@ _REST_S: Final = 0.1
 """How long the end of a body is waited for after its last event, so that the connection can be
 used again.
 """
-_DONE: Final = "[DONE]"
+_LIKE_VLLM: Final = ("vllm", "sglang")
+_TEMPLATE_FIELDS: Final = (
+    *("model", "messages", "tools", "chat_template_kwargs"),
+    *("add_generation_prompt", "continue_final_message"),
+)
 
 
 class RemoteBackend:
@@ -90,26 +93,71 @@ class RemoteBackend:
         Raises:
             UnsupportedParameter: such a server does not tell.
         """
-        return await texts.tokenize(
-            self._connection, await self._finder.find(), text, special=special, begin=add_special
-        )
+        kind = (await self._finder.find()).dialect.kind
+        if kind in _LIKE_VLLM:
+            return await self._ids({"prompt": text, "add_special_tokens": add_special})
+        body: dict[str, Any] = {"content": text, "parse_special": special}
+        if add_special or kind == "llama-server":
+            body["add_special"] = add_special
+        return await self._ids(body)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of `ids`. Raises as `tokenize` does."""
-        return await texts.detokenize(self._connection, await self._finder.find(), ids)
+        kind = (await self._finder.find()).dialect.kind
+        body: dict[str, Any] = {"tokens": list(ids)}
+        if kind == "sglang":
+            body["skip_special_tokens"] = False
+        return await self._text("detokenize", body)
 
     async def render(self, request: Request) -> Prompt:
         """What the model would get for `request`. Raises as `tokenize` does."""
         validate(request, None)
-        return await texts.render(self._connection, await self._finder.find(), request)
+        if request.token_ids is not None:
+            return Prompt(await self.detokenize(request.token_ids), tuple(request.token_ids))
+        if request.text is not None:
+            found = await self.tokenize(request.text, special=True, add_special=True)
+            return Prompt(request.text, tuple(found))
+        model = await self._finder.find()
+        # A limit says nothing of the prompt, and not every chat may go without one.
+        unlimited = replace(request, max_tokens=None)
+        body = write_body(unlimited, model.dialect, self._server.name, model.name)
+        asked: dict[str, Any] = {name: body[name] for name in _TEMPLATE_FIELDS if name in body}
+        if model.dialect.kind in _LIKE_VLLM:
+            ids = await self._ids(asked)
+            return Prompt(await self.detokenize(ids), tuple(ids))
+        text = await self._text("apply-template", asked, "messages")
+        return Prompt(text, tuple(await self.tokenize(text, special=True)))
 
     async def score(self, ids: Sequence[int], *, top: int = 0, session: str = "") -> Scores:
-        """Log probability of each of `ids` after those before it, and the `top` likeliest.
+        """Log probability of each of `ids` after those before it, and the `top` likeliest: a
+        completion's echo, of which the one token that it adds is left out.
 
         Raises:
             UnsupportedParameter: such a server gives none for a prompt.
         """
-        return await texts.score(self._connection, await self._finder.find(), ids, top)
+        model = await self._finder.find()
+        if not model.dialect.echoes:
+            raise model.dialect.refusal(
+                self._server.name,
+                "token_ids",
+                "it scores no text of others",
+                "Score with a model that runs here, or one that vLLM serves.",
+            )
+        body = {
+            "prompt": list(ids),
+            "max_tokens": 1,
+            "echo": True,
+            "logprobs": top,
+            "temperature": 0,
+        }
+        answer = await self._post("completions", body)
+        wanted = len(ids) - 1
+        with self._well_formed("log probabilities"):
+            found = text_logprobs(answer["choices"][0]["logprobs"])
+            if not wanted <= len(found) <= wanted + 1:
+                raise ValueError(f"{len(found)} for {len(ids)} tokens")
+        tokens = tuple(replace(token, top=token.top[:top]) for token in found[:wanted])
+        return Scores(tuple(token.logprob for token in tokens), tokens if top else ())
 
     async def embed(
         self,
@@ -120,41 +168,75 @@ class RemoteBackend:
         truncate: bool = False,
     ) -> Embeddings:
         """One vector of length 1 for each text; whether long ones are cut is the server's choice.
-        Raises `UnsupportedParameter` for another pooling
-        than the model's own.
+        Raises `UnsupportedParameter` for another pooling than the model's own.
         """
         if pooling != "model":
-            raise UnsupportedParameter(
-                "pooling",
-                f"{self._server.name} is a remote model: how it pools is its server's choice.",
-                "Leave pooling out.",
-                remote=self._server.name,
-            )
-        model = await self._finder.find()
+            dialect = (await self._finder.find()).dialect
+            why = "how it pools is its server's choice"
+            raise dialect.refusal(self._server.name, "pooling", why, "Leave pooling out.")
         inputs = [text if isinstance(text, str) else list(text) for text in texts]
-        body = {"model": model.name, "input": inputs, "encoding_format": "float"}
-        answer = await self._connection.post(f"{self._server.url}/embeddings", body)
-        try:
+        answer = await self._post("embeddings", {"input": inputs, "encoding_format": "float"})
+        with self._well_formed("embeddings"):
             entries = sorted(answer["data"], key=lambda entry: entry["index"])
             vectors = tuple(_unit(entry["embedding"]) for entry in entries)
             if len(vectors) != len(inputs):
                 raise ValueError(f"{len(vectors)} vectors for {len(inputs)} texts")
             return Embeddings(vectors, int(finite(answer["usage"]["prompt_tokens"])))
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._malformed("embeddings", error) from error
 
     async def rank(self, query: str, texts: Sequence[str], *, session: str = "") -> Ranks:
         """How well each text answers `query`."""
-        model = await self._finder.find()
-        body = {"model": model.name, "query": query, "documents": list(texts)}
-        answer = await self._connection.post(f"{self._server.url}/rerank", body)
-        try:
+        answer = await self._post("rerank", {"query": query, "documents": list(texts)})
+        with self._well_formed("ranks"):
             found = {e["index"]: finite(e["relevance_score"]) for e in answer["results"]}
             usage = answer.get("usage") or {}
             tokens = usage.get("prompt_tokens", usage.get("total_tokens", 0))
             return Ranks(tuple(found[index] for index in range(len(texts))), int(finite(tokens)))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._malformed("rerank", error) from error
+
+    async def _post(self, path: str, body: dict[str, Any], root: str = "") -> Any:
+        """The answer of the model to `body`, at a path of OpenAI's API or below `root`."""
+        model = await self._finder.find()
+        url = f"{root or self._server.url}/{path}"
+        return await self._connection.post(url, {"model": model.name, **body})
+
+    async def _ids(self, body: dict[str, Any]) -> list[int]:
+        """The token ids that answer `body`."""
+        await self._check_tells("text")
+        answer = await self._post("tokenize", body, self._server.root)
+        with self._well_formed("tokens"):
+            ids: list[int] = answer["tokens"]
+            if not all(type(item) is int and item >= 0 for item in ids):
+                raise ValueError("no ids")
+            return list(ids)
+
+    async def _text(self, path: str, body: dict[str, Any], param: str = "token_ids") -> str:
+        """The text that answers `body`."""
+        await self._check_tells(param)
+        answer = await self._post(path, body, self._server.root)
+        with self._well_formed("text"):
+            for name in ("prompt", "content", "text"):
+                if isinstance(found := answer.get(name), str):
+                    return found
+            raise LookupError("no string")
+
+    async def _check_tells(self, param: str) -> None:
+        """Raises `UnsupportedParameter` for a server that only has OpenAI's API."""
+        dialect = (await self._finder.find()).dialect
+        if dialect.kind in ("openai", "other"):
+            raise dialect.refusal(
+                self._server.name,
+                param,
+                "its server does not say how it makes tokens of a text",
+                "Hearth, vLLM, SGLang and llama-server do.",
+            )
+
+    @contextlib.contextmanager
+    def _well_formed(self, what: str) -> Iterator[None]:
+        """Raises `RemoteMalformed` where the block finds another form of `what` than it reads."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            what = f"answers without {what}, or in another form than OpenAI's ({error!r})."
+            raise self._server.error(RemoteMalformed, what) from error
 
     async def _events(self, request: Request) -> AsyncGenerator[Event, None]:
         validate(request, None)
@@ -166,7 +248,7 @@ class RemoteBackend:
             async with self._connection.stream(f"{self._server.url}/{path}", body) as pieces:
                 async with contextlib.aclosing(self._read(pieces)) as arrivals:
                     async for arrival in arrivals:
-                        for event in self._meaning(reader, arrival):
+                        for event in reader.take(arrival):
                             yield event
                 yield reader.end()
         except RemoteModelMissing as error:
@@ -179,40 +261,19 @@ class RemoteBackend:
             async for piece in pieces:
                 for event in reader.feed(piece):
                     yield event
-                    if event.data == _DONE:
+                    if event.data == DONE:
                         await self._read_rest(pieces)
                         return
             for event in reader.end():
                 yield event
         except TooLong as error:
-            raise RemoteMalformed(
-                f"{self._server.name} sends an event without an end.",
-                "Look into the log of that server.",
-                remote=self._server.name,
-            ) from error
+            raise self._server.error(RemoteMalformed, "sends an event without an end.") from error
 
     async def _read_rest(self, pieces: AsyncIterator[bytes]) -> None:
         with contextlib.suppress(TimeoutError, HearthError):
             async with asyncio.timeout(_REST_S):
                 async for _ in pieces:
                     pass
-
-    def _meaning(self, reader: ChunkReader, arrival: ServerEvent) -> Iterator[Event]:
-        if arrival.name == ":":
-            yield from reader.comment(arrival.data)
-        elif arrival.data == _DONE:
-            reader.done()
-        else:
-            try:
-                chunk = json.loads(arrival.data)
-            except (ValueError, RecursionError) as error:
-                raise self._malformed("stream", error) from error
-            said = chunk if arrival.name == "error" else error_in(chunk)
-            if said is not None:
-                raise reported(self._server, error_in(chunk) or said)
-            if not isinstance(chunk, dict):
-                raise self._malformed("stream", TypeError("a chunk is no object"))
-            yield from reader.chunk(chunk)
 
     async def _which_models(self, name: str, error: RemoteModelMissing) -> HearthError:
         """A better error for a model that is not there: with the names of those that are."""
@@ -221,13 +282,6 @@ class RemoteBackend:
         entries = await list_models(self._connection)
         names = [entry["id"] for entry in entries]
         return error if name in names else model_missing(self._server, name, names)
-
-    def _malformed(self, what: str, error: Exception) -> RemoteMalformed:
-        return RemoteMalformed(
-            f"The {what} of {self._server.name} has another form than OpenAI's ({error}).",
-            "Look into the log of that server.",
-            remote=self._server.name,
-        )
 
 
 class RemoteBackends:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -25,8 +27,9 @@ from hearth.backends.contract.events import (
 )
 from hearth.backends.contract.requests import Request
 from hearth.backends.remote.errors import RemoteCut, RemoteFailed, RemoteMalformed
-from hearth.backends.remote.refusals import quoted
+from hearth.backends.remote.refusals import ASK_AGAIN, error_in, quoted, reported
 from hearth.backends.remote.server import RemoteServer
+from hearth.backends.remote.sse import ServerEvent
 
 UNKNOWN_ID: Final = -1
 """Stands for the id of a token of which only the text is known."""
@@ -42,6 +45,9 @@ _REASONS: Final[dict[str, FinishReason]] = {
 }
 _IMPOSSIBLE: Final = -9999.0
 """The log probability of what is impossible, as OpenAI writes it."""
+DONE: Final = "[DONE]"
+"""The last event of a stream."""
+_PREFILL: Final = re.compile(r"\s*prefill\s+([0-9]{1,20})/([0-9]{1,20})\s*")
 _FILTERED: Final = "The other end's content filter ended the answer."
 _UNCOUNTED: Final = "The other end does not say how many tokens it used."
 
@@ -82,17 +88,33 @@ class ChunkReader:
         self._sent_s = time.perf_counter()
         self._first_s: float | None = None
 
-    def comment(self, text: str) -> Iterator[Event]:
-        """What a comment says: Hearth tells the progress of a prefill in them."""
-        words = text.split()
-        if len(words) == 2 and words[0] == "prefill":
-            done, _, total = words[1].partition("/")
-            if done.isdecimal() and total.isdecimal() and len(text) < 100:
-                yield from self._start({})
-                yield Progress(int(done), int(total))
+    def take(self, arrival: ServerEvent) -> Iterator[Event]:
+        """The events of one part of the stream. Raises HearthError: an error that it is,
+        `RemoteMalformed`, `RemoteFailed`.
+        """
+        if arrival.name == ":":
+            yield from self._comment(arrival.data)
+        elif arrival.data == DONE:
+            self._done = True
+        else:
+            try:
+                chunk = json.loads(arrival.data)
+            except (ValueError, RecursionError) as error:
+                raise self._malformed("a chunk is not JSON") from error
+            said = chunk if arrival.name == "error" else error_in(chunk)
+            if said is not None:
+                raise reported(self._server, error_in(chunk) or said)
+            if not isinstance(chunk, dict):
+                raise self._malformed("it is no object")
+            yield from self._chunk(chunk)
 
-    def chunk(self, chunk: dict[str, Any]) -> Iterator[Event]:
-        """The events of one chunk. Raises `RemoteMalformed`, `RemoteFailed`."""
+    def _comment(self, text: str) -> Iterator[Event]:
+        """What a comment says: Hearth tells the progress of a prefill in them."""
+        if (found := _PREFILL.fullmatch(text)) is not None:
+            yield from self._start({})
+            yield Progress(int(found[1]), int(found[2]))
+
+    def _chunk(self, chunk: dict[str, Any]) -> Iterator[Event]:
         self._count(chunk)
         yield from self._start(chunk)
         progress = chunk.get("prompt_progress")  # llama-server, and Hearth where it is asked
@@ -106,19 +128,13 @@ class ChunkReader:
                 raise self._malformed("a choice is no object")
             yield from self._choice(choice)
 
-    def done(self) -> None:
-        """`[DONE]` came."""
-        self._done = True
-
     def end(self) -> Finished:
         """The last event, if the stream was whole. Raises `RemoteCut` if it was not."""
         unfinished = [n for n, choice in enumerate(self._choices) if choice.reason is None]
         if unfinished or not self._done:
             what = "a finish_reason" if unfinished else "[DONE]"
-            raise RemoteCut(
-                f"{self._server.name} ended its stream before {what}: the answer is not whole.",
-                "Ask again; if it happens again, look into the log of that server.",
-                remote=self._server.name,
+            raise self._server.error(
+                RemoteCut, f"ended its stream before {what}: the answer is not whole.", ASK_AGAIN
             )
         if self._usage is None:
             self._last_notices[_UNCOUNTED] = None
@@ -219,11 +235,8 @@ class ChunkReader:
             self._last_notices[_FILTERED] = None
         if isinstance(reason, str) and reason in _REASONS:
             return _REASONS[reason]
-        raise RemoteFailed(
-            f"{self._server.name} ended the answer for a reason of its own: {quoted(reason)}.",
-            "Ask again; if it happens again, look into the log of that server.",
-            remote=self._server.name,
-        )
+        what = f"ended the answer for a reason of its own: {quoted(reason)}."
+        raise self._server.error(RemoteFailed, what, ASK_AGAIN)
 
     def _count(self, chunk: dict[str, Any]) -> None:
         usage = chunk.get("usage")
@@ -256,11 +269,8 @@ class ChunkReader:
         )
 
     def _malformed(self, what: str) -> RemoteMalformed:
-        return RemoteMalformed(
-            f"{self._server.name} streams what is no chunk of an OpenAI-style API: {what}.",
-            "Look into the log of that server.",
-            remote=self._server.name,
-        )
+        what = f"streams what is no chunk of an OpenAI-style API: {what}."
+        return self._server.error(RemoteMalformed, what)
 
 
 def text(value: Any) -> str:

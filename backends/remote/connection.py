@@ -15,13 +15,19 @@ from hearth.backends.contract.version import hearth_version
 from hearth.backends.errors import HearthError
 from hearth.backends.remote.errors import (
     RemoteCut,
-    RemoteError,
     RemoteMalformed,
     RemoteTimeout,
     RemoteUnreachable,
     RemoteUntrusted,
 )
-from hearth.backends.remote.refusals import error_in, not_an_api, quoted, refused, reported
+from hearth.backends.remote.refusals import (
+    ASK_AGAIN,
+    error_in,
+    not_an_api,
+    quoted,
+    refused,
+    reported,
+)
 from hearth.backends.remote.server import RemoteServer
 
 _CONNECT_S: Final = 10.0
@@ -126,11 +132,8 @@ class Connection:
         async for piece in self._pieces(answer):
             body += piece
             if len(body) > most:
-                raise RemoteMalformed(
-                    f"{self.server.name} sends more than {most:,} bytes at once.",
-                    "Ask for less at a time.",
-                    remote=self.server.name,
-                )
+                what = f"sends more than {most:,} bytes at once."
+                raise self.server.error(RemoteMalformed, what, "Ask for less at a time.")
         return bytes(body)
 
     def _parsed(self, answer: httpx2.Response, body: bytes) -> Any:
@@ -154,42 +157,37 @@ class Connection:
 
     def _trouble(self, error: httpx2.HTTPError) -> HearthError:
         server = self.server
-        where = f"{server.name} at {server.url}"
         causes = list(_causes(error))
         if isinstance(error, httpx2.ConnectTimeout):
-            return RemoteTimeout(
-                f"{where} takes no connection within {self._connect_s:g} s.",
+            return server.error(
+                RemoteTimeout,
+                f"at {server.url} takes no connection within {self._connect_s:g} s.",
                 "Is the address right, and does a firewall let you through?",
-                remote=server.name,
             )
         if isinstance(error, httpx2.TimeoutException):
-            return RemoteTimeout(
-                f"{where} has been silent for {server.timeout_s:g} s.",
+            return server.error(
+                RemoteTimeout,
+                f"at {server.url} has been silent for {server.timeout_s:g} s.",
                 f"It may be overloaded; timeout_s of remotes.{server.name} is how long to wait.",
-                remote=server.name,
             )
         for cause in causes:
             if isinstance(cause, ssl.SSLError):
-                return RemoteUntrusted(
-                    f"{where} does not prove who it is: {_tls_reason(cause)}.",
+                return server.error(
+                    RemoteUntrusted,
+                    f"at {server.url} does not prove who it is: {_tls_reason(cause)}.",
                     "Check https or http in the url; name an authority of your own in"
                     " SSL_CERT_FILE.",
-                    remote=server.name,
                 )
         if isinstance(error, httpx2.ConnectError | httpx2.ProxyError | httpx2.UnsupportedProtocol):
-            return RemoteUnreachable(
-                f"{where} cannot be reached: {_reason(causes, server.host)}.",
+            return server.error(
+                RemoteUnreachable,
+                f"at {server.url} cannot be reached: {_reason(causes, server.host)}.",
                 "Is it running, and is the address right?",
-                remote=server.name,
             )
         return self._cut(str(error) or type(error).__name__)
 
-    def _cut(self, why: str) -> RemoteError:
-        return RemoteCut(
-            f"{self.server.name} cut the connection: {quoted(why)}.",
-            "Ask again; if it happens again, look into the log of that server.",
-            remote=self.server.name,
-        )
+    def _cut(self, why: str) -> RemoteCut:
+        return self.server.error(RemoteCut, f"cut the connection: {quoted(why)}.", ASK_AGAIN)
 
 
 def _trusted(server: RemoteServer) -> ssl.SSLContext:

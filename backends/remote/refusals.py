@@ -32,6 +32,7 @@ from hearth.backends.remote.errors import (
 )
 from hearth.backends.remote.server import RemoteServer
 
+ASK_AGAIN: Final = "Ask again; if it happens again, look into the log of that server."
 _LONGEST_QUOTE: Final = 400
 _RETRY_AFTER_S: Final = 1.0
 """Where a busy server does not say how long."""
@@ -68,6 +69,14 @@ _STATUS: Final[Mapping[str, int]] = {
     "unavailable_error": 503,
 }
 """Of errors in a stream, which have a type and no status."""
+_KINDS: Final[Mapping[int, tuple[type[RemoteError], str]]] = {
+    401: (RemoteDenied, "failed"),
+    403: (RemoteDenied, "failed"),
+    404: (RemoteModelMissing, "answers"),
+    408: (RemoteTimeout, "gave up"),
+    504: (RemoteTimeout, "gave up"),
+}
+"""Errors by status, and what such a server does."""
 _OURS: Final = ("worker_died", "does_not_fit", "no_chat_template", "template_error")
 """Codes of another Hearth that keep their meaning here."""
 
@@ -80,11 +89,11 @@ def refused(
     """
     said = _error_in(server, body)
     if 300 <= status < 400:
-        return RemoteMalformed(
-            f"{server.url} redirects to another address (HTTP {status}); Hearth sends nothing"
+        return server.error(
+            RemoteMalformed,
+            f"at {server.url} redirects to another address (HTTP {status}); Hearth sends nothing"
             " there.",
             f"Write the final address into url of remotes.{server.name}.",
-            remote=server.name,
         )
     if not said and _is_page(headers, body):
         return not_an_api(server, f"answers {status} with a web page")
@@ -122,10 +131,10 @@ def error_in(value: Any) -> Any:
 
 def not_an_api(server: RemoteServer, what: str) -> RemoteMalformed:
     """What is at the URL is no OpenAI-style API."""
-    return RemoteMalformed(
-        f"{server.url} {what}, not as an OpenAI-style API does.",
+    return server.error(
+        RemoteMalformed,
+        f"at {server.url} {what}, not as an OpenAI-style API does.",
         f"Correct url of remotes.{server.name}; most servers' ends in /v1.",
-        remote=server.name,
     )
 
 
@@ -187,20 +196,13 @@ def _is_page(headers: Mapping[str, str], body: bytes) -> bool:
 
 
 def _denied(server: RemoteServer, status: int, said: dict[str, Any]) -> RemoteDenied:
-    source = server.key_source
-    hint = (
-        f"Put the key that it asks for into {source}."
-        if source
-        else f"Name a variable that has its key as key_env of remotes.{server.name}."
-    )
     reason = f": {said['message']}" if said else ""
-    return RemoteDenied(
-        f"{server.name} at {server.url} refuses the key (HTTP {status}){reason}"
-        if source
-        else f"{server.name} at {server.url} asks for a key (HTTP {status}){reason}",
-        hint,
-        remote=server.name,
-    )
+    what = "asks for a key"
+    hint = f"Name a variable that has its key as key_env of remotes.{server.name}."
+    if server.key_source:
+        what = "refuses the key"
+        hint = f"Put the key that it asks for into {server.key_source}."
+    return server.error(RemoteDenied, f"at {server.url} {what} (HTTP {status}){reason}", hint)
 
 
 def _by_status(
@@ -211,24 +213,23 @@ def _by_status(
     code = said.get("code")
     hint = f"So says {server.name} at {server.url}."
     data = {"remote": server.name}
-    if code in _TOO_LONG_CODES or said.get("type") in _TOO_LONG_CODES:
+    is_bad_request = status in (400, 413, 422)
+    if (
+        code in _TOO_LONG_CODES
+        or said.get("type") in _TOO_LONG_CODES
+        or (is_bad_request and _TOO_LONG.search(message))
+    ):
         return PromptTooLong("", message, "", **data)
     if code == "interrupted":
         return RemoteInterrupted(message, hint, **data)
     if code in _OURS:
         return from_info(ErrorInfo(str(code), message, hint, dict(data)))
-    if status in (400, 413, 422):
-        if _TOO_LONG.search(message):
-            return PromptTooLong("", message, "", **data)
+    if is_bad_request:
         return _parameter(said, message, hint, code)
-    if status == 404:
-        return RemoteModelMissing(f"{server.name} answers: {message}", hint, **data)
     if status in (429, 503):
-        return Busy(f"{server.name} is busy: {message}", hint, retry_after_s=wait_s, **data)
-    if status in (408, 504):
-        return RemoteTimeout(f"{server.name} gave up: {message}", hint, **data)
-    kind: type[RemoteError] = RemoteDenied if status in (401, 403) else RemoteFailed
-    return kind(f"{server.name} failed: {message}", hint, **data)
+        return server.error(Busy, f"is busy: {message}", hint, retry_after_s=wait_s)
+    kind, what = _KINDS.get(status, (RemoteFailed, "failed"))
+    return server.error(kind, f"{what}: {message}", hint)
 
 
 def _parameter(said: dict[str, Any], message: str, hint: str, code: object) -> InvalidParameter:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
+from hearth.backends.errors import HearthError
 from hearth.backends.remote.errors import RemoteKeyMissing
 
 Kind = Literal["hearth", "vllm", "sglang", "llama-server", "openai", "other"]
 """What the other end is; each understands other parameters (`backends.remote.dialects`)."""
 
 _MOST_KEY_BYTES = 4096
+_LOOK = "Look into the log of that server."
+_E = TypeVar("_E", bound=HearthError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,11 @@ class RemoteServer:
             return f"the variable {self.key_env}"
         return f"the file {self.key_file}" if self.key_file is not None else ""
 
-    def key(self, environ: Mapping[str, str] | None = None) -> str:
+    def error(self, kind: type[_E], what: str, hint: str = _LOOK, **data: Any) -> _E:
+        """An error of `kind` that begins with this server's name."""
+        return kind(f"{self.name} {what}", hint, remote=self.name, **data)
+
+    def key(self) -> str:
         """The API key, read anew; empty where none is declared.
 
         Raises:
@@ -69,7 +75,7 @@ class RemoteServer:
                 or others may read the file. No message has a part of it.
         """
         if self.key_env:
-            found = (os.environ if environ is None else environ).get(self.key_env, "")
+            found = os.environ.get(self.key_env, "")
         elif self.key_file is not None:
             found = self._read(self.key_file)
         else:
