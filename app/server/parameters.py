@@ -10,7 +10,7 @@ A field is in one of three classes:
   they look like a misspelt honoured one.
 
 The tables (`app.server.tables`) drive what is accepted, `/openapi.json`, `/v1/capabilities` and
-`docs/api.md`. Ranges of numbers come from `backends.engine.fields`, like those of flags, settings
+`docs/api.md`. Ranges of numbers come from `backends.contract.fields`, like those of flags, settings
 and forms.
 """
 

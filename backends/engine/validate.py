@@ -5,61 +5,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, get_args
 
-from hearth.backends.contract.requests import Constraint, ConstraintKind, Pooling, Request
-from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.engine.checks import (
+from hearth.backends.contract.checks import (
     check_flag,
     check_list,
     check_number,
     check_one_of,
+    check_some_text,
     check_strings,
     check_text,
     check_token_id,
     check_token_ids,
+    check_type,
     empty,
-    wrong_type,
 )
-from hearth.backends.engine.fields import MOST_TOP, REQUEST_FIELDS, SAMPLING_FIELDS, Field
-from hearth.backends.engine.validate_chat import (
-    MOST_MESSAGES,
-    MOST_TOOLS,
-    TEMPLATE_VALUES,
-    TOOL_NAME,
-    TemplateValue,
-    validate_messages,
-    validate_template_values,
-    validate_tools,
-)
+from hearth.backends.contract.fields import MOST_TOP, REQUEST_FIELDS, SAMPLING_FIELDS, Field
+from hearth.backends.contract.requests import Constraint, ConstraintKind, Pooling, Request
+from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.engine.validate_chat import validate_chat
 from hearth.backends.errors import ConflictingParameters, InvalidParameter
 from hearth.backends.text.output.rules import content_rule
-
-__all__ = [
-    "MOST_BIASES",
-    "MOST_BREAKERS",
-    "MOST_MESSAGES",
-    "MOST_STOPS",
-    "MOST_STOP_TOKENS",
-    "MOST_TEXTS",
-    "MOST_TOOLS",
-    "TEMPLATE_VALUES",
-    "TOOL_NAME",
-    "TemplateValue",
-    "validate",
-    "validate_embed",
-    "validate_rank",
-    "validate_score",
-]
 
 MOST_STOPS: Final = 16
 LONGEST_STOP_BYTES: Final = 1024
 MOST_STOP_TOKENS: Final = 1024
 MOST_BIASES: Final = 1024
-LARGEST_BIAS: Final = 100.0
 MOST_BREAKERS: Final = 64
 LONGEST_BREAKER_BYTES: Final = 256
 LONGEST_SESSION_BYTES: Final = 256
 MOST_TEXTS: Final = 2048
 """Texts of one call for vectors or ranks."""
+_FLAGS: Final = (
+    *("continue_last", "add_generation_prompt", "ignore_eos", "reuse_prefix"),
+    *("include_stop", "skip_special_tokens"),
+)
+_BIAS: Final = Field("logit_bias", "float", -100, 100, "")
+_TOP: Final = Field("top", "int", 0, MOST_TOP, "")
 
 
 def validate(request: Request, vocab_size: int | None) -> None:
@@ -72,6 +52,8 @@ def validate(request: Request, vocab_size: int | None) -> None:
         InvalidParameter: `param` names the first field that has a wrong type or value.
         ConflictingParameters, LimitExceeded, UnknownToken: those, where that is what is wrong.
     """
+    for name in _FLAGS:
+        check_flag(name, getattr(request, name))
     _check_prompt(request, vocab_size)
     _check_sampling(request.sampling, vocab_size)
     for field in REQUEST_FIELDS:
@@ -88,16 +70,13 @@ def validate(request: Request, vocab_size: int | None) -> None:
             "truncate_prompt_tokens is 0, which leaves nothing of the prompt.",
             "Choose 1 or more, or -1 for as many as fit.",
         )
-    for name in ("ignore_eos", "reuse_prefix", "include_stop", "skip_special_tokens"):
-        check_flag(name, getattr(request, name))
     check_strings("stop", request.stop, MOST_STOPS, LONGEST_STOP_BYTES)
     check_list("stop_token_ids", request.stop_token_ids, MOST_STOP_TOKENS)
     for token in request.stop_token_ids:
         check_token_id("stop_token_ids", token, vocab_size)
     _check_session(request.session)
     if request.constraint is not None:
-        if not isinstance(request.constraint, Constraint):
-            raise wrong_type("constraint", "a constraint", request.constraint)
+        check_type("constraint", request.constraint, Constraint, "a constraint")
         check_one_of("constraint", request.constraint.kind, get_args(ConstraintKind))
         check_text("constraint", request.constraint.source)
         content_rule(request.constraint, "constraint")
@@ -117,7 +96,7 @@ def validate_score(ids: Sequence[int], session: str, vocab_size: int | None, top
             "token_ids has one token; nothing comes before it that could make it likely or not.",
             "Send two tokens or more.",
         )
-    check_number(Field("top", "int", 0, MOST_TOP, ""), top)
+    check_number(_TOP, top)
     _check_session(session)
 
 
@@ -135,11 +114,10 @@ def validate_embed(
     """
     _check_texts(texts)
     for index, text in enumerate(texts):
-        param = f"texts[{index}]"
         if isinstance(text, (tuple, list)):
-            check_token_ids(param, text, vocab_size)
-        elif not check_text(param, text):
-            raise empty(param)
+            check_token_ids(f"texts[{index}]", text, vocab_size)
+        else:
+            check_some_text(f"texts[{index}]", text)
     check_one_of("pooling", pooling, get_args(Pooling))
     _check_session(session)
 
@@ -150,12 +128,10 @@ def validate_rank(query: str, texts: Sequence[str], session: str) -> None:
     Raises:
         InvalidParameter: `param` names what has a wrong type or value.
     """
-    if not check_text("query", query):
-        raise empty("query")
+    check_some_text("query", query)
     _check_texts(texts)
     for index, text in enumerate(texts):
-        if not check_text(f"texts[{index}]", text):
-            raise empty(f"texts[{index}]")
+        check_some_text(f"texts[{index}]", text)
     _check_session(session)
 
 
@@ -176,17 +152,7 @@ def _check_prompt(request: Request, vocab_size: int | None) -> None:
             f"A request needs exactly one of messages, text and token_ids; it has {found}.",
             "Send one of the three.",
         )
-    for name in ("continue_last", "add_generation_prompt"):
-        check_flag(name, getattr(request, name))
-    validate_tools(request)
-    validate_template_values(request.template_values)
-    if request.messages is not None:
-        validate_messages(request)
-    for name in ("tools", "template_values", "continue_last"):
-        if request.messages is None and getattr(request, name):
-            raise _only_with("messages", name)
-    if request.messages is None and not request.add_generation_prompt:
-        raise _only_with("messages", "add_generation_prompt")
+    validate_chat(request)
     if request.text is not None:
         check_text("text", request.text)
         if not request.text and request.suffix is None:
@@ -206,33 +172,18 @@ def _only_with(prompt: str, param: str) -> InvalidParameter:
 
 
 def _check_sampling(params: SamplingParams, vocab_size: int | None) -> None:
-    if not isinstance(params, SamplingParams):
-        raise wrong_type("sampling", "sampling parameters", params)
+    check_type("sampling", params, SamplingParams, "sampling parameters")
     for field in SAMPLING_FIELDS:
         check_number(field, getattr(params, field.name))
     check_strings(
         "dry_sequence_breakers", params.dry_sequence_breakers, MOST_BREAKERS, LONGEST_BREAKER_BYTES
     )
     bias = params.logit_bias
-    if not isinstance(bias, dict):
-        raise wrong_type("logit_bias", "a table of token ids and numbers", bias)
-    if len(bias) > MOST_BIASES:
-        raise InvalidParameter(
-            "logit_bias",
-            f"logit_bias has {len(bias):,} tokens; at most {MOST_BIASES:,} are possible.",
-            "Name fewer tokens.",
-        )
-    value_field = Field("logit_bias", "float", -LARGEST_BIAS, LARGEST_BIAS, "")
+    check_list("logit_bias", bias, MOST_BIASES, dict, "a table of token ids and numbers")
     for token, value in bias.items():
         check_token_id("logit_bias", token, vocab_size)
-        check_number(value_field, value)
+        check_number(_BIAS, value)
 
 
 def _check_session(session: object) -> None:
-    size = len(check_text("session", session))
-    if size > LONGEST_SESSION_BYTES:
-        raise InvalidParameter(
-            "session",
-            f"session has {size:,} bytes; at most {LONGEST_SESSION_BYTES} are possible.",
-            "Choose a shorter name.",
-        )
+    check_text("session", session, LONGEST_SESSION_BYTES)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from types import NoneType
 from typing import Any, Final, Literal, get_args
 
-from hearth.backends.contract.messages import Message, Role, ToolCall
-from hearth.backends.contract.requests import Request, Tool, ToolChoice
-from hearth.backends.engine.checks import (
+from hearth.backends.contract.checks import (
     check_flag,
     check_list,
     check_number,
     check_one_of,
     check_size,
     check_text,
+    check_type,
     depth_of,
     empty,
     wrong_type,
 )
-from hearth.backends.engine.fields import Field
+from hearth.backends.contract.fields import Field
+from hearth.backends.contract.messages import Message, Role, ToolCall
+from hearth.backends.contract.requests import Request, Tool, ToolChoice
 from hearth.backends.errors import ConflictingParameters, InvalidParameter, LimitExceeded
 from hearth.backends.text.cut_json import read_json
 from hearth.backends.text.output.rules import check_schema
@@ -43,37 +45,44 @@ TOOL_NAME: Final = f"[A-Za-z0-9_-]{{1,{LONGEST_TOOL_NAME}}}"
 """A regular expression that the whole name of a tool matches."""
 LARGEST_VALUES_BYTES: Final = 16 << 10
 DEEPEST_VALUES: Final = 16
+_ONLY_CHATS: Final = ("tools", "template_values", "continue_last")
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateValue:
-    """A variable that a request may give to the chat template."""
-
-    name: str
-    kind: Literal["bool", "effort", "list"]
-    help: str
-
-
-TEMPLATE_VALUES: Final = (
-    TemplateValue("enable_thinking", "bool", "whether the model thinks before it answers"),
-    TemplateValue("thinking", "bool", "the same under the name that some templates use"),
-    TemplateValue("reasoning_effort", "effort", "how much the model thinks; none: not at all"),
-    TemplateValue("preserve_thinking", "bool", "whether it sees what it thought in earlier turns"),
-    TemplateValue("documents", "list", "texts to answer from, as the template wants them"),
-)
-"""All that `Request.template_values` may have. A model refuses what its template does not read."""
+TEMPLATE_VALUES: Final[Mapping[str, Literal["bool", "effort", "list"]]] = {
+    "enable_thinking": "bool",
+    "thinking": "bool",  # the same under the name that some templates use
+    "reasoning_effort": "effort",
+    "preserve_thinking": "bool",  # whether the model sees what it thought in earlier turns
+    "documents": "list",  # texts to answer from, as the template wants them
+}
+"""All that `Request.template_values` may have, and the types. A model refuses what its template
+does not read.
+"""
 
 
-def validate_messages(request: Request) -> None:
-    """Check `request.messages` and what belongs to them.
+def validate_chat(request: Request) -> None:
+    """Check what only chats have, and that only chats have it.
 
     Raises:
         InvalidParameter: `param` names the first field that has a wrong type or value.
     """
-    messages = request.messages
-    check_list("messages", messages, MOST_MESSAGES)
-    assert messages is not None
+    _check_tools(request)
+    _check_template_values(request.template_values)
+    if request.messages is not None:
+        _check_messages(request)
+        return
+    given = [name for name in _ONLY_CHATS if getattr(request, name)]
+    given += [] if request.add_generation_prompt else ["add_generation_prompt"]
+    for name in given:
+        raise InvalidParameter(
+            name, f"{name} is given without messages.", f"Send messages, or leave {name} out."
+        )
+
+
+def _check_messages(request: Request) -> None:
+    messages = request.messages or ()
+    check_list("messages", request.messages, MOST_MESSAGES)
     if not messages:
         raise empty("messages")
     for index, message in enumerate(messages):
@@ -90,12 +99,7 @@ def validate_messages(request: Request) -> None:
         _check_continued(messages[-1])
 
 
-def validate_tools(request: Request) -> None:
-    """Check `request.tools` and how they may be called.
-
-    Raises:
-        InvalidParameter: `param` names the first field that has a wrong type or value.
-    """
+def _check_tools(request: Request) -> None:
     check_list("tools", request.tools, MOST_TOOLS)
     names: set[str] = set()
     for index, tool in enumerate(request.tools):
@@ -132,30 +136,23 @@ def validate_tools(request: Request) -> None:
         )
 
 
-def validate_template_values(values: dict[str, Any]) -> None:
-    """Check `Request.template_values`.
-
-    Raises:
-        InvalidParameter: `param` names the first value that is unknown or of a wrong type.
-    """
-    if not isinstance(values, dict):
-        raise wrong_type("template_values", "a table of names and values", values)
-    known = {value.name: value.kind for value in TEMPLATE_VALUES}
+def _check_template_values(values: dict[str, Any]) -> None:
+    check_type("template_values", values, dict, "a table of names and values")
     for name, value in values.items():
         param = f"template_values.{str(name)[:64]}"
-        if name not in known:
+        if name not in TEMPLATE_VALUES:
             raise InvalidParameter(
                 param,
                 f"{param} is not among the values that a chat template may be given.",
-                f"Use one of {', '.join(known)}.",
+                f"Use one of {', '.join(TEMPLATE_VALUES)}.",
             )
-        kind = known[name]
+        kind = TEMPLATE_VALUES[name]
         if kind == "bool":
             check_flag(param, value)
         elif kind == "effort":
             check_one_of(param, value, EFFORTS)
-        elif not isinstance(value, (list, tuple)):
-            raise wrong_type(param, "a list", value)
+        else:
+            check_list(param, value)
         _check_json(param, value)
 
 
@@ -176,8 +173,7 @@ def _check_json(param: str, value: Any) -> None:
 
 
 def _check_message(param: str, message: Message) -> None:
-    if not isinstance(message, Message):
-        raise wrong_type(param, "a message", message)
+    check_type(param, message, Message, "a message")
     check_one_of(f"{param}.role", message.role, get_args(Role))
     check_text(f"{param}.content", message.content)
     check_list(f"{param}.parts", message.parts, MOST_PARTS)
@@ -191,8 +187,7 @@ def _check_message(param: str, message: Message) -> None:
         )
     check_text(f"{param}.reasoning", message.reasoning)
     for name in ("tool_call_id", "name"):
-        size = len(check_text(f"{param}.{name}", getattr(message, name)))
-        check_size(f"{param}.{name}", size, LONGEST_NAME_BYTES)
+        check_text(f"{param}.{name}", getattr(message, name), LONGEST_NAME_BYTES)
     check_number(Field(f"{param}.keep_s", "float", 0, LONGEST_KEEP_S, ""), message.keep_s)
     check_list(f"{param}.tool_calls", message.tool_calls, MOST_CALLS)
     for index, call in enumerate(message.tool_calls):
@@ -206,17 +201,14 @@ def _check_message(param: str, message: Message) -> None:
 
 
 def _check_call(param: str, call: ToolCall) -> None:
-    if not isinstance(call, ToolCall):
-        raise wrong_type(param, "a tool call", call)
+    check_type(param, call, ToolCall, "a tool call")
     for name in ("id", "name"):
-        size = len(check_text(f"{param}.{name}", getattr(call, name)))
-        if not size:
+        if not check_text(f"{param}.{name}", getattr(call, name), LONGEST_NAME_BYTES):
             raise InvalidParameter(
                 f"{param}.{name}", f"{param}.{name} is empty.", "Send the call as it was made."
             )
-        check_size(f"{param}.{name}", size, LONGEST_NAME_BYTES)
     param += ".arguments"
-    check_size(param, len(check_text(param, call.arguments)), LARGEST_ARGUMENTS_BYTES)
+    check_text(param, call.arguments, LARGEST_ARGUMENTS_BYTES)
     if not call.arguments.strip():
         return  # A call without arguments, as some servers write it.
     wrong = InvalidParameter(
@@ -254,8 +246,7 @@ def _check_continued(last: Message) -> None:
 
 
 def _check_tool(param: str, tool: Tool) -> None:
-    if not isinstance(tool, Tool):
-        raise wrong_type(param, "a tool", tool)
+    check_type(param, tool, Tool, "a tool")
     check_text(f"{param}.name", tool.name)
     if not re.fullmatch(TOOL_NAME, tool.name):
         raise InvalidParameter(
@@ -266,8 +257,7 @@ def _check_tool(param: str, tool: Tool) -> None:
         )
     check_text(f"{param}.description", tool.description)
     check_flag(f"{param}.strict", tool.strict)
-    if not isinstance(tool.parameters, dict):
-        raise wrong_type(f"{param}.parameters", "a JSON schema", tool.parameters)
+    check_type(f"{param}.parameters", tool.parameters, dict, "a JSON schema")
     check_schema(tool.parameters, f"{param}.parameters")
     _check_is_of_object(f"{param}.parameters", tool.parameters)
 
@@ -284,8 +274,7 @@ def _check_is_of_object(param: str, schema: dict[str, Any]) -> None:
             'Set it to "object".',
         )
     properties, required = schema.get("properties"), schema.get("required")
-    if properties is not None and not isinstance(properties, dict):
-        raise wrong_type(f"{param}.properties", "a table of names and schemas", properties)
+    check_type(f"{param}.properties", properties, (dict, NoneType), "a table of names and schemas")
     if required is None:  # as some libraries write that there are none
         return
     if not isinstance(required, (list, tuple)) or not all(isinstance(one, str) for one in required):

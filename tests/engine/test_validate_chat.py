@@ -7,8 +7,12 @@ import pytest
 
 from hearth.backends.contract.messages import Message, ToolCall
 from hearth.backends.contract.requests import Request, Tool
-from hearth.backends.engine.validate import TEMPLATE_VALUES, validate
-from hearth.backends.engine.validate_chat import LONGEST_NAME_BYTES, LONGEST_TOOL_NAME
+from hearth.backends.engine.validate import validate
+from hearth.backends.engine.validate_chat import (
+    LONGEST_NAME_BYTES,
+    LONGEST_TOOL_NAME,
+    TEMPLATE_VALUES,
+)
 from hearth.backends.errors import InvalidParameter
 
 USER = Message("user", "Hi")
@@ -225,6 +229,5 @@ def test_values_for_the_template_that_are_refused(values, param):
 
 def test_values_for_the_template_that_pass():
     samples = {"bool": True, "effort": "xhigh", "list": DEEP}
-    values = {value.name: samples[value.kind] for value in TEMPLATE_VALUES}
+    values = {name: samples[kind] for name, kind in TEMPLATE_VALUES.items()}
     validate(replace(CHAT, template_values=values), 100)
-    assert all(value.help for value in TEMPLATE_VALUES)

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from fake_host import FIRST_CHARACTER, PROMPT_TOKENS, FakeBackend, FakeHost
+from hearth.backends.contract.checks import check_token_ids
 from hearth.backends.contract.requests import Request
-from hearth.backends.engine.checks import check_token_ids
 from hearth.backends.engine.validate import (
     validate,
     validate_embed,

@@ -16,8 +16,8 @@ from hearth.app.server.schema import (
     Sentinel,
     Text,
 )
+from hearth.backends.contract.fields import REQUEST_FIELDS, SAMPLING_FIELDS, Field
 from hearth.backends.engine import validate
-from hearth.backends.engine.fields import REQUEST_FIELDS, SAMPLING_FIELDS, Field
 
 MODEL: Final = honoured(
     "model",

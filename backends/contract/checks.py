@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hearth.backends.engine.fields import MOST_TOKENS, Field, plain
+from hearth.backends.contract.fields import MOST_TOKENS, Field, plain
 from hearth.backends.errors import InvalidParameter, LimitExceeded, UnknownToken
 
 
@@ -30,8 +30,7 @@ def check_number(field: Field, value: object) -> None:
 
 def check_token_ids(param: str, token_ids: Sequence[int], vocab_size: int | None) -> None:
     """Raises `InvalidParameter` unless these are ids, at least one; `vocab_size` None: any."""
-    if not isinstance(token_ids, (tuple, list)):
-        raise wrong_type(param, "a list of token ids", token_ids)
+    check_list(param, token_ids)
     if not token_ids:
         raise empty(param)
     most = MOST_TOKENS if vocab_size is None else vocab_size
@@ -55,30 +54,38 @@ def check_token_id(param: str, token: object, vocab_size: int | None) -> None:
 
 
 def check_strings(param: str, strings: Iterable[object], most: int, longest_bytes: int) -> None:
-    """Raises `InvalidParameter` unless these are at most so many texts, none empty or longer."""
-    if not isinstance(strings, (tuple, list)):
-        raise wrong_type(param, "a list of strings", strings)
+    """Raises `InvalidParameter` unless these are at most so many strings, none empty or longer."""
     check_list(param, strings, most)
     for string in strings:
-        size = len(check_text(param, string))
-        if not 1 <= size <= longest_bytes:
+        if not check_text(param, string, longest_bytes):
             raise InvalidParameter(
-                param,
-                f"{param} has a string of {size:,} bytes; each must have 1 to {longest_bytes}.",
-                "Shorten the string, or leave out an empty one.",
+                param, f"{param} has an empty string.", "Leave the empty string out."
             )
 
 
-def check_list(param: str, items: object, most: int) -> None:
-    """Raises `InvalidParameter` unless `items` is a list, `LimitExceeded` if it has more."""
-    if not isinstance(items, (tuple, list)):
-        raise wrong_type(param, "a list", items)
-    if len(items) > most:
+def check_list(
+    param: str,
+    items: Any,
+    most: int | None = None,
+    kind: type | tuple[type, ...] = (tuple, list),
+    wanted: str = "a list",
+) -> None:
+    """Raises `InvalidParameter` unless `items` is a list (or a `kind`), `LimitExceeded` if it has
+    more items than `most`.
+    """
+    check_type(param, items, kind, wanted)
+    if most is not None and len(items) > most:
         raise LimitExceeded(
             param,
             f"{param} has {len(items):,} items; at most {most:,} are possible.",
             "Send fewer.",
         )
+
+
+def check_type(param: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
+    """Raises `InvalidParameter` unless `value` is a `kind`, which people call `wanted`."""
+    if not isinstance(value, kind):
+        raise wrong_type(param, wanted, value)
 
 
 def check_flag(param: str, value: object) -> None:
@@ -119,18 +126,29 @@ def depth_of(value: Any, enough: int) -> int:
     return depth
 
 
-def check_text(param: str, text: object) -> bytes:
-    """The UTF-8 of `text`; raises `InvalidParameter` if it has none."""
+def check_text(param: str, text: object, most_bytes: int | None = None) -> bytes:
+    """The UTF-8 of `text`; raises `InvalidParameter` if it has none, `LimitExceeded` if that is
+    longer than `most_bytes`.
+    """
     if not isinstance(text, str):
         raise wrong_type(param, "text", text)
     try:
-        return text.encode()
+        encoded = text.encode()
     except UnicodeEncodeError as error:
         raise InvalidParameter(
             param,
             f"{param} is not valid Unicode: a lone surrogate stands at character {error.start}.",
             "Send text that can be written as UTF-8.",
         ) from error
+    if most_bytes is not None:
+        check_size(param, len(encoded), most_bytes)
+    return encoded
+
+
+def check_some_text(param: str, text: object) -> None:
+    """Raises `InvalidParameter` unless `text` is text, and not empty."""
+    if not check_text(param, text):
+        raise empty(param)
 
 
 def wrong_type(param: str, wanted: str, value: object) -> InvalidParameter:
