@@ -42,8 +42,9 @@ _BIAS: Final = Field("logit_bias", "float", -100, 100, "")
 _TOP: Final = Field("top", "int", 0, MOST_TOP, "")
 
 
-def validate(request: Request, vocab_size: int | None) -> None:
-    """Check every field of `request`, before any model work.
+def validate(request: Request, vocab_size: int | None) -> str | None:
+    """Check every field of `request`, before any model work; returns the rule (`content_rule`) that
+    its constraint stands for, if it has one.
 
     Args:
         vocab_size: token ids must be below it; None where it is not known yet.
@@ -75,11 +76,12 @@ def validate(request: Request, vocab_size: int | None) -> None:
     for token in request.stop_token_ids:
         check_token_id("stop_token_ids", token, vocab_size)
     _check_session(request.session)
-    if request.constraint is not None:
-        check_type("constraint", request.constraint, Constraint, "a constraint")
-        check_one_of("constraint", request.constraint.kind, get_args(ConstraintKind))
-        check_text("constraint", request.constraint.source)
-        content_rule(request.constraint, "constraint")
+    if request.constraint is None:
+        return None
+    check_type("constraint", request.constraint, Constraint, "a constraint")
+    check_one_of("constraint", request.constraint.kind, get_args(ConstraintKind))
+    check_text("constraint", request.constraint.source)
+    return content_rule(request.constraint, "constraint")
 
 
 def validate_score(ids: Sequence[int], session: str, vocab_size: int | None, top: int = 0) -> None:

@@ -40,12 +40,9 @@ from hearth.backends.errors import (
 from hearth.backends.text.chat_templates import ChatTemplates
 from hearth.backends.text.least_tokens import least_tokens
 from hearth.backends.text.output.parts import OutputParser
-from hearth.backends.text.output.rules import content_rule
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
-from hearth.backends.worker.chat_prompts import shown_tools
-from hearth.backends.worker.prepared_prompt import PreparedPrompt
-from hearth.backends.worker.prompts import Prompts
+from hearth.backends.worker.prompts import PreparedPrompt, Prompts, shown_tools
 
 _TEXT_BYTES: Final = 16
 """Of a token's text in an answer: more than the mean of any vocabulary."""
@@ -94,7 +91,7 @@ class Preparer:
             PromptTooLong: with both numbers.
         """
         self._check_generates()
-        validate(request, self._info.vocab_size)
+        rule = validate(request, self._info.vocab_size)
         prompt = self._prompt(request, is_bounded=request.truncate_prompt_tokens is None)
         limits = self._limits(request, prompt)
         notices = prompt.notices
@@ -104,7 +101,7 @@ class Preparer:
                 f"max_tokens is {request.max_tokens}, and the context has {limits.max_tokens}"
                 f" tokens left after the prompt, so the answer has at most {limits.max_tokens}.",
             )
-        lark = self._grammar(request, prompt)
+        lark = self._grammar(request, prompt, rule)
         sampling = request.sampling
         seed = fresh_seed() if sampling.seed is None else sampling.seed
         breakers: frozenset[int] = frozenset()
@@ -279,11 +276,8 @@ class Preparer:
         tools = _callable_tools(request)
         return prompt.format.parser(tools, prompt.before_answer, required=is_required)
 
-    def _grammar(self, request: Request, prompt: PreparedPrompt) -> str | None:
-        """What the answer must follow; None: it is free."""
-        rule = None
-        if request.constraint is not None:
-            rule = content_rule(request.constraint, "constraint")
+    def _grammar(self, request: Request, prompt: PreparedPrompt, rule: str | None) -> str | None:
+        """What the answer, whose content is to follow `rule`, must follow; None: it is free."""
         if prompt.format is None:
             return None if rule is None else f"start: {rule}"
         return prompt.format.grammar(

@@ -1,19 +1,61 @@
 """From a request to the prompt that the model gets: ids as they are, text as it is, messages by a
 chat template.
+
+Of messages nothing is lost in silence: what the template would drop is given in another way and
+said, what it cannot honour is refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from hearth.backends.contract.requests import Request
-from hearth.backends.errors import NoChatTemplate
+from hearth.backends.contract.messages import Message
+from hearth.backends.contract.requests import Request, Tool
+from hearth.backends.errors import NoChatTemplate, TemplateError, UnsupportedParameter
+from hearth.backends.text.adapt import Adapted, adapt
 from hearth.backends.text.chat_templates import ChatTemplates, template_for
+from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle, message_values, tool_values
 from hearth.backends.text.infill import infill_ids
+from hearth.backends.text.output.families import described_format_of, format_of, thinks
+from hearth.backends.text.output.parts import OutputFormat
+from hearth.backends.text.probe import NO_ANSWER, TemplateTraits, probe
+from hearth.backends.text.prompt import Guard
 from hearth.backends.text.renderer import Renderer
+from hearth.backends.text.template_values import honoured_values
 from hearth.backends.text.tokenizer import Tokenizer
-from hearth.backends.worker.chat_prompts import ChatPrompts, shown_tools
-from hearth.backends.worker.prepared_prompt import PreparedPrompt
+from hearth.backends.text.vocab.special_ids import written_marks
+
+Pins = tuple[tuple[int, float], ...]
+_NO_VALUES: Final[Mapping[str, Any]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """What a model gets for a request."""
+
+    ids: list[int]
+    text: str | None
+    """As a person sees it; None: decode `ids`."""
+    notices: tuple[str, ...] = ()
+    pins: Pins = ()
+    """Keep the first so many tokens so many seconds, longest part last."""
+    format: OutputFormat | None = None
+    """How the model writes its answer; None: all of it is the answer."""
+    before_answer: str = ""
+    """`text` without what the last message says, where the answer goes on from that: where the
+    answer as a whole begins."""
+
+    def last(self, most: int) -> PreparedPrompt:
+        """The same prompt with only its last `most` tokens; no first part of it can be kept."""
+        if len(self.ids) <= most:
+            return self
+        notice = f"The prompt was cut from {len(self.ids)} to its last {most} tokens."
+        return replace(
+            self, ids=self.ids[-most:], text=None, notices=(*self.notices, notice), pins=()
+        )
 
 
 class Prompts:
@@ -50,14 +92,12 @@ class Prompts:
         if request.token_ids is not None:
             return PreparedPrompt(list(request.token_ids), None)
         if request.text is not None:
-            if request.suffix is not None:
-                if check is not None:
-                    check(request.text)
-                    check(request.suffix)
-                ids = infill_ids(request.text, request.suffix, self._tokenizer)
-                return PreparedPrompt(ids, None)
             if check is not None:
                 check(request.text)
+                check(request.suffix or "")
+            if request.suffix is not None:
+                ids = infill_ids(request.text, request.suffix, self._tokenizer)
+                return PreparedPrompt(ids, None)
             ids = self._tokenizer.encode(request.text, special=False, add_bos=True)
             return PreparedPrompt(ids, request.text)
         template = template_for(self._templates, tools=bool(shown_tools(request)))
@@ -68,3 +108,222 @@ class Prompts:
                 " in the settings.",
             )
         return self._chats[template].prepare(request, check)
+
+
+class ChatPrompts:
+    """Makes the prompts of one chat template, and learns what it can do. Thread-safe.
+
+    Args:
+        name: of the model.
+        template: Jinja source.
+        renderer: renders it in a killable process.
+    """
+
+    def __init__(self, name: str, tokenizer: Tokenizer, template: str, renderer: Renderer) -> None:
+        self._name = name
+        self._tokenizer = tokenizer
+        self._template = template
+        self._renderer = renderer
+        self._learning = threading.RLock()
+        self._guard: Guard | None = None
+        self._traits: TemplateTraits | None = None
+        self._variables: frozenset[str] | None = None
+        self._formats: dict[bool, OutputFormat] = {}
+
+    def prepare(
+        self, request: Request, check: Callable[[str], None] | None = None
+    ) -> PreparedPrompt:
+        """The prompt of `request`, which has messages.
+
+        Args:
+            check: called with the rendered text before that is tokenized; may refuse it.
+
+        Raises:
+            TemplateError: they cannot be rendered.
+            UnsupportedParameter: `continue_last` or one of `template_values` cannot be honoured.
+        """
+        messages = request.messages or ()
+        if request.continue_last:  # In one part, so that the answer continues all of it.
+            messages = (*messages[:-1], messages[-1].with_content(messages[-1].content))
+            request = replace(request, messages=messages)
+        values, unread = self._values(request)
+        adapted = self._adapted(request, messages)
+        if request.continue_last:
+            rendered = self._continued(request, adapted, values)
+        else:
+            rendered = self._render(
+                adapted.messages,
+                adapted.tools,
+                adapted.calls,
+                values=values,
+                begin_answer=request.add_generation_prompt,
+            )
+        text = self._guarding.plain(rendered)
+        if check is not None:
+            check(text)
+        ids = self._guarding.encode(rendered, self._tokenizer)
+        pins, notices = self._pins(request, values, ids)
+        is_described = len(adapted.tools) < len(shown_tools(request))
+        output = self._format(described=is_described)
+        begun = messages[-1].content or messages[-1].reasoning if request.continue_last else ""
+        before = text.removesuffix(begun)
+        return PreparedPrompt(
+            ids, text, (*unread, *adapted.notices, *notices), pins, output, before
+        )
+
+    def _format(self, *, described: bool) -> OutputFormat:
+        """How the model writes reasoning and tool calls.
+
+        Args:
+            described: tools are described in the system prompt, which asks for generic JSON.
+        """
+        with self._learning:
+            if described not in self._formats:
+                make = described_format_of if described else format_of
+                self._formats[described] = make(self._template, self._tokenizer.control_tokens)
+            return self._formats[described]
+
+    def _adapted(self, request: Request, messages: Sequence[Message]) -> Adapted:
+        return adapt(
+            messages,
+            self._template_traits(),
+            shown_tools(request),
+            parallel=not request.one_call,
+        )
+
+    def _continued(self, request: Request, adapted: Adapted, values: Mapping[str, Any]) -> str:
+        """The prompt up to the end of the last message, which the model goes on from."""
+        *earlier, last = adapted.messages
+        rendered = self._up_to(request, len(request.messages or ()) - 1, values)
+        if rendered is not None:
+            return rendered
+        if last.reasoning:
+            raise UnsupportedParameter(
+                "continue_last",
+                f"The chat template of {self._name} does not show what the last message says, so"
+                " it cannot be continued.",
+                "Leave the reasoning out, or leave continue_last out.",
+            )
+        # It refuses conversations that end in an answer, or hides the answer: begin one.
+        begun = self._render(earlier, adapted.tools, adapted.calls, values=values)
+        return begun + str(self._guarding.protect(last.content))
+
+    def _up_to(self, request: Request, index: int, values: Mapping[str, Any]) -> str | None:
+        """What is rendered before the end of the text of message `index`; None if the template
+        does not show it, or refuses the conversation without an answer to come.
+        """
+        messages = list(request.messages or ())
+        message, end = messages[index], self._guarding.end
+        if message.parts:
+            *parts, last = message.parts
+            messages[index] = replace(message, parts=(*parts, last + end))
+        elif message.content or not message.reasoning:
+            messages[index] = replace(message, content=message.content + end)
+        else:
+            messages[index] = replace(message, reasoning=message.reasoning + end)
+        rendered = self._ended(request, messages, values)
+        position = -1 if rendered is None else rendered.rfind(end)
+        return None if rendered is None or position < 0 else rendered[:position]
+
+    def _pins(
+        self, request: Request, values: Mapping[str, Any], ids: list[int]
+    ) -> tuple[Pins, list[str]]:
+        """For each message that is to be kept: the tokens that the prompt shares with what is
+        rendered up to its end; and what could not be kept.
+        """
+        messages = request.messages or ()
+        pins: dict[int, float] = {}
+        notices: list[str] = []
+        for index, message in enumerate(messages):
+            if message.keep_s <= 0:
+                continue
+            part = self._ended(request, messages[: index + 1], values)
+            if part is None:
+                part = self._up_to(request, index, values)
+            if part is None:
+                notices.append(
+                    "This model's chat template does not show where message"
+                    f" {index + 1} ends, so what is computed for it is not kept specially."
+                )
+                continue
+            tokens = _common(ids, self._guarding.encode(part, self._tokenizer))
+            if tokens:
+                pins[tokens] = max(message.keep_s, pins.get(tokens, 0.0))
+        return tuple(sorted(pins.items())), notices
+
+    def _ended(
+        self, request: Request, messages: Sequence[Message], values: Mapping[str, Any]
+    ) -> str | None:
+        """`messages` without the beginning of an answer; None if the template refuses that."""
+        adapted = self._adapted(request, messages)
+        try:
+            return self._render(
+                adapted.messages, adapted.tools, adapted.calls, values=values, begin_answer=False
+            )
+        except TemplateError as error:
+            if error.data.get("reason") in NO_ANSWER:
+                raise
+            return None
+
+    def _values(self, request: Request) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        """The variables to render with, and notices about those that change nothing."""
+        if not request.template_values:
+            return _NO_VALUES, ()
+        with self._learning:
+            if self._variables is None:
+                self._variables = self._renderer.variables(self._template)
+        is_thinking = thinks(self._template)
+        return honoured_values(request.template_values, self._variables, thinks=is_thinking)
+
+    def _template_traits(self) -> TemplateTraits:
+        with self._learning:
+            if self._traits is None:
+                self._traits = probe(self._render)
+            return self._traits
+
+    @property
+    def _guarding(self) -> Guard:
+        with self._learning:
+            if self._guard is None:
+                known = self._tokenizer.control_tokens
+                self._guard = Guard((*known, *written_marks(self._tokenizer)))
+            return self._guard
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        calls: CallStyle = OPENAI_CALLS,
+        *,
+        values: Mapping[str, Any] = _NO_VALUES,
+        begin_answer: bool = True,
+    ) -> str:
+        """What the template makes of it, what others wrote in it still marked."""
+        protect = self._guarding.protect
+        return self._renderer.render(
+            self._template,
+            [
+                {**protect(value), "role": value["role"]}
+                for value in message_values(messages, calls)
+            ],
+            tools=[protect(value) for value in tool_values(tools)] or None,
+            add_generation_prompt=begin_answer,
+            bos_token=self._tokenizer.bos_text,
+            eos_token=self._tokenizer.eos_text,
+            extra={**self._tokenizer.named_tokens, **protect(dict(values))},
+        )
+
+
+def shown_tools(request: Request) -> tuple[Tool, ...]:
+    """The tools that the model is shown."""
+    return () if request.tool_choice == "none" else tuple(request.tools)
+
+
+def _common(ids: Sequence[int], others: Sequence[int]) -> int:
+    """How many first tokens both have."""
+    count = 0
+    for one, other in zip(ids, others, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count

@@ -8,8 +8,7 @@ from chat_templates import CHATML, DEEPSEEK, GEMMA, HERMES, LLAMA3, MISTRAL, Pla
 from hearth.backends.contract.messages import Message, ToolCall
 from hearth.backends.contract.requests import Request, Tool
 from hearth.backends.errors import NoChatTemplate, TemplateError, UnsupportedParameter
-from hearth.backends.worker.chat_prompts import ChatPrompts
-from hearth.backends.worker.prompts import Prompts
+from hearth.backends.worker.prompts import ChatPrompts, Prompts
 from letters import LetterTokenizer
 
 SYSTEM, USER = Message("system", "Rule."), Message("user", "Hi")
