@@ -8,70 +8,40 @@ from dataclasses import replace
 from hearth.quant.convert.model import Family, Model, Value
 from hearth.quant.convert.origin import Wanted
 from hearth.quant.convert.ropes import Ropes, read_ropes
-from hearth.quant.convert.shape import (
-    Shape,
-    read_shape,
-    refuse_biases,
-    shape_values,
-    sliding_layers,
-    window_values,
-)
+from hearth.quant.convert.shape import refuse_biases, window_values
 from hearth.quant.convert.tensors import (
     attention,
     feed_forward,
     head_norms,
-    model_tensors,
+    model,
     norm,
 )
+from hearth.quant.hf_defaults import GEMMA2_CAPS, GEMMA_LAYERS_OF_27B, gemma2_fields, gemma3_fields
 from hearth.quant.hf_ropes import rope_section
+from hearth.quant.hf_shape import Shape, read_shape, sliding_layers
 from hearth.quant.json_fields import Fields
 
-_DEFAULTS = {
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-}
-# Checkpoints with eyes leave out of `text_config` what is as in transformers' Gemma3TextConfig.
-_DEFAULTS_3 = {
-    "vocab_size": 262_208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "max_position_embeddings": 131_072,
-    "rope_theta": 1_000_000.0,
-}
-_CAPS_2 = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
-_LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
 _LOCAL_THETA = 10_000.0
 
 
 def gemma2(fields: Fields) -> Model:
-    for key in _CAPS_2:
+    for key in GEMMA2_CAPS:
         if key in fields.values and not fields.has(key):
             raise fields.unsupported(key, "a number: llama.cpp always caps")
-    fields = fields.over(_DEFAULTS | _CAPS_2)
+    fields = gemma2_fields(fields)
     shape = _shape(fields)
     if not shape.tied:
         raise fields.unsupported("tie_word_embeddings", "true")
     ropes = read_ropes(fields, shape.head_dim, ("linear",))
     usual = tuple(layer % 2 == 0 for layer in range(shape.layers))
     sliding = sliding_layers(fields, shape.layers, usual)
-    more: dict[str, Value] = {key: fields.positive(key) for key in _CAPS_2}
+    more: dict[str, Value] = {key: fields.positive(key) for key in GEMMA2_CAPS}
     more |= window_values(fields, sliding, ropes.context) | _scale(fields, shape, "gemma2")
     return _model("gemma2", shape, ropes, more)
 
 
 def gemma3(fields: Fields) -> Model:
-    """Also of a checkpoint with eyes, whose text part is in `text_config`."""
-    text = fields.section("text_config")
-    if text is not None:
-        outer = ("quantization_config", "tie_word_embeddings")
-        fields = text.over({key: fields.values[key] for key in outer if fields.has(key)})
-    fields = fields.over(_DEFAULTS | _DEFAULTS_3)
+    fields = gemma3_fields(fields)
     if fields.has("attn_logit_softcapping"):
         raise fields.unsupported("attn_logit_softcapping", "none")
     shape = _shape(fields)
@@ -91,8 +61,6 @@ def gemma3(fields: Fields) -> Model:
 
 
 def _shape(fields: Fields) -> Shape:
-    if fields.flag("use_bidirectional_attention", False):
-        raise fields.unsupported("use_bidirectional_attention", "causal attention")
     shape = read_shape(fields, activation_key="hidden_activation", activation="gelu_pytorch_tanh")
     refuse_biases(fields, shape)
     return shape
@@ -103,7 +71,7 @@ def _scale(fields: Fields, shape: Shape, architecture: str) -> dict[str, Value]:
     goes by the heads, and for the model of 27 billion, known by its layers, by the width. It does
     not read the key; the native runner does.
     """
-    by_width = shape.layers == _LAYERS_OF_27B[architecture]
+    by_width = shape.layers == GEMMA_LAYERS_OF_27B[architecture]
     usual = shape.width // shape.heads if by_width else shape.head_dim
     wanted = fields.positive("query_pre_attn_scalar")
     return {} if wanted == usual else {"attention.scale": wanted**-0.5}
@@ -123,20 +91,14 @@ def _local_theta(fields: Fields) -> float:
 
 def _model(architecture: str, shape: Shape, ropes: Ropes, more: dict[str, Value]) -> Model:
     layers = (_layer(architecture, shape, layer) for layer in range(shape.layers))
+    made = model(architecture, shape, ropes, layers, more)
     tensors = [
         replace(wanted, choices=tuple(replace(one, plus_one=True) for one in wanted.choices))
         if wanted.name.endswith("_norm.weight")
         else wanted
-        for wanted in model_tensors(shape, ropes.tensors, layers)
+        for wanted in made.tensors
     ]
-    return Model(
-        architecture,
-        shape_values(shape, ropes) | more,
-        tensors,
-        shape.layers,
-        shape.vocabulary,
-        shape.tied,
-    )
+    return replace(made, tensors=tensors)
 
 
 def _layer(architecture: str, shape: Shape, layer: int) -> Iterator[Wanted]:

@@ -4,75 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hearth.quant import hf_defaults
 from hearth.quant.convert.model import Family, Model, Value
 from hearth.quant.convert.origin import Wanted
 from hearth.quant.convert.ropes import Ropes, read_ropes
 from hearth.quant.convert.shape import (
     Experts,
-    Shape,
     expert_values,
     read_experts,
-    read_shape,
     refuse_biases,
     refuse_windows,
-    shape_values,
 )
 from hearth.quant.convert.tensors import (
     attention,
     expert_tensors,
     feed_forward,
-    model_tensors,
+    model,
     norm,
 )
+from hearth.quant.hf_shape import Shape, read_shape
 from hearth.quant.json_fields import Fields
 
-_LLAMA = {"rms_norm_eps": 1e-6}
-_MIXTRAL = {"rms_norm_eps": 1e-5, "rope_theta": 1_000_000.0}
-_SMOLLM3 = {
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 32_768,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 2_000_000.0,
-    "tie_word_embeddings": True,
-}
 _PERIOD_WITHOUT_POSITIONS = 4
 """Every fourth layer of SmolLM3; llama.cpp knows no other."""
 
 
 def llama(fields: Fields) -> Model:
-    fields = fields.over(_LLAMA)
+    fields = fields.over(hf_defaults.LLAMA)
     return _model(fields, read_shape(fields), {})
 
 
 def mistral(fields: Fields) -> Model:
     """With the window that the file names; llama.cpp leaves it out, as it always did for these."""
-    fields = fields.over(_LLAMA)
+    fields = fields.over(hf_defaults.LLAMA)
     return _model(fields, read_shape(fields), _window(fields))
 
 
 def mixtral(fields: Fields) -> Model:
-    fields = fields.over(_MIXTRAL)
+    fields = fields.over(hf_defaults.MIXTRAL)
     shape = read_shape(fields)
     experts = read_experts(fields, "num_local_experts", shape.feed_forward, 2)
     return _model(fields, shape, _window(fields) | expert_values(experts), experts)
 
 
 def smollm3(fields: Fields) -> Model:
-    fields = fields.over(_SMOLLM3)
+    fields = fields.over(hf_defaults.SMOLLM3)
     shape = read_shape(fields)
     refuse_biases(fields, shape)
     refuse_windows(fields)
     _check_positions(fields, shape.layers)
     ropes = read_ropes(fields, shape.head_dim, ("linear", "yarn"))
     layers = (_layer(shape, layer, None) for layer in range(shape.layers))
-    return Model(
-        "smollm3",
-        shape_values(shape, ropes),
-        model_tensors(shape, ropes.tensors, layers),
-        shape.layers,
-        shape.vocabulary,
-        shape.tied,
-    )
+    return model("smollm3", shape, ropes, layers)
 
 
 def _window(fields: Fields) -> dict[str, Value]:
@@ -85,14 +68,7 @@ def _model(
 ) -> Model:
     ropes: Ropes = read_ropes(fields, shape.head_dim, ("linear", "llama3", "yarn"))
     layers = (_layer(shape, layer, experts) for layer in range(shape.layers))
-    return Model(
-        "llama",
-        shape_values(shape, ropes) | more,
-        model_tensors(shape, ropes.tensors, layers),
-        shape.layers,
-        shape.vocabulary,
-        shape.tied,
-    )
+    return model("llama", shape, ropes, layers, more)
 
 
 def _layer(shape: Shape, layer: int, experts: Experts | None) -> Iterator[Wanted]:

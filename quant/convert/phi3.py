@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hearth.quant import hf_defaults
 from hearth.quant.convert.model import Family, Model, Value
 from hearth.quant.convert.origin import Wanted, one
 from hearth.quant.convert.ropes import read_ropes
-from hearth.quant.convert.shape import (
-    Shape,
-    read_shape,
-    refuse_biases,
-    require_square,
-    shape_values,
-)
-from hearth.quant.convert.tensors import model_tensors, norm
+from hearth.quant.convert.shape import refuse_biases, require_square
+from hearth.quant.convert.tensors import model, norm
+from hearth.quant.hf_shape import Shape, read_shape
 from hearth.quant.json_fields import Fields
 
 
 def phi3(fields: Fields) -> Model:
     """With the window that the file names; llama.cpp leaves it out."""
-    fields = fields.over({"rms_norm_eps": 1e-5})
+    fields = fields.over(hf_defaults.PHI3)
     shape = read_shape(fields)
     refuse_biases(fields, shape)
     require_square(fields, shape)
@@ -28,14 +24,7 @@ def phi3(fields: Fields) -> Model:
     window = fields.integer("sliding_window", 0, least=0)
     more: dict[str, Value] = {"attention.sliding_window": window} if window else {}
     layers = (_layer(shape, layer) for layer in range(shape.layers))
-    return Model(
-        "phi3",
-        shape_values(shape, ropes) | more,
-        model_tensors(shape, ropes.tensors, layers),
-        shape.layers,
-        shape.vocabulary,
-        shape.tied,
-    )
+    return model("phi3", shape, ropes, layers, more)
 
 
 def _layer(shape: Shape, layer: int) -> Iterator[Wanted]:

@@ -4,43 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hearth.quant import hf_defaults
 from hearth.quant.convert.model import Family, Model, Value
 from hearth.quant.convert.origin import Wanted
 from hearth.quant.convert.ropes import read_ropes
 from hearth.quant.convert.shape import (
-    MAX_WIDTH,
     Experts,
-    Shape,
     expert_values,
     read_experts,
-    read_shape,
     refuse_biases,
     refuse_windows,
     require_square,
-    shape_values,
 )
 from hearth.quant.convert.tensors import (
     attention,
     expert_tensors,
     feed_forward,
     head_norms,
-    model_tensors,
+    model,
     norm,
 )
+from hearth.quant.hf_shape import MAX_WIDTH, Shape, read_shape
 from hearth.quant.json_fields import Fields
-
-_DEFAULTS = {"rms_norm_eps": 1e-6, "max_position_embeddings": 32_768}
 
 
 def qwen2(fields: Fields) -> Model:
-    fields = fields.over(_DEFAULTS)
+    fields = fields.over(hf_defaults.QWEN)
     shape = read_shape(fields)
     require_square(fields, shape)
     return _model("qwen2", fields, shape)
 
 
 def qwen3(fields: Fields) -> Model:
-    fields = fields.over(_DEFAULTS | {"head_dim": 128})
+    fields = fields.over(hf_defaults.QWEN3)
     shape = read_shape(fields)
     refuse_biases(fields, shape)
     return _model("qwen3", fields, shape)
@@ -48,16 +44,12 @@ def qwen3(fields: Fields) -> Model:
 
 def qwen3_moe(fields: Fields) -> Model:
     """With experts in every layer, whose weights are made to sum to one, as llama.cpp has it."""
-    fields = fields.over(_DEFAULTS)
-    if fields.numbers("mlp_only_layers"):
-        raise fields.unsupported("mlp_only_layers", "experts in every layer")
-    if fields.integer("decoder_sparse_step", 1) != 1:
-        raise fields.unsupported("decoder_sparse_step", "experts in every layer")
+    fields = fields.over(hf_defaults.QWEN)
+    key = hf_defaults.require_experts(fields)
     if not fields.flag("norm_topk_prob", False):
         raise fields.unsupported("norm_topk_prob", "true")
     shape = read_shape(fields)
     refuse_biases(fields, shape)
-    key = "num_experts" if fields.has("num_experts") else "num_local_experts"
     width = fields.integer("moe_intermediate_size", most=MAX_WIDTH)
     return _model("qwen3moe", fields, shape, read_experts(fields, key, width))
 
@@ -71,14 +63,7 @@ def _model(
     if experts is not None:
         more = expert_values(experts) | {"expert_feed_forward_length": experts.width}
     layers = (_layer(architecture, shape, layer, experts) for layer in range(shape.layers))
-    return Model(
-        architecture,
-        shape_values(shape, ropes) | more,
-        model_tensors(shape, ropes.tensors, layers),
-        shape.layers,
-        shape.vocabulary,
-        shape.tied,
-    )
+    return model(architecture, shape, ropes, layers, more)
 
 
 def _layer(

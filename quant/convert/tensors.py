@@ -7,21 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
-from hearth.quant.convert.model import Model
+from hearth.quant.convert.model import Model, Value
 from hearth.quant.convert.origin import Origin, Picked, Wanted, one
-from hearth.quant.convert.shape import Experts, Shape
+from hearth.quant.convert.ropes import Ropes
+from hearth.quant.convert.shape import Experts, shape_values
 from hearth.quant.errors import UnsupportedModel
 from hearth.quant.hf_names import EMBEDDING, HEAD
+from hearth.quant.hf_shape import Shape
 
 _ALWAYS_TIED = frozenset({"gemma2"})
 """Architectures for whose output llama.cpp takes the embedding, whatever a file has."""
 
 
-def model_tensors(
-    shape: Shape, ropes: Mapping[str, tuple[float, ...]], layers: Iterable[Iterable[Wanted]]
-) -> list[Wanted]:
-    """All tensors: those outside of the layers, factors of rotary positions, and `layers`.
+def model(
+    architecture: str,
+    shape: Shape,
+    ropes: Ropes,
+    layers: Iterable[Iterable[Wanted]],
+    more: Mapping[str, Value] = MappingProxyType({}),
+) -> Model:
+    """A model with the keys that every architecture has and `more`, and all its tensors: those
+    outside of the layers, factors of rotary positions, and `layers`.
 
     A tied matrix may be stored as embedding, as output or as both.
     """
@@ -33,11 +41,13 @@ def model_tensors(
     if not shape.tied:
         found.append(Wanted("output.weight", size, one(HEAD)))
     found += [
-        Wanted(name, (len(factors),), (Origin(values=factors),)) for name, factors in ropes.items()
+        Wanted(name, (len(factors),), (Origin(values=factors),))
+        for name, factors in ropes.tensors.items()
     ]
     for layer in layers:
         found += layer
-    return found
+    values = shape_values(shape, ropes) | dict(more)
+    return Model(architecture, values, found, shape.layers, shape.vocabulary, shape.tied)
 
 
 def with_own_head(model: Model) -> Model:

@@ -10,44 +10,20 @@ from hearth.backends.native.families.family import Family
 from hearth.backends.native.families.gguf_fields import GgufFields
 from hearth.backends.native.families.quirks import NormOffset
 from hearth.backends.native.families.ropes import rope_of_hf
-from hearth.backends.native.families.shapes import (
-    config_of_gguf,
-    config_of_hf,
-    sliding_layers,
-    windowed,
-)
+from hearth.backends.native.families.shapes import config_of_gguf, config_of_hf, windowed
 from hearth.backends.native.families.source import Source, one
 from hearth.backends.native.families.tensor_names import (
     attention_names,
     collected,
     feed_forward_names,
 )
+from hearth.quant.hf_defaults import GEMMA_LAYERS_OF_27B, gemma2_fields, gemma3_fields
+from hearth.quant.hf_shape import sliding_layers
 from hearth.quant.json_fields import Fields
-
-_DEFAULTS = {
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-}
-_DEFAULTS_2 = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
-# Checkpoints with eyes leave out of `text_config` what is as in transformers' Gemma3TextConfig.
-_DEFAULTS_3 = {
-    "vocab_size": 262_208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "max_position_embeddings": 131_072,
-    "rope_theta": 1_000_000.0,
-}
-_LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
 
 
 def gemma2_from_hf(fields: Fields) -> ModelConfig:
-    fields = fields.over(_DEFAULTS | _DEFAULTS_2)
+    fields = gemma2_fields(fields)
     config = _common_of_hf(fields, "gemma2")
     count = len(config.layers)
     sliding = sliding_layers(fields, count, tuple(layer % 2 == 0 for layer in range(count)))
@@ -66,12 +42,7 @@ def gemma2_from_gguf(fields: GgufFields) -> ModelConfig:
 
 
 def gemma3_from_hf(fields: Fields) -> ModelConfig:
-    """Also of a checkpoint with eyes, whose text part is in `text_config`."""
-    text = fields.section("text_config")
-    if text is not None:
-        outer = ("quantization_config", "tie_word_embeddings")
-        fields = text.over({key: fields.values[key] for key in outer if fields.has(key)})
-    fields = fields.over(_DEFAULTS | _DEFAULTS_3)
+    fields = gemma3_fields(fields)
     config = replace(_common_of_hf(fields, "gemma3", "full_attention"), head_norms=True)
     count = len(config.layers)
     period = fields.integer("sliding_window_pattern", 6)
@@ -125,8 +96,6 @@ def _layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
 
 
 def _common_of_hf(fields: Fields, family: str, layer_type: str = "") -> ModelConfig:
-    if fields.flag("use_bidirectional_attention", False):
-        raise fields.unsupported("use_bidirectional_attention", "causal attention")
     config = config_of_hf(
         fields,
         family,
@@ -146,7 +115,7 @@ def _common_of_gguf(fields: GgufFields, family: str) -> ModelConfig:
     its heads; GGUF does not say so (llama.cpp's `src/models/gemma2.cpp`, `gemma3.cpp`).
     """
     config = config_of_gguf(fields, family)
-    by_width = len(config.layers) == _LAYERS_OF_27B[family]
+    by_width = len(config.layers) == GEMMA_LAYERS_OF_27B[family]
     length = config.width // config.heads if by_width else config.head_dim
     return replace(
         _common(config), attention_scale=fields.positive("attention.scale", length**-0.5)

@@ -14,10 +14,8 @@ from hearth.backends.native.families.gguf_fields import GgufFields
 from hearth.backends.native.families.quirks import InterleavedGateUp, MxFp4Blocks, Transposed
 from hearth.backends.native.families.shapes import (
     MAX_EXPERTS,
-    MAX_WIDTH,
     config_of_gguf,
     config_of_hf,
-    sliding_layers,
     windowed,
 )
 from hearth.backends.native.families.source import Part, Source, joined, one
@@ -26,33 +24,13 @@ from hearth.backends.native.families.tensor_names import (
     collected,
     feed_forward_norm_names,
 )
+from hearth.quant.hf_defaults import gpt_oss_fields
+from hearth.quant.hf_shape import MAX_WIDTH, sliding_layers
 from hearth.quant.json_fields import Fields
-
-_ROPE = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
-    "original_max_position_embeddings": 4096,
-}
-_DEFAULTS = {
-    "attention_bias": True,
-    "head_dim": 64,
-    "num_experts_per_tok": 4,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 150_000.0,
-    "sliding_window": 128,
-}
 
 
 def from_hf(fields: Fields) -> ModelConfig:
-    fields = _without_mxfp4(fields.over(_DEFAULTS))
-    if not fields.has("rope_parameters") and not fields.has("rope_scaling"):
-        fields = fields.over({"rope_parameters": _ROPE})
-    for key, value in (("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)):
-        if fields.number(key, value) != value:
-            raise fields.unsupported(key, f"{value}")
+    fields = gpt_oss_fields(fields)
     config = config_of_hf(fields, "gpt_oss")
     count = len(config.layers)
     experts = fields.integer("num_local_experts", most=MAX_EXPERTS)
@@ -79,15 +57,6 @@ def names(config: ModelConfig) -> Mapping[str, Source]:
 def _with_experts(config: ModelConfig, count: int, active: int, width: int) -> ModelConfig:
     experts = ExpertsConfig(count, active, width, routing="topk_then_softmax", biases=True)
     return replace(config, activation="swiglu_clamped", sinks=True, experts=experts)
-
-
-def _without_mxfp4(fields: Fields) -> Fields:
-    """The published checkpoints keep their experts in MXFP4, which stays packed."""
-    section = fields.section("quantization_config")
-    if section is None or section.text("quant_method") != "mxfp4":
-        return fields
-    rest = {key: value for key, value in fields.values.items() if key != "quantization_config"}
-    return Fields(fields.path, rest, fields.prefix)
 
 
 def _layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:

@@ -22,11 +22,12 @@ from hearth.backends.native.families.tensor_names import (
     feed_forward_names,
     feed_forward_norm_names,
 )
+from hearth.quant import hf_defaults
 from hearth.quant.json_fields import Fields
 
 
 def from_hf(fields: Fields) -> ModelConfig:
-    return config_of_hf(fields.over({"rms_norm_eps": 1e-6}), "llama")
+    return config_of_hf(fields.over(hf_defaults.LLAMA), "llama")
 
 
 def from_gguf(fields: GgufFields) -> ModelConfig:

@@ -8,16 +8,16 @@ from hearth.backends.native.config import ExpertsConfig, ModelConfig
 from hearth.backends.native.families import llama
 from hearth.backends.native.families.family import Family
 from hearth.backends.native.families.shapes import MAX_EXPERTS, config_of_hf, windowed
+from hearth.quant import hf_defaults
 from hearth.quant.json_fields import Fields
 
 
 def from_hf(fields: Fields) -> ModelConfig:
-    return _with_window(config_of_hf(fields.over({"rms_norm_eps": 1e-6}), "mistral"), fields)
+    return _with_window(config_of_hf(fields.over(hf_defaults.LLAMA), "mistral"), fields)
 
 
 def mixtral_from_hf(fields: Fields) -> ModelConfig:
-    defaults = {"rms_norm_eps": 1e-5, "rope_theta": 1_000_000.0}
-    config = _with_window(config_of_hf(fields.over(defaults), "mixtral"), fields)
+    config = _with_window(config_of_hf(fields.over(hf_defaults.MIXTRAL), "mixtral"), fields)
     count = fields.integer("num_local_experts", most=MAX_EXPERTS)
     active = fields.integer("num_experts_per_tok", 2, most=count)
     return replace(config, experts=ExpertsConfig(count, active, width=config.feed_forward))

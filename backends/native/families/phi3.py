@@ -15,11 +15,12 @@ from hearth.backends.native.families.tensor_names import (
     feed_forward_names,
     feed_forward_norm_names,
 )
+from hearth.quant import hf_defaults
 from hearth.quant.json_fields import Fields
 
 
 def from_hf(fields: Fields) -> ModelConfig:
-    config = config_of_hf(fields.over({"rms_norm_eps": 1e-5}), "phi3")
+    config = config_of_hf(fields.over(hf_defaults.PHI3), "phi3")
     window = fields.integer("sliding_window", 0, least=0)
     return windowed(config, (True,) * len(config.layers), window)
 

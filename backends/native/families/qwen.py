@@ -10,10 +10,8 @@ from hearth.backends.native.families.family import Family
 from hearth.backends.native.families.gguf_fields import GgufFields
 from hearth.backends.native.families.shapes import (
     MAX_EXPERTS,
-    MAX_WIDTH,
     config_of_gguf,
     config_of_hf,
-    sliding_layers,
     windowed,
 )
 from hearth.backends.native.families.source import Source
@@ -24,13 +22,13 @@ from hearth.backends.native.families.tensor_names import (
     feed_forward_names,
     feed_forward_norm_names,
 )
+from hearth.quant import hf_defaults
+from hearth.quant.hf_shape import MAX_WIDTH, sliding_layers
 from hearth.quant.json_fields import Fields
-
-_DEFAULTS = {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768}
 
 
 def qwen2_from_hf(fields: Fields) -> ModelConfig:
-    config = config_of_hf(fields.over(_DEFAULTS), "qwen2")
+    config = config_of_hf(fields.over(hf_defaults.QWEN), "qwen2")
     config = replace(config, qkv_bias=True, out_bias=False)
     return _with_upper_windows(config, fields)
 
@@ -40,7 +38,7 @@ def qwen2_from_gguf(fields: GgufFields) -> ModelConfig:
 
 
 def qwen3_from_hf(fields: Fields) -> ModelConfig:
-    config = config_of_hf(fields.over(_DEFAULTS | {"head_dim": 128}), "qwen3")
+    config = config_of_hf(fields.over(hf_defaults.QWEN3), "qwen3")
     config = replace(config, head_norms=True)
     return _with_upper_windows(config, fields)
 
@@ -50,11 +48,7 @@ def qwen3_from_gguf(fields: GgufFields) -> ModelConfig:
 
 
 def moe_from_hf(fields: Fields) -> ModelConfig:
-    if fields.numbers("mlp_only_layers"):
-        raise fields.unsupported("mlp_only_layers", "experts in every layer")
-    if fields.integer("decoder_sparse_step", 1) != 1:
-        raise fields.unsupported("decoder_sparse_step", "experts in every layer")
-    key = "num_experts" if fields.has("num_experts") else "num_local_experts"
+    key = hf_defaults.require_experts(fields)
     count = fields.integer(key, most=MAX_EXPERTS)
     experts = ExpertsConfig(
         count,
@@ -62,7 +56,7 @@ def moe_from_hf(fields: Fields) -> ModelConfig:
         width=fields.integer("moe_intermediate_size", most=MAX_WIDTH),
         renormalise=fields.flag("norm_topk_prob", False),
     )
-    config = config_of_hf(fields.over(_DEFAULTS), "qwen3_moe")
+    config = config_of_hf(fields.over(hf_defaults.QWEN), "qwen3_moe")
     config = replace(config, head_norms=True, experts=experts)
     if not fields.flag("use_sliding_window", False):
         return config

@@ -1,19 +1,19 @@
-"""Rotary positions as files tell them.
-
-Formulas of the defaults: transformers' `modeling_rope_utils` (YaRN: arXiv 2309.00071, longrope:
-arXiv 2402.13753), and for GGUF llama.cpp's `llama-context.cpp`.
-"""
+"""Rotary positions as files tell them; for GGUF as llama.cpp's `llama-context.cpp` reads them."""
 
 from __future__ import annotations
 
-from math import log, sqrt
-
 from hearth.backends.native.config import Rope, RopeScaling
 from hearth.backends.native.families.gguf_fields import GgufFields
-from hearth.quant.hf_ropes import rope_section
+from hearth.quant.hf_ropes import (
+    longrope,
+    original_context,
+    rope_section,
+    rotary_dimensions,
+    scaling_kind,
+    yarn,
+    yarn_mscale,
+)
 from hearth.quant.json_fields import Fields
-
-_SUPPORTED = "default, linear, llama3, yarn and longrope"
 
 
 def rope_of_hf(fields: Fields, head_dim: int, layer_type: str = "") -> Rope:
@@ -25,7 +25,7 @@ def rope_of_hf(fields: Fields, head_dim: int, layer_type: str = "") -> Rope:
         CorruptFile: a value that cannot be.
     """
     section = rope_section(fields, layer_type)
-    dimensions = _dimensions(section, fields, head_dim)
+    dimensions = rotary_dimensions(section, fields, head_dim)
     return Rope(
         theta=section.positive("rope_theta", fields.positive("rope_theta", 10_000.0)),
         dimensions=dimensions,
@@ -44,94 +44,41 @@ def context_of_hf(fields: Fields, rope: Rope) -> int:
     return max(trained, round(scaling.factor * scaling.original_context))
 
 
-def _dimensions(section: Fields, fields: Fields, head_dim: int) -> int:
-    partial = section.positive(
-        "partial_rotary_factor", fields.positive("partial_rotary_factor", 1.0)
-    )
-    dimensions = int(head_dim * partial)
-    if not 0 < dimensions <= head_dim or dimensions % 2:
-        raise section.wrong(
-            "partial_rotary_factor", f"must leave an even number of the {head_dim} of a head"
-        )
-    return dimensions
-
-
 def _scaling_of_hf(section: Fields, fields: Fields, dimensions: int) -> RopeScaling | None:
-    key = "rope_type" if section.has("rope_type") else "type"
-    match section.text(key, "default"):
-        case "default":
-            return None
+    match scaling_kind(section, ("linear", "llama3", "yarn", "longrope")):
         case "linear":
             return RopeScaling("linear", factor=section.positive("factor"))
         case "llama3":
             return RopeScaling(
                 "llama3",
                 factor=section.positive("factor"),
-                original_context=_original_context(section, fields),
+                original_context=original_context(section, fields),
                 low_freq_factor=section.positive("low_freq_factor"),
                 high_freq_factor=section.positive("high_freq_factor"),
             )
-        case "yarn" if not section.has("long_factor"):
-            return _yarn_of_hf(section, fields)
-        case "longrope" | "su" | "yarn":
-            return _longrope_of_hf(section, fields, dimensions)
+        case "yarn":
+            factor, original, attention = yarn(section, fields)
+            return RopeScaling(
+                "yarn",
+                factor=factor,
+                original_context=original,
+                beta_fast=section.positive("beta_fast", 32.0),
+                beta_slow=section.positive("beta_slow", 1.0),
+                truncate=section.flag("truncate", True),
+                attention_factor=attention,
+            )
+        case "longrope":
+            factor, original, attention = longrope(section, fields, dimensions)
+            return RopeScaling(
+                "longrope",
+                factor=factor,
+                original_context=original,
+                attention_factor=attention,
+                short_factors=section.numbers("short_factor"),
+                long_factors=section.numbers("long_factor"),
+            )
         case _:
-            raise section.unsupported(key, _SUPPORTED)
-
-
-def _original_context(section: Fields, fields: Fields) -> int:
-    """Before scaling. Phi-3 has it outside of the section, where it takes precedence."""
-    key = "original_max_position_embeddings"
-    if fields.has(key):
-        return fields.integer(key)
-    return section.integer(key, fields.integer("max_position_embeddings"))
-
-
-def _factor(section: Fields, fields: Fields, original: int) -> float:
-    ratio = fields.integer("max_position_embeddings") / original
-    return section.positive("factor", ratio)
-
-
-def _yarn_of_hf(section: Fields, fields: Fields) -> RopeScaling:
-    original = _original_context(section, fields)
-    factor = _factor(section, fields, original)
-    mscale, all_dimensions = section.number("mscale", 0.0), section.number("mscale_all_dim", 0.0)
-    attention = yarn_mscale(factor)
-    if mscale and all_dimensions:
-        attention = yarn_mscale(factor, mscale) / yarn_mscale(factor, all_dimensions)
-    return RopeScaling(
-        "yarn",
-        factor=factor,
-        original_context=original,
-        beta_fast=section.positive("beta_fast", 32.0),
-        beta_slow=section.positive("beta_slow", 1.0),
-        truncate=section.flag("truncate", True),
-        attention_factor=section.positive("attention_factor", attention),
-    )
-
-
-def _longrope_of_hf(section: Fields, fields: Fields, dimensions: int) -> RopeScaling:
-    original = _original_context(section, fields)
-    factor = _factor(section, fields, original)
-    attention = 1.0 if factor <= 1.0 else sqrt(1.0 + log(factor) / log(original))
-    for key in ("short_factor", "long_factor"):
-        if len(section.numbers(key)) != dimensions // 2:
-            raise section.wrong(key, f"must have {dimensions // 2} numbers")
-        if min(section.numbers(key)) <= 0:
-            raise section.wrong(key, "must have numbers above 0 only")
-    return RopeScaling(
-        "longrope",
-        factor=factor,
-        original_context=original,
-        attention_factor=section.positive("attention_factor", attention),
-        short_factors=section.numbers("short_factor"),
-        long_factors=section.numbers("long_factor"),
-    )
-
-
-def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
-    """What YaRN multiplies cosine and sine by, for contexts that are `factor` times as long."""
-    return 1.0 if factor <= 1.0 else 0.1 * mscale * log(factor) + 1.0
+            return None
 
 
 def rope_of_gguf(fields: GgufFields, head_dim: int, *, truncate: bool = True) -> Rope:

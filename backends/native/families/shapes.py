@@ -11,11 +11,10 @@ from dataclasses import replace
 from hearth.backends.native.config import LayerConfig, ModelConfig
 from hearth.backends.native.families.gguf_fields import GgufFields
 from hearth.backends.native.families.ropes import context_of_hf, rope_of_gguf, rope_of_hf
+from hearth.quant.hf_shape import MAX_WIDTH, read_shape
 from hearth.quant.json_fields import Fields
 
 MAX_LAYERS = 1024
-MAX_WIDTH = 1 << 20
-MAX_VOCABULARY = 1 << 24
 MAX_EXPERTS = 4096
 
 
@@ -37,37 +36,24 @@ def config_of_hf(
         UnsupportedModel: an activation, a quantization or biases that the decoder has no code for.
         CorruptFile: a value that cannot be.
     """
-    if fields.has("quantization_config"):
-        raise fields.unsupported("quantization_config", "weights in F32, F16 and BF16")
-    if fields.has(activation_key) and fields.text(activation_key) != activation:
-        raise fields.unsupported(activation_key, activation)
-    if fields.flag("mlp_bias", False):
-        raise fields.unsupported("mlp_bias", "feed-forwards without biases")
-    width = fields.integer("hidden_size", most=MAX_WIDTH)
-    heads = fields.integer("num_attention_heads", most=MAX_WIDTH)
-    kv_heads = fields.integer("num_key_value_heads", heads, most=heads)
-    if heads % kv_heads:
-        raise fields.wrong("num_key_value_heads", f"must divide the {heads} heads")
-    if width % heads and not fields.has("head_dim"):
-        raise fields.wrong("num_attention_heads", f"must divide the hidden_size of {width}")
-    head_dim = fields.integer("head_dim", max(1, width // heads), most=MAX_WIDTH)
-    rope = rope_of_hf(fields, head_dim, layer_type)
-    biases = fields.flag("attention_bias", False)
-    layers = fields.integer("num_hidden_layers", most=MAX_LAYERS)
+    shape = read_shape(
+        fields, activation_key=activation_key, activation=activation, most_layers=MAX_LAYERS
+    )
+    rope = rope_of_hf(fields, shape.head_dim, layer_type)
     return ModelConfig(
         family=family,
-        vocab_size=fields.integer("vocab_size", most=MAX_VOCABULARY),
-        width=width,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        feed_forward=fields.integer("intermediate_size", most=MAX_WIDTH),
-        layers=(LayerConfig(rope),) * layers,
+        vocab_size=shape.vocabulary,
+        width=shape.width,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        feed_forward=shape.feed_forward,
+        layers=(LayerConfig(rope),) * shape.layers,
         context=context_of_hf(fields, rope),
-        norm_eps=fields.positive("rms_norm_eps"),
-        tied=fields.flag("tie_word_embeddings", False),
-        qkv_bias=biases,
-        out_bias=biases,
+        norm_eps=shape.norm_eps,
+        tied=shape.tied,
+        qkv_bias=shape.biases,
+        out_bias=shape.biases,
     )
 
 
@@ -105,23 +91,6 @@ def config_of_gguf(fields: GgufFields, family: str, *, truncate: bool = True) ->
         qkv_bias=fields.stores("blk.0.attn_q.bias") or fields.stores("blk.0.attn_qkv.bias"),
         out_bias=fields.stores("blk.0.attn_output.bias"),
     )
-
-
-def sliding_layers(fields: Fields, layers: int, default: tuple[bool, ...]) -> tuple[bool, ...]:
-    """[layers] which of them look through a window: `layer_types`, or `default` without it.
-
-    Raises:
-        UnsupportedModel: another type of layer.
-        CorruptFile: a type for each layer is not there.
-    """
-    types = fields.texts("layer_types")
-    if not types:
-        return default
-    if len(types) != layers:
-        raise fields.wrong("layer_types", f"must have {layers} entries")
-    if not set(types) <= {"sliding_attention", "full_attention"}:
-        raise fields.unsupported("layer_types", "sliding_attention and full_attention")
-    return tuple(kind == "sliding_attention" for kind in types)
 
 
 def windowed(config: ModelConfig, sliding: tuple[bool, ...], window: int) -> ModelConfig:

@@ -8,26 +8,16 @@ from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.families import llama
 from hearth.backends.native.families.family import Family
 from hearth.backends.native.families.gguf_fields import GgufFields
-from hearth.backends.native.families.shapes import (
-    config_of_gguf,
-    config_of_hf,
-    sliding_layers,
-    windowed,
-)
+from hearth.backends.native.families.shapes import config_of_gguf, config_of_hf, windowed
+from hearth.quant import hf_defaults
+from hearth.quant.hf_shape import sliding_layers
 from hearth.quant.json_fields import Fields
 
-_DEFAULTS = {
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 32_768,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 2_000_000.0,
-    "tie_word_embeddings": True,
-}
 _PERIOD = 4
 
 
 def from_hf(fields: Fields) -> ModelConfig:
-    config = config_of_hf(fields.over(_DEFAULTS), "smollm3")
+    config = config_of_hf(fields.over(hf_defaults.SMOLLM3), "smollm3")
     count = len(config.layers)
     turned = _every_but(fields.integer("no_rope_layer_interval", _PERIOD), count)
     if fields.has("no_rope_layers"):
