@@ -7,33 +7,30 @@ the time between one piece and the next of the same stream.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import random
 import statistics
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
-
-import httpx2
 
 from hearth.app.answer import Answer
 from hearth.backends.contract.events import Token, Usage
 from hearth.backends.contract.requests import Request
 from hearth.backends.errors import HearthError
 from hearth.backends.remote.chunks import ChunkReader
+from hearth.backends.remote.connection import Connection
+from hearth.backends.remote.models import list_models
 from hearth.backends.remote.server import RemoteServer
 from hearth.backends.remote.server import is_loopback as is_loopback_host
 from hearth.backends.remote.sse import EventReader, TooLong
 
 Api = Literal["chat", "completions"]
 
-_CONNECT_S = 10.0
-_SILENCE_S = 600.0
-"""A server may be silent for so long, while others' prompts are computed."""
 _PATHS: dict[Api, str] = {"chat": "/chat/completions", "completions": "/completions"}
 _WORDS = (
     "river stone window garden letter morning engine paper harbour silver forest bridge lamp winter"
@@ -173,23 +170,15 @@ def is_loopback(url: str) -> bool:
 
 async def first_model(base: str, api_key: str) -> str:
     """The name of the first model that the server lists. Raises `NetworkTrouble`."""
-    target = Target(base, "chat", "", api_key)
     try:
-        async with _client(target) as client:
-            answer = await client.get(f"{base}/models")
-            answer.raise_for_status()
-            return str(answer.json()["data"][0]["id"])
-    except httpx2.HTTPStatusError as error:
-        raise NetworkTrouble(
-            f"{base}/models answers {error.response.status_code}.",
-            "Name the model before --url, and check the key.",
-        ) from error
-    except httpx2.HTTPError as error:
-        raise NetworkTrouble(f"{base} cannot be reached: {_words(error)}.") from error
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise NetworkTrouble(
-            f"{base}/models lists no model.", "Name the model before --url."
-        ) from error
+        async with _connected(Target(base, "chat", "", api_key)) as connection:
+            entries = await list_models(connection)
+    except HearthError as error:
+        hint = "Name the model before --url, and check the key."
+        raise NetworkTrouble(error.message, hint) from error
+    if not entries:
+        raise NetworkTrouble(f"{base}/models lists no model.", "Name the model before --url.")
+    return str(entries[0]["id"])
 
 
 async def drive(target: Target, load: Load, concurrency: int, salt: int | None = None) -> Served:
@@ -202,15 +191,15 @@ async def drive(target: Target, load: Load, concurrency: int, salt: int | None =
     waiting = iter(prompts(load, concurrency if salt is None else salt))
     calls: list[Call] = []
 
-    async def work(client: httpx2.AsyncClient) -> None:
+    async def work(connection: Connection) -> None:
         for prompt in waiting:
             call = Call()
             calls.append(call)
-            await _ask(client, target, load, prompt, call)
+            await _ask(connection, target, load, prompt, call)
 
-    async with _client(target) as client, asyncio.TaskGroup() as group:
+    async with _connected(target) as connection, asyncio.TaskGroup() as group:
         for _ in range(concurrency):
-            group.create_task(work(client))
+            group.create_task(work(connection))
     return summarise(calls, concurrency)
 
 
@@ -224,14 +213,14 @@ async def arrive(target: Target, load: Load, per_second: float, salt: int) -> Se
     times = random.Random(salt)
     calls: list[Call] = []
 
-    async def work(client: httpx2.AsyncClient, prompt: str) -> None:
+    async def work(connection: Connection, prompt: str) -> None:
         call = Call()
         calls.append(call)
-        await _ask(client, target, load, prompt, call)
+        await _ask(connection, target, load, prompt, call)
 
-    async with _client(target) as client, asyncio.TaskGroup() as group:
+    async with _connected(target) as connection, asyncio.TaskGroup() as group:
         for prompt in prompts(load, salt):
-            group.create_task(work(client, prompt))
+            group.create_task(work(connection, prompt))
             await asyncio.sleep(times.expovariate(per_second))
     return summarise(calls, load.requests)
 
@@ -278,14 +267,14 @@ def summarise(calls: Sequence[Call], concurrency: int) -> Served:
     )
 
 
-def _client(target: Target) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(
-        headers={"Authorization": f"Bearer {target.api_key}"} if target.api_key else {},
-        timeout=httpx2.Timeout(_SILENCE_S, connect=_CONNECT_S),
-        limits=httpx2.Limits(max_connections=None),
-        # A proxy of the environment has no business with a server on this machine.
-        trust_env=not is_loopback(target.base),
-    )
+@asynccontextmanager
+async def _connected(target: Target) -> AsyncIterator[Connection]:
+    server = RemoteServer(target.model or "The server", target.base)
+    connection = Connection(server, target.api_key)
+    try:
+        yield connection
+    finally:
+        await connection.close()
 
 
 def _body(target: Target, load: Load, prompt: str) -> dict[str, Any]:
@@ -301,29 +290,24 @@ def _body(target: Target, load: Load, prompt: str) -> dict[str, Any]:
     }
 
 
-async def _ask(
-    client: httpx2.AsyncClient, target: Target, load: Load, prompt: str, call: Call
-) -> None:
+async def _ask(connection: Connection, target: Target, load: Load, prompt: str, call: Call) -> None:
     """Send one request and note in `call` what comes of it."""
-    body = _body(target, load, prompt)
     try:
-        async with client.stream("POST", target.url, json=body) as response:
-            if response.status_code != 200:
-                text = (await response.aread()).decode("utf-8", "replace")
-                call.error = f"HTTP {response.status_code}: {_message(text)}"
-            else:
-                await _listen(response.aiter_bytes(), target, call)
+        async with connection.stream(target.url, _body(target, load, prompt)) as pieces:
+            await _listen(pieces, connection.server, target, call)
     except HearthError as error:
         call.error = error.message
-    except (httpx2.HTTPError, TooLong) as error:
-        call.error = _words(error)
+    except TooLong:
+        call.error = "an event without an end"
     call.ended_s = time.perf_counter()
 
 
-async def _listen(pieces: AsyncIterator[bytes], target: Target, call: Call) -> None:
+async def _listen(
+    pieces: AsyncIterator[bytes], server: RemoteServer, target: Target, call: Call
+) -> None:
     """Add the events of a stream to the answer. Raises HearthError if it is not complete."""
     request = Request(messages=()) if target.api == "chat" else Request(text="")
-    reader = ChunkReader(RemoteServer(target.model, target.base), request)
+    reader = ChunkReader(server, request)
     answer = call.answer
     arrivals = EventReader()
     async for piece in pieces:
@@ -334,17 +318,3 @@ async def _listen(pieces: AsyncIterator[bytes], target: Target, call: Call) -> N
                 if isinstance(event, Token) and gap_s is not None:
                     call.gaps_s.append(gap_s)
     answer.add(reader.end())
-
-
-def _message(text: str) -> str:
-    """The message of an error's body, in one line."""
-    try:
-        error = json.loads(text)["error"]
-        text = str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
-        pass
-    return " ".join(text.split())[:200] or "no reason given"
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -42,10 +42,12 @@ class Connection:
 
     Args:
         server: whom to speak to; its key is read for each request and kept nowhere.
+        api_key: in place of that key.
     """
 
-    def __init__(self, server: RemoteServer) -> None:
+    def __init__(self, server: RemoteServer, api_key: str | None = None) -> None:
         self.server = server
+        self._api_key = api_key
         self._connect_s = min(_CONNECT_S, server.timeout_s)
         self._client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(server.timeout_s, connect=self._connect_s),
@@ -107,7 +109,7 @@ class Connection:
             "accept-encoding": "identity",
             "user-agent": f"hearth/{hearth_version()}",
         }
-        if key := self.server.key():
+        if key := self.server.key() if self._api_key is None else self._api_key:
             headers["authorization"] = f"Bearer {key}"
         content = None
         if body is not None:

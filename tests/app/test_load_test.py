@@ -76,7 +76,7 @@ def test_prompts_share_what_was_asked_for_and_no_more() -> None:
 
 
 def test_requests_arrive_at_their_own_times() -> None:
-    with serving(pieces=400) as fake:
+    with serving(pieces=500) as fake:  # long enough that streams overlap
         target = Target(parse_url(fake.url)[0], "chat", "fake-model")
         found = asyncio.run(arrive(target, Load(8, 10, 8), per_second=1e6, salt=3))
     assert (found.requests, found.failed, found.concurrency) == (8, 0, 8)
@@ -119,7 +119,7 @@ def test_pieces_are_counted_where_the_server_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("script", "error"),
     [
-        ({"status": 503}, "HTTP 503: no such thing"),
+        ({"status": 503}, "is busy: no such thing"),
         ({"fault": "cut"}, "before a finish_reason"),
         ({"fault": "error"}, "it fell over"),
         ({"fault": "silent end"}, "before a finish_reason"),
@@ -138,7 +138,7 @@ def test_a_server_that_is_not_there_fails_every_request() -> None:
         gone = fake.url
     found = served(gone)
     assert found.failed == 4 and found.ttft_p50_s is None
-    assert "ConnectError" in next(iter(found.errors))
+    assert "nobody listens there" in next(iter(found.errors))
 
 
 def test_a_cut_stream_still_counts_the_tokens_that_came() -> None:
