@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -14,21 +15,14 @@ MAX_BYTES = 4 << 20
 _HINT = "Download the file again, or correct the value."
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """An object of a JSON file. A value of null counts as missing.
+class Getters(ABC):
+    """Values by key, each of the type that is asked for.
 
     Every getter raises `CorruptFile`, which names file and key, where the value is missing without
     a default, of another type, or out of range.
     """
 
-    path: Path
-    values: Mapping[str, object]
-    prefix: str = ""
-    """Of the keys in messages: "text_config." inside of that section."""
-
-    def has(self, key: str) -> bool:
-        return self.values.get(key) is not None
+    __slots__ = ()
 
     def integer(
         self, key: str, default: int | None = None, *, least: int = 1, most: int = 1 << 31
@@ -63,6 +57,35 @@ class Fields:
         if not isinstance(value, str):
             raise self.wrong(key, "must be a string")
         return value
+
+    def _given(self, key: str, default: object) -> object:
+        value = self._value(key)
+        if value is not None:
+            return value
+        if default is None:
+            raise self.wrong(key, "must be given")
+        return default
+
+    @abstractmethod
+    def _value(self, key: str) -> object:
+        """What is under `key`; None where nothing is."""
+
+    @abstractmethod
+    def wrong(self, key: str, must: str) -> CorruptFile:
+        """The error for a value that cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields(Getters):
+    """An object of a JSON file. A value of null counts as missing."""
+
+    path: Path
+    values: Mapping[str, object]
+    prefix: str = ""
+    """Of the keys in messages: "text_config." inside of that section."""
+
+    def has(self, key: str) -> bool:
+        return self.values.get(key) is not None
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings; empty where the key is missing."""
@@ -126,13 +149,8 @@ class Fields:
             field=field,
         )
 
-    def _given(self, key: str, default: object) -> object:
-        value = self.values.get(key)
-        if value is not None:
-            return value
-        if default is None:
-            raise self.wrong(key, "must be given")
-        return default
+    def _value(self, key: str) -> object:
+        return self.values.get(key)
 
     def _list(self, key: str) -> list[object]:
         value = self.values.get(key)

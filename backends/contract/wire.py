@@ -13,7 +13,7 @@ import asyncio
 import logging
 import struct
 from dataclasses import dataclass, replace
-from typing import BinaryIO
+from typing import BinaryIO, get_args
 
 import msgspec
 
@@ -327,14 +327,7 @@ def is_last(answer: Answer | Sealed) -> bool:
 
 
 _DECODERS: dict[str, msgspec.msgpack.Decoder[Body]] = {
-    kind.__name__: msgspec.msgpack.Decoder(kind)
-    for kind in (
-        *(Hello, Welcome, Cancel),
-        *(Load, Generate, Tokenize, Detokenize, Render, Score, Embed, Rank, ClearCache),
-        *(GetEngineStats, GetStats, Unload, EndRequest, Leave, Check),
-        *(ModelInfo, Ids, Text, Prompt, Scores, Embeddings, Ranks, EngineStats, HostStats),
-        *(Started, Progress, Token, ToolCallPart, ChoiceFinished, Finished, Failed),
-    )
+    kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(Body)
 }
 
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 from hearth.backends.contract.messages import Message
 from hearth.backends.contract.requests import Constraint, Request, Tool
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.errors import UnsupportedParameter
 from hearth.backends.remote.dialects import Dialect
 
 _OFF: Final[Mapping[str, Any]] = {
@@ -22,16 +21,11 @@ _OFF: Final[Mapping[str, Any]] = {
     "xtc_probability": 0,
 }
 """Sampling steps that not every server has, and the value that switches each off."""
-_LIMITS: Final[Mapping[str, Any]] = {
-    "min_tokens": 0,
-    "ignore_eos": False,
-    "stop_token_ids": (),
-    "include_stop": False,
-    "skip_special_tokens": True,
-    "add_generation_prompt": True,
-    "truncate_prompt_tokens": None,
-}
-"""Other fields that not every server has, and their defaults."""
+_LIMITS: Final = (
+    *("min_tokens", "ignore_eos", "stop_token_ids", "include_stop", "skip_special_tokens"),
+    *("add_generation_prompt", "truncate_prompt_tokens"),
+)
+"""Other fields that not every server has."""
 _DETAILS: Final[Mapping[str, tuple[str, ...]]] = {
     "dry_multiplier": ("dry_base", "dry_allowed_length", "dry_window", "dry_sequence_breakers"),
     "xtc_probability": ("xtc_threshold",),
@@ -42,7 +36,7 @@ _CONSTRAINTS: Final[Mapping[str, str]] = {
     "choice": "a list of strings",
     "grammar": "a grammar",
 }
-_USUAL: Final = SamplingParams()
+_USUAL: Final = Request()
 _WHOLE_WINDOW: Final = -1
 
 
@@ -55,9 +49,11 @@ class _Writer:
         self.name = name
         self.body: dict[str, Any] = {}
 
-    def refuse(self, param: str, why: str = "", hint: str = "") -> UnsupportedParameter:
-        why = why or f"{param} cannot be passed on to it"
-        return self.dialect.refusal(self.name, param, why, hint)
+    def need(self, can: object, param: str, why: str = "", hint: str = "") -> None:
+        """Refuse `param` unless such a server can have it."""
+        if not can:
+            why = why or f"{param} cannot be passed on to it"
+            raise self.dialect.refusal(self.name, param, why, hint)
 
     def sampling(self) -> None:
         params, names = self.request.sampling, self.dialect.names
@@ -68,16 +64,15 @@ class _Writer:
                 self.body[param] = value
         for param, off in _OFF.items():
             value = getattr(params, param)
+            self.need(param in names or value == off, param)
             if param not in names:
-                if value != off:
-                    raise self.refuse(param)
                 continue
             self.body[names[param]] = (
                 self.dialect.top_k_off if param == "top_k" and value == off else value
             )
             for detail in _DETAILS.get(param, ()):
                 fine = getattr(params, detail)
-                if value != off or fine != getattr(_USUAL, detail):
+                if value != off or fine != getattr(_USUAL.sampling, detail):
                     self.body[names[detail]] = list(fine) if isinstance(fine, tuple) else fine
         self._window(params)
         if params.logit_bias:
@@ -91,8 +86,9 @@ class _Writer:
             return
         if wire := self.dialect.names.get("repetition_window"):
             self.body[wire] = params.repetition_window
-        elif params.repetition_window != _WHOLE_WINDOW:
-            raise self.refuse(
+        else:
+            self.need(
+                params.repetition_window == _WHOLE_WINDOW,
                 "repetition_window",
                 f"its penalties look back over all text, not {params.repetition_window} tokens",
                 "Set repetition_window to -1.",
@@ -100,19 +96,17 @@ class _Writer:
 
     def limits(self) -> None:
         request, names = self.request, self.dialect.names
-        for param, default in _LIMITS.items():
+        for param in _LIMITS:
             value = getattr(request, param)
-            if value != default and param not in names:
-                raise self.refuse(param)
-            if value != default:
+            if value != getattr(_USUAL, param):
+                self.need(param in names, param)
                 self.body[names[param]] = list(value) if isinstance(value, tuple) else value
         if request.stop:
             self.body["stop"] = list(request.stop)
         if request.n > 1:
             self.body["n"] = request.n
         if request.priority:
-            if not self.dialect.priority:
-                raise self.refuse("priority")
+            self.need(self.dialect.priority, "priority")
             self.body["priority"] = request.priority * self.dialect.priority
         if request.session and self.dialect.sessions:
             self.body["user"] = request.session
@@ -121,8 +115,7 @@ class _Writer:
 
     def _fresh_prefix(self) -> None:
         way = self.dialect.fresh_prefix
-        if not way:
-            raise self.refuse("reuse_prefix", "it cannot be told to forget a prompt")
+        self.need(way, "reuse_prefix", "it cannot be told to forget a prompt")
         # With a salt that nobody else has, no prompt is the beginning of another.
         self.body[way] = secrets.token_urlsafe(32) if way == "cache_salt" else False
 
@@ -133,15 +126,17 @@ class _Writer:
         elif kind == "json_schema":
             named = {"name": "answer", "schema": json.loads(source), "strict": True}
             self.body["response_format"] = {"type": "json_schema", "json_schema": named}
-        elif way := self.dialect.constraints.get(kind):
-            self.body |= way(json.loads(source) if kind == "choice" else source)
         else:
-            raise self.refuse("constraint", f"it cannot hold an answer to {_CONSTRAINTS[kind]}")
+            ways, why = (
+                self.dialect.constraints,
+                f"it cannot hold an answer to {_CONSTRAINTS[kind]}",
+            )
+            self.need(kind in ways, "constraint", why)
+            self.body |= ways[kind](json.loads(source) if kind == "choice" else source)
 
     def chat(self, messages: tuple[Message, ...]) -> None:
         request = self.request
-        if request.suffix is not None:
-            raise self.refuse("suffix", "a chat has no suffix")
+        self.need(request.suffix is None, "suffix", "a chat has no suffix")
         self.body["messages"] = [_message(item, self.dialect) for item in messages]
         self._continuing(messages)
         if request.max_tokens is not None:
@@ -156,12 +151,10 @@ class _Writer:
     def _continuing(self, messages: tuple[Message, ...]) -> None:
         way, wanted = self.dialect.continues, self.request.continue_last
         open_ended = messages[-1].role == "assistant"
-        if wanted and way == "never":
-            raise self.refuse("continue_last", "an answer begun for it cannot be continued")
-        if open_ended and not wanted and way == "always":
-            raise self.refuse(
-                "messages", "it would go on with the last message, which is the assistant's"
-            )
+        why = "an answer begun for it cannot be continued"
+        self.need(not wanted or way != "never", "continue_last", why)
+        why = "it would go on with the last message, which is the assistant's"
+        self.need(wanted or not open_ended or way != "always", "messages", why)
         if not open_ended or way in ("always", "never"):
             return
         if wanted or self.dialect.kind == "hearth":
@@ -188,8 +181,8 @@ class _Writer:
             self.body["reasoning_effort"] = values.pop("reasoning_effort")
         if not values:
             return
-        if not self.dialect.template_values:
-            raise self.refuse("template_values", "its chat template takes no values")
+        why = "its chat template takes no values"
+        self.need(self.dialect.template_values, "template_values", why)
         self.body["chat_template_kwargs"] = values
 
     def completion(self) -> None:
@@ -198,19 +191,15 @@ class _Writer:
             request.text if request.text is not None else list(request.token_ids or ())
         )
         if request.suffix is not None:
-            if not self.dialect.infill:
-                raise self.refuse("suffix", "its completions have no suffix")
+            self.need(self.dialect.infill, "suffix", "its completions have no suffix")
             self.body["suffix"] = request.suffix
         if request.max_tokens is not None:
             self.body["max_tokens"] = request.max_tokens
-        elif self.dialect.completes_to_the_end:
-            self.body["max_tokens"] = None
         else:
-            raise self.refuse(
-                "max_tokens",
-                "its completions end after 16 tokens unless a number is set",
-                "Set max_tokens (--max-tokens).",
-            )
+            why = "its completions end after 16 tokens unless a number is set"
+            hint = "Set max_tokens (--max-tokens)."
+            self.need(self.dialect.completes_to_the_end, "max_tokens", why, hint)
+            self.body["max_tokens"] = None
         if request.sampling.logprobs is not None:
             self.body["logprobs"] = request.sampling.logprobs
 

@@ -9,50 +9,18 @@ from hearth.quant.errors import CorruptFile, UnsupportedModel
 from hearth.quant.gguf.file import GgufFile
 from hearth.quant.gguf.plain_numbers import find_tensor, read_numbers
 from hearth.quant.gguf.values import NumberArray
+from hearth.quant.json_fields import Getters
 
 
 @dataclass(frozen=True, slots=True)
-class GgufFields:
+class GgufFields(Getters):
     """The metadata of a GGUF model, and the list of its tensors: some of what a config says is told
     by them. Without torch: the host asks before it chooses a runner.
 
-    Keys are given without the architecture before them. Every getter raises `CorruptFile`, which
-    names file and key, where a value is missing without a default, of another type or out of range.
+    Keys are given without the architecture before them.
     """
 
     header: GgufFile
-
-    def integer(
-        self, key: str, default: int | None = None, *, least: int = 1, most: int = 1 << 31
-    ) -> int:
-        value = self.header.integer(self._full(key), default)
-        if not least <= value <= most:
-            raise self.wrong(key, f"must be from {least:,} to {most:,}")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.header.value(self._full(key), default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-            raise self.wrong(key, "must be a finite number")
-        return float(value)
-
-    def positive(self, key: str, default: float | None = None) -> float:
-        value = self.number(key, default)
-        if value <= 0:
-            raise self.wrong(key, "must be greater than 0")
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.header.value(self._full(key), default)
-        if not isinstance(value, bool):
-            raise self.wrong(key, "must be true or false")
-        return value
-
-    def text(self, key: str, default: str) -> str:
-        value = self.header.value(self._full(key), default)
-        if not isinstance(value, str):
-            raise self.wrong(key, "must be a string")
-        return value
 
     def has(self, key: str) -> bool:
         return self._full(key) in self.header.metadata
@@ -134,6 +102,9 @@ class GgufFields:
             path=str(self.header.path),
             field=full,
         )
+
+    def _value(self, key: str) -> object:
+        return self.header.value(self._full(key))
 
     def _full(self, key: str) -> str:
         return f"{self.header.architecture}.{key}"
