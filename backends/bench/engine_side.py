@@ -1,7 +1,7 @@
 """Our side of a measurement: the real engine over the real runner, greedy, with nobody listening.
 
 Each session is a `Generation` like that of any request: its tokens are drawn by the sampler, become
-text and leave as events, which are counted here.
+text and leave as events.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.backends.contract.events import Event, Failed, Started, Token
+from hearth.backends.contract.events import Event, Failed, Started
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.generation import Generation, Limits
@@ -26,18 +26,15 @@ _GREEDY = SamplingParams(temperature=0.0)
 
 
 class Listener:
-    """Counts what one session says."""
+    """Keeps what is asked of one session: what it found with others, and why it failed."""
 
     def __init__(self) -> None:
-        self.tokens = 0
         self.cached_tokens = 0
         self.failure: Failed | None = None
 
     def __call__(self, event: Event) -> None:
         """Take an event of the session."""
-        if isinstance(event, Token):
-            self.tokens += len(event.ids)
-        elif isinstance(event, Started):
+        if isinstance(event, Started):
             self.cached_tokens = event.cached_tokens
         elif isinstance(event, Failed):
             self.failure = event

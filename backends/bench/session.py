@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -101,7 +102,7 @@ def sized(job: Job, facts: ModelFacts, wanted: list[Case]) -> ModelSpec:
 
 @dataclass(slots=True)
 class Bench:
-    """A loaded model with all sides; closes all of it at the end of a `with` block."""
+    """A loaded model with all sides."""
 
     loaded: Loaded
     engine: EngineSide
@@ -114,17 +115,11 @@ class Bench:
         """Tokens that a pool holds."""
         return self.loaded.runner.info.pool_tokens
 
-    def __enter__(self) -> Bench:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        for one in self.beside.values():
-            one.close()
-        self.loaded.runner.close()
-
-
-def opened(job: Job, facts: ModelFacts, wanted: list[Case]) -> Bench:
-    """Load the model once for all sides; transformers holds its weights once more.
+@contextmanager
+def opened(job: Job, facts: ModelFacts, wanted: list[Case]) -> Iterator[Bench]:
+    """Load the model once for all sides, until the block ends; transformers holds its weights once
+    more.
 
     Raises:
         DoesNotFit: the weights or pools of all sides need more memory than there is.
@@ -135,12 +130,14 @@ def opened(job: Job, facts: ModelFacts, wanted: list[Case]) -> Bench:
     if job.reference is not None:
         check_room(spec, facts, pool_tokens(wanted, job.repeats))
     loaded = open_model(spec, Path(job.cache_dir))
+    beside: dict[str, Reference] = {}
     try:
         beside = _beside(job, loaded)
-    except Exception:
+        yield Bench(loaded, EngineSide(loaded), beside, _setup(loaded, facts, tuple(beside)))
+    finally:
+        for one in beside.values():
+            one.close()
         loaded.runner.close()
-        raise
-    return Bench(loaded, EngineSide(loaded), beside, _setup(loaded, facts, tuple(beside)))
 
 
 def _beside(job: Job, loaded: Loaded) -> dict[str, Reference]:

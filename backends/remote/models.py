@@ -73,14 +73,19 @@ class ModelFinder:
         self._asking = asyncio.Lock()
 
     async def find(self, *, anew: bool = False) -> RemoteModel:
-        """The model; with `anew`, as it is now. Raises as `find_model` does."""
+        """The model that the settings mean; with `anew`, as it is now.
+
+        Raises:
+            RemoteModelMissing: it is not there, or it is not said which of several.
+            RemoteError: the other end is away or no such API.
+        """
         async with self._asking:
             if self._known is None or anew:
                 server = self._connection.server
                 self._known = (
                     RemoteModel(server.model, DIALECTS[server.server])
                     if server.model and server.server and not anew
-                    else await find_model(self._connection)
+                    else await self._ask(server)
                 )
             return self._known
 
@@ -88,29 +93,19 @@ class ModelFinder:
         """Ask again next time: it may be another server by then."""
         self._known = None
 
-
-async def find_model(connection: Connection) -> RemoteModel:
-    """The model that the settings mean.
-
-    Raises:
-        RemoteModelMissing: it is not there, or it is not said which of several.
-        RemoteError: the other end is away or no such API.
-    """
-    server = connection.server
-    try:
-        entries = await list_models(connection)
-    except RemoteMalformed:
-        if not server.model:
-            raise
-        return RemoteModel(server.model, DIALECTS[server.server or "other"])
-    names = [entry["id"] for entry in entries]
-    wanted = server.model or (names[0] if len(names) == 1 else "")
-    # Aliases of a server need not stand in its list: the first request tells.
-    found = next((entry for entry in entries if entry["id"] == wanted), None)
-    if not wanted or (found is None and not names):
-        raise model_missing(server, server.model, names)
-    kind = server.server or kind_of(entries)
-    return RemoteModel(wanted, DIALECTS[kind], found or {})
+    async def _ask(self, server: RemoteServer) -> RemoteModel:
+        try:
+            entries = {entry["id"]: entry for entry in await list_models(self._connection)}
+        except RemoteMalformed:
+            if not server.model:
+                raise
+            return RemoteModel(server.model, DIALECTS[server.server or "other"])
+        wanted = server.model or (next(iter(entries)) if len(entries) == 1 else "")
+        # Aliases of a server need not stand in its list: the first request tells.
+        if not wanted or not entries:
+            raise model_missing(server, server.model, list(entries))
+        kind = server.server or kind_of(list(entries.values()))
+        return RemoteModel(wanted, DIALECTS[kind], entries.get(wanted, {}))
 
 
 def describe(
