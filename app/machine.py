@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from hearth.backends.machine.cpu import cpu_fields, cpu_name
+
 _X86_CPU_FLAGS = (
     "avx2",
     "fma",
@@ -43,11 +45,10 @@ class Machine:
 def this_machine() -> Machine:
     """Ask the system."""
     memory = psutil.virtual_memory()
-    cpu, flags = _cpu()
     return Machine(
         system=platform.platform(),
-        cpu=cpu,
-        cpu_flags=flags,
+        cpu=cpu_name(),
+        cpu_flags=_cpu_flags(),
         physical_cores=psutil.cpu_count(logical=False) or 0,
         usable_cores=len(os.sched_getaffinity(0))
         if sys.platform == "linux"
@@ -94,19 +95,9 @@ def compiler() -> str:
     return ""
 
 
-def _cpu() -> tuple[str, tuple[str, ...]]:
-    """Name and telling flags of the processor."""
-    fields: dict[str, str] = {}
-    try:
-        for line in (
-            Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        ):
-            name, _, value = line.partition(":")
-            fields.setdefault(name.strip().lower(), value.strip())
-    except OSError:
-        return platform.processor() or platform.machine(), ()
+def _cpu_flags() -> tuple[str, ...]:
+    """The flags of the processor that tell how fast models run."""
+    fields = cpu_fields()
     present = (fields.get("flags") or fields.get("features", "")).split()
     telling = _X86_CPU_FLAGS if "flags" in fields else _ARM_CPU_FLAGS
-    return fields.get("model name", platform.machine()), tuple(
-        flag for flag in telling if flag in present
-    )
+    return tuple(flag for flag in telling if flag in present)

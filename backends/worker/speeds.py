@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import platform
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final
 
+import msgspec
+
+from hearth.backends.machine.cpu import cpu_name
 from hearth.backends.machine.json_file import write_json
 from hearth.quant.gguf.file import GgufFile
 
@@ -27,8 +29,8 @@ _CLEARLY: Final = 1.05
 class Speed:
     """Of one runner, in tokens per second of one session."""
 
-    prefill: float
-    decode: float
+    prefill: Annotated[float, msgspec.Meta(gt=0)]
+    decode: Annotated[float, msgspec.Meta(gt=0)]
 
     @property
     def request_s(self) -> float:
@@ -94,7 +96,7 @@ class Speeds:
             document = json.loads(self._file.read_text(encoding="utf-8"))
             if document["version"] != _VERSION or document["machine"] != machine_key():
                 return {}
-            found = [_measured(entry) for entry in document["kinds"]]
+            found = msgspec.convert(document["kinds"], list[Measured])
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return {}
         return {measured.kind: measured for measured in found}
@@ -116,33 +118,10 @@ def kind_of(header: GgufFile) -> str:
 def machine_key() -> Mapping[str, str]:
     """What figures hold for: another processor or library makes others."""
     return {
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": str(os.cpu_count()),
         **{name: _version(name) for name in ("torch", "llama-cpp-python", "hearth-llm")},
     }
-
-
-def _measured(entry: Any) -> Measured:
-    """`entry` as it must be. Raises LookupError, TypeError or ValueError."""
-    found = Measured(
-        str(entry["kind"]), Speed(**entry["llamacpp"]), Speed(**entry["native"]), entry["date"]
-    )
-    for speed in (found.llamacpp, found.native):
-        if not (speed.prefill > 0 and speed.decode > 0):
-            raise ValueError("a speed of 0")
-    return replace(found, date=str(found.date))
-
-
-def _cpu() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
-            for line in stream:
-                name, _, value = line.partition(":")
-                if name.strip() == "model name":
-                    return value.strip()
-    except OSError:
-        pass  # Another system: below.
-    return platform.processor() or platform.machine()
 
 
 def _version(name: str) -> str:
