@@ -76,7 +76,7 @@ def test_prompts_share_what_was_asked_for_and_no_more() -> None:
 
 
 def test_requests_arrive_at_their_own_times() -> None:
-    with serving(pieces=500) as fake:  # long enough that streams overlap
+    with serving(pieces=400) as fake:
         target = Target(parse_url(fake.url)[0], "chat", "fake-model")
         found = asyncio.run(arrive(target, Load(8, 10, 8), per_second=1e6, salt=3))
     assert (found.requests, found.failed, found.concurrency) == (8, 0, 8)
