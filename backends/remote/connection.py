@@ -23,6 +23,7 @@ from hearth.backends.remote.errors import (
 from hearth.backends.remote.refusals import (
     ASK_AGAIN,
     error_in,
+    is_page,
     not_an_api,
     quoted,
     refused,
@@ -142,10 +143,8 @@ class Connection:
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
-            page = "html" in answer.headers.get("content-type", "") or body.lstrip()[:1] == b"<"
-            raise not_an_api(
-                self.server, "answers with a web page" if page else "answers with no JSON"
-            ) from error
+            what = "a web page" if is_page(answer.headers, body) else "no JSON"
+            raise not_an_api(self.server, f"answers with {what}") from error
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -95,7 +95,7 @@ def refused(
             " there.",
             f"Write the final address into url of remotes.{server.name}.",
         )
-    if not said and _is_page(headers, body):
+    if not said and is_page(headers, body):
         return not_an_api(server, f"answers {status} with a web page")
     if status in (401, 403):
         return _denied(server, status, said)
@@ -191,7 +191,8 @@ def _said(server: RemoteServer, error: Any) -> dict[str, Any]:
     return found
 
 
-def _is_page(headers: Mapping[str, str], body: bytes) -> bool:
+def is_page(headers: Mapping[str, str], body: bytes) -> bool:
+    """An answer is a web page, as gateways and wrong addresses give."""
     return "html" in headers.get("content-type", "") or body.lstrip()[:1] == b"<"
 
 
@@ -213,18 +214,15 @@ def _by_status(
     code = said.get("code")
     hint = f"So says {server.name} at {server.url}."
     data = {"remote": server.name}
-    is_bad_request = status in (400, 413, 422)
-    if (
-        code in _TOO_LONG_CODES
-        or said.get("type") in _TOO_LONG_CODES
-        or (is_bad_request and _TOO_LONG.search(message))
-    ):
+    if code in _TOO_LONG_CODES or said.get("type") in _TOO_LONG_CODES:
         return PromptTooLong("", message, "", **data)
     if code == "interrupted":
         return RemoteInterrupted(message, hint, **data)
     if code in _OURS:
         return from_info(ErrorInfo(str(code), message, hint, dict(data)))
-    if is_bad_request:
+    if status in (400, 413, 422):
+        if _TOO_LONG.search(message):
+            return PromptTooLong("", message, "", **data)
         return _parameter(said, message, hint, code)
     if status in (429, 503):
         return server.error(Busy, f"is busy: {message}", hint, retry_after_s=wait_s)
