@@ -81,12 +81,15 @@ def test_a_damaged_file_is_a_typed_error(job: Callable[..., Job], tmp_path: Path
 
 
 def test_a_process_that_dies_is_an_error(job: Callable[..., Job], tmp_path: Path) -> None:
-    def kill(_: Message) -> None:
-        (child,) = psutil.Process().children()
-        child.kill()
+    async def kill() -> None:
+        process = await Process.start(bench_job.measure, {"job": asdict(job(repeats=50))}, tmp_path)
+        await anext(process.updates())
+        psutil.Process(process.pid).kill()
+        with pytest.raises(HearthError, match="without an answer"):
+            await process.result()
+        await process.close()
 
-    with pytest.raises(HearthError, match="without an answer"):
-        run_bench(job(repeats=50), kill, tmp_path)
+    asyncio.run(kill())
 
 
 def test_leaving_early_ends_the_process(job: Callable[..., Job], tmp_path: Path) -> None:
