@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
@@ -12,8 +12,55 @@ SPACE: Final = " \t\n\r"
 """White space of JSON."""
 _DIGITS: Final = "0123456789"
 _HEX_DIGITS: Final = "0123456789abcdefABCDEF"
-_ESCAPES: Final = '"\\/bfnrt'
-_LITERALS: Final = {"t": "rue", "f": "alse", "n": "ull"}
+
+_STRINGS: Final = ("string", "key")
+_ENDS: Final = ("zero", "integer", "fraction", "power")
+"""Where a number may end."""
+_VALUE: Final = (
+    (SPACE, "value"),
+    ('"', "string"),
+    ("{", "first key"),
+    ("[", "first item"),
+    ("-", "minus"),
+    ("0", "zero"),
+    ("123456789", "integer"),
+    ("t", "rue"),
+    ("f", "alse"),
+    ("n", "ull"),
+)
+_EXPECTED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "value": _VALUE,
+    "first item": (*_VALUE, (SPACE, "first item"), ("]", "after")),
+    "first key": ((SPACE, "first key"), ('"', "key"), ("}", "after")),
+    "next key": ((SPACE, "next key"), ('"', "key")),
+    "colon": ((SPACE, "colon"), (":", "value")),
+    "after": ((SPACE, "after"), (",", "next"), ("}]", "after")),
+    "minus": (("0", "zero"), ("123456789", "integer")),
+    "zero": ((".", "point"), ("eE", "exponent")),
+    "integer": ((_DIGITS, "integer"), (".", "point"), ("eE", "exponent")),
+    "point": ((_DIGITS, "fraction"),),
+    "fraction": ((_DIGITS, "fraction"), ("eE", "exponent")),
+    "exponent": (("+-", "signed exponent"), (_DIGITS, "power")),
+    "signed exponent": ((_DIGITS, "power"),),
+    "power": ((_DIGITS, "power"),),
+    **{
+        word[at:]: ((word[at], word[at + 1 :] or "after"),)
+        for word in ("true", "false", "null")
+        for at in range(1, len(word))
+    },
+    "string": (('"', "after"), ("\\", "string \\")),
+    "key": (('"', "colon"), ("\\", "key \\")),
+    **{f"{kind} \\": (('"\\/bfnrt', kind), ("u", f"{kind} u")) for kind in _STRINGS},
+    **{f"{kind} u": ((_HEX_DIGITS, f"{kind} u0"),) for kind in _STRINGS},
+    **{f"{kind} u0": ((_HEX_DIGITS, f"{kind} u00"),) for kind in _STRINGS},
+    **{f"{kind} u00": ((_HEX_DIGITS, f"{kind} u000"),) for kind in _STRINGS},
+    **{f"{kind} u000": ((_HEX_DIGITS, kind),) for kind in _STRINGS},
+}
+"""By what is expected: the characters that are possible, and what is expected after each."""
+_FOLLOWING: Final = {
+    state: {char: following for chars, following in ways for char in chars}
+    for state, ways in _EXPECTED.items()
+}
 
 
 class Step(Enum):
@@ -26,166 +73,36 @@ class Step(Enum):
 
 
 class JsonScanner:
-    """One JSON value (RFC 8259), from its first character on. Its state is the kind of what is
-    expected next and the stack of open brackets, so each character costs the same.
+    """One JSON value (RFC 8259), from its first character on. Its state is what is expected next
+    and the stack of open brackets, so each character costs the same.
     """
 
     def __init__(self) -> None:
         self._closers: list[str] = []
-        self._rest = ""
-        self._in_key = False
-        self._expected: Callable[[str], Step] = self._value
+        self._expected = "value"
 
     def take(self, char: str) -> Step:
         """What `char`, which comes next, is. After anything but `MORE` the scanner is spent."""
-        return self._expected(char)
-
-    def _value(self, char: str) -> Step:
-        if char == '"':
-            self._in_key = False
-            self._expected = self._string
-        elif char in "{[":
-            if len(self._closers) == DEEPEST:
+        state, closers = self._expected, self._closers
+        following = _FOLLOWING[state].get(char)
+        if following is None:
+            if state in _STRINGS:
+                return Step.MORE if char >= " " else Step.BAD
+            if state in _ENDS and not closers:
+                return Step.BEYOND
+            following = _FOLLOWING["after"].get(char) if state in _ENDS else None
+            if following is None:
                 return Step.BAD
-            self._closers.append("}" if char == "{" else "]")
-            self._expected = self._first_key if char == "{" else self._first_item
-        elif char == "-":
-            self._expected = self._minus
-        elif char == "0":
-            self._expected = self._after_integer
-        elif char in _DIGITS:
-            self._expected = self._integer
-        elif char in _LITERALS:
-            self._rest = _LITERALS[char]
-            self._expected = self._literal
-        elif char not in SPACE:
+        if following == "next":
+            following = "next key" if closers[-1] == "}" else "value"
+        elif char in "{[":
+            if len(closers) == DEEPEST:
+                return Step.BAD
+            closers.append("}" if char == "{" else "]")
+        elif char in "}]" and closers.pop() != char:
             return Step.BAD
-        return Step.MORE
-
-    def _first_item(self, char: str) -> Step:
-        return self._close() if char == "]" else self._unless_space(char, self._value)
-
-    def _first_key(self, char: str) -> Step:
-        return self._close() if char == "}" else self._unless_space(char, self._key)
-
-    def _unless_space(self, char: str, expected: Callable[[str], Step]) -> Step:
-        return Step.MORE if char in SPACE else expected(char)
-
-    def _key(self, char: str) -> Step:
-        if char == '"':
-            self._in_key = True
-            self._expected = self._string
-            return Step.MORE
-        if char in SPACE:
-            self._expected = self._key
-            return Step.MORE
-        return Step.BAD
-
-    def _string(self, char: str) -> Step:
-        if char == '"':
-            if not self._in_key:
-                return self._ended()
-            self._expected = self._colon
-        elif char == "\\":
-            self._expected = self._escape
-        elif char < " ":
-            return Step.BAD
-        return Step.MORE
-
-    def _escape(self, char: str) -> Step:
-        if char == "u":
-            self._rest = "0000"
-            self._expected = self._hex
-        elif char in _ESCAPES:
-            self._expected = self._string
-        else:
-            return Step.BAD
-        return Step.MORE
-
-    def _hex(self, char: str) -> Step:
-        if char not in _HEX_DIGITS:
-            return Step.BAD
-        self._rest = self._rest[1:]
-        if not self._rest:
-            self._expected = self._string
-        return Step.MORE
-
-    def _colon(self, char: str) -> Step:
-        if char == ":":
-            self._expected = self._value
-            return Step.MORE
-        return Step.MORE if char in SPACE else Step.BAD
-
-    def _literal(self, char: str) -> Step:
-        if char != self._rest[0]:
-            return Step.BAD
-        self._rest = self._rest[1:]
-        return Step.MORE if self._rest else self._ended()
-
-    def _minus(self, char: str) -> Step:
-        if char not in _DIGITS:
-            return Step.BAD
-        self._expected = self._after_integer if char == "0" else self._integer
-        return Step.MORE
-
-    def _integer(self, char: str) -> Step:
-        return Step.MORE if char in _DIGITS else self._after_integer(char)
-
-    def _after_integer(self, char: str) -> Step:
-        if char == ".":
-            self._expected = self._point
-            return Step.MORE
-        return self._after_fraction(char)
-
-    def _point(self, char: str) -> Step:
-        self._expected = self._fraction
-        return Step.MORE if char in _DIGITS else Step.BAD
-
-    def _fraction(self, char: str) -> Step:
-        return Step.MORE if char in _DIGITS else self._after_fraction(char)
-
-    def _after_fraction(self, char: str) -> Step:
-        if char in "eE":
-            self._expected = self._exponent
-            return Step.MORE
-        return self._after_number(char)
-
-    def _exponent(self, char: str) -> Step:
-        if char in "+-":
-            self._expected = self._signed_exponent
-            return Step.MORE
-        return self._signed_exponent(char)
-
-    def _signed_exponent(self, char: str) -> Step:
-        self._expected = self._power
-        return Step.MORE if char in _DIGITS else Step.BAD
-
-    def _power(self, char: str) -> Step:
-        return Step.MORE if char in _DIGITS else self._after_number(char)
-
-    def _after_number(self, char: str) -> Step:
-        if not self._closers:
-            return Step.BEYOND
-        self._expected = self._after_value
-        return self._after_value(char)
-
-    def _after_value(self, char: str) -> Step:
-        if char == ",":
-            self._expected = self._key if self._closers[-1] == "}" else self._value
-            return Step.MORE
-        if char == self._closers[-1]:
-            return self._close()
-        return Step.MORE if char in SPACE else Step.BAD
-
-    def _close(self) -> Step:
-        self._closers.pop()
-        return self._ended()
-
-    def _ended(self) -> Step:
-        if not self._closers:
-            return Step.END
-        self._expected = self._after_value
-        return Step.MORE
+        self._expected = following
+        return Step.MORE if closers or following != "after" else Step.END
 
 
 def is_begun(text: str) -> bool:
