@@ -27,7 +27,8 @@ from hearth.backends.engine.sampler import Sampler
 from hearth.backends.engine.sequence import Clock, Emit, Sequence
 from hearth.backends.errors import to_info
 from hearth.backends.text.detokenizer import StreamDetokenizer
-from hearth.backends.text.output.parts import CallPart, OutputParser, Part
+from hearth.backends.text.output.parser import OutputParser
+from hearth.backends.text.output.parts import CallPart, Part
 from hearth.backends.text.stops import StopMatcher
 
 

@@ -39,7 +39,7 @@ from hearth.backends.errors import (
 )
 from hearth.backends.text.chat_templates import ChatTemplates
 from hearth.backends.text.least_tokens import least_tokens
-from hearth.backends.text.output.parts import OutputParser
+from hearth.backends.text.output.parser import OutputParser
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.worker.prompts import PreparedPrompt, Prompts, shown_tools

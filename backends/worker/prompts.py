@@ -20,7 +20,7 @@ from hearth.backends.text.chat_templates import ChatTemplates, template_for
 from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle, message_values, tool_values
 from hearth.backends.text.infill import infill_ids
 from hearth.backends.text.output.families import described_format_of, format_of, thinks
-from hearth.backends.text.output.parts import OutputFormat
+from hearth.backends.text.output.tagged_format import OutputFormat
 from hearth.backends.text.probe import NO_ANSWER, TemplateTraits, probe
 from hearth.backends.text.prompt import Guard
 from hearth.backends.text.renderer import Renderer

@@ -14,7 +14,8 @@ from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output import families
 from hearth.backends.text.output.collector import CUT
 from hearth.backends.text.output.families import format_of
-from hearth.backends.text.output.parts import OutputParser, Part, TextPart
+from hearth.backends.text.output.parser import OutputParser
+from hearth.backends.text.output.parts import Part, TextPart
 
 TEMPLATES = {
     "hermes": "{{ tools }} <tool_call> <think> </think>",

@@ -11,7 +11,8 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from hearth.backends.contract.requests import Tool
 from hearth.backends.text.cut_json import read_json
 from hearth.backends.text.output.families import described_format_of, format_of
-from hearth.backends.text.output.parts import CallPart, OutputFormat, TextPart
+from hearth.backends.text.output.parts import CallPart, TextPart
+from hearth.backends.text.output.tagged_format import OutputFormat
 
 ARGUMENTS = {
     "type": "object",

@@ -4,13 +4,13 @@ name, a separator and the arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.collector import Collector, Cut, Unreadable
 from hearth.backends.text.output.lark import Lark, quoted
-from hearth.backends.text.output.markers import MarkerSearch
 from hearth.backends.text.output.reading import (
     LONGEST_NAME,
     Reader,
@@ -23,12 +23,12 @@ from hearth.backends.text.output.reading import (
 )
 from hearth.backends.text.output.tagged import Style
 from hearth.backends.text.output.tagged_format import (
-    MakeId,
     TaggedFormat,
     arguments_rule,
     free_text,
     repeated,
 )
+from hearth.backends.text.stops import MarkerSearch
 
 _CALLS: Final = "<｜tool▁calls▁begin｜>"
 _CALL: Final = "<｜tool▁call▁begin｜>"
@@ -38,25 +38,14 @@ _CALLS_END: Final = "<｜tool▁calls▁end｜>"
 _FENCE: Final = "```"
 
 
+@dataclass(frozen=True)
 class DeepSeekFormat(TaggedFormat):
-    """Both forms are read.
-
-    Args:
-        is_fenced: the template writes the form of V3 and R1, so that is what a grammar asks for.
-    """
+    """Both forms are read."""
 
     name = "deepseek"
 
-    def __init__(
-        self,
-        think: tuple[str, str] | None,
-        control_tokens: Mapping[str, int],
-        make_id: MakeId,
-        *,
-        is_fenced: bool,
-    ) -> None:
-        super().__init__(think, control_tokens, make_id)
-        self._is_fenced = is_fenced
+    is_fenced: bool
+    """The template writes the form of V3 and R1, so that is what a grammar asks for."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -89,7 +78,7 @@ class DeepSeekFormat(TaggedFormat):
     def _call(self, lark: Lark, tool: Tool, arguments_of: str) -> str:
         begin, separator = lark.mark(_CALL), lark.mark(_SEPARATOR)
         end = lark.mark(_CALL_END)
-        if self._is_fenced:
+        if self.is_fenced:
             head = quoted(f"{tool.name}\n{_FENCE}json\n")
             fence = quoted(f"\n{_FENCE}")
             return f'{begin} "function" {separator} {head} {arguments_of} {fence} {end}'

@@ -7,14 +7,12 @@ from types import MappingProxyType
 from typing import Final
 
 from hearth.backends.text.output.deepseek import DeepSeekFormat
-from hearth.backends.text.output.generic import GenericFormat, PlainFormat
+from hearth.backends.text.output.generic import GenericFormat, Llama3Format, PlainFormat
 from hearth.backends.text.output.harmony import HarmonyFormat
 from hearth.backends.text.output.hermes import HermesFormat
-from hearth.backends.text.output.llama3 import Llama3Format
 from hearth.backends.text.output.mistral import MistralFormat
-from hearth.backends.text.output.parts import OutputFormat
 from hearth.backends.text.output.qwen_coder import QwenCoderFormat
-from hearth.backends.text.output.tagged_format import MakeId, call_id, random_text
+from hearth.backends.text.output.tagged_format import MakeId, OutputFormat, call_id, random_text
 
 _NO_TOKENS: Final[Mapping[str, int]] = MappingProxyType({})
 _THOUGHTS: Final = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
@@ -50,33 +48,26 @@ def format_of(
     template = template or ""
     think = _thoughts(template)
     make_id = make_id or (_mistral_id if _is_mistral(template) else call_id)
+    common = (control_tokens, make_id, think)
     if "<|channel|>" in template and "<|start|>" in template:
         return HarmonyFormat(control_tokens, make_id)
     if "<function=" in template and "<seed:" not in template:
-        return QwenCoderFormat(
-            think,
-            control_tokens,
-            make_id,
-            is_wrapped="<tool_call>" in template,
-            is_json="<parameter=" not in template,
-        )
+        is_wrapped, is_json = "<tool_call>" in template, "<parameter=" not in template
+        return QwenCoderFormat(*common, is_wrapped, is_json)
     if _is_mistral(template):
-        is_named = "[ARGS]" in template
-        return MistralFormat(think, control_tokens, make_id, is_named=is_named)
+        return MistralFormat(*common, is_named="[ARGS]" in template)
     if "<｜tool▁call▁begin｜>" in template:
-        is_fenced = "```json" in template
-        return DeepSeekFormat(think, control_tokens, make_id, is_fenced=is_fenced)
+        return DeepSeekFormat(*common, is_fenced="```json" in template)
     for tags in _LIST_TAGS:
         if tags[0] + "[" in template or (tags[0] in template and not tags[1]):
-            return HermesFormat(think, control_tokens, make_id, tags=tags, is_list=True)
+            return HermesFormat(*common, *tags, is_list=True)
     if _is_hermes(template):
-        tags = ("<tool_call>", "</tool_call>")
-        return HermesFormat(think, control_tokens, make_id, tags=tags, is_list=False)
+        return HermesFormat(*common, "<tool_call>", "</tool_call>", is_list=False)
     if takes_tools(template):
         is_llama = "<|start_header_id|>" in template and '"parameters"' in template
         family = Llama3Format if is_llama else GenericFormat
-        return family(think, control_tokens, make_id)
-    return PlainFormat(think, control_tokens, make_id)
+        return family(*common)
+    return PlainFormat(*common)
 
 
 def described_format_of(
@@ -87,7 +78,7 @@ def described_format_of(
     """How models write whose template shows no tools, so that the system prompt describes them and
     asks for generic JSON (`backends.text.described`); arguments as for `format_of`.
     """
-    return GenericFormat(_thoughts(template or ""), control_tokens, make_id or call_id)
+    return GenericFormat(control_tokens, make_id or call_id, _thoughts(template or ""))
 
 
 def takes_tools(template: str | None) -> bool:

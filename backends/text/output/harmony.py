@@ -9,13 +9,13 @@ from typing import Final
 
 from hearth.backends.contract.events import Channel
 from hearth.backends.contract.requests import Tool
-from hearth.backends.text.output.collector import Collector, Unreadable
+from hearth.backends.text.output.collector import Unreadable
 from hearth.backends.text.output.json_scanner import SPACE
 from hearth.backends.text.output.lark import Lark
-from hearth.backends.text.output.markers import MarkerSearch
-from hearth.backends.text.output.parts import OutputParser, Part
-from hearth.backends.text.output.reading import LONGEST_NAME, Reader, arguments, feed, finish
-from hearth.backends.text.output.tagged_format import MakeId, arguments_rule
+from hearth.backends.text.output.parser import OutputParser
+from hearth.backends.text.output.reading import LONGEST_NAME, arguments
+from hearth.backends.text.output.tagged_format import OutputFormat, arguments_rule
+from hearth.backends.text.stops import MarkerSearch
 
 _START: Final = "<|start|>"
 _CHANNEL: Final = "<|channel|>"
@@ -39,23 +39,14 @@ _PLAIN_HEADERS: Final = tuple(
 """Headers that only say whether text is reasoning or content."""
 
 
-class HarmonyFormat:
-    """The `OutputFormat` of gpt-oss.
-
-    Args:
-        control_tokens: as for `Lark`.
-        make_id: gives the ids of calls.
-    """
+class HarmonyFormat(OutputFormat):
+    """How gpt-oss writes."""
 
     name = "harmony"
     markers = _ALL
 
-    def __init__(self, control_tokens: Mapping[str, int], make_id: MakeId) -> None:
-        self._control_tokens = control_tokens
-        self._make_id = make_id
-
     def parser(self, tools: Sequence[Tool], prompt: str, *, required: bool = False) -> OutputParser:
-        return HarmonyParser(tools, prompt, make_id=self._make_id)
+        return HarmonyParser(tools, prompt, self.make_id)
 
     def grammar(
         self,
@@ -69,7 +60,7 @@ class HarmonyFormat:
         is_strict = any(tool.strict for tool in tools)
         if content is None and not required and not is_strict:
             return None
-        lark = Lark(self._control_tokens)
+        lark = Lark(self.control_tokens)
         answer = lark.text if content is None else lark.rule(content)
         if prompt.rstrip().endswith(_MESSAGE):  # The channel is chosen: this is the answer.
             return None if content is None else lark.source(answer)
@@ -98,73 +89,49 @@ def _call(lark: Lark, tool: Tool, *, required: bool) -> str:
     return lark.rule(f"{lark.written(head, _ALL)} {body}")
 
 
-class HarmonyParser:
-    """Reads one answer of gpt-oss; an `OutputParser`.
+class HarmonyParser(OutputParser):
+    """Reads one answer of gpt-oss.
 
     The analysis channel is reasoning; messages to nobody in the others are content; those to a
     function among `tools` are calls. A header that says anything else becomes content itself, and
     so does what follows it.
 
     Args:
-        tools: may be called; none: nothing is read as a call.
         prompt: ends in the beginning of a message, or inside one.
-        make_id: gives the ids of calls.
     """
 
-    def __init__(self, tools: Collection[Tool], prompt: str, *, make_id: Callable[[], str]) -> None:
+    def __init__(self, tools: Collection[Tool], prompt: str, make_id: Callable[[], str]) -> None:
+        super().__init__(tools, make_id)
         self._takes_calls = bool(tools)
-        self._collector = Collector({tool.name for tool in tools}, make_id)
         self._search = MarkerSearch(_ALL)
         self._channel: Channel = "content"
         self._header = ""
         self._skips_space = False
         """White space that comes now is dropped."""
-        self._reader: Reader[None] | None = None
-        self._step = self._in_header
         prompt = prompt.rstrip()
         if prompt.endswith(_MESSAGE):
-            self._step = self._in_message
             header = _read_header(prompt[prompt.rfind(_CHANNEL) : -len(_MESSAGE)])
             self._channel = header[0] if header else "content"
+        else:
+            self._step = self._in_header
 
     @property
     def channel(self) -> Channel:
-        return self._channel if self._step == self._in_message else "content"
+        return self._channel if self._step == self._in_text else "content"
 
-    @property
-    def calls(self) -> int:
-        return self._collector.calls
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        return self._collector.notices
-
-    def push(self, text: str) -> list[Part]:
-        at = 0
-        while at < len(text):
-            at = self._step(text, at)
-        return self._collector.take()
-
-    def finish(self, *, cut: bool = False) -> list[Part]:
+    def _end_text(self, *, cut: bool) -> None:
         header = self._header + self._search.held
-        if self._step == self._in_call and cut:
-            assert self._reader is not None
-            finish(self._reader, self._collector)
-        elif self._step == self._in_call:
-            self._collector.give_up(at_end=True)
-        elif cut and self._step == self._in_header and header.startswith("<|"):
+        if self._step == self._in_text:
+            self._collector.say(self._search.finish(), self._channel)
+        elif cut and header.startswith("<|"):
             recipient = header.partition(_RECIPIENT)[2].partition("<|")[0].strip()
             if self._takes_calls and recipient:
                 self._collector.begin_call("", is_suspect=True)
                 self._collector.cut_off(recipient.removeprefix(_FUNCTIONS))
-        elif self._step == self._in_header:
-            self._break_off(self._header + self._search.finish())
         else:
-            self._collector.say(self._search.finish(), self._channel)
-        self._step = self._in_message
-        return self._collector.take()
+            self._break_off(self._header + self._search.finish())
 
-    def _in_message(self, text: str, at: int) -> int:
+    def _in_text(self, text: str, at: int) -> int:
         shown, marker, at = self._search.find(text, at)
         if self._skips_space:
             shown = shown.lstrip(SPACE)
@@ -172,7 +139,7 @@ class HarmonyParser:
             self._skips_space = False
             self._collector.say(shown, self._channel)
         if marker in _ENDS:
-            self._to_content()
+            self._after_call()
         elif marker in (_START, _CHANNEL):
             self._header = marker
             self._step = self._in_header
@@ -200,7 +167,7 @@ class HarmonyParser:
     def _take_header(self, header: str) -> None:
         """A header is whole: the message begins."""
         self._header = ""
-        self._step = self._in_message
+        self._step = self._in_text
         self._skips_space = False
         known = _read_header(header.removesuffix(_MESSAGE))
         if known is not None and not known[1]:
@@ -216,33 +183,22 @@ class HarmonyParser:
         except Unreadable:
             self._collector.give_up(at_end=False)
             return
-        self._reader = arguments(self._collector)
-        next(self._reader)
-        self._step = self._in_call
+        self._read_call(arguments(self._collector))
 
     def _break_off(self, header: str) -> None:
         """The header ends before the message begins: what it says beyond its marks is content."""
         self._header = ""
-        self._to_content()
+        self._after_call()
         if any(plain.startswith(header) for plain in _PLAIN_HEADERS):
             return
         self._skips_space = False
         self._collector.begin_call(header, is_suspect=self._takes_calls and _RECIPIENT in header)
         self._collector.give_up(at_end=False)
 
-    def _to_content(self) -> None:
+    def _after_call(self) -> None:
         self._channel = "content"
         self._skips_space = True
-        self._step = self._in_message
-
-    def _in_call(self, text: str, at: int) -> int:
-        assert self._reader is not None
-        at, is_read = feed(self._reader, self._collector, text, at)
-        if is_read:
-            self._to_content()
-        elif is_read is False:
-            self._step = self._in_message
-        return at
+        self._step = self._in_text
 
 
 def _may_be_header(text: str) -> bool:

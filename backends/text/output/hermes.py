@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.lark import Lark, quoted
 from hearth.backends.text.output.reading import envelopes
 from hearth.backends.text.output.tagged import Style
 from hearth.backends.text.output.tagged_format import (
-    MakeId,
     TaggedFormat,
     arguments_rule,
     free_text,
@@ -19,53 +19,42 @@ from hearth.backends.text.output.tagged_format import (
 )
 
 
+@dataclass(frozen=True)
 class HermesFormat(TaggedFormat):
-    """JSON between tags.
-
-    Args:
-        tags: begins and ends a call; the second one may be empty.
-        is_list: a list of calls stands between the tags, else one call; both are read.
-    """
+    """JSON between tags."""
 
     name = "hermes"
 
-    def __init__(
-        self,
-        think: tuple[str, str] | None,
-        control_tokens: Mapping[str, int],
-        make_id: MakeId,
-        *,
-        tags: tuple[str, str],
-        is_list: bool,
-    ) -> None:
-        super().__init__(think, control_tokens, make_id)
-        self._begin, self._end = tags
-        self._is_list = is_list
+    begin: str
+    end: str
+    """May be empty."""
+    is_list: bool
+    """A list of calls stands between the tags, else one call; both are read."""
 
     def style(self, tools: Sequence[Tool]) -> Style:
         return Style(
             self.think,
-            {self._begin: envelopes},
-            envelopes if self._is_list else None,
-            closers=(self._end,) if self._end else (),
+            {self.begin: envelopes},
+            envelopes if self.is_list else None,
+            closers=(self.end,) if self.end else (),
         )
 
     def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
         rest = self._rest(lark, tools, required=required, parallel=parallel)
-        call = lark.rule(f"{lark.mark(self._begin)} {rest}")
-        if self._is_list:
+        call = lark.rule(f"{lark.mark(self.begin)} {rest}")
+        if self.is_list:
             return call
         return lark.rule(repeated(call, f"/\\n?/ {call}", parallel=parallel))
 
     def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         rest = self._rest(lark, tools, required=False, parallel=parallel)
-        return free_text(lark, self._begin, rest, parallel=parallel)
+        return free_text(lark, self.begin, rest, parallel=parallel)
 
     def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
         """What follows the first tag."""
         call = envelope_rule(lark, tools, "arguments", required=required)
-        end = lark.mark(self._end) if self._end else ""
-        if self._is_list:
+        end = lark.mark(self.end) if self.end else ""
+        if self.is_list:
             members = repeated(call, f'", " {call}', parallel=parallel)
             return lark.rule(f'"[" {members} "]" {end}')
         return lark.rule(f"/\\n?/ {call} /\\n?/ {end}")

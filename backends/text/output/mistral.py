@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from hearth.backends.contract.requests import Tool
@@ -23,7 +24,6 @@ from hearth.backends.text.output.reading import (
 )
 from hearth.backends.text.output.tagged import Style
 from hearth.backends.text.output.tagged_format import (
-    MakeId,
     TaggedFormat,
     arguments_rule,
     free_text,
@@ -36,25 +36,14 @@ _ID: Final = "[CALL_ID]"
 _ID_MEMBER: Final = r'(", \"id\": \"" /[a-zA-Z0-9]{9}/ "\"")?'
 
 
+@dataclass(frozen=True)
 class MistralFormat(TaggedFormat):
-    """Both forms are read.
-
-    Args:
-        is_named: the template writes the newer form, so that is what a grammar asks for.
-    """
+    """Both forms are read."""
 
     name = "mistral"
 
-    def __init__(
-        self,
-        think: tuple[str, str] | None,
-        control_tokens: Mapping[str, int],
-        make_id: MakeId,
-        *,
-        is_named: bool,
-    ) -> None:
-        super().__init__(think, control_tokens, make_id)
-        self._is_named = is_named
+    is_named: bool
+    """The template writes the newer form, so that is what a grammar asks for."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -66,7 +55,7 @@ class MistralFormat(TaggedFormat):
     def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
         rest = self._rest(lark, tools, required=required, parallel=parallel)
         call = lark.rule(f"{lark.mark(_OPEN)} {rest}")
-        return lark.rule(repeated(call, call, parallel=parallel and self._is_named))
+        return lark.rule(repeated(call, call, parallel=parallel and self.is_named))
 
     def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         rest = self._rest(lark, tools, required=False, parallel=parallel)
@@ -74,7 +63,7 @@ class MistralFormat(TaggedFormat):
 
     def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
         """What follows the marker."""
-        if not self._is_named:
+        if not self.is_named:
             call = envelope_rule(lark, tools, "arguments", required=required, more=_ID_MEMBER)
             members = repeated(call, f'", " {call}', parallel=parallel)
             return lark.rule(f'"[" {members} "]"')

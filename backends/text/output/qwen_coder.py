@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.collector import Collector, Cut, Unreadable
 from hearth.backends.text.output.json_scanner import SPACE, is_begun, is_json
 from hearth.backends.text.output.lark import Lark, quoted
-from hearth.backends.text.output.markers import MarkerSearch
 from hearth.backends.text.output.reading import (
     Reader,
     arguments_from,
@@ -25,12 +25,12 @@ from hearth.backends.text.output.reading import (
 from hearth.backends.text.output.rules import json_rule
 from hearth.backends.text.output.tagged import Style
 from hearth.backends.text.output.tagged_format import (
-    MakeId,
     TaggedFormat,
     arguments_rule,
     free_text,
     repeated,
 )
+from hearth.backends.text.stops import MarkerSearch
 
 _OPEN: Final = "<tool_call>"
 _CLOSE: Final = "</tool_call>"
@@ -45,29 +45,17 @@ _PLAIN_OBJECT: Final = frozenset(
 )
 
 
+@dataclass(frozen=True)
 class QwenCoderFormat(TaggedFormat):
     """Both forms are read. A value is text where the tool's schema says that it is a string, or
-    says nothing; else it is JSON.
-
-    Args:
-        is_wrapped: a call stands between `<tool_call>` tags.
-        is_json: the template writes arguments as one JSON object, so a grammar asks for that.
-    """
+    says nothing; else it is JSON."""
 
     name = "qwen-coder"
 
-    def __init__(
-        self,
-        think: tuple[str, str] | None,
-        control_tokens: Mapping[str, int],
-        make_id: MakeId,
-        *,
-        is_wrapped: bool,
-        is_json: bool,
-    ) -> None:
-        super().__init__(think, control_tokens, make_id)
-        self._is_wrapped = is_wrapped
-        self._is_json = is_json
+    is_wrapped: bool
+    """A call stands between `<tool_call>` tags."""
+    is_json: bool
+    """The template writes arguments as one JSON object, so a grammar asks for that."""
 
     def style(self, tools: Sequence[Tool]) -> Style:
         schemas = {tool.name: tool.parameters for tool in tools}
@@ -82,7 +70,7 @@ class QwenCoderFormat(TaggedFormat):
 
     def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
         begin = f"{lark.mark(_OPEN)} /\\n?/ {quoted(_FUNCTION)}"
-        begin = begin if self._is_wrapped else quoted(_FUNCTION)
+        begin = begin if self.is_wrapped else quoted(_FUNCTION)
         call = lark.rule(f"{begin} {self._rest(lark, tools, required=required)}")
         return lark.rule(repeated(call, f"/\\n?/ {call}", parallel=parallel))
 
@@ -98,12 +86,12 @@ class QwenCoderFormat(TaggedFormat):
         )
         end = quoted(_END)
         return lark.rule(
-            f"{call} {end} /\\n?/ {lark.mark(_CLOSE)}" if self._is_wrapped else f"{call} {end}"
+            f"{call} {end} /\\n?/ {lark.mark(_CLOSE)}" if self.is_wrapped else f"{call} {end}"
         )
 
     def _body(self, lark: Lark, tool: Tool, *, required: bool) -> str:
         is_bound = required or tool.strict
-        if self._is_json or (is_bound and not _is_plain(tool.parameters)):
+        if self.is_json or (is_bound and not _is_plain(tool.parameters)):
             return lark.rule(arguments_rule(tool, required=required))
         if not is_bound:
             value = lark.until(_PARAMETER_END)

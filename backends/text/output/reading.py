@@ -27,27 +27,6 @@ _ARGUMENT_KEYS: Final = ("arguments", "parameters")
 _OTHER_KEYS: Final = ("id", "type", "index", "tool_call_id")
 
 
-def feed(reader: Reader[None], collector: Collector, text: str, at: int) -> tuple[int, bool | None]:
-    """Send `text` from `at` on to a reader.
-
-    Returns:
-        how far was read, and whether the reader came to its end; None: it goes on. False: it cannot
-        go on, and what it read is content now.
-    """
-    unsaid = collector.unsaid
-    for index in range(at, len(text)):
-        unsaid.append(text[index])
-        try:
-            reader.send(text[index])
-        except StopIteration:
-            unsaid.clear()
-            return index + 1, True
-        except Unreadable:
-            unsaid.pop()
-            return index, collector.give_up(at_end=False)
-    return len(text), None
-
-
 def visible() -> Reader[str]:
     """The next character that is not white space."""
     while (char := (yield)) in SPACE:
@@ -81,19 +60,6 @@ def named(reader: Reader[Result]) -> Reader[Result]:
         return (yield from reader)
     except Cut as cut:
         raise Cut(name=cut.read.strip().removeprefix('"')) from None
-
-
-def finish(reader: Reader[None], collector: Collector) -> None:
-    """Nothing more comes for a reader that is not at its end."""
-    name = ""
-    try:
-        reader.throw(Cut())
-    except Cut as cut:
-        name = cut.name
-    except Unreadable:
-        collector.give_up(at_end=False)
-        return
-    collector.cut_off(name)
 
 
 def string(first: str) -> Reader[str]:

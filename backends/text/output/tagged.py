@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 
 from hearth.backends.contract.events import Channel
 from hearth.backends.contract.requests import Tool
-from hearth.backends.text.output.collector import Collector
 from hearth.backends.text.output.json_scanner import SPACE
-from hearth.backends.text.output.markers import MarkerSearch
-from hearth.backends.text.output.parts import Part
-from hearth.backends.text.output.reading import ReadCall, Reader, feed, finish
+from hearth.backends.text.output.parser import OutputParser
+from hearth.backends.text.output.reading import ReadCall
+from hearth.backends.text.stops import MarkerSearch
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +38,14 @@ class Style:
         return (*(self.think or ()), *self.calls, *self.closers)
 
 
-class TaggedParser:
-    """Reads one answer in a `Style`; an `OutputParser`.
+class TaggedParser(OutputParser):
+    """Reads one answer in a `Style`.
 
     Of white space, only this is dropped: newlines at both ends of the reasoning and right after it,
     and what stands before, between and after calls that could be read.
 
     Args:
-        tools: may be called; none: nothing is read as a call.
         is_thinking: the prompt ends inside reasoning.
-        make_id: gives the ids of calls.
         is_required: the answer is calls and nothing else.
     """
 
@@ -56,16 +53,16 @@ class TaggedParser:
         self,
         style: Style,
         tools: Collection[Tool],
+        make_id: Callable[[], str],
         *,
         is_thinking: bool,
-        make_id: Callable[[], str],
-        is_required: bool = False,
+        is_required: bool,
     ) -> None:
+        super().__init__(tools, make_id)
         self._style = style
         self._is_required = is_required and bool(tools)
         self._calls = style.calls if tools else {}
         self._bare = style.bare if tools else None
-        self._collector = Collector({tool.name for tool in tools}, make_id)
         self._begin_marks = MarkerSearch(tuple(self._calls))
         self._end_of_thought = MarkerSearch(style.think[1:] if style.think else ())
         self._space: list[str] = []
@@ -77,7 +74,6 @@ class TaggedParser:
         self._trim: Callable[[str], str] = str
         """What is left of white space at the beginning of a text."""
         self._skipped = SPACE
-        self._reader: Reader[None] | None = None
         self._step = self._thinking if is_thinking else self._edge
         self._has_thought = False
 
@@ -85,25 +81,8 @@ class TaggedParser:
     def channel(self) -> Channel:
         return "reasoning" if self._step == self._thinking else "content"
 
-    @property
-    def calls(self) -> int:
-        return self._collector.calls
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        return self._collector.notices
-
-    def push(self, text: str) -> list[Part]:
-        self._read(text)
-        return self._collector.take()
-
-    def finish(self, *, cut: bool = False) -> list[Part]:
-        if self._step == self._reading and cut:
-            assert self._reader is not None
-            finish(self._reader, self._collector)
-        elif self._step == self._reading:
-            self._collector.give_up(at_end=True)
-        elif cut and self._step != self._thinking and self._is_calling:
+    def _end_text(self, *, cut: bool) -> None:
+        if cut and self._step != self._thinking and self._is_calling:
             pass  # What is held is white space, or a part of a marker.
         elif self._step == self._edge:
             self._collector.say(self._trim(self._take_space()) + self._candidate)
@@ -112,18 +91,11 @@ class TaggedParser:
         else:
             self._collector.say(self._take_space() + self._begin_marks.finish())
         self._candidate = ""
-        self._step = self._text
-        return self._collector.take()
 
     @property
     def _is_calling(self) -> bool:
         """Can nothing but a call, or what belongs to one, have begun?"""
         return self._is_required or (self._step == self._edge and self._collector.calls > 0)
-
-    def _read(self, text: str) -> None:
-        at = 0
-        while at < len(text):
-            at = self._step(text, at)
 
     def _edge(self, text: str, at: int) -> int:
         """The beginning of the answer, or of what follows reasoning or a call: takes one character,
@@ -148,7 +120,7 @@ class TaggedParser:
         if not any(marker.startswith(self._candidate) for marker in self._expected):
             space, candidate = self._trim(self._take_space()), self._candidate
             self._candidate = ""
-            self._step = self._text
+            self._step = self._in_text
             self._say(space)
             self._read(candidate)
         return at + 1
@@ -165,7 +137,7 @@ class TaggedParser:
             self._go_to_edge((), _without_newlines)
         return at
 
-    def _text(self, text: str, at: int) -> int:
+    def _in_text(self, text: str, at: int) -> int:
         shown, marker, at = self._begin_marks.find(text, at)
         self._say(shown)
         if marker is not None:
@@ -191,19 +163,11 @@ class TaggedParser:
 
     def _begin_call(self, read: ReadCall, unsaid: str, *, is_suspect: bool) -> None:
         self._collector.begin_call(unsaid, is_suspect=is_suspect or self._is_required)
-        self._reader = read(self._collector)
-        next(self._reader)
-        self._step = self._reading
+        self._read_call(read(self._collector))
 
-    def _reading(self, text: str, at: int) -> int:
-        assert self._reader is not None
-        at, is_read = feed(self._reader, self._collector, text, at)
-        if is_read:
-            self._skipped = SPACE + self._style.separators
-            self._go_to_edge(self._style.closers, _without_space)
-        elif is_read is False:
-            self._step = self._text
-        return at
+    def _after_call(self) -> None:
+        self._skipped = SPACE + self._style.separators
+        self._go_to_edge(self._style.closers, _without_space)
 
     def _go_to_edge(self, expected: Sequence[str], trim: Callable[[str], str]) -> None:
         self._expected = tuple(expected)

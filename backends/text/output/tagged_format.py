@@ -1,5 +1,5 @@
-"""What the formats of families share that `tagged` reads: when a parser begins in reasoning, and
-the frame of their grammars.
+"""What the formats of families share: what is asked of each, and for those that `tagged` reads when
+a parser begins in reasoning, and the frame of their grammars.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ import secrets
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
 from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.lark import Lark
-from hearth.backends.text.output.parts import OutputParser
+from hearth.backends.text.output.parser import OutputParser
 from hearth.backends.text.output.rules import json_rule
 from hearth.backends.text.output.tagged import Style, TaggedParser
 
@@ -40,23 +41,57 @@ def arguments_rule(tool: Tool, *, required: bool) -> str:
     return json_rule(schema)
 
 
-class TaggedFormat(ABC):
-    """An `OutputFormat` of a family that writes tags.
+@dataclass(frozen=True)
+class OutputFormat(ABC):
+    """How a family of models writes reasoning and tool calls."""
 
-    Args:
-        think: the tags around reasoning, if the template speaks of them.
-        control_tokens: as for `Lark`.
-        make_id: gives the ids of calls.
-    """
+    name: ClassVar[str]
+    control_tokens: Mapping[str, int]
+    """As for `Lark`."""
+    make_id: MakeId
+    """Gives the ids of calls."""
 
-    name: str
+    @property
+    @abstractmethod
+    def markers(self) -> tuple[str, ...]:
+        """Special tokens that carry meaning, and so must be visible to the parser."""
 
-    def __init__(
-        self, think: tuple[str, str] | None, control_tokens: Mapping[str, int], make_id: MakeId
-    ) -> None:
-        self.think = think
-        self._control_tokens = control_tokens
-        self._make_id = make_id
+    @abstractmethod
+    def parser(self, tools: Sequence[Tool], prompt: str, *, required: bool = False) -> OutputParser:
+        """A parser for one answer to `prompt`, which is the rendered template: it may have opened
+        the reasoning. Without `tools` nothing is read as a call. `required`: a grammar sees to it
+        that the answer is calls and nothing else.
+        """
+
+    @abstractmethod
+    def grammar(
+        self,
+        prompt: str,
+        *,
+        content: str | None,
+        tools: Sequence[Tool],
+        required: bool,
+        parallel: bool,
+    ) -> str | None:
+        """A Lark grammar (llguidance's) that the whole output follows; None if nothing is asked.
+
+        Args:
+            prompt: as for `parser`.
+            content: the body of a rule that the answer must follow, after the reasoning if there is
+                any; None: it is free.
+            tools: those that may be called, with the schemas of their arguments.
+            required: the answer is a call of one of `tools`. Otherwise those that are `strict`
+                constrain what is written once such a call has begun.
+            parallel: more than one call may be made.
+        """
+
+
+@dataclass(frozen=True)
+class TaggedFormat(OutputFormat):
+    """The format of a family that writes tags."""
+
+    think: tuple[str, str] | None
+    """The tags around reasoning, if the template speaks of them."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -64,12 +99,9 @@ class TaggedFormat(ABC):
 
     def parser(self, tools: Sequence[Tool], prompt: str, *, required: bool = False) -> OutputParser:
         is_thinking = self.think is not None and prompt.rstrip().endswith(self.think[0])
+        style = self.style(tools)
         return TaggedParser(
-            self.style(tools),
-            tools,
-            is_thinking=is_thinking,
-            make_id=self._make_id,
-            is_required=required,
+            style, tools, self.make_id, is_thinking=is_thinking, is_required=required
         )
 
     def grammar(
@@ -81,7 +113,7 @@ class TaggedFormat(ABC):
         required: bool,
         parallel: bool,
     ) -> str | None:
-        lark = Lark(self._control_tokens)
+        lark = Lark(self.control_tokens)
         if required:
             answer = self.calls(lark, tools, required=True, parallel=parallel)
         elif content is not None:
