@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Final, Protocol
 
+from hearth.backends.text.vocab.base import BaseTokenizer, refuse_surrogates
 from hearth.backends.text.vocab.bpe import BpeEncoder, SpacelessEncoder
 from hearth.backends.text.vocab.byte_alphabet import to_bytes
-from hearth.backends.text.vocab.checks import refuse_surrogates, refuse_unknown_id
 from hearth.backends.text.vocab.chunks import SPACE_MARK
 from hearth.backends.text.vocab.gguf_vocabulary import (
     BPE_MODELS,
@@ -38,53 +37,35 @@ class Encoder(Protocol):
         ...
 
 
-class GgufTokenizer:
+class GgufTokenizer(BaseTokenizer):
     """Implements `hearth.backends.text.tokenizer.Tokenizer`; gives the ids that llama.cpp gives,
     except that plain text never becomes a control token, nor one of gpt-oss's marks, which have a
     text. Thread-safe.
     """
 
     def __init__(self, vocabulary: GgufVocabulary) -> None:
-        self._vocabulary = vocabulary
-        self._encoder = _encoder(vocabulary)
-        self._all_special = _partition(vocabulary, _RECOGNISED, but=())
-        self._plain_special = _partition(
-            vocabulary, (Kind.USER_DEFINED,), but=vocabulary.special.written
-        )
-        self._pieces = [
+        pieces = [
             _piece(vocabulary, text, kind)
             for text, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True)
         ]
-        self._control_tokens = MappingProxyType(_control_tokens(vocabulary, self._pieces))
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._pieces)
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Every end-of-generation token."""
-        return self._vocabulary.special.end_ids
-
-    @property
-    def bos_text(self) -> str:
-        return self._written(self._vocabulary.bos)
-
-    @property
-    def eos_text(self) -> str:
-        return self._written(self._vocabulary.eos)
-
-    @property
-    def named_tokens(self) -> Mapping[str, str]:
-        return {name: self._written(ident) for name, ident in self._vocabulary.named.items()}
-
-    @property
-    def control_tokens(self) -> Mapping[str, int]:
-        return self._control_tokens
-
-    @property
-    def infill_ids(self) -> tuple[int, int, int] | None:
-        return self._vocabulary.special.infill
+        super().__init__(
+            pieces,
+            vocabulary.special,
+            unspoken=frozenset(_ids_of(vocabulary, *_UNSPOKEN)),
+            control_tokens={
+                pieces[ident].decode("utf-8", "replace"): ident
+                for ident in reversed(_ids_of(vocabulary, Kind.CONTROL))  # The first of a text.
+            },
+        )
+        self._vocabulary = vocabulary
+        self._encoder = _encoder(vocabulary)
+        written = vocabulary.special.written
+        plain = [one for one in _ids_of(vocabulary, Kind.USER_DEFINED) if one not in written]
+        self._all_special = _partition(vocabulary, _ids_of(vocabulary, *_RECOGNISED))
+        self._plain_special = _partition(vocabulary, plain)
+        self.bos_text = self._written(vocabulary.bos)
+        self.eos_text = self._written(vocabulary.eos)
+        self.named_tokens = {name: self._written(ident) for name, ident in vocabulary.named.items()}
 
     def encode(
         self, text: str, *, special: bool, add_bos: bool, add_eos: bool = False
@@ -127,26 +108,6 @@ class GgufTokenizer:
                 part if typed is None else typed, special=typed is None, add_bos=False
             )
         return ids
-
-    def piece(self, token_id: int, *, special: bool = False) -> bytes:
-        """The bytes of one token (see the protocol).
-
-        Raises:
-            InvalidParameter: `token_id` is not in the vocabulary.
-        """
-        refuse_unknown_id(token_id, len(self._pieces))
-        if not special and self._vocabulary.kinds[token_id] in _UNSPOKEN:
-            return b""
-        return self._pieces[token_id]
-
-    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
-        """The text of `ids` (see the protocol): their pieces joined.
-
-        Raises:
-            InvalidParameter: an id is not in the vocabulary.
-        """
-        joined = b"".join(self.piece(token_id, special=special) for token_id in ids)
-        return joined.decode("utf-8", "replace")
 
     def _written(self, token_id: int | None) -> str:
         return "" if token_id is None else self.decode([token_id])
@@ -194,28 +155,16 @@ def _encoder(vocabulary: GgufVocabulary) -> Encoder:
     return SentencePieceEncoder(ids, vocabulary.scores, adds_space=vocabulary.adds_space)
 
 
-def _partition(
-    vocabulary: GgufVocabulary, kinds: Sequence[Kind], *, but: Collection[int]
-) -> Partition:
+def _ids_of(vocabulary: GgufVocabulary, *kinds: Kind) -> list[int]:
+    return [ident for ident, kind in enumerate(vocabulary.kinds) if kind in kinds]
+
+
+def _partition(vocabulary: GgufVocabulary, special: Sequence[int]) -> Partition:
     return Partition(
-        {
-            text: ident
-            for ident, (text, kind) in enumerate(
-                zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-            )
-            if kind in kinds and ident not in but
-        },
+        {vocabulary.tokens[ident]: ident for ident in special},
         strips_before=vocabulary.strips_before,
         strips_after=vocabulary.strips_after,
     )
-
-
-def _control_tokens(vocabulary: GgufVocabulary, pieces: Sequence[bytes]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for ident, kind in enumerate(vocabulary.kinds):
-        if kind is Kind.CONTROL:
-            found.setdefault(pieces[ident].decode("utf-8", "replace"), ident)
-    return found
 
 
 def _piece(vocabulary: GgufVocabulary, text: str, kind: Kind) -> bytes:

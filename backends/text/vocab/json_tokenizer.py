@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import tokenizers
 from tokenizers import Encoding, Tokenizer
 
 from hearth.backends.errors import CorruptFile
-from hearth.backends.text.vocab.checks import refuse_surrogates, refuse_unknown_id
+from hearth.backends.text.vocab.base import BaseTokenizer, refuse_surrogates
 from hearth.backends.text.vocab.folder_settings import AddedToken, FolderSettings
 from hearth.backends.text.vocab.json_pieces import piece_rules
 from hearth.backends.text.vocab.special_ids import SpecialIds, special_ids
@@ -22,7 +21,7 @@ _NOWHERE: Final = "\U0010ffff"
 """No character, so that no vocabulary has it."""
 
 
-class JsonTokenizer:
+class JsonTokenizer(BaseTokenizer):
     """Implements `hearth.backends.text.tokenizer.Tokenizer`. Thread-safe: the library's one switch,
     whether special tokens are recognised, is set under a lock.
     """
@@ -41,63 +40,31 @@ class JsonTokenizer:
         if getattr(tokenizer.model, "dropout", None):
             tokenizer.model.dropout = None
         _add(tokenizer, settings.added)
-        self._special = _special_ids(tokenizer, settings)
-        self._bos, self._eos = settings.bos, settings.eos
-        self._named = settings.named
+        special = _special_ids(tokenizer, settings)
+        self.bos_text, self.eos_text = settings.bos or "", settings.eos or ""
+        self.named_tokens = settings.named
         self._begin, self._end = _surroundings(tokenizer)
         added = tokenizer.get_added_tokens_decoder()
-        self._unspoken = {ident for ident, token in added.items() if token.special}
-        self._unspoken |= self._special.control
+        unspoken = {ident for ident, token in added.items() if token.special} | special.control
         # What is not in the vocabulary becomes the unknown token, which is no forgery.
-        self._forbidden = self._unspoken.difference(
+        self._forbidden = unspoken.difference(
             tokenizer.encode(_NOWHERE, add_special_tokens=False).ids
         )
-        self._unspoken -= self._special.written
+        unspoken -= special.written
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         rules = piece_rules(tokenizer)
-        self._is_byte_level = rules.is_byte_level
-        count = max(rows, max(vocabulary.values(), default=-1) + 1)
-        self._pieces: list[bytes] = [b""] * count
+        pieces = [b""] * max(rows, max(vocabulary.values(), default=-1) + 1)
         for text, ident in vocabulary.items():
-            self._pieces[ident] = text.encode() if ident in added else rules.piece(text)
-        self._control_tokens = MappingProxyType(
-            {added[ident].content: ident for ident in sorted(self._unspoken) if ident in added}
-        )
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._pieces)
-
-    @property
-    def longest_token_bytes(self) -> int:
+            pieces[ident] = text.encode() if ident in added else rules.piece(text)
+        keeps_text = rules.is_byte_level and tokenizer.normalizer is None
+        self.longest_token_bytes = max(map(len, pieces), default=0) if keeps_text else 0
         """`ModelInfo.longest_token_bytes`."""
-        keeps_text = self._is_byte_level and self._tokenizer.normalizer is None
-        return max(map(len, self._pieces), default=0) if keeps_text else 0
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Every end-of-generation token."""
-        return self._special.end_ids
-
-    @property
-    def bos_text(self) -> str:
-        return self._bos or ""
-
-    @property
-    def eos_text(self) -> str:
-        return self._eos or ""
-
-    @property
-    def named_tokens(self) -> Mapping[str, str]:
-        return self._named
-
-    @property
-    def control_tokens(self) -> Mapping[str, int]:
-        return self._control_tokens
-
-    @property
-    def infill_ids(self) -> tuple[int, int, int] | None:
-        return self._special.infill
+        super().__init__(
+            pieces,
+            special,
+            unspoken=unspoken,
+            control_tokens={added[one].content: one for one in sorted(unspoken) if one in added},
+        )
 
     def encode(
         self, text: str, *, special: bool, add_bos: bool, add_eos: bool = False
@@ -119,26 +86,6 @@ class JsonTokenizer:
         with self._lock:
             self._tokenizer.encode_special_tokens = True
             return list(self._tokenizer.encode(query, text).ids)
-
-    def piece(self, token_id: int, *, special: bool = False) -> bytes:
-        """The bytes of one token (see the protocol).
-
-        Raises:
-            InvalidParameter: `token_id` is not in the vocabulary.
-        """
-        refuse_unknown_id(token_id, len(self._pieces))
-        if not special and token_id in self._unspoken:
-            return b""
-        return self._pieces[token_id]
-
-    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
-        """The text of `ids` (see the protocol): their pieces joined.
-
-        Raises:
-            InvalidParameter: an id is not in the vocabulary.
-        """
-        joined = b"".join(self.piece(token_id, special=special) for token_id in ids)
-        return joined.decode("utf-8", "replace")
 
     def _recognised(self, text: str) -> list[int]:
         with self._lock:

@@ -1,0 +1,74 @@
+"""What the tokenizers that are made here share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+
+from hearth.backends.errors import InvalidParameter
+from hearth.backends.text.vocab.special_ids import SpecialIds
+
+
+class BaseTokenizer:
+    """All of `hearth.backends.text.tokenizer.Tokenizer` that the pieces of a vocabulary answer."""
+
+    bos_text: str
+    eos_text: str
+    named_tokens: Mapping[str, str]
+
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        special: SpecialIds,
+        *,
+        unspoken: Collection[int],
+        control_tokens: Mapping[str, int],
+    ) -> None:
+        """
+        Args:
+            pieces: the bytes of each token.
+            unspoken: tokens that have no text for people.
+        """
+        self._pieces = pieces
+        self._unspoken = unspoken
+        self.vocab_size = len(pieces)
+        self.end_ids = special.end_ids
+        """Every end-of-generation token."""
+        self.infill_ids = special.infill
+        self.control_tokens = MappingProxyType(control_tokens)
+
+    def piece(self, token_id: int, *, special: bool = False) -> bytes:
+        """The bytes of one token (see the protocol).
+
+        Raises:
+            InvalidParameter: `token_id` is not in the vocabulary.
+        """
+        if not 0 <= token_id < self.vocab_size:
+            raise InvalidParameter(
+                "token_ids", f"Token {token_id} is not in the vocabulary of {self.vocab_size:,}."
+            )
+        return b"" if not special and token_id in self._unspoken else self._pieces[token_id]
+
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        """The text of `ids` (see the protocol): their pieces joined.
+
+        Raises:
+            InvalidParameter: an id is not in the vocabulary.
+        """
+        joined = b"".join(self.piece(token_id, special=special) for token_id in ids)
+        return joined.decode("utf-8", "replace")
+
+
+def refuse_surrogates(text: str) -> None:
+    """Raises `InvalidParameter` where `text` holds a lone surrogate, which is no character."""
+    if text.isascii():
+        return
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidParameter(
+            "text",
+            f"The text holds a lone surrogate (U+{ord(text[error.start]):04X}) "
+            f"at position {error.start}.",
+            "Send valid Unicode.",
+        ) from error
