@@ -9,13 +9,13 @@ escape or change the case of what it is given, and they stay what they are.
 
 from __future__ import annotations
 
-import itertools
 import re
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, Final
 
 from hearth.backends.text.tokenizer import Tokenizer
+from hearth.backends.text.vocab.partition import longest_of
 
 _NONCE_DIGITS: Final = 16
 
@@ -31,7 +31,7 @@ class Guard:
         nonce = str(secrets.randbelow(9 * 10**_NONCE_DIGITS) + 10**_NONCE_DIGITS)
         self._open, self._close, self._end = (f"7{nonce}{kind}" for kind in "123")
         texts = sorted(set(filter(None, control_texts)))
-        self._control = re.compile(_longest_of(texts)) if texts else None
+        self._control = re.compile(longest_of(texts)) if texts else None
         longest = max(map(len, texts), default=1)
         self._protected = re.compile(
             f"{self._open}((?:(?!{self._open}).){{1,{longest}}}?){self._close}", re.DOTALL
@@ -72,23 +72,3 @@ class Guard:
             if text:
                 ids += tokenizer.encode(text, special=not is_typed, add_bos=add_bos and not ids)
         return ids
-
-
-def _longest_of(texts: Sequence[str]) -> str:
-    """A regular expression for the longest of `texts`, sorted and different, at a place.
-
-    What they begin with alike is compared once: thousands of alternatives one after the other would
-    make a text that nearly matches very slow.
-    """
-    pairs = enumerate(zip(texts[0], texts[-1], strict=False))
-    alike = next((place for place, (one, other) in pairs if one != other), len(texts[0]))
-    head = texts[0][:alike]
-    rests = [text[alike:] for text in texts]
-    is_whole = not rests[0]
-    branches = [
-        _longest_of(list(branch))
-        for _, branch in itertools.groupby(filter(None, rests), key=lambda rest: rest[0])
-    ]
-    if not branches:
-        return re.escape(head)
-    return f"{re.escape(head)}(?:{'|'.join(branches)}){'?' * is_whole}"

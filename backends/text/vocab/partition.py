@@ -29,7 +29,7 @@ class Partition:
     ) -> None:
         by_length = sorted(ids, key=lambda text: len(text.encode("utf-8", "surrogateescape")))
         self._ids = {text: ids[text] for text in reversed(by_length)}
-        self._any = re.compile(_longest_of(sorted(ids))) if ids else None
+        self._any = re.compile(longest_of(sorted(ids))) if ids else None
         self._before = frozenset(strips_before)
         self._after = frozenset(strips_after)
         self._tangles: dict[str, tuple[str | int, ...]] = {}
@@ -123,18 +123,21 @@ def _cut(part: str | int, token: str, ident: int) -> list[str | int]:
     return [piece for piece in cut if piece != ""]
 
 
-def _longest_of(texts: Sequence[str]) -> str:
-    """An expression for the longest of `texts`, sorted and different, at a place."""
-    groups = [list(group) for _, group in itertools.groupby(texts, key=lambda text: text[:1])]
-    branches = [_branch(group) for group in groups]
-    return "|".join(branches)
+def longest_of(texts: Sequence[str]) -> str:
+    """A regular expression for the longest of `texts`, sorted and different, at a place.
 
-
-def _branch(texts: Sequence[str]) -> str:
+    What they begin with alike is compared once: thousands of alternatives one after the other would
+    make a text that nearly matches very slow.
+    """
     pairs = enumerate(zip(texts[0], texts[-1], strict=False))
     alike = next((place for place, (one, other) in pairs if one != other), len(texts[0]))
-    head, rests = texts[0][:alike], [text[alike:] for text in texts]
-    longer = [rest for rest in rests if rest]
-    if not longer:
+    head = texts[0][:alike]
+    rests = [text[alike:] for text in texts]
+    is_whole = not rests[0]
+    branches = [
+        longest_of(list(branch))
+        for _, branch in itertools.groupby(filter(None, rests), key=lambda rest: rest[0])
+    ]
+    if not branches:
         return re.escape(head)
-    return f"{re.escape(head)}(?:{_longest_of(longer)}){'?' * (not rests[0])}"
+    return f"{re.escape(head)}(?:{'|'.join(branches)}){'?' * is_whole}"

@@ -8,7 +8,7 @@ of their category (`characters`). Where several stand in a row, each cuts what t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from hearth.backends.text.vocab.characters import HAN, LETTER, MARK, NUMBER, PUNCTUATION, SYMBOL
@@ -202,117 +202,74 @@ _DEFAULT = (
     Step(f"[{_N}]+"),
     Step("[0-9]{3}", "spaces"),
 )
-_DIGITS_APART = PreType((_EACH_NUMBER, _GPT2))
-_PLAIN = PreType((_GPT2,))
-_QWEN = PreType((_QWEN2,))
-_LLAMA = PreType((_LLAMA3,), ignore_merges=True, adds_bos=True)
-_GLM = PreType((_LLAMA3,), has_default_bos=False)
-_SENTENCE_PIECE = PreType((_LINES,), is_byte_level=False)
 
-_TYPES: Final[Mapping[str, PreType]] = {
-    "default": PreType(_DEFAULT),
-    "llama3": _LLAMA,
-    "llama-v3": _LLAMA,
-    "llama-bpe": _LLAMA,
-    "falcon3": _LLAMA,
-    "falcon-h1": _LLAMA,
-    "pixtral": _LLAMA,
-    "midm-2.0": _LLAMA,
-    "lfm2": _LLAMA,
-    "jina-v5-nano": _LLAMA,
-    "minicpm5": PreType((_THREE_NUMBERS, _modern(numbers=f"[{_N}]+")), ignore_merges=True),
-    "deepseek-llm": PreType(_DEEPSEEK_LLM),
-    "deepseek-coder": PreType(_DEEPSEEK_CODER),
-    "deepseek-v3": PreType(_DEEPSEEK3),
-    "hunyuan-dense": PreType(_DEEPSEEK3),
-    "hy_v4": PreType(_DEEPSEEK3),
-    "joyai-llm": PreType(_DEEPSEEK3),
-    "spark2_5": PreType(_SPARK),
-    "youtu": PreType(_YOUTU, ignore_merges=True),
-    "falcon": PreType(_FALCON),
-    "starcoder": _DIGITS_APART,
-    "refact": _DIGITS_APART,
-    "command-r": _DIGITS_APART,
-    "smollm": _DIGITS_APART,
-    "codeshell": _DIGITS_APART,
-    "exaone": _DIGITS_APART,
-    "minerva-7b": _DIGITS_APART,
-    "mellum2": _DIGITS_APART,
-    "gpt-2": _PLAIN,
-    "phi-2": _PLAIN,
-    "jina-es": _PLAIN,
-    "jina-de": _PLAIN,
-    "gigachat": _PLAIN,
-    "jina-v2-es": _PLAIN,
-    "jina-v2-de": _PLAIN,
-    "a.x-4.0": _PLAIN,
-    "mellum": _PLAIN,
-    "modern-bert": _PLAIN,
-    "mpt": _PLAIN,
-    "olmo": _PLAIN,
-    "jais": _PLAIN,
-    "exaone4": _PLAIN,
-    "trillion": _PLAIN,
-    "granite-docling": _PLAIN,
-    "jina-v1-en": PreType((_GPT2,), adds_separator=True),
-    "jina-v2-code": PreType((_GPT2,), adds_separator=True),
-    "roberta-bpe": PreType((_GPT2,), adds_separator=True),
-    "jais-2": PreType((_JAIS2,)),
-    "gemma4": _SENTENCE_PIECE,
-    "granite-embed-multi-311m": _SENTENCE_PIECE,
-    "sarvam-moe": _SENTENCE_PIECE,
-    "whitespace": PreType((Step(f"[^{_S}]+", "spaces"),), is_byte_level=False),
-    "qwen2": _QWEN,
-    "deepseek-r1-qwen": _QWEN,
-    "kormo": _QWEN,
-    "f2llmv2": _QWEN,
-    "megrez": _QWEN,
-    "stablelm2": _QWEN,
-    "hunyuan": _QWEN,
-    "solar-open": _QWEN,
-    "grok-2": _QWEN,
-    "qwen35": PreType((_QWEN35,)),
-    "dbrx": PreType((_LLAMA3,)),
-    "smaug-bpe": PreType((_LLAMA3,)),
-    "chatglm-bpe": _GLM,
-    "glm4": replace(_GLM, ignore_merges=True),
-    "glm5": replace(_GLM, ignore_merges=True),
-    "poro-chat": PreType((_BLOOM,)),
-    "bloom": PreType((_BLOOM,)),
-    "gpt3-finnish": PreType((_BLOOM,)),
-    "viking": PreType((_BLOOM, _EACH_NUMBER)),
-    "tekken": PreType((_cased("", "", f"[{_N}]"),), ignore_merges=True, adds_bos=True),
-    "chameleon": PreType(_CHAMELEON, adds_bos=True),
-    "gpt-4o": PreType((_O200K,)),
-    "llama4": PreType((_O200K,)),
-    "kanana2": PreType((_O200K,)),
-    "talkie": PreType((_O200K,)),
-    "minimax-m2": PreType((_O200K,)),
-    "granite-embed-multi-97m": PreType(
-        (_cased(_M, f"(?:{_ENDINGS})?", f"[{_N}]{{1,3}}"),), ignore_merges=True
-    ),
-    "tiny_aya": PreType((Step("", cut="after digits"), _uncased(f"[{_N}]{{1,3}}"))),
-    "cohere2moe": PreType((Step("", cut="after digits"), _uncased(f"[{_N}]{{1,3}}"))),
-    "kimi-k2": PreType((_KIMI,)),
-    "superbpe": PreType((Step(f"[{_N}]+"), Step("", "spaces", "before digits"))),
-    "bailingmoe": PreType((_BAILING,)),
-    "bailingmoe2": PreType((_BAILING,)),
-    "llada-moe": PreType((_BAILING,)),
-    "seed-coder": PreType((_SEED_CODER,)),
-    "ufakzeka": PreType((_UFAKZEKA,)),
-    "afmoe": PreType(_AFMOE),
-    "laguna": PreType((_LINES, _QWEN2)),
-    "exaone-moe": PreType((_EXAONE_MOE,)),
+TYPES: Final[Mapping[str, PreType]] = {
+    name: kind
+    for names, kind in (
+        ("default", PreType(_DEFAULT)),
+        (
+            "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
+            PreType((_LLAMA3,), ignore_merges=True, adds_bos=True),
+        ),
+        ("minicpm5", PreType((_THREE_NUMBERS, _modern(numbers=f"[{_N}]+")), ignore_merges=True)),
+        ("deepseek-llm", PreType(_DEEPSEEK_LLM)),
+        ("deepseek-coder", PreType(_DEEPSEEK_CODER)),
+        ("deepseek-v3 hunyuan-dense hy_v4 joyai-llm", PreType(_DEEPSEEK3)),
+        ("spark2_5", PreType(_SPARK)),
+        ("youtu", PreType(_YOUTU, ignore_merges=True)),
+        ("falcon", PreType(_FALCON)),
+        (
+            "starcoder refact command-r smollm codeshell exaone minerva-7b mellum2",
+            PreType((_EACH_NUMBER, _GPT2)),
+        ),
+        (
+            "gpt-2 phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum "
+            "modern-bert mpt olmo jais exaone4 trillion granite-docling",
+            PreType((_GPT2,)),
+        ),
+        ("jina-v1-en jina-v2-code roberta-bpe", PreType((_GPT2,), adds_separator=True)),
+        ("jais-2", PreType((_JAIS2,))),
+        ("gemma4 granite-embed-multi-311m sarvam-moe", PreType((_LINES,), is_byte_level=False)),
+        ("whitespace", PreType((Step(f"[^{_S}]+", "spaces"),), is_byte_level=False)),
+        (
+            "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2",
+            PreType((_QWEN2,)),
+        ),
+        ("qwen35", PreType((_QWEN35,))),
+        ("dbrx smaug-bpe", PreType((_LLAMA3,))),
+        ("chatglm-bpe", PreType((_LLAMA3,), has_default_bos=False)),
+        ("glm4 glm5", PreType((_LLAMA3,), ignore_merges=True, has_default_bos=False)),
+        ("poro-chat bloom gpt3-finnish", PreType((_BLOOM,))),
+        ("viking", PreType((_BLOOM, _EACH_NUMBER))),
+        ("tekken", PreType((_cased("", "", f"[{_N}]"),), ignore_merges=True, adds_bos=True)),
+        ("chameleon", PreType(_CHAMELEON, adds_bos=True)),
+        ("gpt-4o llama4 kanana2 talkie minimax-m2", PreType((_O200K,))),
+        (
+            "granite-embed-multi-97m",
+            PreType((_cased(_M, f"(?:{_ENDINGS})?", f"[{_N}]{{1,3}}"),), ignore_merges=True),
+        ),
+        (
+            "tiny_aya cohere2moe",
+            PreType((Step("", cut="after digits"), _uncased(f"[{_N}]{{1,3}}"))),
+        ),
+        ("kimi-k2", PreType((_KIMI,))),
+        ("superbpe", PreType((Step(f"[{_N}]+"), Step("", "spaces", "before digits")))),
+        ("bailingmoe bailingmoe2 llada-moe", PreType((_BAILING,))),
+        ("seed-coder", PreType((_SEED_CODER,))),
+        ("ufakzeka", PreType((_UFAKZEKA,))),
+        ("afmoe", PreType(_AFMOE)),
+        ("laguna", PreType((_LINES, _QWEN2))),
+        ("exaone-moe", PreType((_EXAONE_MOE,))),
+    )
+    for name in names.split()
 }
+"""By every value of `tokenizer.ggml.pre` that is built in; those that stand for the same are listed
+together.
+"""
 
 
 def pre_type(name: str) -> PreType | None:
     """What `tokenizer.ggml.pre` = `name` stands for; None for one that this version does not know.
     A file without a name has the type "default".
     """
-    return _TYPES.get(name or "default")
-
-
-def known_names() -> tuple[str, ...]:
-    """Every value of `tokenizer.ggml.pre` that is built in."""
-    return tuple(_TYPES)
+    return TYPES.get(name or "default")

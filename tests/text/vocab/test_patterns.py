@@ -9,7 +9,7 @@ import pytest
 
 from hearth.backends.errors import UnsupportedModel
 from hearth.backends.text.vocab.load import open_gguf
-from hearth.backends.text.vocab.patterns import known_names, pre_type
+from hearth.backends.text.vocab.patterns import TYPES, pre_type
 from hearth.backends.text.vocab.words import WordCutter
 from hearth.quant.gguf.reader import read_header
 from llama_tree import llama_tokenizer
@@ -44,7 +44,7 @@ def texts() -> list[str]:
     return ["".join(draw.choices(PIECES, k=draw.randint(1, 14))) for _ in range(400)]
 
 
-@pytest.mark.parametrize("pre", sorted(set(known_names()) - set(RAW)))
+@pytest.mark.parametrize("pre", sorted(set(TYPES) - set(RAW)))
 def test_words_are_cut_as_llama_cpp_cuts_them(pre: str, tmp_path: Path) -> None:
     path = pairwise_bpe(tmp_path / "vocabulary.gguf", pre)
     tokenizer = open_gguf(read_header(path))
@@ -54,7 +54,7 @@ def test_words_are_cut_as_llama_cpp_cuts_them(pre: str, tmp_path: Path) -> None:
             assert tokenizer.encode(text, special=False, add_bos=False) == expected, text
 
 
-@pytest.mark.parametrize("name", known_names())
+@pytest.mark.parametrize("name", TYPES)
 def test_words_joined_are_the_text(name: str) -> None:
     kind = pre_type(name)
     assert kind is not None
@@ -65,7 +65,7 @@ def test_words_joined_are_the_text(name: str) -> None:
         assert "" not in words
 
 
-@pytest.mark.parametrize("name", known_names())
+@pytest.mark.parametrize("name", TYPES)
 def test_a_long_run_takes_linear_time(name: str) -> None:
     """A quadratic pattern would take minutes here, and the suite has a time limit."""
     kind = pre_type(name)
