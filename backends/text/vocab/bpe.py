@@ -9,10 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hearth.backends.text.vocab.byte_alphabet import to_characters
-from hearth.backends.text.vocab.chunks import SPACE_MARK, Chunks
-from hearth.backends.text.vocab.merges import merged
+from hearth.backends.text.vocab.merges import SPACE_MARK, Chunks, WordCache, merged
 from hearth.backends.text.vocab.patterns import PreType
-from hearth.backends.text.vocab.word_cache import WordCache
 from hearth.backends.text.vocab.words import WordCutter
 
 

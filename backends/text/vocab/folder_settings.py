@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tokenizers import AddedToken
+
 from hearth.backends.errors import CorruptFile
 from hearth.backends.text.vocab.generation_defaults import read_generation_defaults
 from hearth.backends.text.vocab.model_folder import read_json, token_text
@@ -14,20 +16,6 @@ from hearth.backends.text.vocab.model_folder import read_json, token_text
 CONFIG: Final = "tokenizer_config.json"
 _NAMED: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _LISTS: Final = ("additional_special_tokens", "extra_special_tokens")
-
-
-@dataclass(frozen=True, slots=True)
-class AddedToken:
-    """A token outside of the vocabulary proper, recognised in text before that is cut."""
-
-    text: str
-    ident: int | None
-    """None: what the vocabulary or its end gives."""
-    is_special: bool
-    strips_before: bool = False
-    strips_after: bool = False
-    is_single_word: bool = False
-    is_normalized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +28,10 @@ class FolderSettings:
     eos: str | None
     named: Mapping[str, str]
     """Further special tokens, by the names that chat templates give them: "pad_token" ..."""
-    added: tuple[AddedToken, ...]
-    """In the order of their ids; those without one last."""
+    added: tuple[tuple[AddedToken, int | None], ...]
+    """Tokens outside of the vocabulary proper, recognised in text before that is cut, in the order
+    of their ids; last those to which the vocabulary or its end gives one.
+    """
     end_ids: frozenset[int]
 
 
@@ -80,36 +70,31 @@ def _named(names: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _added(folder: Path, config: Mapping[str, Any], names: Mapping[str, Any]) -> list[AddedToken]:
-    found: dict[str, AddedToken] = {}
+def _added(
+    folder: Path, config: Mapping[str, Any], names: Mapping[str, Any]
+) -> list[tuple[AddedToken, int | None]]:
+    found: dict[str, tuple[AddedToken, int | None]] = {}
     for key, value in _object(config, "added_tokens_decoder").items():
         text = token_text(value)
         if not key.isdecimal() or text is None:
             raise CorruptFile(f"{CONFIG} of {folder} has no token text for id {key!r}.")
-        found[text] = _described(text, int(key), value)
+        found[text] = _described(text, value), int(key)
     for text, ident in read_json(folder, "added_tokens.json").items():
         if not isinstance(ident, int):
             raise CorruptFile(f"added_tokens.json of {folder} has no id for {text!r}.")
-        found.setdefault(text, AddedToken(text, ident, is_special=False, is_normalized=True))
+        found.setdefault(text, (AddedToken(text), ident))
     listed = [token for name in _LISTS for token in _values(names.get(name))]
     for value in (*(names.get(f"{name}_token") for name in _NAMED), *listed):
         text = token_text(value)
         if text is not None and text not in found:
-            found[text] = _described(text, None, {"special": True, **_flags(value)})
-    return sorted(found.values(), key=lambda token: (token.ident is None, token.ident or 0))
+            found[text] = _described(text, {"special": True, **_flags(value)}), None
+    return sorted(found.values(), key=lambda one: (one[1] is None, one[1] or 0))
 
 
-def _described(text: str, ident: int | None, value: Mapping[str, Any]) -> AddedToken:
-    is_special = bool(value.get("special"))
-    return AddedToken(
-        text,
-        ident,
-        is_special,
-        strips_before=bool(value.get("lstrip")),
-        strips_after=bool(value.get("rstrip")),
-        is_single_word=bool(value.get("single_word")),
-        is_normalized=bool(value.get("normalized", not is_special)),
-    )
+def _described(text: str, value: Mapping[str, Any]) -> AddedToken:
+    flags = ("single_word", "lstrip", "rstrip", "special")
+    given = {name: bool(value.get(name)) for name in flags}
+    return AddedToken(text, normalized=bool(value.get("normalized", not given["special"])), **given)
 
 
 def _flags(value: Any) -> Mapping[str, Any]:

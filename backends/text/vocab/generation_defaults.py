@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,14 +38,8 @@ class GenerationDefaults:
     @property
     def named(self) -> Mapping[str, float]:
         """The sampling parameters that the files say something of, by our names for them."""
-        said = {
-            "temperature": self.temperature,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "min_p": self.min_p,
-            "repetition_penalty": self.repetition_penalty,
-        }
-        return {name: value for name, value in said.items() if value is not None}
+        values = {name: getattr(self, name) for name in _GGUF_KEYS}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def words(self) -> str:
@@ -65,15 +59,8 @@ def read_generation_defaults(folder: Path) -> GenerationDefaults:
         CorruptFile: it is no JSON object, or a value is no number.
     """
     config = read_json(folder, _FILE)
-    is_greedy = config.get("do_sample") is False
-    return GenerationDefaults(
-        temperature=0.0 if is_greedy else _number(folder, config, "temperature"),
-        top_k=_integer(folder, config, "top_k"),
-        top_p=_number(folder, config, "top_p"),
-        min_p=_number(folder, config, "min_p"),
-        repetition_penalty=_number(folder, config, "repetition_penalty"),
-        eos_ids=_ids(folder, config),
-    )
+    values = {**config, "temperature": 0} if config.get("do_sample") is False else config
+    return GenerationDefaults(**_numbers(folder, values), eos_ids=_ids(folder, config))
 
 
 def gguf_generation_defaults(file: GgufFile) -> GenerationDefaults:
@@ -83,31 +70,20 @@ def gguf_generation_defaults(file: GgufFile) -> GenerationDefaults:
         CorruptFile: a value is no number.
     """
     values = {name: file.value(key) for name, key in _GGUF_KEYS.items()}
-    return GenerationDefaults(
-        temperature=_number(file.path, values, "temperature"),
-        top_k=_integer(file.path, values, "top_k"),
-        top_p=_number(file.path, values, "top_p"),
-        min_p=_number(file.path, values, "min_p"),
-        repetition_penalty=_number(file.path, values, "repetition_penalty"),
-    )
+    return GenerationDefaults(**_numbers(file.path, values))
 
 
-def _number(where: Path, values: Mapping[str, Any], name: str) -> float | None:
-    found = values.get(name)
-    if found is None:
-        return None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-        raise _wrong(where, name, found, "a number")
-    return float(found)
-
-
-def _integer(where: Path, values: Mapping[str, Any], name: str) -> int | None:
-    found = _number(where, values, name)
-    if found is None:
-        return None
-    if not found.is_integer():
-        raise _wrong(where, name, found, "a whole number")
-    return int(found)
+def _numbers(where: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: values[name] for name in _GGUF_KEYS if values.get(name) is not None}
+    for name, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            raise _wrong(where, name, value, "a number")
+        found[name] = float(value)
+    if "top_k" in found:
+        if not found["top_k"].is_integer():
+            raise _wrong(where, "top_k", found["top_k"], "a whole number")
+        found["top_k"] = int(found["top_k"])
+    return found
 
 
 def _ids(where: Path, values: Mapping[str, Any]) -> frozenset[int]:

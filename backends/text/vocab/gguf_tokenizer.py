@@ -9,7 +9,6 @@ from typing import Final, Protocol
 from hearth.backends.text.vocab.base import BaseTokenizer, refuse_surrogates
 from hearth.backends.text.vocab.bpe import BpeEncoder, SpacelessEncoder
 from hearth.backends.text.vocab.byte_alphabet import to_bytes
-from hearth.backends.text.vocab.chunks import SPACE_MARK
 from hearth.backends.text.vocab.gguf_vocabulary import (
     BPE_MODELS,
     BPE_WORDS,
@@ -19,6 +18,7 @@ from hearth.backends.text.vocab.gguf_vocabulary import (
     GgufVocabulary,
     Kind,
 )
+from hearth.backends.text.vocab.merges import SPACE_MARK
 from hearth.backends.text.vocab.partition import Partition
 from hearth.backends.text.vocab.sentence_piece import SentencePieceEncoder
 from hearth.backends.text.vocab.unigram import UnigramEncoder

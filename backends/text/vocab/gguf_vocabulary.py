@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
 from hearth.backends.errors import UnsupportedModel
 from hearth.backends.text.vocab.patterns import PreType, pre_type
@@ -189,17 +189,19 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
     keeps_newlines = name in ("gemma4", "granite-embed-multi-311m")
     before, after = _strips(file, name, ids)
     kinds = _kinds(file, len(tokens), special)
+    rank_template = file.value("tokenizer.chat_template.rerank")
     if after is None:
         after = _special_of_phi3(ids, kinds)
+    scores, charsmap = _numbers(file, "scores"), _numbers(file, "precompiled_charsmap")
     return GgufVocabulary(
         model=model,
         pre=pre,
         keeps_newlines=keeps_newlines,
         tokens=tokens,
         kinds=kinds,
-        scores=_scores(file, len(tokens)),
-        merges=_merges(file) if model in BPE_MODELS else [],
-        charsmap=_charsmap(file) if model == UNIGRAM else b"",
+        scores=[float(score) for score in scores] or [0.0] * len(tokens),
+        merges=_strings(file, "merges") or [] if model in BPE_MODELS else [],
+        charsmap=bytes(int(byte) & 0xFF for byte in charsmap) if model == UNIGRAM else b"",
         special=special,
         bos=_id(file, ("bos_token_id",), len(tokens), bos),
         eos=eos,
@@ -215,7 +217,7 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
         strip_accents=bool(file.value("tokenizer.ggml.normalizer.strip_accents", lowercase)),
         strips_before=before,
         strips_after=after,
-        rank_template=_text(file.value("tokenizer.chat_template.rerank")),
+        rank_template=rank_template if isinstance(rank_template, str) else None,
     )
 
 
@@ -234,10 +236,6 @@ def end_tokens(file: GgufFile) -> dict[int, str]:
         ident: tokens[ident].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         for ident in sorted(found)
     }
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _flag(file: GgufFile, name: str, default: bool) -> bool:
@@ -273,43 +271,29 @@ def _given_roles(file: GgufFile, count: int, eos: int | None) -> dict[Role, int]
 
 
 def _tokens(file: GgufFile) -> list[str]:
-    found = file.value(PREFIX + "tokens")
-    if not isinstance(found, StringArray):
+    found = _strings(file, "tokens")
+    if found is None:
         raise corrupt(file.path, f"key '{PREFIX}tokens'", "is missing")
-    return [
-        raw.decode("utf-8", "surrogateescape") or f"[EMPTY_{ident}]"
-        for ident, raw in enumerate(found.raw_strings())
-    ]
+    return [text or f"[EMPTY_{ident}]" for ident, text in enumerate(found)]
 
 
-def _merges(file: GgufFile) -> list[str]:
-    found = file.value(PREFIX + "merges")
+def _strings(file: GgufFile, name: str) -> list[str] | None:
+    found = file.value(PREFIX + name)
     if not isinstance(found, StringArray):
-        return []
+        return None
     return [raw.decode("utf-8", "surrogateescape") for raw in found.raw_strings()]
 
 
-def _scores(file: GgufFile, count: int) -> list[float]:
-    found = file.value(PREFIX + "scores")
-    if not isinstance(found, NumberArray):
-        return [0.0] * count
-    return [float(score) for score in found]
-
-
-def _charsmap(file: GgufFile) -> bytes:
-    found = file.value(PREFIX + "precompiled_charsmap")
-    if not isinstance(found, NumberArray):
-        return b""
-    return bytes(int(byte) & 0xFF for byte in found)
+def _numbers(file: GgufFile, name: str) -> NumberArray | tuple[()]:
+    found = file.value(PREFIX + name)
+    return found if isinstance(found, NumberArray) else ()
 
 
 def _kinds(file: GgufFile, count: int, special: SpecialIds) -> list[Kind]:
-    found = file.value(PREFIX + "token_type")
-    if isinstance(found, NumberArray):
-        known = {kind.value: kind for kind in Kind}
-        kinds = [known.get(int(value), Kind.UNDEFINED) for value in found][:count]
-    else:
-        kinds = [Kind.NORMAL] * count
+    known = {kind.value: kind for kind in Kind}
+    types = _numbers(file, "token_type")
+    kinds = [known.get(int(value), Kind.UNDEFINED) for value in types][:count]
+    kinds = kinds or [Kind.NORMAL] * count
     for group, kind in (
         (special.control, Kind.CONTROL),
         (special.written, Kind.USER_DEFINED),

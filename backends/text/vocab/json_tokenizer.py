@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import tokenizers
-from tokenizers import Encoding, Tokenizer
+from tokenizers import AddedToken, Encoding, Tokenizer
 
 from hearth.backends.errors import CorruptFile
 from hearth.backends.text.vocab.base import BaseTokenizer, refuse_surrogates
-from hearth.backends.text.vocab.folder_settings import AddedToken, FolderSettings
+from hearth.backends.text.vocab.folder_settings import FolderSettings
 from hearth.backends.text.vocab.json_pieces import piece_rules
 from hearth.backends.text.vocab.special_ids import SpecialIds, special_ids
 
@@ -133,39 +133,29 @@ def read_tokenizer(path: Path) -> Tokenizer:
         ) from error
 
 
-def _add(tokenizer: Tokenizer, added: Sequence[AddedToken]) -> None:
+def _add(tokenizer: Tokenizer, added: Sequence[tuple[AddedToken, int | None]]) -> None:
     """Add what other files name and `tokenizer.json` lacks. Raises `CorruptFile` where a token
     would get another id than they say.
     """
     present = tokenizer.get_added_tokens_decoder()
     known = {token.content: token for token in present.values()}
-    for token in added:
-        have = known.get(token.text)
-        if have is None and token.ident is None and tokenizer.token_to_id(token.text) is None:
+    for token, ident in added:
+        text, have = token.content, known.get(token.content)
+        if have is None and ident is None and tokenizer.token_to_id(text) is None:
             continue
-        if have is None or (token.is_special and not have.special):
+        if have is None or (token.special and not have.special):
             _add_one(tokenizer, token)
-        if token.ident is not None and tokenizer.token_to_id(token.text) != token.ident:
+        if ident is not None and tokenizer.token_to_id(text) != ident:
             raise CorruptFile(
-                f"{token.text!r} is token {tokenizer.token_to_id(token.text)} of tokenizer.json and"
-                f" token {token.ident} of the files beside it.",
+                f"{text!r} is token {tokenizer.token_to_id(text)} of tokenizer.json and"
+                f" token {ident} of the files beside it.",
                 "Download the folder again.",
             )
 
 
 def _add_one(tokenizer: Tokenizer, token: AddedToken) -> None:
-    entry = tokenizers.AddedToken(
-        token.text,
-        single_word=token.is_single_word,
-        lstrip=token.strips_before,
-        rstrip=token.strips_after,
-        normalized=token.is_normalized,
-        special=token.is_special,
-    )
-    if token.is_special:
-        tokenizer.add_special_tokens([entry])
-    else:
-        tokenizer.add_tokens([entry])
+    add = tokenizer.add_special_tokens if token.special else tokenizer.add_tokens
+    add([token])
 
 
 def _special_ids(tokenizer: Tokenizer, settings: FolderSettings) -> SpecialIds:
@@ -177,7 +167,7 @@ def _special_ids(tokenizer: Tokenizer, settings: FolderSettings) -> SpecialIds:
     found = special_ids(added, {} if eos is None else {"eos": eos})
     for text, ident in added.items():
         if ident in found.control | found.written:
-            _add_one(tokenizer, AddedToken(text, ident, is_special=True))
+            tokenizer.add_special_tokens([AddedToken(text, special=True)])
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     ends = found.end_ids | {ident for ident in settings.end_ids if ident < size}
     return SpecialIds(ends, found.infill, found.control, found.written, found.ordinary)

@@ -1,15 +1,39 @@
-"""Merging the characters of a word into tokens, best pair first."""
+"""Text cut into pieces that are merged by themselves, merged into tokens, and remembered."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Final
 
+SPACE_MARK: Final = "▁"
 Priority = Callable[[str, str], float | None]
 """Of joining two neighbours, the smallest first; None where they cannot be joined."""
 
+_INNER: Final = re.compile(f"[^{SPACE_MARK}](?={SPACE_MARK})")
 _GONE: Final = -1
+_MOST_WORDS: Final = 65_536
+_LONGEST_WORD_CHARS: Final = 64
+
+
+class Chunks:
+    """Cuts text before the marks that begin a word.
+
+    Merging never joins two characters that no token holds side by side, so a cut between a
+    character and a mark that follows it in no token changes nothing.
+    """
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        """`tokens`: everything that merging may make."""
+        joined = {char for token in tokens for char in _INNER.findall(token)}
+        inside = "".join(map(re.escape, sorted(joined)))
+        goes_on = f"(?:(?<=[{inside}]){SPACE_MARK}+[^{SPACE_MARK}]*)*" if inside else ""
+        self._chunk = re.compile(f"{SPACE_MARK}*[^{SPACE_MARK}]+{goes_on}|{SPACE_MARK}+", re.DOTALL)
+
+    def cut(self, text: str) -> list[str]:
+        """The pieces of `text`; joined they are `text`."""
+        return self._chunk.findall(text)
 
 
 def merged(parts: list[str], priority: Priority) -> list[str]:
@@ -44,3 +68,28 @@ def merged(parts: list[str], priority: Priority) -> list[str]:
         if before[left] != _GONE:
             consider(before[left], left)
     return [part for part in parts if part]
+
+
+class WordCache:
+    """Remembers `encode(word)` for short words; starts again when it is full. Thread-safe: an entry
+    is written once more with an equal value at worst.
+    """
+
+    def __init__(self, encode: Callable[[str], tuple[int, ...]]) -> None:
+        self._encode = encode
+        self._known: dict[str, tuple[int, ...]] = {}
+
+    def ids(self, words: list[str]) -> list[int]:
+        """Token ids of `words`, one after the other."""
+        known = self._known
+        ids: list[int] = []
+        for word in words:
+            found = known.get(word)
+            if found is None:
+                found = self._encode(word)
+                if len(word) <= _LONGEST_WORD_CHARS:
+                    if len(known) >= _MOST_WORDS:
+                        known = self._known = {}
+                    known[word] = found
+            ids += found
+        return ids

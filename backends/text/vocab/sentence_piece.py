@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hearth.backends.text.vocab.chunks import SPACE_MARK, Chunks
-from hearth.backends.text.vocab.merges import merged
-from hearth.backends.text.vocab.word_cache import WordCache
+from hearth.backends.text.vocab.merges import SPACE_MARK, Chunks, WordCache, merged
 
 
 class SentencePieceEncoder:

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from hearth.backends.text.vocab.chunks import SPACE_MARK
 from hearth.backends.text.vocab.gguf_vocabulary import GgufVocabulary, Kind
+from hearth.backends.text.vocab.merges import SPACE_MARK
 from hearth.backends.text.vocab.partition import Partition
 
 _UNKNOWN_PENALTY: Final = 10.0

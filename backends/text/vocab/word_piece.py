@@ -8,8 +8,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Final
 
-from hearth.backends.text.vocab.chunks import SPACE_MARK
-from hearth.backends.text.vocab.word_cache import WordCache
+from hearth.backends.text.vocab.merges import SPACE_MARK, WordCache
 
 _IDEOGRAPHS: Final = (
     (0x3400, 0x4DBF),
