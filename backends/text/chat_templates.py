@@ -13,6 +13,11 @@ from hearth.backends.contract.models import ModelSettings
 
 DEFAULT: Final = "default"
 WITH_TOOLS: Final = "tool_use"
+HINT: Final = (
+    "Give another chat_template in the model's settings, or complete text without one: "
+    "hearth run MODEL --raw."
+)
+"""What helps where a template does not work."""
 
 ChatTemplates = Mapping[str, str]
 """Jinja sources by name; none for a model that does not chat."""

@@ -10,6 +10,7 @@ from typing import Final, Literal, Protocol
 from hearth.backends.contract.messages import Message, Role, ToolCall
 from hearth.backends.contract.requests import Tool
 from hearth.backends.errors import TemplateError
+from hearth.backends.text.chat_templates import HINT
 from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle, in_parts
 
 _SYSTEM: Final = "systemsentinel7401"
@@ -68,12 +69,7 @@ def probe(render: Render) -> TemplateTraits:
     if not _keeps(render([user]), _USER):
         if _takes_parts(render, [user]):
             return replace(_probe(_with_parts(render)), needs_parts=True)
-        raise TemplateError(
-            "The chat template drops what the user wrote.",
-            "Give another chat_template in the model's settings, or complete text without one: "
-            "hearth run MODEL --raw.",
-            reason="dropped",
-        )
+        raise TemplateError("The chat template drops what the user wrote.", HINT, reason="dropped")
     return _probe(render)
 
 

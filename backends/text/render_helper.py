@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from hearth.backends.errors import TemplateError
 from hearth.backends.machine.helper_child import serve
-from hearth.backends.text.template import compile_template, render, render_compiled, variables
+from hearth.backends.text.template import compile_template, render, variables
 
 _WARM_UP: Final = (
     "{{ '\\n'|wordwrap|pprint|urlize }}{{ strftime_now('%c') }}{{ messages|tojson }}"
@@ -31,7 +31,7 @@ def _answer(compiled: Any, request: dict[str, Any]) -> dict[str, Any]:
         source = request.pop("template")
         if not request:
             return {"variables": variables(source)}
-        return {"text": render_compiled(compiled(source), **request)}
+        return {"text": render(compiled(source), **request)}
     except TemplateError as error:
         return {"error": error.message, "hint": error.hint, "data": error.data}
 
@@ -39,7 +39,7 @@ def _answer(compiled: Any, request: dict[str, Any]) -> dict[str, Any]:
 def _load_late_modules() -> None:
     """Meet all that Python and Jinja import at first use, while files can still be opened."""
     with contextlib.suppress(TemplateError):
-        render(_WARM_UP, [])
+        render(compile_template(_WARM_UP), [])
 
 
 if __name__ == "__main__":

@@ -8,13 +8,10 @@ from typing import Any, Final
 from hearth.backends.errors import InvalidParameter, TemplateError
 from hearth.backends.machine import framing
 from hearth.backends.machine.helper import Helper, HelperLost
+from hearth.backends.text.chat_templates import HINT
 
 _RESERVED: Final = frozenset(
     ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")
-)
-_HINT: Final = (
-    "Give another chat_template in the model's settings, or complete text without one: "
-    "hearth run MODEL --raw."
 )
 
 
@@ -108,17 +105,10 @@ class Renderer:
         try:
             answer = self._helper.ask(data, timeout_s)
         except HelperLost as lost:
-            raise _failure(lost, timeout_s) from lost
+            what, reason = "brought down the process that rendered it", "crashed"
+            if lost.overdue:
+                what, reason = f"took more than {timeout_s:g} s", "timeout"
+            raise TemplateError(f"The chat template {what}.", HINT, reason=reason) from lost
         if "error" in answer:
             raise TemplateError(answer["error"], answer["hint"], **answer["data"])
         return answer
-
-
-def _failure(lost: HelperLost, timeout_s: float) -> TemplateError:
-    if lost.overdue:
-        return TemplateError(
-            f"The chat template took more than {timeout_s:g} s.", _HINT, reason="timeout"
-        )
-    return TemplateError(
-        "The chat template brought down the process that rendered it.", _HINT, reason="crashed"
-    )

@@ -6,23 +6,21 @@ memory and the interpreter itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from jinja2 import Template, TemplateSyntaxError, UndefinedError, meta, nodes
 from jinja2.exceptions import SecurityError
 
 from hearth.backends.errors import TemplateError
+from hearth.backends.text.chat_templates import HINT
 from hearth.backends.text.sandbox import Refusal, TemplateSandbox, make_environment
 
 LARGEST_SOURCE_CHARS: Final = 256 * 1024
 MOST_ADDED_BYTES: Final = 1024 * 1024
 """What a template may produce beyond the conversation itself."""
 _LONGEST_MESSAGE_CHARS: Final = 300
-_HINT: Final = (
-    "Give another chat_template in the model's settings, or complete text without one: "
-    "hearth run MODEL --raw."
-)
 _THOUGHTS: Final = ("reasoning_content", "thinking", "reasoning")
 """Names that templates give to what a model thought."""
 _OTHER_FILES: Final = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
@@ -34,11 +32,9 @@ def compile_template(source: str) -> Template:
     Raises:
         TemplateError: the source is too long, has a syntax error, or wants other files.
     """
-    environment, _ = _parsed(source)
-    try:
-        return environment.from_string(source)
-    except Exception as error:
-        raise _explained(error) from error
+    with _explaining():
+        environment, tree = _parsed(source)
+        return environment.from_string(tree)
 
 
 def variables(source: str) -> list[str]:
@@ -47,11 +43,9 @@ def variables(source: str) -> list[str]:
     Raises:
         TemplateError: as `compile_template`.
     """
-    _, tree = _parsed(source)
-    try:
+    with _explaining():
+        _, tree = _parsed(source)
         return sorted(meta.find_undeclared_variables(tree))
-    except Exception as error:
-        raise _explained(error) from error
 
 
 def _parsed(source: str) -> tuple[TemplateSandbox, nodes.Template]:
@@ -59,59 +53,19 @@ def _parsed(source: str) -> tuple[TemplateSandbox, nodes.Template]:
         raise TemplateError(
             f"The chat template has {len(source):,} characters; "
             f"at most {LARGEST_SOURCE_CHARS:,} are possible.",
-            _HINT,
+            HINT,
             reason="source",
         )
     environment = make_environment()
-    try:
-        tree = environment.parse(source)
-        other = next(tree.find_all(_OTHER_FILES), None)
-        if other is not None:
-            raise SecurityError(f"{type(other).__name__.lower()} of another file")
-        return environment, tree
-    except Exception as error:
-        raise _explained(error) from error
-
-
-def render_compiled(
-    template: Template,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    add_generation_prompt: bool,
-    bos_token: str,
-    eos_token: str,
-    tools: Sequence[Mapping[str, Any]] | None,
-    extra: Mapping[str, Any],
-) -> str:
-    """The prompt that `template` makes; arguments and errors as for `render`."""
-    context = {
-        "documents": None,
-        **extra,
-        "tools": tools,
-        "messages": [_with_thoughts(message) for message in messages],
-        "add_generation_prompt": add_generation_prompt,
-        "bos_token": bos_token,
-        "eos_token": eos_token,
-    }
-    parts: list[str] = []
-    room = MOST_ADDED_BYTES + sum(_text_bytes(value) for value in (messages, tools, extra))
-    try:
-        for part in template.generate(context):
-            room -= len(part.encode())
-            if room < 0:
-                raise TemplateError(
-                    "The chat template produced more than 1 MiB beyond the conversation.",
-                    _HINT,
-                    reason="output",
-                )
-            parts.append(part)
-    except Exception as error:
-        raise _explained(error) from error
-    return "".join(parts)
+    tree = environment.parse(source)
+    other = next(tree.find_all(_OTHER_FILES), None)
+    if other is not None:
+        raise SecurityError(f"{type(other).__name__.lower()} of another file")
+    return environment, tree
 
 
 def render(
-    template: str,
+    template: Template,
     messages: Sequence[Mapping[str, Any]],
     *,
     add_generation_prompt: bool = True,
@@ -120,7 +74,7 @@ def render(
     tools: Sequence[Mapping[str, Any]] | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> str:
-    """The prompt that the Jinja source `template` makes of `messages`, in this process.
+    """The prompt that `template` makes of `messages`, in this process.
 
     Only for templates that are trusted, and for the helper process: `Renderer` is the bounded way.
 
@@ -133,15 +87,28 @@ def render(
         TemplateError: `reason` in `data` is "source", "syntax", "forbidden", "undefined", "refused"
             (the template's own `raise_exception`), "output" (more than 1 MiB), or "failed".
     """
-    return render_compiled(
-        compile_template(template),
-        messages,
-        add_generation_prompt=add_generation_prompt,
-        bos_token=bos_token,
-        eos_token=eos_token,
-        tools=tools,
-        extra=extra or {},
-    )
+    context = {
+        "documents": None,
+        **(extra or {}),
+        "tools": tools,
+        "messages": [_with_thoughts(message) for message in messages],
+        "add_generation_prompt": add_generation_prompt,
+        "bos_token": bos_token,
+        "eos_token": eos_token,
+    }
+    parts: list[str] = []
+    room = MOST_ADDED_BYTES + sum(_text_bytes(value) for value in (messages, tools, extra))
+    with _explaining():
+        for part in template.generate(context):
+            room -= len(part.encode())
+            if room < 0:
+                raise TemplateError(
+                    "The chat template produced more than 1 MiB beyond the conversation.",
+                    HINT,
+                    reason="output",
+                )
+            parts.append(part)
+    return "".join(parts)
 
 
 def _with_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,10 +119,18 @@ def _with_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"thinking": found, **message, "reasoning_content": found}
 
 
+@contextlib.contextmanager
+def _explaining() -> Iterator[None]:
+    try:
+        yield
+    except TemplateError:
+        raise
+    except Exception as error:
+        raise _explained(error) from error
+
+
 def _explained(error: Exception) -> TemplateError:
     """What went wrong, in words for people."""
-    if isinstance(error, TemplateError):
-        return error
     reason = "failed"
     if isinstance(error, Refusal):
         reason, what = "refused", f"refuses this conversation: {error}"
@@ -176,7 +151,7 @@ def _explained(error: Exception) -> TemplateError:
     what = what.encode(errors="replace").decode()  # A template can make lone surrogates.
     if len(what) > _LONGEST_MESSAGE_CHARS:
         what = what[:_LONGEST_MESSAGE_CHARS] + "…"
-    return TemplateError(f"The chat template {what.rstrip('.')}.", _HINT, reason=reason)
+    return TemplateError(f"The chat template {what.rstrip('.')}.", HINT, reason=reason)
 
 
 def _text_bytes(value: Any) -> int:

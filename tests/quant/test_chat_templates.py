@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from gguf_builder import tiny_llama
 from hearth.backends.text.chat_templates import template_for
-from hearth.backends.text.template import render
+from hearth.backends.text.template import compile_template, render
 from hearth.quant.convert.folder_files import chat_templates
 from hearth.quant.errors import CorruptFile
 from hearth.quant.gguf.reader import read_header
@@ -72,7 +72,10 @@ def test_what_is_taken_is_what_transformers_takes(
     expected = theirs.apply_chat_template(MESSAGES, tools=tools, tokenize=False)
     template = template_for(chat_templates(folder), tools=tools is not None)
     assert template is not None
-    assert render(template, MESSAGES, tools=tools, extra={"pad_token": "<unk>"}) == expected
+    assert (
+        render(compile_template(template), MESSAGES, tools=tools, extra={"pad_token": "<unk>"})
+        == expected
+    )
 
 
 def test_a_gguf_has_keys_for_them(tmp_path: Path) -> None:

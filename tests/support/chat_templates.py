@@ -141,7 +141,7 @@ class PlainRenderer:
         extra: Mapping[str, Any] | None = None,
     ) -> str:
         self.renders += 1
-        return templates.render_compiled(
+        return templates.render(
             self._compiled(template),
             messages,
             tools=tools,

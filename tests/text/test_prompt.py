@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.backends.text.prompt import Guard
-from hearth.backends.text.template import render
+from hearth.backends.text.template import compile_template, render
 
 CONTROLS = ("<|end|>", "<|user|>", "<|end")
 TEMPLATE = "{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}"
@@ -33,7 +33,7 @@ def guard():
 
 
 def rendered(guard, text, template=TEMPLATE):
-    return render(template, [guard.protect({"role": "user", "content": text})])
+    return render(compile_template(template), [guard.protect({"role": "user", "content": text})])
 
 
 def ids_of(guard, text, template=TEMPLATE):

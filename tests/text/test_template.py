@@ -5,7 +5,7 @@ import re
 import pytest
 
 from hearth.backends.errors import TemplateError
-from hearth.backends.text.template import render
+from hearth.backends.text.template import compile_template, render
 
 CHAT = [
     {"role": "system", "content": "Be brief."},
@@ -84,7 +84,7 @@ QWEN3_LIKE = """\
 
 
 def rendered(source, messages=CHAT, **options):
-    return render(source, messages, bos_token="<s>", eos_token="</s>", **options)
+    return render(compile_template(source), messages, bos_token="<s>", eos_token="</s>", **options)
 
 
 def test_chatml():
@@ -172,5 +172,5 @@ def test_a_syntax_error_names_its_line():
 
 def test_an_error_that_a_template_makes_of_half_characters_can_be_sent():
     with pytest.raises(TemplateError) as caught:
-        render("{{ raise_exception('\\ud800 no') }}", CHAT)
+        render(compile_template("{{ raise_exception('\\ud800 no') }}"), CHAT)
     assert caught.value.message.encode() and "no" in caught.value.message

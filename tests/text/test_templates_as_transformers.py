@@ -14,7 +14,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 import llama_tree
 from hearth.backends.errors import TemplateError
-from hearth.backends.text.template import compile_template, render, render_compiled
+from hearth.backends.text.template import compile_template, render
 
 TOOLS = [
     {
@@ -148,7 +148,7 @@ def in_transformers(source: str, case: Case) -> str | None:
 def here(template: Template, case: Case) -> str | None:
     messages, tools, (begins, extra) = case
     return outcome(
-        lambda: render_compiled(
+        lambda: render(
             template, messages, tools=tools, add_generation_prompt=begins, extra=extra, **SPECIALS
         )
     )
@@ -211,4 +211,4 @@ def test_what_templates_use_means_the_same(source: str) -> None:
 
 def test_a_refusal_says_what_the_template_says() -> None:
     with pytest.raises(TemplateError, match="no"):
-        render(SMALL["refusal"], CONVERSATIONS["one question"])
+        render(compile_template(SMALL["refusal"]), CONVERSATIONS["one question"])
