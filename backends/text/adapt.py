@@ -7,7 +7,7 @@ alternate, some know nothing of tools.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hearth.backends.contract.messages import Message
@@ -94,32 +94,21 @@ def _fitting_calls(
     """Calls and results in a form that the template keeps, and what was changed."""
     if traits.calls is None:
         return _told_calls(messages, keep_results=traits.results and traits.shows_tools)
-    cures: list[tuple[bool, Callable[[list[Message]], list[Message]], str]] = [
-        (
-            not traits.several_calls,
-            _one_call_a_turn,
-            "This model's chat template takes one tool call a turn, so calls that were made"
-            " together are shown one after the other.",
-        ),
-        (
-            not traits.content_beside_calls and not traits.must_alternate,
-            _content_before_calls,
-            "This model's chat template loses text that stands beside tool calls, so the text is"
-            " shown as a turn of its own.",
-        ),
-    ]
     notices: list[str] = []
-    for is_needed, cure, notice in cures:
-        cured = cure(messages) if is_needed else messages
-        if len(cured) > len(messages):
-            notices.append(notice)
-        messages = cured
-    is_lost = traits.must_alternate and not traits.content_beside_calls
-    if is_lost and any(message.content and message.tool_calls for message in messages):
+    if not traits.several_calls and any(len(message.tool_calls) > 1 for message in messages):
+        messages = _one_call_a_turn(messages)
         notices.append(
-            "This model's chat template loses text that stands beside tool calls: the model does"
-            " not see what it said there."
+            "This model's chat template takes one tool call a turn, so calls that were made"
+            " together are shown one after the other."
         )
+    has_both = any(message.content and message.tool_calls for message in messages)
+    if has_both and not traits.content_beside_calls:
+        lost = "This model's chat template loses text that stands beside tool calls"
+        if traits.must_alternate:
+            notices.append(f"{lost}: the model does not see what it said there.")
+        else:
+            messages = _content_before_calls(messages)
+            notices.append(f"{lost}, so the text is shown as a turn of its own.")
     return messages, notices
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from hearth.backends.contract.messages import Message, Role, ToolCall
 from hearth.backends.contract.requests import Tool
@@ -68,7 +68,11 @@ def probe(render: Render) -> TemplateTraits:
     user = Message("user", _USER)
     if not _keeps(render([user]), _USER):
         if _takes_parts(render, [user]):
-            return replace(_probe(_with_parts(render)), needs_parts=True)
+
+            def in_lists(messages: Sequence[Message], *rest: Any, **named: Any) -> str:
+                return render(in_parts(messages), *rest, **named)
+
+            return replace(_probe(in_lists), needs_parts=True)
         raise TemplateError("The chat template drops what the user wrote.", HINT, reason="dropped")
     return _probe(render)
 
@@ -83,31 +87,26 @@ def _probe(render: Render) -> TemplateTraits:
         _check_is_answer(error)
         system = "refused"
     tool = Tool(_TOOL, _SAID, {"type": "object", "properties": {_KEY: {"type": "string"}}})
-    late_system = system != "kept" or _keeps_late_system(render, tool)
     in_a_row = [user, Message("user", _SECOND)]
-    must_alternate = not _kept(render, in_a_row, (_USER, _SECOND))
-    shows_tools = _kept(render, [user], (_USER, _TOOL, _KEY), (tool,))
     calls = _call_style(render, tool)
-    part_roles = _part_roles(render, calls)
+    traits = TemplateTraits(
+        system=system,
+        late_system=system != "kept" or _keeps_late_system(render, tool),
+        must_alternate=not _kept(render, in_a_row, (_USER, _SECOND)),
+        shows_tools=_kept(render, [user], (_USER, _TOOL, _KEY), (tool,)),
+        calls=calls,
+        part_roles=_part_roles(render, calls),
+    )
     if calls is None:
         told = [user, Message("assistant", _SAID), _result(0)]
-        results = _kept(render, told, (_SAID, f"{_RESULT}0"), (tool,))
-        return TemplateTraits(
-            system, late_system, must_alternate, shows_tools, None, results, part_roles=part_roles
-        )
-    twice = [Message("assistant", tool_calls=(_call(0), _call(1))), _result(0), _result(1)]
-    beside = [Message("assistant", _SAID, tool_calls=(_call(0),)), _result(0)]
-    return TemplateTraits(
-        system,
-        late_system,
-        must_alternate,
-        shows_tools,
-        calls,
-        several_calls=_kept(
-            render, [user, *twice], (f"{_VALUE}0", f"{_VALUE}1", f"{_RESULT}1"), (), calls
-        ),
-        content_beside_calls=_kept(render, [user, *beside], (_SAID, f"{_VALUE}0"), (), calls),
-        part_roles=part_roles,
+        return replace(traits, results=_kept(render, told, (_SAID, f"{_RESULT}0"), (tool,)))
+    twice = [user, Message("assistant", tool_calls=(_call(0), _call(1))), _result(0), _result(1)]
+    beside = [user, Message("assistant", _SAID, tool_calls=(_call(0),)), _result(0)]
+    several = (f"{_VALUE}0", f"{_VALUE}1", f"{_RESULT}1")
+    return replace(
+        traits,
+        several_calls=_kept(render, twice, several, (), calls),
+        content_beside_calls=_kept(render, beside, (_SAID, f"{_VALUE}0"), (), calls),
     )
 
 
@@ -153,17 +152,6 @@ def _takes_parts(
     prompt = _answer(render, parted, (), calls)
     is_printed = any(mark in prompt.casefold() for mark in ("'type'", '"type"', '\\"type'))
     return _keeps(prompt, f"{_SECOND}1", f"{_SECOND}2") and not is_printed
-
-
-def _with_parts(render: Render) -> Render:
-    """`render` with the content of every message as a list."""
-
-    def render_parts(
-        messages: Sequence[Message], tools: Sequence[Tool] = (), calls: CallStyle = OPENAI_CALLS
-    ) -> str:
-        return render(in_parts(messages), tools, calls)
-
-    return render_parts
 
 
 def _call_style(render: Render, tool: Tool) -> CallStyle | None:

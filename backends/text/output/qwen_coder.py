@@ -244,9 +244,14 @@ def _value(text: str, kinds: frozenset[str]) -> str:
 
 def _kind(value: str) -> set[str]:
     """The JSON types of the JSON text `value`."""
-    names = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean"}
+    names = {
+        '"': "string",
+        "{": "object",
+        "[": "array",
+        "t": "boolean",
+        "f": "boolean",
+        "n": "null",
+    }
     if value[0] in names:
         return {names[value[0]]}
-    if value == "null":
-        return {"null"}
     return {"number"} if set(value) & set(".eE") else {"number", "integer"}

@@ -91,9 +91,15 @@ def check_schema(schema: Any, param: str) -> None:
         if nodes > MOST_SCHEMA_NODES:
             raise _too_much(param, f"has more than {MOST_SCHEMA_NODES:,} values")
         _check_keyword(key, value, param)
-    size = _encoded_bytes(schema, param)
-    if size > LARGEST_SCHEMA_BYTES:
-        raise _too_much(param, f"takes {size:,} bytes; {LARGEST_SCHEMA_BYTES:,} are allowed")
+    try:
+        text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter(
+            param,
+            f"{param} cannot be written as JSON: {error}.",
+            "Use objects, lists, texts, finite numbers, true, false and null.",
+        ) from error
+    _check_bytes(_utf8_bytes(text, param), LARGEST_SCHEMA_BYTES, param)
 
 
 def _check_keyword(key: str, value: Any, param: str) -> None:
@@ -152,9 +158,7 @@ def _regex_rule(pattern: str, param: str) -> str:
 
 
 def _grammar_rule(source: str, param: str) -> str:
-    size = len(_utf8(source, param))
-    if size > LARGEST_GRAMMAR_BYTES:
-        raise _too_much(param, f"has {size:,} bytes; {LARGEST_GRAMMAR_BYTES:,} are allowed")
+    _check_bytes(_utf8_bytes(source, param), LARGEST_GRAMMAR_BYTES, param)
     if not source.strip():
         raise InvalidParameter(
             param, f"{param} is an empty grammar.", 'For example root ::= "yes" | "no".'
@@ -163,7 +167,7 @@ def _grammar_rule(source: str, param: str) -> str:
 
 
 def _check_pattern(pattern: str, param: str) -> None:
-    size = len(_utf8(pattern, param))
+    size = _utf8_bytes(pattern, param)
     if size > LONGEST_PATTERN_BYTES:
         raise LimitExceeded(
             param,
@@ -185,11 +189,8 @@ def _choice_rule(choices: Any, param: str) -> str:
         )
     if not all(choices):
         raise InvalidParameter(param, f"{param} has an empty choice.", "Leave it out.")
-    size = sum(len(_utf8(choice, param)) for choice in choices)
-    if size > LARGEST_CHOICES_BYTES:
-        raise _too_much(
-            param, f"takes {size:,} bytes in all; {LARGEST_CHOICES_BYTES:,} are allowed"
-        )
+    size = sum(_utf8_bytes(choice, param) for choice in choices)
+    _check_bytes(size, LARGEST_CHOICES_BYTES, param)
     return f"( {' | '.join(json.dumps(choice) for choice in choices)} )"
 
 
@@ -209,32 +210,20 @@ def _parsed(source: str, param: str) -> Any:
         ) from error
 
 
-def _encoded_bytes(schema: Any, param: str) -> int:
+def _utf8_bytes(text: str, param: str) -> int:
     try:
-        return len(json.dumps(schema, allow_nan=False, ensure_ascii=False).encode())
+        return len(text.encode())
     except UnicodeEncodeError as error:
-        raise _not_unicode(param) from error
-    except (TypeError, ValueError) as error:
         raise InvalidParameter(
             param,
-            f"{param} cannot be written as JSON: {error}.",
-            "Use objects, lists, texts, finite numbers, true, false and null.",
+            f"{param} contains half of a surrogate pair, which is no Unicode text.",
+            "Write characters beyond U+FFFF as whole pairs.",
         ) from error
 
 
-def _utf8(text: str, param: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise _not_unicode(param) from error
-
-
-def _not_unicode(param: str) -> InvalidParameter:
-    return InvalidParameter(
-        param,
-        f"{param} contains half of a surrogate pair, which is no Unicode text.",
-        "Write characters beyond U+FFFF as whole pairs.",
-    )
+def _check_bytes(size: int, most: int, param: str) -> None:
+    if size > most:
+        raise _too_much(param, f"takes {size:,} bytes; {most:,} are allowed")
 
 
 def _too_much(param: str, what: str) -> LimitExceeded:
@@ -244,9 +233,7 @@ def _too_much(param: str, what: str) -> LimitExceeded:
 
 
 def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
     if isinstance(value, float) and not math.isfinite(value):
         return "a number that is not finite"
-    names = {list: "a list", str: "a text", int: "a number", float: "a number"}
+    names = {list: "a list", str: "a text", int: "a number", float: "a number", type(None): "null"}
     return names.get(type(value), type(value).__name__)
