@@ -58,6 +58,8 @@ class Collector:
         self._arguments: list[str] = []
         self._position = -1
         self._is_open = False
+        self._early: list[str] = []
+        """Arguments that came before the name."""
         self._has_arguments = False
         self._notices: dict[str, None] = {}
 
@@ -97,12 +99,18 @@ class Collector:
         self._flush()
         self._position += 1
         self._is_open = True
-        self._has_arguments = False
         self._parts.append(CallPart(self._position, ident or self._make_id(), name))
         self.unsaid.clear()
+        if self._early:
+            self.write_arguments("".join(self._early))
 
     def write_arguments(self, piece: str, unsaid: str = "") -> None:
-        """More of the arguments' JSON text; of all that was read, only `unsaid` is not in it."""
+        """More of the arguments' JSON text; of all that was read, only `unsaid` is not in it.
+        Before the name is known they wait for it.
+        """
+        if not self._is_open:
+            self._early.append(piece)
+            return
         if self._texts:
             self._flush()
         self._arguments.append(piece)
@@ -116,10 +124,8 @@ class Collector:
 
     def close_call(self) -> None:
         """The call is complete."""
-        self._is_open = False
-        self.is_suspect = False
         self.calls += 1
-        self.unsaid.clear()
+        self._leave_call()
 
     def give_up(self, *, at_end: bool) -> bool:
         """The call that is being read goes no further: it cannot be read, or (`at_end`) nothing
@@ -130,7 +136,6 @@ class Collector:
             whether the call is complete.
         """
         unsaid = "".join(self.unsaid)
-        self.unsaid.clear()
         if self._is_open and self._has_arguments and not unsaid.strip(SPACE):
             self.close_call()
             return True
@@ -138,8 +143,7 @@ class Collector:
             self._notices[CUT] = None
         elif self._is_open or (self.is_suspect and unsaid.strip(SPACE)):
             self._notices[UNREAD] = None
-        self._is_open = False
-        self.is_suspect = False
+        self._leave_call()
         self.say(unsaid)
         return False
 
@@ -157,9 +161,12 @@ class Collector:
             self._notices[CUT if self._is_open else CUT_EARLY] = None
         else:
             self.say(unsaid)
+        self._leave_call()
+
+    def _leave_call(self) -> None:
+        self._is_open = self._has_arguments = self.is_suspect = False
+        self._early.clear()
         self.unsaid.clear()
-        self._is_open = False
-        self.is_suspect = False
 
     def only_tool(self, begun: str) -> str:
         """The only tool whose name begins with `begun`; "": none, several, or not surely a call."""

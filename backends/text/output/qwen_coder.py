@@ -244,14 +244,8 @@ def _value(text: str, kinds: frozenset[str]) -> str:
 
 def _kind(value: str) -> set[str]:
     """The JSON types of the JSON text `value`."""
-    names = {
-        '"': "string",
-        "{": "object",
-        "[": "array",
-        "t": "boolean",
-        "f": "boolean",
-        "n": "null",
-    }
+    names = {'"': "string", "{": "object", "[": "array", "n": "null"}
+    names |= {"t": "boolean", "f": "boolean"}
     if value[0] in names:
         return {names[value[0]]}
     return {"number"} if set(value) & set(".eE") else {"number", "integer"}

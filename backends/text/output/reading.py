@@ -117,21 +117,21 @@ def arguments_from(first: str, collector: Collector) -> Reader[None]:
 
 
 def envelopes(collector: Collector) -> Reader[None]:
-    """An `Envelope`, or a JSON list of them."""
+    """A call as `_envelope` reads it, or a JSON list of them."""
     yield from envelopes_from((yield from visible()), collector)
 
 
 def envelopes_from(first: str, collector: Collector) -> Reader[None]:
     """The same from their first character, `first`, on."""
     if first == "{":
-        yield from Envelope(collector).read()
+        yield from _envelope(collector)
         return
     if first != "[":
         raise Unreadable
     while True:
         if (yield from visible()) != "{":
             raise Unreadable
-        yield from Envelope(collector).read()
+        yield from _envelope(collector)
         char = yield from visible()
         if char == "]":
             return
@@ -140,89 +140,61 @@ def envelopes_from(first: str, collector: Collector) -> Reader[None]:
         collector.begin_call("", is_suspect=True)
 
 
-class Envelope:
+def _envelope(collector: Collector) -> Reader[None]:
     """One call as a JSON object: `{"name": ..., "arguments": {...}}`, in any order; the OpenAI
     nesting `{"type": "function", "function": {...}}`; arguments as a string that holds the object.
+    From after the opening brace up to the closing one.
     """
+    known: set[str] = set()
+    yield from _members(collector, known, is_inner=False)
+    if "name" not in known:
+        raise Unreadable
+    if "arguments" not in known:
+        collector.write_arguments("{}")
+    collector.close_call()
 
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
-        self._is_named = False
-        self._has_arguments = False
-        self._early: list[str] = []
-        """Arguments that came before the name."""
 
-    def read(self) -> Reader[None]:
-        """From after the opening brace up to the closing one."""
-        try:
-            yield from self._members(is_inner=False)
-        except Cut as cut:
-            if not self._is_named and (name := self._collector.only_tool(cut.name)):
-                self._name(name)
-            raise
-        if not self._is_named:
+def _members(collector: Collector, known: set[str], *, is_inner: bool) -> Reader[None]:
+    """Those of an envelope; `known` are the names of what was read, each of which comes once."""
+    char = ","
+    while char == ",":
+        key = json.loads((yield from string((yield from visible()))))
+        if (yield from visible()) != ":":
             raise Unreadable
-        if not self._has_arguments:
-            self._collector.write_arguments("{}")
-        self._collector.close_call()
-
-    def _members(self, *, is_inner: bool) -> Reader[None]:
-        char = ","
-        while char == ",":
-            key = json.loads((yield from string((yield from visible()))))
-            if (yield from visible()) != ":":
-                raise Unreadable
+        char = yield from visible()
+        what = "name" if key in _NAME_KEYS else "arguments" if key in _ARGUMENT_KEYS else ""
+        if key == "function" and char == "{" and not is_inner:
+            yield from _members(collector, known, is_inner=True)
             char = yield from visible()
-            if key == "function" and char == "{" and not is_inner:
-                yield from self._members(is_inner=True)
-                char = yield from visible()
-            elif key in _NAME_KEYS:
-                self._name(json.loads((yield from named(string(char)))))
-                char = yield from visible()
-            elif key in _ARGUMENT_KEYS:
-                yield from self._arguments(char)
-                char = yield from visible()
-            elif key in _OTHER_KEYS:
-                char = yield from skip(char)
+        elif key in _OTHER_KEYS:
+            char = yield from skip(char)
+        elif not what or what in known:
+            raise Unreadable
+        else:
+            if what == "name":
+                collector.open_call(json.loads((yield from named(string(char)))))
             else:
-                raise Unreadable
-        if char != "}":
-            raise Unreadable
+                yield from _inner_arguments(char, collector)
+            known.add(what)
+            char = yield from visible()
+    if char != "}":
+        raise Unreadable
 
-    def _name(self, name: str) -> None:
-        if self._is_named:
-            raise Unreadable
-        self._collector.open_call(name)
-        self._is_named = True
-        if self._early:
-            self._collector.write_arguments("".join(self._early))
-            self._early.clear()
-        if self._has_arguments:
-            self._collector.end_arguments()
 
-    def _arguments(self, first: str) -> Reader[None]:
-        if self._has_arguments:
-            raise Unreadable
-        if first == "{":
-            yield from scan(first, self._write)
-        elif first == "n":
-            yield from literal("ull")
-            self._write("{}")
-        else:
-            try:
-                self._write(_unwrapped((yield from string(first))))
-            except Cut as cut:
-                self._write(_begun(cut.read))
-                raise
-        self._has_arguments = True
-        if self._is_named:
-            self._collector.end_arguments()
-
-    def _write(self, piece: str) -> None:
-        if self._is_named:
-            self._collector.write_arguments(piece)
-        else:
-            self._early.append(piece)
+def _inner_arguments(first: str, collector: Collector) -> Reader[None]:
+    """The arguments in an envelope."""
+    if first == "{":
+        yield from scan(first, collector.write_arguments)
+    elif first == "n":
+        yield from literal("ull")
+        collector.write_arguments("{}")
+    else:
+        try:
+            collector.write_arguments(_unwrapped((yield from string(first))))
+        except Cut as cut:
+            collector.write_arguments(_begun(cut.read))
+            raise
+    collector.end_arguments()
 
 
 def _unwrapped(text: str) -> str:
