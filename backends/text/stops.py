@@ -1,4 +1,4 @@
-"""Stop strings in a stream of text: nothing is shown that may turn out to belong to one."""
+"""Texts in a stream: nothing is given away that may turn out to belong to one."""
 
 from __future__ import annotations
 
@@ -6,52 +6,55 @@ from collections import deque
 from collections.abc import Sequence
 
 
-class StopMatcher:
-    """Finds the first stop string to be completed, however the text is split.
+class MarkerSearch:
+    """Finds one marker after the other, however the text is split.
 
-    The match is the stop string whose last character comes first; if several end there, the
-    longest. So generation ends at once, and where does not depend on how text falls into tokens.
+    A match is the marker whose last character comes first; if several end there, the longest.
     Linear in the text (Aho and Corasick, "Efficient string matching", 1975).
 
     Args:
-        stops: non-empty strings.
+        markers: non-empty strings.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, markers: Sequence[str]) -> None:
         self._steps: list[dict[str, int]] = [{}]
         self._depth = [0]
         self._found: list[str | None] = [None]
-        for stop in stops:
-            self._insert(stop)
+        for marker in markers:
+            self._insert(marker)
         self._link()
         self._state = 0
         self._held = ""
-        self._matched: str | None = None
 
-    def push(self, text: str, *, may_match: bool = True) -> tuple[str, str | None]:
-        """Take in `text`; returns what is safe to show, and the stop string that was met, if any.
+    @property
+    def held(self) -> str:
+        """The end of the text so far, with which a marker may begin."""
+        return self._held
 
-        After a match the stream is over: all further text is dropped, and the match is returned.
+    def find(
+        self, text: str, start: int = 0, *, may_match: bool = True
+    ) -> tuple[str, str | None, int]:
+        """Read `text` from `start` on, up to the end of the first marker.
 
         Args:
-            may_match: False: stop strings that `text` completes are text like any other.
+            may_match: False: markers that `text` completes are text like any other.
+
+        Returns:
+            what is no part of a marker, the marker (None: there is none yet), and how far was read.
         """
-        if self._matched is not None:
-            return "", self._matched
         state = self._state
-        for index, char in enumerate(text):
-            state = self._next(state, char)
+        for index in range(start, len(text)):
+            state = self._next(state, text[index])
             found = self._found[state]
             if found is not None and may_match:
-                self._matched = found
-                shown = (self._held + text[: index + 1])[: -len(found)]
-                self._held = ""
-                return shown, found
+                before = self._held + text[start : index + 1]
+                self._state, self._held = 0, ""
+                return before[: -len(found)], found, index + 1
         self._state = state
-        pending = self._held + text
+        pending = self._held + text[start:]
         safe = len(pending) - self._depth[state]
         self._held = pending[safe:]
-        return pending[:safe], None
+        return pending[:safe], None, len(text)
 
     def finish(self) -> str:
         """The text is over: what was held back."""
@@ -59,19 +62,19 @@ class StopMatcher:
         self._state = 0
         return held
 
-    def _insert(self, stop: str) -> None:
+    def _insert(self, marker: str) -> None:
         state = 0
-        for char in stop:
+        for char in marker:
             if char not in self._steps[state]:
                 self._steps[state][char] = len(self._steps)
                 self._steps.append({})
                 self._depth.append(self._depth[state] + 1)
                 self._found.append(None)
             state = self._steps[state][char]
-        self._found[state] = stop
+        self._found[state] = marker
 
     def _link(self) -> None:
-        """For each state, the state of its longest proper suffix that begins a stop string."""
+        """For each state, the state of its longest proper suffix that begins a marker."""
         self._fallback = [0] * len(self._steps)
         pending = deque(self._steps[0].values())
         while pending:
@@ -88,30 +91,22 @@ class StopMatcher:
         return self._steps[state].get(char, 0)
 
 
-class MarkerSearch(StopMatcher):
-    """Finds one marker after the other, however the text is split. Linear in the text."""
+class StopMatcher(MarkerSearch):
+    """Finds the first stop string to be completed, so that generation ends at once, and where does
+    not depend on how text falls into tokens.
+    """
 
-    @property
-    def held(self) -> str:
-        """The end of the text so far, with which a marker may begin."""
-        return self._held
+    _matched: str | None = None
 
-    def find(self, text: str, start: int = 0) -> tuple[str, str | None, int]:
-        """Read `text` from `start` on, up to the end of the first marker.
+    def push(self, text: str, *, may_match: bool = True) -> tuple[str, str | None]:
+        """Take in `text`; returns what is safe to show, and the stop string that was met, if any.
 
-        Returns:
-            what is no part of a marker, the marker (None: there is none yet), and how far was read.
+        After a match the stream is over: all further text is dropped, and the match is returned.
+
+        Args:
+            may_match: False: stop strings that `text` completes are text like any other.
         """
-        state = self._state
-        for index in range(start, len(text)):
-            state = self._next(state, text[index])
-            found = self._found[state]
-            if found is not None:
-                before = self._held + text[start : index + 1]
-                self._state, self._held = 0, ""
-                return before[: -len(found)], found, index + 1
-        self._state = state
-        pending = self._held + text[start:]
-        safe = len(pending) - self._depth[state]
-        self._held = pending[safe:]
-        return pending[:safe], None, len(text)
+        if self._matched is not None:
+            return "", self._matched
+        shown, self._matched, _ = self.find(text, may_match=may_match)
+        return shown, self._matched

@@ -12,7 +12,6 @@ from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.collector import Collector, Cut, Unreadable
 from hearth.backends.text.output.lark import Lark, quoted
 from hearth.backends.text.output.reading import (
-    LONGEST_NAME,
     Reader,
     arguments,
     arguments_from,
@@ -28,7 +27,6 @@ from hearth.backends.text.output.tagged_format import (
     free_text,
     repeated,
 )
-from hearth.backends.text.stops import MarkerSearch
 
 _CALLS: Final = "<｜tool▁calls▁begin｜>"
 _CALL: Final = "<｜tool▁call▁begin｜>"
@@ -99,14 +97,14 @@ def _read(collector: Collector) -> Reader[None]:
     try:
         char = yield from visible()
     except Cut:
-        if head.strip() != "function":
-            collector.open_call(head.strip())
+        if head != "function":
+            collector.open_call(head)
         raise
     if char == "{":
-        collector.open_call(head.strip())
+        collector.open_call(head)
         yield from arguments_from(char, collector)
         return
-    if head.strip() != "function":
+    if head != "function":
         raise Unreadable
     name, _ = yield from named(word("\n", char))
     collector.open_call(name.strip())
@@ -118,16 +116,11 @@ def _read(collector: Collector) -> Reader[None]:
 
 def _up_to_separator() -> Reader[str]:
     """The text before the separator."""
-    search = MarkerSearch((_SEPARATOR,))
-    chars: list[str] = []
-    marker = None
+    head = ""
     try:
-        while marker is None:
-            if len(chars) == LONGEST_NAME:
-                raise Unreadable
-            text, marker, _ = search.find((yield))
-            chars.append(text)
-    except Cut:
-        head = "".join(chars).strip()
+        head, _ = yield from word(_SEPARATOR[0])
+        yield from literal(_SEPARATOR[1:])
+    except Cut as cut:
+        head = (head or cut.read).strip()
         raise Cut(name="" if "function".startswith(head) else head) from None
-    return "".join(chars)
+    return head.strip()

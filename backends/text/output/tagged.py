@@ -4,7 +4,7 @@ calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from hearth.backends.contract.events import Channel
@@ -71,8 +71,8 @@ class TaggedParser(OutputParser):
         """Text in which a marker may have begun that only means something here."""
         self._expected: tuple[str, ...] = style.think[:1] if style.think else ()
         """The markers that mean something here and not elsewhere."""
-        self._trim: Callable[[str], str] = str
-        """What is left of white space at the beginning of a text."""
+        self._trimmed = ""
+        """White space that is dropped at the beginning of a text."""
         self._skipped = SPACE
         self._step = self._thinking if is_thinking else self._edge
         self._has_thought = False
@@ -85,7 +85,7 @@ class TaggedParser(OutputParser):
         if cut and self._step != self._thinking and self._is_calling:
             pass  # What is held is white space, or a part of a marker.
         elif self._step == self._edge:
-            self._collector.say(self._trim(self._take_space()) + self._candidate)
+            self._collector.say(self._take_space().lstrip(self._trimmed) + self._candidate)
         elif self._step == self._thinking:
             self._collector.say(self._take_space() + self._end_of_thought.finish(), "reasoning")
         else:
@@ -107,7 +107,7 @@ class TaggedParser(OutputParser):
                 self._space.append(char)
                 return at + 1
             if self._bare is not None and char in "{[":
-                space = self._trim(self._take_space())
+                space = self._take_space().lstrip(self._trimmed)
                 self._begin_call(self._bare, space, is_suspect=False)
                 return at
         self._candidate += char
@@ -118,7 +118,7 @@ class TaggedParser(OutputParser):
                 self._step = self._thinking
             return at + 1
         if not any(marker.startswith(self._candidate) for marker in self._expected):
-            space, candidate = self._trim(self._take_space()), self._candidate
+            space, candidate = self._take_space().lstrip(self._trimmed), self._candidate
             self._candidate = ""
             self._step = self._in_text
             self._say(space)
@@ -134,7 +134,7 @@ class TaggedParser(OutputParser):
             self._say(shown, "\n", "reasoning")
         if marker is not None:
             self._space.clear()
-            self._go_to_edge((), _without_newlines)
+            self._go_to_edge((), "\n")
         return at
 
     def _in_text(self, text: str, at: int) -> int:
@@ -167,17 +167,9 @@ class TaggedParser(OutputParser):
 
     def _after_call(self) -> None:
         self._skipped = SPACE + self._style.separators
-        self._go_to_edge(self._style.closers, _without_space)
+        self._go_to_edge(self._style.closers, SPACE)
 
-    def _go_to_edge(self, expected: Sequence[str], trim: Callable[[str], str]) -> None:
-        self._expected = tuple(expected)
-        self._trim = trim
+    def _go_to_edge(self, expected: tuple[str, ...], trimmed: str) -> None:
+        self._expected = expected
+        self._trimmed = trimmed
         self._step = self._edge
-
-
-def _without_newlines(text: str) -> str:
-    return text.lstrip("\n")
-
-
-def _without_space(text: str) -> str:
-    return text.lstrip(SPACE)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from hearth.backends.text.vocab.base import BaseTokenizer, refuse_surrogates
-from hearth.backends.text.vocab.bpe import BpeEncoder, SpacelessEncoder
+from hearth.backends.text.vocab.bpe import BpeEncoder, SentencePieceEncoder, SpacelessEncoder
 from hearth.backends.text.vocab.byte_alphabet import to_bytes
 from hearth.backends.text.vocab.gguf_vocabulary import (
     BPE_MODELS,
@@ -20,7 +20,6 @@ from hearth.backends.text.vocab.gguf_vocabulary import (
 )
 from hearth.backends.text.vocab.merges import SPACE_MARK
 from hearth.backends.text.vocab.partition import Partition
-from hearth.backends.text.vocab.sentence_piece import SentencePieceEncoder
 from hearth.backends.text.vocab.unigram import UnigramEncoder
 from hearth.backends.text.vocab.word_piece import WordPieceEncoder
 
