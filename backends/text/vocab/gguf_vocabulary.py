@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from hearth.backends.errors import UnsupportedModel
 from hearth.backends.text.vocab.patterns import PreType, pre_type
@@ -19,6 +19,7 @@ from hearth.quant.gguf.file import GgufFile
 from hearth.quant.gguf.values import NumberArray, StringArray
 
 PREFIX: Final = "tokenizer.ggml."
+Name = TypeVar("Name")
 SENTENCE_PIECE, WORD_PIECE, UNIGRAM, BPE, BPE_SPACES, BPE_WORDS = (
     "llama",
     "bert",
@@ -192,6 +193,7 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
     rank_template = file.value("tokenizer.chat_template.rerank")
     if after is None:
         after = _special_of_phi3(ids, kinds)
+    named = {name: (key.removeprefix(PREFIX),) for name, key in NAMED_TOKENS.items()}
     scores, charsmap = _numbers(file, "scores"), _numbers(file, "precompiled_charsmap")
     return GgufVocabulary(
         model=model,
@@ -207,7 +209,7 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
         eos=eos,
         unknown=_id(file, ("unknown_token_id",), len(tokens), defaults.unknown),
         separator=_id(file, ("seperator_token_id",), len(tokens), defaults.separator),
-        named=_named(file, len(tokens)),
+        named=_ids(file, named, len(tokens)),
         adds_bos=_flag(file, "add_bos_token", defaults.adds_bos or pre.adds_bos) or keeps_newlines,
         adds_eos=_flag(file, "add_eos_token", defaults.adds_eos),
         adds_separator=_flag(file, "add_sep_token", defaults.adds_separator or pre.adds_separator),
@@ -253,21 +255,15 @@ def _id(file: GgufFile, names: tuple[str, ...], count: int, default: int | None)
     return default if default is not None and default < count else None
 
 
-def _named(file: GgufFile, count: int) -> dict[str, int]:
-    found = {
-        name: _id(file, (key.removeprefix(PREFIX),), count, None)
-        for name, key in NAMED_TOKENS.items()
-    }
+def _ids(file: GgufFile, keys: Mapping[Name, tuple[str, ...]], count: int) -> dict[Name, int]:
+    """The ids that the file gives, by the names in `keys`."""
+    found = {name: _id(file, given, count, None) for name, given in keys.items()}
     return {name: ident for name, ident in found.items() if ident is not None}
 
 
 def _given_roles(file: GgufFile, count: int, eos: int | None) -> dict[Role, int]:
-    roles: dict[Role, int] = {} if eos is None else {"eos": eos}
-    for role, names in _ROLE_KEYS.items():
-        found = _id(file, names, count, None)
-        if found is not None:
-            roles[role] = found
-    return roles
+    given = _ids(file, _ROLE_KEYS, count)
+    return given if eos is None else {"eos": eos, **given}
 
 
 def _tokens(file: GgufFile) -> list[str]:

@@ -17,6 +17,14 @@ Role = Literal[
     "eos", "eot", "eom", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep"
 ]
 
+
+def _infill_names(word: str, short: str, deepseek: str) -> tuple[str, ...]:
+    return (
+        *(f"<|fim_{word}|>", f"<fim-{word}>", f"<fim_{word}>", f"<｜fim▁{deepseek}｜>"),
+        *(f"<{short}>", f"▁<{short}>", f"<|code_{word}|>", f"<|{word}|>"),
+    )
+
+
 _NAMES: Final[Mapping[Role, tuple[str, ...]]] = {
     "eot": (
         "<|eot_id|>",
@@ -32,36 +40,9 @@ _NAMES: Final[Mapping[Role, tuple[str, ...]]] = {
         "<end_of_utterance>",
     ),
     "eom": ("<|eom_id|>",),
-    "fim_pre": (
-        "<|fim_prefix|>",
-        "<fim-prefix>",
-        "<fim_prefix>",
-        "<｜fim▁begin｜>",
-        "<PRE>",
-        "▁<PRE>",
-        "<|code_prefix|>",
-        "<|prefix|>",
-    ),
-    "fim_suf": (
-        "<|fim_suffix|>",
-        "<fim-suffix>",
-        "<fim_suffix>",
-        "<｜fim▁hole｜>",
-        "<SUF>",
-        "▁<SUF>",
-        "<|code_suffix|>",
-        "<|suffix|>",
-    ),
-    "fim_mid": (
-        "<|fim_middle|>",
-        "<fim-middle>",
-        "<fim_middle>",
-        "<｜fim▁end｜>",
-        "<MID>",
-        "▁<MID>",
-        "<|code_middle|>",
-        "<|middle|>",
-    ),
+    "fim_pre": _infill_names("prefix", "PRE", "begin"),
+    "fim_suf": _infill_names("suffix", "SUF", "hole"),
+    "fim_mid": _infill_names("middle", "MID", "end"),
     "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
