@@ -8,6 +8,8 @@ from chat_templates import CHATML, DEEPSEEK, GEMMA, HERMES, LLAMA3, MISTRAL, Pla
 from hearth.backends.contract.messages import Message, ToolCall
 from hearth.backends.contract.requests import Request, Tool
 from hearth.backends.errors import NoChatTemplate, TemplateError, UnsupportedParameter
+from hearth.backends.text.output.generic import GenericFormat
+from hearth.backends.text.output.hermes import HermesFormat
 from hearth.backends.worker.prompts import ChatPrompts, Prompts
 from letters import LetterTokenizer
 
@@ -59,17 +61,18 @@ def test_a_template_of_its_own_for_tools_is_taken_with_tools():
     named = {"default": CHATML, "tool_use": HERMES, "rag": "nothing"}
     made = Prompts("tiny", LetterTokenizer(), named, PlainRenderer())
     bare = made.prepare(Request(messages=(USER,)))
-    assert bare.text == prepared(CHATML, USER).text and bare.format.name == "plain"
+    assert bare.text == prepared(CHATML, USER).text and isinstance(bare.format, GenericFormat)
     with_tools = made.prepare(Request(messages=(USER,), tools=(LOOK,)))
     assert with_tools.text == prepared(HERMES, USER, tools=(LOOK,)).text
-    assert with_tools.format.name == "hermes" and with_tools.notices == ()
+    assert isinstance(with_tools.format, HermesFormat) and with_tools.notices == ()
     hidden = made.prepare(Request(messages=(USER,), tools=(LOOK,), tool_choice="none"))
     assert hidden.text == bare.text
 
 
 def test_a_template_for_tools_alone_is_none_for_a_plain_chat():
     made = Prompts("tiny", LetterTokenizer(), {"tool_use": HERMES}, PlainRenderer())
-    assert made.prepare(Request(messages=(USER,), tools=(LOOK,))).format.name == "hermes"
+    shown = made.prepare(Request(messages=(USER,), tools=(LOOK,)))
+    assert isinstance(shown.format, HermesFormat)
     with pytest.raises(NoChatTemplate):
         made.prepare(Request(messages=(USER,)))
 
@@ -282,9 +285,9 @@ def test_the_template_is_learned_once_also_by_many_threads():
 
 def test_described_tools_are_read_as_generic_json():
     made = prepared(CHATML, USER, tools=(LOOK,))
-    assert made.format.name == "json" and len(made.notices) == 1
-    assert prepared(CHATML, USER).format.name == "plain"
-    assert prepared(HERMES, USER, tools=(LOOK,)).format.name == "hermes"
+    assert isinstance(made.format, GenericFormat) and len(made.notices) == 1
+    assert isinstance(prepared(CHATML, USER).format, GenericFormat)
+    assert isinstance(prepared(HERMES, USER, tools=(LOOK,)).format, HermesFormat)
 
 
 def test_a_template_that_drops_the_question_is_an_error():

@@ -94,7 +94,6 @@ def joined(parts: Iterable[Part]) -> tuple[str, str, list[tuple[str, str, str]]]
 def read(case: Case, pieces: Iterable[str]) -> Answer:
     counter = itertools.count()
     output_format = format_of(case.template, make_id=lambda: f"call_{next(counter)}")
-    assert output_format.name == case.name
     parser = output_format.parser(TOOLS if case.tools else (), case.prompt)
     parts: list[Part] = []
     for piece in pieces:

@@ -40,8 +40,6 @@ _FENCE: Final = "```"
 class DeepSeekFormat(TaggedFormat):
     """Both forms are read."""
 
-    name = "deepseek"
-
     is_fenced: bool
     """The template writes the form of V3 and R1, so that is what a grammar asks for."""
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hearth.backends.text.output.deepseek import DeepSeekFormat
-from hearth.backends.text.output.generic import GenericFormat, Llama3Format, PlainFormat
+from hearth.backends.text.output.generic import GenericFormat, Llama3Format
 from hearth.backends.text.output.harmony import HarmonyFormat
 from hearth.backends.text.output.hermes import HermesFormat
 from hearth.backends.text.output.mistral import MistralFormat
@@ -63,11 +63,11 @@ def format_of(
             return HermesFormat(*common, *tags, is_list=True)
     if _is_hermes(template):
         return HermesFormat(*common, "<tool_call>", "</tool_call>", is_list=False)
-    if takes_tools(template):
-        is_llama = "<|start_header_id|>" in template and '"parameters"' in template
-        family = Llama3Format if is_llama else GenericFormat
-        return family(*common)
-    return PlainFormat(*common)
+    is_llama = "<|start_header_id|>" in template and '"parameters"' in template
+    if is_llama and takes_tools(template):
+        return Llama3Format(*common)
+    # Where the template shows no tools, a model that was never taught another form may write this.
+    return GenericFormat(*common)
 
 
 def described_format_of(

@@ -22,8 +22,6 @@ _NO_CALL: Final = r"/(\s*[^\s\[{](?s:.*))?/"
 class GenericFormat(TaggedFormat):
     """`{"name": ..., "arguments": ...}`, bare or in a code fence."""
 
-    name = "json"
-
     def style(self, tools: Sequence[Tool]) -> Style:
         return Style(
             self.think,
@@ -52,21 +50,11 @@ def _fenced(collector: Collector) -> Reader[None]:
     yield from literal(_FENCE[1:])
 
 
-class PlainFormat(GenericFormat):
-    """Templates that show no tools: only reasoning is told from content. Where tools are given all
-    the same, generic JSON is what a model that was never taught another form may write.
-    """
-
-    name = "plain"
-
-
 class Llama3Format(TaggedFormat):
     """Llama 3.1 to 3.3: `{"name": ..., "parameters": ...}`, with or without the tag. The family
     makes one call at a time; what several look like is up to the model, and objects after each
     other are read.
     """
-
-    name = "llama3"
 
     def style(self, tools: Sequence[Tool]) -> Style:
         return Style(self.think, {_TAG: envelopes}, envelopes, separators=";,")

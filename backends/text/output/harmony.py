@@ -42,7 +42,6 @@ _PLAIN_HEADERS: Final = tuple(
 class HarmonyFormat(OutputFormat):
     """How gpt-oss writes."""
 
-    name = "harmony"
     markers = _ALL
 
     def parser(self, tools: Sequence[Tool], prompt: str, *, required: bool = False) -> OutputParser:

@@ -23,8 +23,6 @@ from hearth.backends.text.output.tagged_format import (
 class HermesFormat(TaggedFormat):
     """JSON between tags."""
 
-    name = "hermes"
-
     begin: str
     end: str
     """May be empty."""

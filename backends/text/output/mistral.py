@@ -40,8 +40,6 @@ _ID_MEMBER: Final = r'(", \"id\": \"" /[a-zA-Z0-9]{9}/ "\"")?'
 class MistralFormat(TaggedFormat):
     """Both forms are read."""
 
-    name = "mistral"
-
     is_named: bool
     """The template writes the newer form, so that is what a grammar asks for."""
 

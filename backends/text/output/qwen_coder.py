@@ -50,8 +50,6 @@ class QwenCoderFormat(TaggedFormat):
     """Both forms are read. A value is text where the tool's schema says that it is a string, or
     says nothing; else it is JSON."""
 
-    name = "qwen-coder"
-
     is_wrapped: bool
     """A call stands between `<tool_call>` tags."""
     is_json: bool

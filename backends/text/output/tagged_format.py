@@ -9,7 +9,7 @@ import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.lark import Lark
@@ -45,7 +45,6 @@ def arguments_rule(tool: Tool, *, required: bool) -> str:
 class OutputFormat(ABC):
     """How a family of models writes reasoning and tool calls."""
 
-    name: ClassVar[str]
     control_tokens: Mapping[str, int]
     """As for `Lark`."""
     make_id: MakeId
