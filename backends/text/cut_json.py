@@ -7,16 +7,12 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-_DEEPEST: Final = 64
-_STRING: Final = r'"(?:[^"\\]|\\.)*'
-_TOKEN: Final = re.compile(rf'{_STRING}"?|[{{}}\[\],:]|[^\s"{{}}\[\],:]+', re.DOTALL)
-_CLOSERS: Final = {"{": "}", "[": "]"}
-_SCALAR: Final = r"(?:-?[0-9.eE+-]*|tr?u?|fa?l?s?|nu?l?)"
-_LEFT_OUT: Final = {
-    "}": re.compile(rf'\s*,?\s*(?:{_STRING}\\?(?:"\s*(?::\s*{_SCALAR})?)?)?\s*', re.DOTALL),
-    "]": re.compile(rf"\s*,?\s*{_SCALAR}\s*"),
-}
-"""What may follow the last value that is kept of an object, or of an array."""
+from hearth.backends.text.output.json_scanner import NUMBER_ENDS, STRINGS, JsonScanner, Step
+
+_RUN: Final = re.compile(r'(?:[^"\\\x00-\x1f]+|\\.)+|.', re.DOTALL)
+"""Characters that do not end a string, or one character."""
+_CONSTANT: Final = re.compile(r'("(?:[^"\\]|\\.)*"?)|NaN|-?Infinity', re.DOTALL)
+"""A string, or what Python writes for a number that JSON does not have."""
 _HALF_ESCAPE: Final = re.compile(
     r"(?<!\\)(?:\\\\)*(?P<half>(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-fA-F]{0,3})?)?)$"
 )
@@ -49,45 +45,33 @@ def read_json(
 
 def _completed(text: str) -> str:
     """`text` up to where a value can end, and what ends it there."""
+    scanner = JsonScanner()
+    standard = text
+    if "NaN" in text or "Infinity" in text:
+        standard = _CONSTANT.sub(lambda found: found[1] or "1" * len(found[0]), text)
+    end, string = 0, 0
     closers: list[str] = []
-    end, open_at_end = 0, ""
-    before = ""
-    for match in _TOKEN.finditer(text):
-        token = match[0]
-        is_value = before == ":" or (before in ("[", ",") and closers[-1:] == ["]"])
-        before = token[0]
-        if before in _CLOSERS:
-            closers.append(_CLOSERS[before])
-        elif before in "}]" and closers:
-            closers.pop()
-        elif before in ",:" or not is_value:
+    for run in _RUN.finditer(standard):
+        if scanner.expected in STRINGS and len(run[0]) > 1:
             continue
-        if len(closers) > _DEEPEST:
-            raise ValueError(f"nested more than {_DEEPEST} levels deep")
-        if before == '"' and not _is_closed(token):
-            half = _HALF_ESCAPE.search(token)
-            assert half is not None
-            return text[: match.start() + half.start("half")] + '"' + "".join(reversed(closers))
-        if before in '"{}[]' or match.end() < len(text) or _is_scalar(token):
-            end, open_at_end = match.end(), "".join(reversed(closers))
-    if not open_at_end or not _LEFT_OUT[open_at_end[0]].fullmatch(text, end):
+        for place, char in enumerate(run[0], run.start()):
+            if scanner.take(char) is not Step.MORE:
+                raise ValueError("not the beginning of JSON")
+            if char == '"' and scanner.expected == "string":
+                string = place
+            elif char == "," and scanner.expected in ("value", "next key"):
+                end, closers = place, scanner.closers[:]
+            elif scanner.expected in ("after", "first key", "first item"):
+                end, closers = place + 1, scanner.closers[:]
+    if scanner.expected in NUMBER_ENDS:
+        end, closers = len(text), scanner.closers
+    if scanner.expected.startswith("string"):
+        half = _HALF_ESCAPE.search(text, string)
+        assert half is not None
+        text, end, closers = text[: half.start("half")] + '"', len(text) + 1, scanner.closers
+    if not closers:
         raise ValueError("not the beginning of JSON")
-    return text[:end] + open_at_end
-
-
-def _is_closed(token: str) -> bool:
-    """Does a string end with its quotation mark?"""
-    body = token[1:-1]
-    is_escaped = (len(body) - len(body.rstrip("\\"))) % 2 == 1
-    return len(token) > 1 and token.endswith('"') and not is_escaped
-
-
-def _is_scalar(token: str) -> bool:
-    try:
-        json.loads(token)
-    except ValueError:
-        return False
-    return True
+    return text[:end] + "".join(reversed(closers))
 
 
 def _refuse(name: str) -> None:

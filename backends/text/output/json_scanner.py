@@ -13,9 +13,10 @@ SPACE: Final = " \t\n\r"
 _DIGITS: Final = "0123456789"
 _HEX_DIGITS: Final = "0123456789abcdefABCDEF"
 
-_STRINGS: Final = ("string", "key")
-_ENDS: Final = ("zero", "integer", "fraction", "power")
-"""Where a number may end."""
+STRINGS: Final = ("string", "key")
+"""What is expected inside of them, where no escape has begun."""
+NUMBER_ENDS: Final = ("zero", "integer", "fraction", "power")
+"""What is expected where a number may end."""
 _VALUE: Final = (
     (SPACE, "value"),
     ('"', "string"),
@@ -50,11 +51,11 @@ _EXPECTED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     },
     "string": (('"', "after"), ("\\", "string \\")),
     "key": (('"', "colon"), ("\\", "key \\")),
-    **{f"{kind} \\": (('"\\/bfnrt', kind), ("u", f"{kind} u")) for kind in _STRINGS},
-    **{f"{kind} u": ((_HEX_DIGITS, f"{kind} u0"),) for kind in _STRINGS},
-    **{f"{kind} u0": ((_HEX_DIGITS, f"{kind} u00"),) for kind in _STRINGS},
-    **{f"{kind} u00": ((_HEX_DIGITS, f"{kind} u000"),) for kind in _STRINGS},
-    **{f"{kind} u000": ((_HEX_DIGITS, kind),) for kind in _STRINGS},
+    **{f"{kind} \\": (('"\\/bfnrt', kind), ("u", f"{kind} u")) for kind in STRINGS},
+    **{f"{kind} u": ((_HEX_DIGITS, f"{kind} u0"),) for kind in STRINGS},
+    **{f"{kind} u0": ((_HEX_DIGITS, f"{kind} u00"),) for kind in STRINGS},
+    **{f"{kind} u00": ((_HEX_DIGITS, f"{kind} u000"),) for kind in STRINGS},
+    **{f"{kind} u000": ((_HEX_DIGITS, kind),) for kind in STRINGS},
 }
 """By what is expected: the characters that are possible, and what is expected after each."""
 _FOLLOWING: Final = {
@@ -78,19 +79,21 @@ class JsonScanner:
     """
 
     def __init__(self) -> None:
-        self._closers: list[str] = []
-        self._expected = "value"
+        self.closers: list[str] = []
+        """What ends the open arrays and objects, the outermost first."""
+        self.expected = "value"
+        """A key of the table above."""
 
     def take(self, char: str) -> Step:
         """What `char`, which comes next, is. After anything but `MORE` the scanner is spent."""
-        state, closers = self._expected, self._closers
+        state, closers = self.expected, self.closers
         following = _FOLLOWING[state].get(char)
         if following is None:
-            if state in _STRINGS:
+            if state in STRINGS:
                 return Step.MORE if char >= " " else Step.BAD
-            if state in _ENDS and not closers:
+            if state in NUMBER_ENDS and not closers:
                 return Step.BEYOND
-            following = _FOLLOWING["after"].get(char) if state in _ENDS else None
+            following = _FOLLOWING["after"].get(char) if state in NUMBER_ENDS else None
             if following is None:
                 return Step.BAD
         if following == "next":
@@ -101,7 +104,7 @@ class JsonScanner:
             closers.append("}" if char == "{" else "]")
         elif char in "}]" and closers.pop() != char:
             return Step.BAD
-        self._expected = following
+        self.expected = following
         return Step.MORE if closers or following != "after" else Step.END
 
 
