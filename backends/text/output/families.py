@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -47,14 +48,15 @@ def format_of(
     """
     template = template or ""
     think = _thoughts(template)
-    make_id = make_id or (_mistral_id if _is_mistral(template) else call_id)
+    is_mistral = "[TOOL_CALLS]" in template
+    make_id = make_id or (partial(random_text, 9) if is_mistral else call_id)
     common = (control_tokens, make_id, think)
     if "<|channel|>" in template and "<|start|>" in template:
         return HarmonyFormat(control_tokens, make_id)
     if "<function=" in template and "<seed:" not in template:
         is_wrapped, is_json = "<tool_call>" in template, "<parameter=" not in template
         return QwenCoderFormat(*common, is_wrapped, is_json)
-    if _is_mistral(template):
+    if is_mistral:
         return MistralFormat(*common, is_named="[ARGS]" in template)
     if "<｜tool▁call▁begin｜>" in template:
         return DeepSeekFormat(*common, is_fenced="```json" in template)
@@ -96,18 +98,10 @@ def _thoughts(template: str) -> tuple[str, str] | None:
     return next((tags for tags in _THOUGHTS if tags[1] in template), None)
 
 
-def _is_mistral(template: str) -> bool:
-    return "[TOOL_CALLS]" in template
-
-
 def _is_hermes(template: str) -> bool:
     """JSON between tags; others use the same tags with something else between them."""
     others = ("<arg_key>", "<function=", "<parameter", "]<]minimax")
     return "<tool_call>" in template and not any(other in template for other in others)
-
-
-def _mistral_id() -> str:
-    return random_text(9)
 
 
 def _has_word(text: str, word: str) -> bool:

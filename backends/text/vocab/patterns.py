@@ -1,8 +1,10 @@
 """How vocabularies cut text into words before merging: the types of `tokenizer.ggml.pre`.
 
 The expressions are those of the models' own tokenizers in the form that llama.cpp gives them
-(`llm_tokenizer_bpe` in `llama-vocab.cpp`), written for text whose characters above ASCII are marks
-of their category (`characters`). Where several stand in a row, each cuts what those before it left.
+(`llm_tokenizer_bpe` in `llama-vocab.cpp`). They read text in which every character above ASCII is
+replaced by a mark of its category (`unicode_regex_split` in llama.cpp's `unicode.cpp` does the
+same), so that `re`, which knows no categories, can cut it. Where several stand in a row, each cuts
+what those before it left.
 """
 
 from __future__ import annotations
@@ -11,7 +13,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from hearth.backends.text.vocab.characters import HAN, LETTER, MARK, NUMBER, PUNCTUATION, SYMBOL
+NUMBER: Final = "\xd1"
+LETTER: Final = "\xd2"
+PUNCTUATION: Final = "\xd3"
+MARK: Final = "\xd4"
+SYMBOL: Final = "\xd5"
+HAN: Final = "\xd6"
+OTHER: Final = "\xd0"
+SPACE: Final = "\x0b"
+OF_CATEGORY: Final = {
+    "N": NUMBER,
+    "L": LETTER,
+    "P": PUNCTUATION,
+    "M": MARK,
+    "S": SYMBOL,
+    "Z": SPACE,
+}
+"""By the first letter of a Unicode category."""
 
 View = Literal["categories", "han", "spaces"]
 Cut = Literal["expression", "after digits", "before digits"]
@@ -23,7 +41,7 @@ class Step:
 
     expression: str
     view: View = "categories"
-    """What the expression reads: see `characters`; "spaces" is the text itself."""
+    """What the expression reads: see `words`; "spaces" is the text itself."""
     cut: Cut = "expression"
     """Of runs of digits in groups of three, counted from their end: after each group, or before
     each whole one. An expression for that would take quadratic time.

@@ -1,18 +1,67 @@
-"""Text cut into words by a vocabulary's patterns."""
+"""Text cut into words by a vocabulary's patterns.
+
+Categories of characters are those of Python's `unicodedata`; they differ from llama.cpp's (Unicode
+15.1) only for characters that one of the two does not know yet.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import Final
 
-from hearth.backends.text.vocab.characters import NUMBER, Categories, Spaces
-from hearth.backends.text.vocab.patterns import Cut, Step, View
+from hearth.backends.text.vocab.patterns import (
+    HAN,
+    NUMBER,
+    OF_CATEGORY,
+    OTHER,
+    SPACE,
+    Cut,
+    Step,
+    View,
+)
 
 _DIGITS: Final = {
     "after digits": re.compile(f"[0-9{NUMBER}]+"),
     "before digits": re.compile("[0-9]+"),
 }
+_HAN_RANGES: Final = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2EBEF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+class Categories(dict[int, str]):
+    """For `str.translate`: categories of characters, worked out when they are first met."""
+
+    def __init__(self, *, han: bool = False) -> None:
+        """`han`: Chinese characters have a mark of their own instead of the letters'."""
+        super().__init__({code: chr(code) for code in range(0x80)})
+        self._han = han
+
+    def __missing__(self, code: int) -> str:
+        if self._han and any(first <= code <= last for first, last in _HAN_RANGES):
+            mark = HAN
+        elif code == 0x85:
+            mark = SPACE
+        else:
+            mark = OF_CATEGORY.get(unicodedata.category(chr(code))[0], OTHER)
+        self[code] = mark
+        return mark
+
+
+class Spaces(dict[int, str]):
+    """For `str.translate`: white space above ASCII becomes one that C's `isspace` knows."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        self[code] = SPACE if code > 0x7F and char.isspace() else char
+        return self[code]
 
 
 class WordCutter:
