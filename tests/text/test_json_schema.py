@@ -362,3 +362,10 @@ def test_what_can_be_satisfied_still_can_and_what_is_written_follows(made, seed)
         assume("supported" not in str(refused) and "too complex" not in str(refused))
     text = written(schema, seed)
     jsonschema.Draft202012Validator(schema).validate(json.loads(text))
+
+
+def test_a_property_may_be_called_like_a_keyword():
+    named = {"type": "object", "properties": {"$ref": TEXT}, "required": ["$ref"]}
+    point = {"type": "object", "properties": {"x": INTEGER}, "required": ["x"]}
+    schema = listed("a", "c", a={"$ref": "#/$defs/point"}, b={"$ref": "#/$defs/point"}, c=named)
+    assert fits({**schema, "$defs": {"point": point}}, {"a": {"x": 1}, "c": {"$ref": "y"}})

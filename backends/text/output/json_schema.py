@@ -12,7 +12,7 @@ Where that is not possible, the schema is passed on unchanged.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import unquote
@@ -177,7 +177,14 @@ class _Document:
             self._definitions[_GIVEN] = self._unchanged(given)
         if self._definitions:
             never = {f"#/$defs/{key}" for key, one in self._definitions.items() if one is False}
-            made = _without({**made, "$defs": self._definitions}, never)
+
+            # The compiler refuses references to `false` even where a property may be left out.
+            def without(schema: dict[str, Any]) -> Any:
+                reference = schema.get("$ref")
+                is_never = isinstance(reference, str) and len(schema) == 1 and reference in never
+                return False if is_never else schema
+
+            made = _mapped({**made, "$defs": self._definitions}, without)
         if "$schema" in self._root:
             made = {"$schema": self._root["$schema"], **made}
         document: dict[str, Any] = made
@@ -489,29 +496,24 @@ class _Document:
 
     def _unchanged(self, value: Any) -> Any:
         """`value`, its references leading into the unchanged document."""
-        if isinstance(value, list):
-            return [self._unchanged(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        made = {key: self._unchanged(one) for key, one in value.items()}
-        reference = value.get("$ref")
-        if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
-            self._uses_given = True
-            made["$ref"] = f"#/$defs/{_GIVEN}{reference[1:]}"
-        return made
+
+        def with_given(schema: dict[str, Any]) -> Any:
+            reference = schema.get("$ref")
+            if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+                self._uses_given = True
+                schema["$ref"] = f"#/$defs/{_GIVEN}{reference[1:]}"
+            return schema
+
+        return _mapped(value, with_given)
 
 
-def _without(value: Any, never: set[str]) -> Any:
-    """`value` with the schema `false` in place of references to it, which the compiler refuses even
-    where a property may be left out.
-    """
+def _mapped(value: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
+    """A copy of `value` with `change` applied to each object in it, the innermost first."""
     if isinstance(value, list):
-        return [_without(one, never) for one in value]
+        return [_mapped(one, change) for one in value]
     if not isinstance(value, dict):
         return value
-    if value.keys() == {"$ref"} and value["$ref"] in never:
-        return False
-    return {key: _without(one, never) for key, one in value.items()}
+    return change({key: _mapped(one, change) for key, one in value.items()})
 
 
 def _listed(schema: dict[str, Any], key: str) -> list[Any]:

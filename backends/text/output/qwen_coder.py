@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from hearth.backends.contract.requests import Tool
@@ -57,14 +58,8 @@ class QwenCoderFormat(TaggedFormat):
 
     def style(self, tools: Sequence[Tool]) -> Style:
         schemas = {tool.name: tool.parameters for tool in tools}
-
-        def read(collector: Collector) -> Reader[None]:
-            return _read(collector, schemas)
-
-        def read_wrapped(collector: Collector) -> Reader[None]:
-            return _read_wrapped(collector, schemas)
-
-        return Style(self.think, {_OPEN: read_wrapped, _FUNCTION: read}, closers=(_END, _CLOSE))
+        read = {_OPEN: partial(_read_wrapped, schemas), _FUNCTION: partial(_read, schemas)}
+        return Style(self.think, read, closers=(_END, _CLOSE))
 
     def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
         begin = f"{lark.mark(_OPEN)} /\\n?/ {quoted(_FUNCTION)}"
@@ -137,17 +132,17 @@ def _member(lark: Lark, key: str, schema: dict[str, Any]) -> str:
     return lark.rule(f'{begin} {lark.until(_PARAMETER_END)} "\\n"')
 
 
-def _read_wrapped(collector: Collector, schemas: Mapping[str, Mapping[str, Any]]) -> Reader[None]:
+def _read_wrapped(schemas: Mapping[str, Mapping[str, Any]], collector: Collector) -> Reader[None]:
     """What follows `<tool_call>`: a call of either kind, or an envelope as other families write."""
     first = yield from visible()
     if first != _FUNCTION[0]:
         yield from envelopes_from(first, collector)
         return
     yield from literal(_FUNCTION[1:])
-    yield from _read(collector, schemas)
+    yield from _read(schemas, collector)
 
 
-def _read(collector: Collector, schemas: Mapping[str, Mapping[str, Any]]) -> Reader[None]:
+def _read(schemas: Mapping[str, Mapping[str, Any]], collector: Collector) -> Reader[None]:
     """What follows `<function=`."""
     name, _ = yield from named(word(">"))
     name = name.strip()

@@ -4,7 +4,7 @@ calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from hearth.backends.contract.events import Channel
@@ -21,7 +21,7 @@ class Style:
 
     think: tuple[str, str] | None = None
     """Begins and ends reasoning."""
-    calls: dict[str, ReadCall] = field(default_factory=dict)
+    calls: Mapping[str, ReadCall] = field(default_factory=dict)
     """Markers that begin a call, and how what follows them is read."""
     bare: ReadCall | None = None
     """Reads a call that begins the answer, or follows a call, with a bracket and no marker."""

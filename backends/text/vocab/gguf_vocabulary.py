@@ -188,11 +188,9 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
     special = special_ids(ids, _given_roles(file, len(tokens), eos))
     lowercase = bool(file.value("tokenizer.ggml.normalizer.lowercase", model != BPE_WORDS))
     keeps_newlines = name in ("gemma4", "granite-embed-multi-311m")
-    before, after = _strips(file, name, ids)
     kinds = _kinds(file, len(tokens), special)
+    before, after = _strips(file, name, ids, kinds)
     rank_template = file.value("tokenizer.chat_template.rerank")
-    if after is None:
-        after = _special_of_phi3(ids, kinds)
     named = {name: (key.removeprefix(PREFIX),) for name, key in NAMED_TOKENS.items()}
     scores, charsmap = _numbers(file, "scores"), _numbers(file, "precompiled_charsmap")
     return GgufVocabulary(
@@ -301,10 +299,10 @@ def _kinds(file: GgufFile, count: int, special: SpecialIds) -> list[Kind]:
 
 
 def _strips(
-    file: GgufFile, pre: str, ids: Mapping[str, int]
-) -> tuple[frozenset[int], frozenset[int] | None]:
-    """Tokens that swallow white space before, and after; None: as Phi-3's. No file says it, so
-    llama.cpp goes by names, and so do we.
+    file: GgufFile, pre: str, ids: Mapping[str, int], kinds: list[Kind]
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Tokens that swallow white space before, and after. No file says it, so llama.cpp goes by
+    names, and so do we.
     """
     name = str(file.value("general.name", "")).lower()
     architecture = str(file.value("general.architecture", ""))
@@ -314,7 +312,7 @@ def _strips(
     ):
         masks = "<mask>"
     elif "phi-3" in name or "phi3" in name:
-        return frozenset(), None
+        return frozenset(), _special_of_phi3(ids, kinds)
     elif "modern-bert" in name:
         masks = "[MASK]"
     return frozenset({ids[masks]} if masks in ids else ()), frozenset()
