@@ -21,12 +21,7 @@ from hearth.backends.text.output.reading import (
     word,
 )
 from hearth.backends.text.output.tagged import Style
-from hearth.backends.text.output.tagged_format import (
-    TaggedFormat,
-    arguments_rule,
-    free_text,
-    repeated,
-)
+from hearth.backends.text.output.tagged_format import TaggedFormat
 
 _CALLS: Final = "<｜tool▁calls▁begin｜>"
 _CALL: Final = "<｜tool▁call▁begin｜>"
@@ -60,15 +55,14 @@ class DeepSeekFormat(TaggedFormat):
 
     def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         rest = self._rest(lark, tools, required=False, parallel=parallel)
-        return free_text(lark, _CALLS, rest, parallel=parallel)
+        return lark.free(_CALLS, rest, parallel=parallel)
 
     def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
         """What follows the marker of all calls."""
         call = lark.one_of(
-            self._call(lark, tool, lark.rule(arguments_rule(tool, required=required)))
-            for tool in tools
+            self._call(lark, tool, lark.arguments(tool, required=required)) for tool in tools
         )
-        calls = repeated(call, rf"/\n?/ {call}", parallel=parallel)
+        calls = lark.repeated(call, rf"/\n?/ {call}", parallel=parallel)
         return lark.rule(f"{calls} {lark.mark(_CALLS_END)}")
 
     def _call(self, lark: Lark, tool: Tool, arguments_of: str) -> str:

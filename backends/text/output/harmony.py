@@ -14,7 +14,7 @@ from hearth.backends.text.output.json_scanner import SPACE
 from hearth.backends.text.output.lark import Lark
 from hearth.backends.text.output.parser import OutputParser
 from hearth.backends.text.output.reading import LONGEST_NAME, arguments
-from hearth.backends.text.output.tagged_format import OutputFormat, arguments_rule
+from hearth.backends.text.output.tagged_format import OutputFormat
 from hearth.backends.text.stops import MarkerSearch
 
 _START: Final = "<|start|>"
@@ -84,7 +84,7 @@ def _rest_of_message(lark: Lark) -> str:
 def _call(lark: Lark, tool: Tool, *, required: bool) -> str:
     """A rule for a call; the token that ends it also ends the answer."""
     head = f"{_CHANNEL}commentary to={_FUNCTIONS}{tool.name} {_CONSTRAIN}json{_MESSAGE}"
-    body = lark.rule(arguments_rule(tool, required=required))
+    body = lark.arguments(tool, required=required)
     return lark.rule(f"{lark.written(head, _ALL)} {body}")
 
 

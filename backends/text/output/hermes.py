@@ -11,12 +11,7 @@ from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.lark import Lark, quoted
 from hearth.backends.text.output.reading import envelopes
 from hearth.backends.text.output.tagged import Style
-from hearth.backends.text.output.tagged_format import (
-    TaggedFormat,
-    arguments_rule,
-    free_text,
-    repeated,
-)
+from hearth.backends.text.output.tagged_format import TaggedFormat
 
 
 @dataclass(frozen=True)
@@ -42,18 +37,18 @@ class HermesFormat(TaggedFormat):
         call = lark.rule(f"{lark.mark(self.begin)} {rest}")
         if self.is_list:
             return call
-        return lark.rule(repeated(call, f"/\\n?/ {call}", parallel=parallel))
+        return lark.repeated(call, f"/\\n?/ {call}", parallel=parallel)
 
     def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         rest = self._rest(lark, tools, required=False, parallel=parallel)
-        return free_text(lark, self.begin, rest, parallel=parallel)
+        return lark.free(self.begin, rest, parallel=parallel)
 
     def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
         """What follows the first tag."""
         call = envelope_rule(lark, tools, "arguments", required=required)
         end = lark.mark(self.end) if self.end else ""
         if self.is_list:
-            members = repeated(call, f'", " {call}', parallel=parallel)
+            members = lark.repeated(call, f'", " {call}', parallel=parallel)
             return lark.rule(f'"[" {members} "]" {end}')
         return lark.rule(f"/\\n?/ {call} /\\n?/ {end}")
 
@@ -65,8 +60,7 @@ def envelope_rule(
     further members.
     """
     return lark.one_of(
-        f"{quoted(_head(tool, key))} {lark.rule(arguments_rule(tool, required=required))} "
-        f'{more} "}}"'
+        f'{quoted(_head(tool, key))} {lark.arguments(tool, required=required)} {more} "}}"'
         for tool in tools
     )
 

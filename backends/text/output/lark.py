@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
+
+from hearth.backends.contract.requests import Tool
+from hearth.backends.text.output.rules import json_rule
 
 _FREE_TEXT: Final = "/(?s:.*)/"
 
@@ -70,6 +73,24 @@ class Lark:
         if self.is_control(marker):
             return self.rule(f"{self.text} {self.mark(marker)}")
         return self.rule(f"{self.text} {quoted(marker)}", options="[lazy]")
+
+    def free(self, marker: str, rest: str, *, parallel: bool) -> str:
+        """A rule for any text, in which `rest` follows `marker`."""
+        call = f"({self.until(marker)} {rest})"
+        return self.rule(f"{call}* {self.text}" if parallel else f"{self.text} | {call}")
+
+    def repeated(self, first: str, more: str, *, parallel: bool) -> str:
+        """A rule for `first`, and (`parallel`) any number of `more`."""
+        return self.rule(f"{first} ({more})*" if parallel else first)
+
+    def arguments(self, tool: Tool, *, required: bool) -> str:
+        """A rule for the arguments of `tool`: they follow its schema if it is strict or a call is
+        `required`, else they are any object.
+        """
+        schema: dict[str, Any] = {"type": "object"}
+        if required or tool.strict:
+            schema |= tool.parameters or {"properties": {}}
+        return self.rule(json_rule(schema))
 
 
 def quoted(text: str) -> str:

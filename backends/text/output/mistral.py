@@ -23,12 +23,7 @@ from hearth.backends.text.output.reading import (
     word,
 )
 from hearth.backends.text.output.tagged import Style
-from hearth.backends.text.output.tagged_format import (
-    TaggedFormat,
-    arguments_rule,
-    free_text,
-    repeated,
-)
+from hearth.backends.text.output.tagged_format import TaggedFormat
 
 _OPEN: Final = "[TOOL_CALLS]"
 _ARGUMENTS: Final = "[ARGS]"
@@ -53,21 +48,20 @@ class MistralFormat(TaggedFormat):
     def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
         rest = self._rest(lark, tools, required=required, parallel=parallel)
         call = lark.rule(f"{lark.mark(_OPEN)} {rest}")
-        return lark.rule(repeated(call, call, parallel=parallel and self.is_named))
+        return lark.repeated(call, call, parallel=parallel and self.is_named)
 
     def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         rest = self._rest(lark, tools, required=False, parallel=parallel)
-        return free_text(lark, _OPEN, rest, parallel=parallel)
+        return lark.free(_OPEN, rest, parallel=parallel)
 
     def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
         """What follows the marker."""
         if not self.is_named:
             call = envelope_rule(lark, tools, "arguments", required=required, more=_ID_MEMBER)
-            members = repeated(call, f'", " {call}', parallel=parallel)
+            members = lark.repeated(call, f'", " {call}', parallel=parallel)
             return lark.rule(f'"[" {members} "]"')
         return lark.one_of(
-            f"{quoted(tool.name)} {lark.mark(_ARGUMENTS)} "
-            f"{lark.rule(arguments_rule(tool, required=required))}"
+            f"{quoted(tool.name)} {lark.mark(_ARGUMENTS)} {lark.arguments(tool, required=required)}"
             for tool in tools
         )
 

@@ -25,12 +25,7 @@ from hearth.backends.text.output.reading import (
 )
 from hearth.backends.text.output.rules import json_rule
 from hearth.backends.text.output.tagged import Style
-from hearth.backends.text.output.tagged_format import (
-    TaggedFormat,
-    arguments_rule,
-    free_text,
-    repeated,
-)
+from hearth.backends.text.output.tagged_format import TaggedFormat
 from hearth.backends.text.stops import MarkerSearch
 
 _OPEN: Final = "<tool_call>"
@@ -65,11 +60,11 @@ class QwenCoderFormat(TaggedFormat):
         begin = f"{lark.mark(_OPEN)} /\\n?/ {quoted(_FUNCTION)}"
         begin = begin if self.is_wrapped else quoted(_FUNCTION)
         call = lark.rule(f"{begin} {self._rest(lark, tools, required=required)}")
-        return lark.rule(repeated(call, f"/\\n?/ {call}", parallel=parallel))
+        return lark.repeated(call, f"/\\n?/ {call}", parallel=parallel)
 
     def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
         rest = self._rest(lark, tools, required=False)
-        return free_text(lark, _FUNCTION, rest, parallel=parallel)
+        return lark.free(_FUNCTION, rest, parallel=parallel)
 
     def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool) -> str:
         """A call, after `<function=`."""
@@ -85,7 +80,7 @@ class QwenCoderFormat(TaggedFormat):
     def _body(self, lark: Lark, tool: Tool, *, required: bool) -> str:
         is_bound = required or tool.strict
         if self.is_json or (is_bound and not _is_plain(tool.parameters)):
-            return lark.rule(arguments_rule(tool, required=required))
+            return lark.arguments(tool, required=required)
         if not is_bound:
             value = lark.until(_PARAMETER_END)
             return lark.rule(f'"\\n" ("{_PARAMETER}" /[^>\\n]{{1,64}}/ ">\\n" {value} "\\n")*')

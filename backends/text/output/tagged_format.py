@@ -9,12 +9,11 @@ import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.lark import Lark
 from hearth.backends.text.output.parser import OutputParser
-from hearth.backends.text.output.rules import json_rule
 from hearth.backends.text.output.tagged import Style, TaggedParser
 
 _ALPHABET: Final = string.ascii_letters + string.digits
@@ -29,16 +28,6 @@ def call_id() -> str:
 def random_text(length: int) -> str:
     """So many letters and digits, which nobody can guess."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(length))
-
-
-def arguments_rule(tool: Tool, *, required: bool) -> str:
-    """The body of a rule for the arguments of `tool`: they follow its schema if it is strict or a
-    call is `required`, else they are any object.
-    """
-    schema: dict[str, Any] = {"type": "object"}
-    if required or tool.strict:
-        schema |= tool.parameters or {"properties": {}}
-    return json_rule(schema)
 
 
 @dataclass(frozen=True)
@@ -154,14 +143,3 @@ class TaggedFormat(OutputFormat):
 
 def _newlines(lark: Lark) -> str:
     return lark.rule(r"/\n{0,2}/")
-
-
-def repeated(first: str, more: str, *, parallel: bool) -> str:
-    """`first`, and (`parallel`) any number of `more`."""
-    return f"{first} ({more})*" if parallel else first
-
-
-def free_text(lark: Lark, marker: str, rest: str, *, parallel: bool) -> str:
-    """A rule for any text, in which `rest` follows `marker`."""
-    call = f"({lark.until(marker)} {rest})"
-    return lark.rule(f"{call}* {lark.text}" if parallel else f"{lark.text} | {call}")
