@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from hearth.backends.text.vocab.base import BaseTokenizer, refuse_surrogates
@@ -47,20 +47,23 @@ class GgufTokenizer(BaseTokenizer):
             _piece(vocabulary, text, kind)
             for text, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True)
         ]
+        special = {
+            ident: kind for ident, kind in enumerate(vocabulary.kinds) if kind in _RECOGNISED
+        }
         super().__init__(
             pieces,
             vocabulary.special,
-            unspoken=frozenset(_ids_of(vocabulary, *_UNSPOKEN)),
+            unspoken=frozenset(_ids_of(special, *_UNSPOKEN)),
             control_tokens={
                 pieces[ident].decode("utf-8", "replace"): ident
-                for ident in reversed(_ids_of(vocabulary, Kind.CONTROL))  # The first of a text.
+                for ident in reversed(_ids_of(special, Kind.CONTROL))  # The first of a text.
             },
         )
         self._vocabulary = vocabulary
         self._encoder = _encoder(vocabulary)
         written = vocabulary.special.written
-        plain = [one for one in _ids_of(vocabulary, Kind.USER_DEFINED) if one not in written]
-        self._all_special = _partition(vocabulary, _ids_of(vocabulary, *_RECOGNISED))
+        plain = [one for one in _ids_of(special, Kind.USER_DEFINED) if one not in written]
+        self._all_special = _partition(vocabulary, special)
         self._plain_special = _partition(vocabulary, plain)
         self.bos_text = self._written(vocabulary.bos)
         self.eos_text = self._written(vocabulary.eos)
@@ -154,11 +157,11 @@ def _encoder(vocabulary: GgufVocabulary) -> Encoder:
     return SentencePieceEncoder(ids, vocabulary.scores, adds_space=vocabulary.adds_space)
 
 
-def _ids_of(vocabulary: GgufVocabulary, *kinds: Kind) -> list[int]:
-    return [ident for ident, kind in enumerate(vocabulary.kinds) if kind in kinds]
+def _ids_of(tokens: Mapping[int, Kind], *kinds: Kind) -> list[int]:
+    return [ident for ident, kind in tokens.items() if kind in kinds]
 
 
-def _partition(vocabulary: GgufVocabulary, special: Sequence[int]) -> Partition:
+def _partition(vocabulary: GgufVocabulary, special: Iterable[int]) -> Partition:
     return Partition(
         {vocabulary.tokens[ident]: ident for ident in special},
         strips_before=vocabulary.strips_before,
