@@ -48,9 +48,19 @@ def test_what_is_left_of_it(text, value):
     "text",
     [
         *("", "x", "{'a", '{"a" 1', "{1", "{]", '{"a": }', '{"a": 1}}', '{"a": 1,,', '{"a": NaN'),
+        *('{"a": 1.2.3', '{"a": +', '{"a": "b""'),
         '{"a": ' + '[""' * 100_000,
     ],
 )  # fmt: skip
 def test_what_does_not_begin_as_json_is_refused(text):
     with pytest.raises(ValueError):  # noqa: PT011
         read_json(text)
+
+
+def test_numbers_that_json_does_not_have_are_read_where_they_are_wanted():
+    text = '{"a": NaN, "b": "NaN", "c": [-Infinity, "Infin'
+    assert read_json(text, parse_constant=str) == {
+        "a": "NaN",
+        "b": "NaN",
+        "c": ["-Infinity", "Infin"],
+    }
