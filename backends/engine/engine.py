@@ -333,7 +333,7 @@ class Engine:
         """When the session of `job` had its last turn, so that sessions take turns, and the jobs of
         one by their place in the list.
         """
-        return self._last_turn.get(job.session, 0)
+        return self._last_turn[job.session]
 
     # ---- what is posted
 
@@ -343,6 +343,8 @@ class Engine:
                 self._end_early(item)
             elif isinstance(item, TextJob):
                 self._text_jobs.append(item)
+                # Its session comes after those that wait already, or they wait for all newcomers.
+                self._last_turn.setdefault(item.session, self._turns)
             else:
                 self._scheduler.add(item)
 

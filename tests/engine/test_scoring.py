@@ -263,3 +263,22 @@ def test_sessions_take_turns_with_their_vectors():
     assert order[0] == 4, "three turns of its own, while the other session has three in all"
     assert sorted(order) == [0, 1, 2, 3, 4]
     assert engine._last_turn == {}
+
+
+def test_a_session_with_many_texts_is_not_behind_every_newcomer():
+    runner = FakeRunner(chunk=8)
+    engine = Engine(runner)
+    order = []
+
+    def submit(ident, session, texts):
+        note = partial(lambda ident, answer: order.append(ident), ident)
+        engine.submit(Embedding(ident, [[1] * 8] * texts, "mean", note, session=session))
+
+    submit(0, "patient", 5)
+    engine.turn()
+    for ident in range(1, 30):
+        submit(ident, f"newcomer {ident}", 1)
+        submit(100 + ident, f"newcomer {100 + ident}", 1)
+        engine.turn()
+    assert 0 in order
+    drain(engine)
