@@ -10,7 +10,7 @@ import pytest
 
 from guide_forms import guide_path
 from hearth.backends.contract.models import ModelSettings, ModelSpec
-from hearth.backends.engine import side_lane
+from hearth.backends.engine import scheduler, side_lane
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.llamacpp.load import open_model
@@ -151,6 +151,7 @@ def test_when_computed_beside_the_steps_they_say_the_same(
     guide_f32, runner_of, monkeypatch, shared
 ):
     monkeypatch.setattr(side_lane, "WORTH_STEPS", 0)
+    monkeypatch.setattr(scheduler, "WORTH_HOLDING", 1_000)  # The others wait for the background.
     prompts = [[(41 * n + k * k + 3 * k) % 4000 + 20 for k in range(700)] for n in range(3)]
     prompts = [prompts[0][:shared] + prompt[shared:] for prompt in prompts]
     raw = RawModel(guide_f32)
