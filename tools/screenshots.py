@@ -126,8 +126,7 @@ async def on_engine(pilot: Any) -> None:
     await pilot.press(*LONG, "enter")
     await polling.until(pilot, lambda: pilot.app.sessions.busy)
     pilot.app.action_go("engine")
-    await shown(pilot, "smollm2")
-    await pilot.pause(4.0)
+    await shown(pilot, "decoding")
 
 
 def on_tab(key: str, *texts: str) -> View:
