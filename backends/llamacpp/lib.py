@@ -39,6 +39,8 @@ _DEBUG, _WARNING, _CONTINUATION = 1, 3, 5
 _LEVELS = {2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
 """ggml_log_level to ours, a step quieter: what llama.cpp calls information is a few hundred lines a
 load."""
+_OF_CANCELS = ("compute status: 1", "failed to decode, ret = 2")
+"""How lines end that are no warnings: the abort callback ended a step, because it was cancelled."""
 
 
 class LibraryLog:
@@ -62,7 +64,8 @@ class LibraryLog:
         *whole, self._partial = (self._partial + text).split("\n")
         for line in filter(None, map(str.strip, whole)):
             self._lines.append((self._level, line))
-            log.log(_LEVELS.get(self._level, logging.DEBUG), "%s", line)
+            level = _LEVELS.get(self._level, logging.DEBUG)
+            log.log(logging.DEBUG if line.endswith(_OF_CANCELS) else level, "%s", line)
 
     def clear(self) -> None:
         """Forget what was said before, so that `said` speaks of the next call alone."""

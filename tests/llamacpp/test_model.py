@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,16 @@ def test_log_lines_are_joined_and_the_worst_are_said() -> None:
     assert log.said() == "it broke"
     log.clear()
     assert log.said() == ""
+
+
+def test_what_a_cancel_makes_llama_cpp_say_is_no_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = LibraryLog()
+    with caplog.at_level(logging.INFO):
+        log.write(4, "llama_decode: failed to decode, ret = 2\n")
+        log.write(4, "llama_decode: failed to decode, ret = -3\n")
+    assert caplog.messages == ["llama_decode: failed to decode, ret = -3"]
 
 
 def test_importing_the_room_does_not_import_the_library() -> None:
