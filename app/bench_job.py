@@ -21,7 +21,7 @@ def run_bench(job: Job, take: Callable[[Message], None], log_dir: Path) -> None:
     """Measure `job`; Ctrl+C ends the process at once.
 
     Args:
-        take: gets each message as it comes.
+        take: gets each message when it arrives.
 
     Raises:
         HearthError: what the measuring ended with.

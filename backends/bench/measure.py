@@ -82,17 +82,17 @@ def measure(
         else:
             side.start(histories, case.shared_tokens)
 
-    def rate(side: EngineSide | Reference, *, anew: bool = case.fresh) -> float:
-        if anew:
+    def rate(side: EngineSide | Reference, *, is_fresh: bool = case.fresh) -> float:
+        if is_fresh:
             side.clear()
         if is_prompt:
             return tokens / side.prefill(prompts[0])
-        if anew:
+        if is_fresh:
             begin(side)
         return tokens / side.decode(case.gen_tokens)
 
     for side in sides:
-        rate(side, anew=True)
+        rate(side, is_fresh=True)
         if side is engine:
             cached = engine.cached_tokens
     rates, *others = alternate([partial(rate, side) for side in sides], repeats)

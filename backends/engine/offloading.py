@@ -189,7 +189,7 @@ class Offloading:
         return end - held if is_done else 0
 
     def _fits(self, tokens: int) -> bool:
-        """Whether the tier may hold a prefix of so many tokens; states have headers, too."""
+        """Whether the tier may hold a prefix of this many tokens; states have headers, too."""
         needed = tokens * self._store.token_bytes
         return needed + needed // 16 <= self.most_bytes
 

@@ -35,7 +35,7 @@ class Pacer:
     up to `LOAN_S` in all, which steps that are shorter than they might be pay back.
 
     Texts that are embedded or ranked take what prefill has left of its share, in the same turn.
-    They do not borrow: nobody who waits for one could decode meanwhile.
+    They do not borrow: a client that waits for one has nothing to decode meanwhile.
 
     It learns from the steps that it is shown how long one takes that only decodes, by the number of
     sequences, and what a prefill token adds; and from the texts what one of their tokens takes.
@@ -67,7 +67,7 @@ class Pacer:
         return 0 if token_s is None else min(max(int(TOGETHER_S / token_s), LEAST), self._most)
 
     def is_short(self, tokens: int) -> bool:
-        """Whether so many prefill tokens take no longer than all that may be borrowed."""
+        """Whether this many prefill tokens take no longer than all that may be borrowed."""
         token_s = self._prefill.token_s
         return token_s is not None and tokens * token_s <= LOAN_S
 
@@ -106,7 +106,7 @@ class Pacer:
         self._prefill.learn(prefill, added_s)
 
     def observe_texts(self, decoding: int, tokens: int, seconds: float) -> None:
-        """Learn from texts of so many tokens, which took `seconds` after a step in which `decoding`
+        """Learn from texts of `tokens` tokens, which took `seconds` after a step in which `decoding`
         sequences stream.
         """
         if decoding:

@@ -384,7 +384,7 @@ class Runner(Protocol):
     def prefill_beside(
         self, slot: int, tokens: Seq[int], done: Callable[[], None]
     ) -> SidePrefill | None:
-        """Begin to compute beside the steps what `slot` does not hold of `tokens`, one such prompt
+        """Begin to compute in the background what `slot` does not hold of `tokens`, one such prompt
         at a time; None where that cannot be, or would not help.
 
         Args:

@@ -21,7 +21,7 @@ HEADROOM_TOKENS: Final = 32
 """Room to grow that is left to each running sequence when another is admitted, so that the new one
 is not put aside again at once."""
 WORTH_HOLDING: Final = 2
-"""Those who stream wait for a step of prompts if it takes so many times more of them."""
+"""Those who stream wait for a step of prompts if it takes this many times more of them."""
 WORTH_SAVING: Final = 64
 """Fewer tokens are computed again rather than copied."""
 MOST_COPY_BYTES: Final = 128 << 20
