@@ -22,8 +22,8 @@ class Case:
         prompt_tokens: of each session.
         shared_tokens: of those, the first ones that all sessions have in common.
         gen_tokens: new tokens of each session in one measurement; 0: the prompt is measured.
-        fresh: each measurement begins with an empty context; else each goes on where the last ended, because a
-            prompt of that length takes longer than the measurement.
+        fresh: each measurement begins with an empty context; else each goes on where the last
+            ended, because a prompt of that length takes longer than the measurement.
     """
 
     name: str

@@ -106,8 +106,8 @@ class Pacer:
         self._prefill.learn(prefill, added_s)
 
     def observe_texts(self, decoding: int, tokens: int, seconds: float) -> None:
-        """Learn from texts of `tokens` tokens, which took `seconds` after a step in which `decoding`
-        sequences stream.
+        """Learn from texts of `tokens` tokens, which took `seconds` after a step in which
+        `decoding` sequences stream.
         """
         if decoding:
             self._texts.largest = max(self._texts.largest, tokens)
