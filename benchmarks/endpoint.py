@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -88,18 +88,16 @@ def open_fake(spec: Any, cache_dir: Path) -> Any:
 
     from fake_host import INFO
     from fake_runner import FakeRunner
+    from fake_store import FakeStore
     from hearth.backends.contract.loaded import ModelInfo
     from hearth.backends.engine.loaded_model import Loaded
     from hearth.backends.engine.runner import StepPlan, StepResult
-    from hearth.backends.engine.sequence_cache import SequenceCache
     from hearth.backends.text.chat_templates import DEFAULT
 
     step_s = float(os.environ["HEARTH_BENCH_STEP_S"])
 
-    class Store:
+    class Store(FakeStore):
         """Sequences that hold nothing but their names: whatever is asked of them works."""
-
-        sequences, keeps_past, allocated_tokens = 64, True, 1 << 20
 
         def intact(self, sequence: int, held: int, tokens: int) -> bool:
             return True
@@ -110,25 +108,23 @@ def open_fake(spec: Any, cache_dir: Path) -> Any:
         def cut(self, sequence: int, tokens: int) -> bool:
             return True
 
+        def shrink(self, cells: int) -> None:
+            pass
+
         def save(self, sequence: int) -> None:
             return None
-
-        def restore(self, sequence: int, state: Any) -> bool:
-            return False
 
     class Instant(FakeRunner):
         def __init__(self) -> None:
             super().__init__(vocab=256, context=4096, pool=1 << 20, slots=64, chunk=512)
-            self.cache = SequenceCache(
-                Store(), slots=64, pool_tokens=1 << 20, context=4096, kept_tokens=0
-            )
+            self.store = Store(64, 1 << 20)
+            self.limits = replace(self.limits, kept_tokens=0)
             self._row = np.zeros((1, 256), dtype=np.float32)
             self._row[0, ord("x")] = 1.0
 
         def step(self, plan: StepPlan) -> StepResult:
             logits = {}
             for row in plan.rows:
-                self.cache.computed(row.slot, row.tokens)
                 if row.outputs:
                     logits[row.slot] = self._row
             if step_s:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.engine.cached_runner import CachedRunner
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.load import open_model
@@ -78,7 +79,7 @@ class RawLoop:
 
 
 class RunnerLoop:
-    """The same steps through `LlamaRunner.step`."""
+    """The same steps through `CachedRunner.advance`."""
 
     def __init__(self, path: Path, sessions: int, threads: int) -> None:
         settings = ModelSettings(
@@ -86,14 +87,15 @@ class RunnerLoop:
         )
         self.runner = open_model(ModelSpec(str(path), settings=settings)).runner
         self.decode_s = 0.0
+        self.cached = CachedRunner(self.runner)
         for slot in range(sessions):
-            self.runner.cache.reserve(slot, CONTEXT)
+            self.cached.kv.reserve(slot, CONTEXT)
         context = self.runner.store.context
         context.decode = self._timed(context.decode)  # type: ignore[method-assign]
 
     def step(self, tokens: list[int], position: int) -> None:
         rows = tuple(Row(slot, position, [token], 1) for slot, token in enumerate(tokens))
-        self.runner.step(StepPlan(rows))
+        self.cached.advance(StepPlan(rows))
 
     def close(self) -> None:
         self.runner.close()

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from hearth.backends.contract.models import ModelSettings, ModelSpec
-from hearth.backends.engine.runner import Row, Runner, StepPlan
+from hearth.backends.engine.cached_runner import CachedRunner
+from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.machine.threads import usable_threads
 from hearth.backends.worker.runners import open_model
 
@@ -25,20 +26,20 @@ TOKENS: Final = (13, 16, 32, 48, 64)
 TOKEN: Final = 1000
 
 
-def step_ms(runner: Runner, decoding: int, tokens: int) -> float:
+def step_ms(cached: CachedRunner, decoding: int, tokens: int) -> float:
     """A step of `tokens` in all, of which the sequences 0 to `decoding` - 1 have one each."""
     times = []
-    for attempt in range(3):
-        rows = [Row(slot, DEPTH + attempt, [TOKEN], 1) for slot in range(decoding)]
-        runner.cache.open(7, [])
-        runner.cache.reserve(7, tokens)
+    for _ in range(3):
+        rows = [Row(slot, DEPTH, [TOKEN], 1) for slot in range(decoding)]
+        cached.kv.open(7, [])
+        cached.kv.reserve(7, tokens)
         rows.append(Row(7, 0, [TOKEN] * (tokens - decoding), 0))
         before = time.perf_counter()
-        runner.step(StepPlan(tuple(rows)))
+        cached.step(StepPlan(tuple(rows)))
         times.append(1000 * (time.perf_counter() - before))
-        runner.cache.release(7, keep=False)
-    for slot in range(decoding):
-        runner.cache.trim(slot, DEPTH)
+        for row in rows:
+            cached.kv.undo(row.slot, len(row.tokens))
+        cached.kv.release(7, keep=False)
     return min(times)
 
 
@@ -57,15 +58,16 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         runner = open_model(ModelSpec(str(args.model), settings=settings), Path(folder)).runner
+    cached = CachedRunner(runner)
     try:
         for slot in range(7):
-            runner.cache.open(slot, [])
-            runner.cache.reserve(slot, 2 * DEPTH)
-            runner.step(StepPlan((Row(slot, 0, [TOKEN + slot] * DEPTH, 0),)))
+            cached.kv.open(slot, [])
+            cached.kv.reserve(slot, 2 * DEPTH)
+            cached.advance(StepPlan((Row(slot, 0, [TOKEN + slot] * DEPTH, 0),)))
         print("| decoding | " + " | ".join(f"{tokens} tokens" for tokens in TOKENS) + " |")
         print("|---" * (len(TOKENS) + 1) + "|")
         for decoding in DECODING:
-            took = [f"{step_ms(runner, decoding, tokens):.0f}" for tokens in TOKENS]
+            took = [f"{step_ms(cached, decoding, tokens):.0f}" for tokens in TOKENS]
             print(f"| {decoding} | " + " | ".join(took) + " |", flush=True)
     finally:
         runner.close()

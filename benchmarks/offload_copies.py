@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.engine.cached_runner import CachedRunner
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.llamacpp.load import open_model
 from hearth.backends.llamacpp.runner import LlamaRunner
@@ -25,28 +26,29 @@ TOKEN: Final = 100
 
 def times_ms(runner: LlamaRunner, tokens: int) -> tuple[list[float], list[float], int]:
     """Of each part out and in, and the bytes of one."""
-    cache, store = runner.cache, runner.store
+    cached = CachedRunner(runner)
+    cache, store = cached.kv, runner.store
     whole = PARTS * tokens
     cache.open(0, [TOKEN] * whole)
     cache.reserve(0, whole)
     step = runner.info.max_batch_tokens
     for start in range(0, whole, step):
         row = Row(0, start, [TOKEN] * min(step, whole - start), 0)
-        runner.step(StepPlan((row,)))
+        cached.advance(StepPlan((row,)))
     out, back, states = [], [], []
+    handle = cache.handle(0)
+    assert isinstance(handle, int)
     for start in range(0, whole, tokens):
         before = time.perf_counter()
-        states.append(store.save_part(cache.sequence(0), start, start + tokens))
+        states.append(store.save_part(handle, start, start + tokens))
         out.append(1000 * (time.perf_counter() - before))
-    cache.release(0, keep=False)
-    cache.open(0, [])
+    store.cut(handle, 0)
     for part, state in enumerate(states):
         assert state is not None
         before = time.perf_counter()
         start = part * tokens
-        assert store.restore_part(cache.sequence(0), state, start, start + tokens)
+        assert store.restore_part(handle, state, start, start + tokens)
         back.append(1000 * (time.perf_counter() - before))
-    store.cut(cache.sequence(0), 0)
     assert states[0] is not None
     return out, back, states[0].nbytes
 

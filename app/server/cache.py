@@ -16,7 +16,7 @@ from hearth.backends.contract.models import ModelSpec
 from hearth.backends.errors import Busy, ModelNotFound
 
 _MB: Final = 1_000_000
-_TIERS: Final = ("live", "kept", "pinned", "shelved")
+_TIERS: Final = ("live", "kept", "pinned", "offloaded")
 _CLEAR_TIMEOUT_S: Final = 30.0
 """The engine clears its cache between two steps, and a step may be long."""
 
@@ -105,12 +105,12 @@ def _tier(tier: str, engines: Sequence[EngineStats]) -> dict[str, Any]:
 
 
 def _entries(engine: EngineStats) -> int:
-    return engine.kept_prefixes + engine.shelved_prefixes
+    return engine.kept_prefixes + engine.offloaded_prefixes
 
 
 def _kept_tokens(engine: EngineStats) -> int:
     """Tokens of cached prefixes, offloaded ones included."""
-    return engine.kept_tokens + engine.shelved_tokens
+    return engine.kept_tokens + engine.offloaded_tokens
 
 
 def _size_mb(engine: EngineStats, tokens: int) -> float:
@@ -132,15 +132,15 @@ def _freed(name: str, before: EngineStats, after: EngineStats) -> dict[str, Any]
 
 def tokens_by_state(engine: EngineStats) -> dict[str, int]:
     """Tokens in the KV cache: "live" (of running sequences), "kept" (cached prefixes that can be
-    evicted), "pinned" (cached prefixes that cannot be evicted yet), which do not overlap; "shelved"
-    (prefixes offloaded to the host KV tier); "allocated" (capacity now) and "pool" (capacity at
+    evicted), "pinned" (cached prefixes that cannot be evicted yet), which do not overlap;
+    "offloaded" (prefixes in the host KV tier); "allocated" (capacity now) and "pool" (capacity at
     most).
     """
     return {
         "live": engine.live_tokens,
         "kept": engine.kept_tokens - engine.pinned_tokens,
         "pinned": engine.pinned_tokens,
-        "shelved": engine.shelved_tokens,
+        "offloaded": engine.offloaded_tokens,
         "allocated": engine.allocated_tokens,
         "pool": engine.pool_tokens,
     }

@@ -95,10 +95,10 @@ class EngineStats:
     preemptions: int = 0
     pinned_tokens: int = 0
     """Of those kept: those that must stay for a while (`Message.keep_s`)."""
-    shelved_tokens: int = 0
+    offloaded_tokens: int = 0
     """Of prefixes that are kept outside the key-value memory, where they do not slow down those who
     run."""
-    shelved_prefixes: int = 0
+    offloaded_prefixes: int = 0
     requests: tuple[RequestStats, ...] = ()
     """Those that run, then those that wait; the first 256."""
     window_bytes: int = 0

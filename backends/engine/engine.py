@@ -15,6 +15,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from hearth.backends.contract.loaded import EngineStats, RequestStats
+from hearth.backends.engine.cached_runner import CachedRunner, lost_slots
 from hearth.backends.engine.embedding import TextJob
 from hearth.backends.engine.pacer import Pacer
 from hearth.backends.engine.runner import (
@@ -28,7 +29,7 @@ from hearth.backends.engine.runner import (
 from hearth.backends.engine.scheduler import Scheduler
 from hearth.backends.engine.sequence import Sequence
 from hearth.backends.engine.side_lane import SideLane
-from hearth.backends.errors import Busy, DoesNotFit, HearthError
+from hearth.backends.errors import Busy, DoesNotFit
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Engine:
     Args:
         target_itl_s: seconds of inter-token latency that prefill is cut to while others stream.
         clock: seconds, for the pace of prefill.
+        kv_clock: see `CachedRunner`.
     """
 
     def __init__(
@@ -58,12 +60,15 @@ class Engine:
         runner: Runner,
         target_itl_s: float = 0.05,
         clock: Callable[[], float] = time.perf_counter,
+        kv_clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
         self._pacer = Pacer(target_itl_s, runner.info.max_batch_tokens)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._lane = SideLane(runner, self._wake)
-        self._scheduler = Scheduler(runner, self._pacer, self._lane)
+        self._cached = CachedRunner(runner, kv_clock)
+        self.kv = self._cached.kv
+        self._lane = SideLane(runner, self.kv, self._wake)
+        self._scheduler = Scheduler(runner.info, self.kv, self._pacer, self._lane)
         self._clock = clock
         self._text_jobs: list[TextJob] = []
         self._last_turn: dict[str, int] = {}
@@ -149,7 +154,7 @@ class Engine:
         """Until something is posted; or for a while, where pins may end meanwhile, or offloaded
         prefixes have to make way for other programs.
         """
-        may_change = self._stats.pinned_tokens or self._stats.shelved_tokens
+        may_change = self._stats.pinned_tokens or self._stats.offloaded_tokens
         with suppress(queue.Empty):
             self._inbox.get(timeout=_LOOK_EVERY_S if may_change else None)()
 
@@ -210,7 +215,7 @@ class Engine:
             return
         try:
             try:
-                result = self._runner.step(plan)
+                result = self._cached.step(plan)
             finally:
                 self._end()
         except RunnerLost:
@@ -237,7 +242,7 @@ class Engine:
         if len(members) == 1:
             self._fail(members[0], error)
             return
-        lost = _lost_slots(error)
+        lost = lost_slots(error)
         for row, sequence in zip(plan.rows, members, strict=True):
             if row.slot in lost:  # Its memory has no past to go back to, so it begins again.
                 self._suspects[sequence] = sequence.total
@@ -252,7 +257,7 @@ class Engine:
     def _commit(self, plan: StepPlan, result: StepResult) -> None:
         self._steps += 1
         self._rows += len(plan.rows)
-        for row, sequence in self._scheduler.advance(plan):
+        for row, sequence in self._scheduler.commit(plan):
             self._computed += len(row.tokens)
             if sequence.slot is None:
                 continue  # Another choice of its request failed just now.
@@ -383,7 +388,7 @@ class Engine:
         self._inbox.put(lambda: None)
 
     def _clear(self, done: Callable[[EngineStats], None]) -> None:
-        self._runner.cache.clear()
+        self.kv.clear()
         self._stats = self._count()
         done(self._stats)
 
@@ -398,7 +403,7 @@ class Engine:
 
     def _count(self) -> EngineStats:
         info = self._runner.info
-        cache = self._runner.cache.stats()
+        cache = self.kv.stats()
         return EngineStats(
             running=self._scheduler.running,
             waiting=self._waiting,
@@ -415,8 +420,8 @@ class Engine:
             rows=self._rows,
             preemptions=self._scheduler.preemptions,
             pinned_tokens=cache.pinned_tokens,
-            shelved_tokens=cache.shelved_tokens,
-            shelved_prefixes=cache.shelved_prefixes,
+            offloaded_tokens=cache.offloaded_tokens,
+            offloaded_prefixes=cache.offloaded_prefixes,
             requests=self._requests(),
             window_bytes=cache.window_bytes,
             window_pool_bytes=info.window_pool_bytes,
@@ -435,9 +440,3 @@ class Engine:
 def _decoding(plan: StepPlan) -> int:
     """Rows of sequences that stream: one token, and logits to draw the next from."""
     return sum(len(row.tokens) == row.outputs == 1 for row in plan.rows)
-
-
-def _lost_slots(error: Exception) -> frozenset[int]:
-    """Slots that are empty since the step that failed with `error`."""
-    lost = error.data.get("lost_slots") if isinstance(error, HearthError) else None
-    return frozenset(lost) if isinstance(lost, list) else frozenset()

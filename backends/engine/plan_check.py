@@ -1,4 +1,6 @@
-"""Whether a plan may be computed: what every runner refuses before its library sees it."""
+"""Whether a plan may be computed: what is refused before a library sees it, which might answer with
+an assertion or a broken sequence.
+"""
 
 from __future__ import annotations
 

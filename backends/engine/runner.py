@@ -7,13 +7,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.draw_spec import Drawn, DrawSpec
+from hearth.backends.engine.kv.manager import KvLimits
+from hearth.backends.engine.kv.store import BlockStore, SavedState, SequenceStore
 
 
 class RunnerLost(Exception):
@@ -24,7 +26,7 @@ class Interrupted(Exception):
     """A computation ended early because of `Runner.interrupt`; nothing of it counts.
 
     Args:
-        lost_slots: those that lost what they held before.
+        lost_slots: those whose keys and values are lost, too.
     """
 
     def __init__(self, lost_slots: Seq[int] = ()) -> None:
@@ -91,7 +93,9 @@ class Row:
     outputs: int
     """Ask for the logits after each of the last `outputs` tokens."""
     draw: DrawSpec | None = None
-    """Ask for a token drawn like this from the last of them, too, of a runner that `draws`."""
+    """Ask for a token sampled like this from the last of them, too, of a runner that `draws`."""
+    handle: Any = None
+    """Where the keys and values of `slot` are: see `Handle`. Set before the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,8 @@ class StepPlan:
     """What one step computes: at most `max_batch_tokens` tokens, at most one row a slot."""
 
     rows: tuple[Row, ...]
+    cells: int = 0
+    """Tokens in the KV cache before the step; a shared one counts once."""
 
     @property
     def tokens(self) -> int:
@@ -119,148 +125,8 @@ class StepResult:
     """
 
 
-class SavedState(Protocol):
-    """A sequence outside the key-value memory, e.g. in plain RAM. Opaque to the engine."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """Tokens in the key-value memory; a shared one counts once."""
-
-    allocated_tokens: int
-    """What there is memory for now."""
-    live_tokens: int
-    """Held by running sequences."""
-    kept_tokens: int
-    """Held by kept prefixes alone."""
-    kept_prefixes: int
-    pinned_tokens: int = 0
-    """Held by pinned prefixes, whoever else holds them."""
-    shelved_tokens: int = 0
-    """Of prefixes outside that memory."""
-    shelved_prefixes: int = 0
-    window_bytes: int = 0
-    """What layers that see a window only take of memory now."""
-    state_bytes: int = 0
-    """What recurrent states take, of those in use and those kept back."""
-    offloaded_bytes: int = 0
-    """What prefixes outside that memory take."""
-
-
-class RunnerCache(Protocol):
-    """The key-value memory of a runner's sequences, named by slot.
-
-    A slot is empty until `open` or `restore` and after `release`. What is released may be kept:
-    such a prefix is found by `open` until room is needed, the least recently used going first.
-    Sharing never copies. A hit compares token ids and is exact, or it is no hit.
-
-    A pinned prefix is kept until some seconds after its last use (an `open` with tokens that begin
-    with it), in spite of others who need room: beside other sequences its tokens count as in use.
-    Only what `reserve` needs for a sequence that runs alone, and so could not go on otherwise, is
-    taken from pins, after all other prefixes.
-
-    A memory may offload prefixes to plain RAM, and copy them back into a slot whose prompt begins
-    with one. That takes time between steps, so `tend` limits it.
-    """
-
-    def match(self, tokens: Seq[int]) -> int:
-        """How many of the first of `tokens` `open` would find, with what would arrive afterwards:
-        at most len(tokens) - 1. What arrives for another slot just now does not count.
-        """
-        ...
-
-    def open(self, slot: int, tokens: Seq[int]) -> int:
-        """Begin a sequence in the empty `slot` with the longest part of `tokens` that any running
-        sequence or kept prefix holds; returns its length.
-        """
-        ...
-
-    def arriving(self, slot: int) -> int:
-        """How many tokens more `tend` will copy to the end of `slot`. No step may compute any for
-        it before; if it turns out that they cannot be had, this becomes 0.
-        """
-        ...
-
-    def tend(self) -> Mapping[int, int]:
-        """Once before each step: go on with the copies between this memory and plain RAM, for so
-        long that those who stream hardly notice, and forget offloaded prefixes where memory is
-        short. Returns how many tokens arrived, by slot.
-        """
-        ...
-
-    def copy_out(self, slot: int, *, grows: bool) -> None:
-        """`slot` is released to make room, or may soon be: copy what it holds to plain RAM, as far
-        as there is time before the next `tend`, so that `open` finds it there. What was copied
-        before is not copied again.
-
-        Args:
-            grows: it goes on for now, so an end that would be copied again later is left out.
-        """
-        ...
-
-    def reserve(self, slot: int, tokens: int) -> bool:
-        """Make sure that `slot` can grow to `tokens` tokens, evicting kept prefixes if need be,
-        and pinned ones if no other slot is in use; False if the pool cannot, and then nothing has
-        changed.
-        """
-        ...
-
-    def free_tokens(self) -> int:
-        """Tokens that could be reserved for one more slot beyond all reservations."""
-        ...
-
-    def trim(self, slot: int, tokens: int) -> bool:
-        """Keep the first `tokens` tokens of `slot`; False if this model's memory cannot roll
-        back there, and then nothing has changed.
-        """
-        ...
-
-    def checkpoint(self, slot: int) -> None:
-        """Keep what `slot` holds now as a prefix, while it goes on."""
-        ...
-
-    def pin(self, slot: int, tokens: int, seconds: float) -> bool:
-        """Keep the first `tokens` tokens of `slot`, which it holds, until `seconds` after their
-        last use. False where that would be more than pins may hold, or where this model's memory
-        cannot share just so many: they are kept as any others then.
-        """
-        ...
-
-    def release(self, slot: int, *, keep: bool) -> None:
-        """Empty `slot`; with `keep`, what it held stays as a prefix while there is room."""
-        ...
-
-    def save(self, slot: int) -> SavedState | None:
-        """A copy of all that `slot` holds, for `restore`; None if that cannot be had."""
-        ...
-
-    @property
-    def most_saved_bytes(self) -> int:
-        """What the states of `save` should take at most now, all together."""
-        ...
-
-    def restore(self, slot: int, state: SavedState, tokens: Seq[int]) -> bool:
-        """Give the empty `slot` what was saved: the state after `tokens`. False if it cannot be
-        taken, and then the slot is empty.
-        """
-        ...
-
-    def clear(self) -> None:
-        """Forget every kept prefix, pinned ones too."""
-        ...
-
-    def stats(self) -> CacheStats: ...
-
-    def check_integrity(self) -> None:
-        """Walk all of it; raises AssertionError where it contradicts itself. For tests."""
-        ...
-
-
 class SidePrefill(Protocol):
-    """A prompt that is computed beside the steps, outside the memory of the slots."""
+    """A prompt that is computed in the background, outside the KV cache."""
 
     @property
     def computed(self) -> int:
@@ -280,6 +146,29 @@ class SidePrefill(Protocol):
 
     def cancel(self) -> None:
         """Let it end early; its slot may be used for something else at once."""
+        ...
+
+
+class BackgroundPrefill(Protocol):
+    """Computes prompts in a thread of its own, one at a time."""
+
+    def room_for(self, tokens: int, held: int) -> bool:
+        """Whether a prompt of `tokens` tokens can be begun now, of which `held` are copied."""
+        ...
+
+    def begin(
+        self,
+        tokens: Seq[int],
+        begun: SavedState | None,
+        held: int,
+        done: Callable[[], None],
+    ) -> SidePrefill | None:
+        """Begin to compute `tokens`; None where that cannot be.
+
+        Args:
+            begun: the state after the first `held` of them; None: there are none.
+            done: called from any thread when it is over, however it ends.
+        """
         ...
 
 
@@ -320,15 +209,28 @@ class Runner(Protocol):
     def info(self) -> RunnerInfo: ...
 
     @property
-    def cache(self) -> RunnerCache: ...
+    def store(self) -> SequenceStore | BlockStore:
+        """Where keys and values are. Only the KV manager changes who has what of it."""
+        ...
+
+    @property
+    def limits(self) -> KvLimits:
+        """What of the store may be used for what."""
+        ...
+
+    @property
+    def background(self) -> BackgroundPrefill | None:
+        """Computes prompts next to the steps; None: that cannot be, or would not help."""
+        ...
 
     @property
     def beside_bytes(self) -> int:
-        """What keys and values take now outside `cache`, e.g. of `prefill_beside`."""
+        """What keys and values take now outside the store, e.g. of prompts in the background."""
         ...
 
     def step(self, plan: StepPlan) -> StepResult:
-        """Compute `plan`; every row's slot was opened and reserved far enough.
+        """Compute `plan`, whose rows have their handles and room for their tokens. It changes
+        nothing but keys and values after the tokens that the rows' slots hold.
 
         Raises:
             Busy: there was no memory after all; nothing was computed, and `info.pool_tokens` may
@@ -378,19 +280,6 @@ class Runner(Protocol):
 
         Raises:
             HearthError: as `embed` and `rank`; and `DoesNotFit`.
-        """
-        ...
-
-    def prefill_beside(
-        self, slot: int, tokens: Seq[int], done: Callable[[], None]
-    ) -> SidePrefill | None:
-        """Begin to compute in the background what `slot` does not hold of `tokens`, one such prompt
-        at a time; None where that cannot be, or would not help.
-
-        Args:
-            slot: holds the first of `tokens`, or nothing. That is copied, so that it may be
-                released at once.
-            done: called from any thread when it is over, however it ends.
         """
         ...
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Final
 
 from hearth.backends.contract.loaded import RequestState, RequestStats
+from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.engine.pacer import Pacer
-from hearth.backends.engine.runner import Row, Runner, StepPlan
+from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan
 from hearth.backends.engine.sequence import Saved, Sequence
 from hearth.backends.engine.side_lane import SideLane
 from hearth.backends.engine.waiting import Waiting
@@ -40,14 +41,14 @@ class Scheduler:
     copied where the runner can, and it comes back without anybody noticing.
     """
 
-    def __init__(self, runner: Runner, pacer: Pacer, lane: SideLane) -> None:
-        self._info = runner.info
-        self._cache = runner.cache
+    def __init__(self, info: RunnerInfo, kv: KvManager, pacer: Pacer, lane: SideLane) -> None:
+        self._info = info
+        self._kv = kv
         self._pacer = pacer
         self._lane = lane
-        self._waiting = Waiting(runner.cache, lane.left, keeps_past=runner.info.keeps_past)
+        self._waiting = Waiting(kv, lane.left, keeps_past=info.keeps_past)
         self._running: dict[int, Sequence] = {}
-        self._free_slots = list(reversed(range(runner.info.max_sequences)))
+        self._free_slots = list(reversed(range(info.max_sequences)))
         self._arrivals: dict[Sequence, int] = {}
         self._arrived = 0
         self.saved_bytes = 0
@@ -131,17 +132,18 @@ class Scheduler:
         """The sequence that can never be admitted: nobody runs, and still it does not fit."""
         return None if self._running else self._waiting.first(self._running.values())
 
-    def advance(self, plan: StepPlan) -> list[tuple[Row, Sequence]]:
-        """Note that `plan` was computed; returns its rows with their sequences."""
+    def commit(self, plan: StepPlan) -> list[tuple[Row, Sequence]]:
+        """Record what was computed of `plan`; returns its rows with their sequences."""
         self._is_short = False
         done = []
         for row in plan.rows:
             sequence = self._running[row.slot]
+            self._kv.commit(row.slot, row.tokens)
             sequence.computed += len(row.tokens)
             self._pin(sequence)
             if not self._info.keeps_past and sequence.computed == sequence.prompt_tokens - 1:
                 # What follows cannot be undone, and the next question will begin like this.
-                self._cache.checkpoint(row.slot)
+                self._kv.checkpoint(row.slot)
             done.append((row, sequence))
         return done
 
@@ -155,10 +157,10 @@ class Scheduler:
         """
         if len(self._running) > 1:
             self._preempt(self._least())
-        elif self._is_short and not self._cache.stats().kept_prefixes:
+        elif self._is_short and not self._kv.stats().kept_prefixes:
             return False
         else:
-            self._cache.clear()
+            self._kv.clear()
         self._is_short = True
         return True
 
@@ -184,17 +186,17 @@ class Scheduler:
 
     def _start(self, sequence: Sequence) -> bool:
         """Give `sequence` a slot and room for all that is known of it; False if it does not fit."""
-        free = self._cache.free_tokens()
+        free = self._kv.free_tokens()
         if self._refused is not None and self._refused[0] is sequence and free <= self._refused[1]:
             return False
         headroom = HEADROOM_TOKENS * len(self._running)
         slot = self._free_slots[-1]
         computed = self._restored(slot, sequence, free - headroom)
         if computed is None:
-            computed = self._cache.open(slot, sequence.reusable())
-        fits = self._cache.reserve(slot, sequence.total)
-        if not fits or self._cache.free_tokens() < headroom:
-            self._cache.release(slot, keep=True)
+            computed = self._kv.open(slot, sequence.reusable(), sequence.namespace)
+        fits = self._kv.reserve(slot, sequence.total)
+        if not fits or self._kv.free_tokens() < headroom:
+            self._kv.release(slot, keep=True)
             self._refused = (sequence, free)
             return False
         self._free_slots.pop()
@@ -202,7 +204,7 @@ class Scheduler:
         self._drop_saved(sequence)
         self._running[slot] = sequence
         self._refused = None
-        arriving = self._cache.arriving(slot)
+        arriving = self._kv.arriving(slot)
         is_new = not sequence.clock.admitted
         if arriving:
             self._arriving[sequence] = computed + arriving if is_new else 0
@@ -214,7 +216,7 @@ class Scheduler:
 
     def _tend(self) -> None:
         """Let the cache go on with its copies, and note what arrived."""
-        arrived = self._cache.tend()
+        arrived = self._kv.tend()
         if self.saved_bytes:
             self._shrink_saved()
         for slot, count in arrived.items():
@@ -230,18 +232,18 @@ class Scheduler:
     def _copy_ahead(self, sequence: Sequence) -> None:
         """While memory is short, copy what `sequence`, which would make way next, holds."""
         assert sequence.slot is not None
-        is_short = self._cache.free_tokens() < COPY_AHEAD_TOKENS * len(self._running)
+        is_short = self._kv.free_tokens() < COPY_AHEAD_TOKENS * len(self._running)
         if is_short and sequence.computed >= WORTH_SAVING:
-            self._cache.copy_out(sequence.slot, grows=True)
+            self._kv.copy_out(sequence.slot, grows=True)
 
     def _is_arriving(self, sequence: Sequence) -> bool:
         """Whether more is copied into its slot, so that steps go on without it."""
-        return sequence.slot is not None and self._cache.arriving(sequence.slot) > 0
+        return sequence.slot is not None and self._kv.arriving(sequence.slot) > 0
 
     def _shrink_saved(self) -> None:
         """Drop copies of who comes back last, as far as memory is short: it is computed again."""
         saved = [sequence for sequence in self._waiting if sequence.saved is not None]
-        most = self._cache.most_saved_bytes
+        most = self._kv.most_saved_bytes
         for sequence in sorted(saved, key=self._rank):
             if self.saved_bytes > most:
                 self._drop_saved(sequence)
@@ -260,12 +262,12 @@ class Scheduler:
         saved = sequence.saved
         if saved is None or free < sequence.total:
             return None
-        if self._cache.match(sequence.reusable()) >= saved.tokens - 1:
+        if self._kv.match(sequence.reusable(), sequence.namespace) >= saved.tokens - 1:
             return None
         known = sequence.tokens[: saved.tokens]
-        if not self._cache.reserve(slot, saved.tokens):
+        if not self._kv.reserve(slot, saved.tokens):
             return None
-        return saved.tokens if self._cache.restore(slot, saved.state, known) else None
+        return saved.tokens if self._kv.restore(slot, saved.state, known) else None
 
     def _pin(self, sequence: Sequence) -> None:
         """Keep what `sequence` asks to be kept of what it has computed. What cannot be pinned is
@@ -273,7 +275,7 @@ class Scheduler:
         """
         for tokens, seconds in sequence.due_pins():
             assert sequence.slot is not None
-            self._cache.pin(sequence.slot, tokens, seconds)
+            self._kv.pin(sequence.slot, tokens, seconds)
 
     def _displace(self, sequence: Sequence) -> bool:
         """Put somebody of lower priority aside for `sequence`; False if there is nobody."""
@@ -296,7 +298,7 @@ class Scheduler:
         saved = None if self._info.keeps_past else self._saved(sequence)
         if self._info.keeps_past and sequence.computed >= WORTH_SAVING:
             assert sequence.slot is not None
-            self._cache.copy_out(sequence.slot, grows=False)
+            self._kv.copy_out(sequence.slot, grows=False)
         self._vacate(sequence, keep=True)
         sequence.stop(saved)
         self._waiting.add(sequence, self._arrivals[sequence])
@@ -310,9 +312,9 @@ class Scheduler:
         if sequence.computed < WORTH_SAVING:
             return None
         needed = sequence.computed * self._info.kv_bytes_per_token + self._info.state_bytes
-        if needed > min(MOST_COPY_BYTES, self._cache.most_saved_bytes - self.saved_bytes):
+        if needed > min(MOST_COPY_BYTES, self._kv.most_saved_bytes - self.saved_bytes):
             return None
-        state = self._cache.save(sequence.slot)
+        state = self._kv.save(sequence.slot)
         if state is None:
             return None
         self.saved_bytes += state.nbytes
@@ -329,7 +331,7 @@ class Scheduler:
         slot, sequence.slot = sequence.slot, None
         assert slot is not None
         del self._running[slot]
-        self._cache.release(slot, keep=keep)
+        self._kv.release(slot, keep=keep)
         self._free_slots.append(slot)
 
     # ---- what they compute
@@ -339,9 +341,7 @@ class Scheduler:
         Prefill was reserved when it was admitted, but the pool may have turned out smaller since.
         """
         for sequence in list(self._running.values()):
-            while sequence.slot is not None and not self._cache.reserve(
-                sequence.slot, sequence.total
-            ):
+            while sequence.slot is not None and not self._kv.reserve(sequence.slot, sequence.total):
                 self._preempt(self._least())
 
     def _rows(self) -> list[Row]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from hearth.backends.contract.events import Event, FinishReason
 from hearth.backends.contract.loaded import RequestState, RequestStats
 from hearth.backends.engine.draw_spec import DrawSpec
-from hearth.backends.engine.runner import Row, SavedState, StepResult
+from hearth.backends.engine.kv.store import SavedState
+from hearth.backends.engine.runner import Row, StepResult
 
 Emit = Callable[[Event], None]
 
@@ -50,6 +51,7 @@ class Sequence(ABC):
         cached: prompt tokens that were found when it was first admitted.
         slot: its place in the runner, while it runs.
         saved: what it held when it was preempted, if the runner could copy it.
+        namespace: of what keys and values depend on besides the tokens and the model.
         pins: how many first tokens are to be kept, and for how many seconds from their last use;
             those that are not computed yet, the fewest first.
     """
@@ -63,7 +65,9 @@ class Sequence(ABC):
         session: str = "",
         clock: Clock | None = None,
         pins: Seq[tuple[int, float]] = (),
+        namespace: bytes = b"",
     ) -> None:
+        self.namespace = namespace
         self.id = ident
         self.tokens = tokens
         self.prompt_tokens = len(tokens)

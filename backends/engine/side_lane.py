@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 from weakref import WeakSet
 
+from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.engine.runner import Runner, SidePrefill
 from hearth.backends.engine.sequence import Sequence
 
@@ -28,8 +29,9 @@ class SideLane:
         done: called from any thread when a prompt is complete.
     """
 
-    def __init__(self, runner: Runner, done: Callable[[], None]) -> None:
-        self._runner = runner
+    def __init__(self, runner: Runner, kv: KvManager, done: Callable[[], None]) -> None:
+        self._prefill = runner.background if runner.info.keeps_past else None
+        self._kv = kv
         self._done = done
         self._job: SidePrefill | None = None
         self._sequence: Sequence | None = None
@@ -59,7 +61,7 @@ class SideLane:
             allowance: tokens that a step would compute of it.
             headroom: tokens that others keep to grow, where it needs more room than is reserved.
         """
-        if self._job is not None or not self._runner.info.keeps_past:
+        if self._job is not None or self._prefill is None:
             return
         least = max(WORTH_TOKENS, WORTH_STEPS * allowance)
         for sequence in sequences:
@@ -76,20 +78,29 @@ class SideLane:
         """
         if not held:
             return True
-        return held <= left and self._runner.cache.free_tokens() >= held + headroom
+        return held <= left and self._kv.free_tokens() >= held + headroom
 
     def _begin(self, sequence: Sequence) -> None:
         slot, held = sequence.slot, sequence.computed
-        assert slot is not None
-        job = self._runner.prefill_beside(slot, sequence.tokens[: sequence.total - 1], self._done)
+        assert slot is not None and self._prefill is not None
+        kv, tokens = self._kv, sequence.tokens[: sequence.total - 1]
+        if not self._prefill.room_for(len(tokens), held):
+            return
+        # The pool grows now, while little has to be moved, rather than when it is brought back.
+        if not kv.make_room(len(tokens) - held):
+            return
+        begun = kv.save(slot) if held else None
+        if held and begun is None:
+            return
+        job = self._prefill.begin(tokens, begun, held, self._done)
         if job is None:
             return
         self._job, self._sequence, self._copied = job, sequence, held
         if held:
-            self._runner.cache.release(slot, keep=False)
+            kv.release(slot, keep=False)
             sequence.computed = 0
             # Should there be less room than was counted, the scheduler makes some.
-            self._runner.cache.reserve(slot, sequence.total)
+            kv.reserve(slot, sequence.total)
 
     def hurry(self, *, alone: bool) -> None:
         """Say whether anybody streams beside it."""
@@ -109,11 +120,12 @@ class SideLane:
         if sequence is None or sequence.slot is None:
             return
         state = job.result()
-        cache = self._runner.cache
         tokens = sequence.tokens[: sequence.total - 1]
-        if state is None or not cache.restore(sequence.slot, state, tokens):
+        if state is None or not self._kv.restore(sequence.slot, state, tokens):
             self._failed.add(sequence)
-            sequence.computed = cache.open(sequence.slot, sequence.findable())
+            sequence.computed = self._kv.open(
+                sequence.slot, sequence.findable(), sequence.namespace
+            )
             return
         sequence.computed = len(tokens)
         self.computed_tokens += len(tokens) - self._copied

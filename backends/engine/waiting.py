@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from hearth.backends.engine.radix import common_prefix
-from hearth.backends.engine.runner import RunnerCache
+from hearth.backends.engine.kv.manager import KvManager
+from hearth.backends.engine.kv.tree import common_prefix
 from hearth.backends.engine.sequence import Sequence
 
 WORTH_WAITING_FOR: Final = 32
@@ -44,16 +44,16 @@ class Waiting:
     to compute is passed over until that is there, so that it is computed once.
 
     Args:
-        cache: asked what is held already.
+        kv: asked what is held already.
         left_beside: how many tokens are left of a sequence that is computed in the background; 0
             for others.
         keeps_past: see `RunnerInfo`.
     """
 
     def __init__(
-        self, cache: RunnerCache, left_beside: Callable[[Sequence], int], *, keeps_past: bool
+        self, kv: KvManager, left_beside: Callable[[Sequence], int], *, keeps_past: bool
     ) -> None:
-        self._cache = cache
+        self._kv = kv
         self._left_beside = left_beside
         self._keeps_past = keeps_past
         self._places: dict[Sequence, _Place] = {}
@@ -118,6 +118,8 @@ class Waiting:
         for donor in running:
             if donor.pending < 2 or donor.priority < place.sequence.priority:
                 continue
+            if donor.namespace != place.sequence.namespace:
+                continue
             if wanted is None:
                 wanted = place.sequence.findable()[:-1]
             shared = self._will_share(wanted, donor)
@@ -125,7 +127,7 @@ class Waiting:
                 continue
             if held < 0:
                 saved = place.sequence.saved
-                held = self._cache.match(place.sequence.findable())
+                held = self._kv.match(place.sequence.findable(), place.sequence.namespace)
                 held = max(held, saved.tokens if saved is not None else 0)
             if shared >= held + WORTH_WAITING_FOR and self._is_soon(donor, shared - held):
                 place.donor, place.shared, place.saves = donor, shared, shared - held

@@ -136,16 +136,15 @@ def _step_s(path: Path, kv_type: KvType, threads: int, *, flash: bool) -> float:
         model.close()
         raise
     try:
-        runner.cache.open(0, [])
-        runner.cache.reserve(0, DEPTH + _STEPS)
+        runner.store.make_room(DEPTH + _STEPS)
         most = plan.max_batch_tokens
         for at in range(0, DEPTH, most):
             count = min(most, DEPTH - at)
-            runner.step(StepPlan((Row(0, at, [1] * count, 0),)))
+            runner.step(StepPlan((Row(0, at, [1] * count, 0, handle=0),)))
         times = []
         for at in range(DEPTH, DEPTH + _STEPS):
             before = time.perf_counter()
-            runner.step(StepPlan((Row(0, at, [1], 1),)))
+            runner.step(StepPlan((Row(0, at, [1], 1, handle=0),)))
             times.append(time.perf_counter() - before)
         return min(times)
     finally:

@@ -55,12 +55,11 @@ class Batch:
             logits=self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
         )
 
-    def fill(self, rows: Sequence[Row], sequences: Sequence[int]) -> int:
-        """Write `rows`, of which row i belongs to sequence id `sequences[i]`; returns how many
-        logits they ask for.
-        """
+    def fill(self, rows: Sequence[Row]) -> int:
+        """Write `rows`, whose handles are ids of sequences; returns how many logits they want."""
         outputs = at = 0
-        for row, sequence in zip(rows, sequences, strict=True):
+        for row in rows:
+            sequence = row.handle
             count = len(row.tokens)
             if count == 1:  # a decode step is many of these: items cost a fifth of slices
                 self._tokens[at] = row.tokens[0]

@@ -629,7 +629,9 @@ class _PoolingContext:
 
     def compute(self, rows: Sequence[Row]) -> Vectors:
         """[len(rows), width]: the pooled vector of each row, not normalized."""
-        self._batch.fill(rows, [row.slot for row in rows])
+        for row in rows:
+            row.handle = row.slot
+        self._batch.fill(rows)
         run = self._api.llama_decode if self.has_memory else self._api.llama_encode
         self._log.clear()
         code = run(self._handle, self._batch.struct)

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract.requests import Pooling
+from hearth.backends.engine.kv.manager import KvLimits
+from hearth.backends.engine.kv.store import SavedState
 from hearth.backends.engine.runner import (
     RunnerInfo,
-    SavedState,
     SlicedText,
     StepPlan,
     StepResult,
 )
-from hearth.backends.engine.sequence_cache import SequenceCache
 from hearth.backends.errors import HearthError, InternalError
 from hearth.backends.llamacpp.embedder import Embedder, not_a_reranker, text_abilities
 from hearth.backends.llamacpp.interrupt import Interrupt
@@ -54,9 +54,9 @@ class EncoderRunner:
     ) -> None:
         texts = text_abilities(model, plan, has_rank_head)
         self._model = model
-        self._cache = SequenceCache(
-            _NoSequences(), slots=0, pool_tokens=0, context=0, kept_tokens=0
-        )
+        self.store = _NoSequences()
+        self.limits = KvLimits(slots=0, pool_tokens=0, context=0, kept_tokens=0)
+        self.background = None
         self._info = RunnerInfo(
             vocab_size=model.facts.vocab_size,
             context=texts.max_tokens,
@@ -84,10 +84,6 @@ class EncoderRunner:
     @property
     def info(self) -> RunnerInfo:
         return self._info
-
-    @property
-    def cache(self) -> SequenceCache:
-        return self._cache
 
     @property
     def beside_bytes(self) -> int:
@@ -123,9 +119,6 @@ class EncoderRunner:
         """Raises `InternalError`: see `RunnerInfo.slices_texts`."""
         raise InternalError(f"{self._model.path.name} is an encoder: it computes texts whole.")
 
-    def prefill_beside(self, slot: int, tokens: Sequence[int], done: Callable[[], None]) -> None:
-        """See the protocol; never possible."""
-
     def close(self) -> None:
         """Free contexts and model. May be called twice."""
         self._embedder.close()
@@ -144,7 +137,7 @@ class EncoderRunner:
 
 
 class _NoSequences:
-    """Implements `hearth.backends.engine.sequence_store.SequenceStore` without any sequence."""
+    """Implements `hearth.backends.engine.kv.store.SequenceStore` without any sequence."""
 
     sequences = 0
     keeps_past = True
@@ -162,8 +155,15 @@ class _NoSequences:
     def cut(self, sequence: int, tokens: int) -> bool:
         raise _no_sequence(sequence)
 
+    def make_room(self, cells: int) -> None:
+        """Nothing is allocated."""
+
     def shrink(self, cells: int) -> None:
         """Nothing is allocated."""
+
+    def available_bytes(self) -> int | None:
+        """Nothing is copied."""
+        return None
 
     def save(self, sequence: int) -> None:
         raise _no_sequence(sequence)

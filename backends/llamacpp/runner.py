@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract.requests import Pooling
-from hearth.backends.engine.plan_check import check_rows
+from hearth.backends.engine.kv.manager import PART_TOKENS, KvLimits
 from hearth.backends.engine.runner import Interrupted, Row, RunnerInfo, StepPlan, StepResult
-from hearth.backends.engine.sequence_cache import PART_TOKENS, SequenceCache
 from hearth.backends.errors import (
     Busy,
     HearthError,
@@ -29,11 +28,10 @@ from hearth.backends.llamacpp.embedder import (
 )
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.llamacpp.params import COMPUTE_BYTES, TILE, ContextPlan
-from hearth.backends.llamacpp.side_prefill import LlamaSidePrefill
+from hearth.backends.llamacpp.params import TILE, ContextPlan
+from hearth.backends.llamacpp.side_prefill import LlamaBackground
 from hearth.backends.llamacpp.store import LlamaStore
 from hearth.backends.machine import threads as thread_counts
-from hearth.backends.machine.memory import available_bytes
 from hearth.backends.machine.thread_pace import ThreadPace
 from hearth.backends.machine.threads import ThreadChoice, measure_threads
 
@@ -86,7 +84,7 @@ class LlamaRunner:
         self._plan = plan
         self._choice = choice_of(attention, plan, model.facts)
         self._embedder: Embedder | None = None
-        self._side: LlamaSidePrefill | None = None
+        self._background: LlamaBackground | None = None
         self._taken = 0
         """Threads that steps leave to others."""
         self._interrupt = Interrupt()
@@ -108,15 +106,13 @@ class LlamaRunner:
             ).encode(),
             beside_bytes=lambda: self.beside_bytes,
         )
-        self._cache = SequenceCache(
-            self._store,
+        self._limits = KvLimits(
             slots=plan.slots,
             pool_tokens=plan.pool_tokens,
             context=plan.context,
             kept_tokens=plan.kept_tokens,
             beside=None if model.on_gpu else _KEPT_BESIDE,
             part_tokens=_part_tokens(plan.kv_bytes_per_token),
-            available_bytes=available_bytes,
         )
         texts = text_abilities(model, plan, has_rank_head)
         self._info = RunnerInfo(
@@ -142,6 +138,11 @@ class LlamaRunner:
         except HearthError:
             self._store.close()
             raise
+        # Threads are not what a GPU is short of, and a second context would take of its memory.
+        if not model.on_gpu:
+            self._background = LlamaBackground(
+                model, self._store, lambda: self.plan, self.threads, self.batch_threads
+            )
         if threads is None and not model.on_gpu:
             self._pace = ThreadPace(self.threads, cores, self._step_s)
 
@@ -150,15 +151,23 @@ class LlamaRunner:
         return self._info
 
     @property
-    def cache(self) -> SequenceCache:
-        return self._cache
+    def store(self) -> LlamaStore:
+        """The sequences, by the ids that are handles of rows."""
+        return self._store
+
+    @property
+    def limits(self) -> KvLimits:
+        return self._limits
+
+    @property
+    def background(self) -> LlamaBackground | None:
+        return self._background
 
     @property
     def beside_bytes(self) -> int:
         """See the protocol."""
         texts = 0 if self._embedder is None else self._embedder.nbytes
-        side = 0 if self._side is None else len(self._side.tokens) * self._plan.kv_bytes_per_token
-        return texts + side
+        return texts + (0 if self._background is None else self._background.nbytes)
 
     @property
     def model(self) -> LlamaModel:
@@ -171,33 +180,22 @@ class LlamaRunner:
         flash = self._choice is not None and self._choice.flash
         return with_flash(self._plan) if flash else self._plan
 
-    @property
-    def store(self) -> LlamaStore:
-        """What holds the sequences that `cache` hands out to slots; tests and benchmarks look."""
-        return self._store
-
     def step(self, plan: StepPlan) -> StepResult:
         """Compute `plan`; logits are views of llama.cpp's buffer, which the next step overwrites.
 
         Raises:
             Busy: the pool has no room; nothing was computed.
             InvalidParameter: a token id is not in the vocabulary.
-            InternalError: the plan does not continue what the slots hold, or llama.cpp failed;
-                nothing of the plan counts. Where the memory cannot roll back, `lost_slots` in
-                `data` are the slots that are empty now.
-            RunnerLost: growing the pool lost what it held.
+            InternalError: llama.cpp failed; nothing of the plan counts. Where the memory cannot
+                roll back, `lost_slots` in `data` are the slots that are empty now.
+            RunnerLost: changing the kind of attention lost what the pool held.
             Interrupted: nothing of the plan counts.
         """
         rows = plan.rows
         if not rows:
             return StepResult({})
-        cache = self._cache
-        # llama.cpp would answer some of it with an assertion or a broken sequence.
-        check_rows(rows, self._info, cache.length)
-        sequences = [cache.sequence(row.slot) for row in rows]
-        self._make_room(cache.cells + plan.tokens)
-        self._change_attention()
-        count = self._fill(rows, sequences)
+        self._change_attention(plan.cells)
+        count = self._fill(rows)
         context = self._store.context
         self._share_cores()
         self._model.library.log.clear()
@@ -207,10 +205,8 @@ class LlamaRunner:
             raise self._repaired(code, rows)
         if self._pace is not None and not self._taken and plan.tokens == len(rows):
             self._pace.observe(len(rows), time.perf_counter() - began_s)
-        for row in rows:
-            cache.computed(row.slot, row.tokens)
         if self._choice is not None:
-            self._choice.note(rows, cache.cells)
+            self._choice.note(rows, plan.cells + plan.tokens)
         if not count:
             return StepResult({})
         outputs = context.logits(count)
@@ -260,51 +256,10 @@ class LlamaRunner:
         """See the protocol. On a processor it takes effect within one operation of the graph."""
         self._interrupt.set(wanted)
 
-    def prefill_beside(
-        self, slot: int, tokens: Sequence[int], done: Callable[[], None]
-    ) -> LlamaSidePrefill | None:
-        """See the protocol. It takes half of the threads, and memory for its tokens twice while its
-        state is copied; None where there is one thread, not that much memory or KV budget, another
-        such prompt under way, or a GPU: threads are not what it is short of, and a second context
-        would take of its memory, which may be planned for the pool.
-        """
-        if self._model.on_gpu or (self._side is not None and not self._side.over):
-            return None
-        side_threads = self.threads // 2
-        held = self._cache.length(slot)
-        needed = (2 * len(tokens) + held) * self._plan.kv_bytes_per_token + COMPUTE_BYTES
-        if side_threads < 1 or needed > available_bytes():
-            return None
-        if needed - COMPUTE_BYTES > self._store.budget_left_bytes:
-            return None
-        if not 0 <= min(tokens) <= max(tokens) < self._info.vocab_size:
-            return None
-        try:
-            # Now, while little has to be moved, rather than when it is brought back.
-            self._store.make_room(self._cache.cells + len(tokens) - held)
-        except Busy:
-            return None
-        begun = self._store.save(self._cache.sequence(slot)) if held else None
-        if held and begun is None:
-            return None
-        self._side = LlamaSidePrefill(
-            self._model,
-            self.plan,
-            tokens,
-            begun,
-            held,
-            self._store.fingerprint,
-            side_threads,
-            self.batch_threads,
-            done,
-        )
-        return self._side
-
     def close(self) -> None:
         """Free contexts and model. May be called twice."""
-        if self._side is not None:
-            self._side.cancel()
-            self._side.wait()
+        if self._background is not None:
+            self._background.close()
         texts, self._embedder = self._embedder, None
         if texts is not None:
             texts.close()
@@ -325,9 +280,8 @@ class LlamaRunner:
         has its own while it runs, and what makes a context for a long text has one: threads of a
         step that wait for one without a core make it many times longer.
         """
-        if self._side is not None and self._side.over:
-            self._side = None
-        taken = 0 if self._side is None else self.threads // 2
+        background = self._background
+        taken = background.threads if background is not None and background.is_busy else 0
         if self._embedder is not None and self._embedder.is_making_context:
             taken = min(taken + 1, self.threads - 1)
         if not taken and not self._taken and self._pace is None:
@@ -340,28 +294,10 @@ class LlamaRunner:
         threads = max(1, threads - taken)
         self._store.context.set_threads(threads, max(threads, batch_threads - taken))
 
-    def _make_room(self, cells: int) -> None:
-        """Grow the pool to `cells` where it must; one that cannot grow is noted in the cache, so
-        that no more is promised."""
-        store = self._store
-        if cells <= store.allocated_tokens:
-            return
-        try:
-            try:
-                store.make_room(cells)
-            except Busy:
-                if not self._cache.drop_offloaded():
-                    raise
-                store.make_room(cells)  # They took the memory that it needs.
-        except Busy:
-            if cells <= self._plan.pool_tokens:
-                self._cache.limit(store.allocated_tokens)
-            raise
-
-    def _fill(self, rows: tuple[Row, ...], sequences: list[int]) -> int:
+    def _fill(self, rows: tuple[Row, ...]) -> int:
         """Write the batch; how many logits it asks for."""
         try:
-            count = self._batch.fill(rows, sequences)
+            count = self._batch.fill(rows)
             lowest, highest = self._batch.lowest_and_highest_token()
         except OverflowError as error:
             raise InvalidParameter(
@@ -384,13 +320,8 @@ class LlamaRunner:
                 "Try again when another request is done.",
                 retry_after_s=1.0,
             )
-        cache, store = self._cache, self._store
-        store.tear()
-        lost = []
-        for row in rows:
-            if not store.undo(cache.sequence(row.slot), cache.length(row.slot)):
-                cache.lost(row.slot)
-                lost.append(row.slot)
+        self._store.tear()
+        lost = [row.slot for row in rows if not self._store.undo(row.handle, row.start)]
         if code == ABORTED:
             return Interrupted(lost)
         return InternalError(
@@ -400,12 +331,14 @@ class LlamaRunner:
             lost_slots=lost,
         )
 
-    def _change_attention(self) -> None:
+    def _change_attention(self, cells: int) -> None:
         """Have the other kind from now on, if that would have been clearly better for a while. Not
         while a prompt is computed beside the steps: it is brought back as it is.
         """
         choice = self._choice
-        if choice is None or self._side is not None or not choice.should_change(self._cache.cells):
+        if choice is None or not choice.should_change(cells):
+            return
+        if self._background is not None and self._background.is_busy:
             return
         try:
             self._store.turn()
@@ -448,11 +381,11 @@ class LlamaRunner:
         return step
 
     def _probe(self, tokens: int) -> None:
-        """Compute `tokens` tokens in slot 0 and forget them."""
+        """Compute `tokens` tokens and forget them."""
         some = [self._model.facts.bos_id or 0] * tokens
-        self._cache.open(0, some)
-        self.step(StepPlan((Row(0, 0, some, outputs=1),)))
-        self._cache.release(0, keep=False)
+        self._store.make_room(tokens)
+        self.step(StepPlan((Row(0, 0, some, outputs=1, handle=0),)))
+        self._store.cut(0, 0)
 
 
 def _part_tokens(token_bytes: int) -> int:

@@ -271,9 +271,8 @@ def _logits(path: Path, extra_buffers: bool) -> NDArray[np.float32]:
     )
     runner = LlamaRunner(model, plan, threads=1, batch_threads=1)
     tokens = np.random.default_rng(1).integers(0, probe_model.VOCAB, _PREFILL + _STEPS).tolist()
-    rows = [Row(0, 0, tokens[:_PREFILL], outputs=1)]
-    rows += [Row(0, at, [tokens[at]], outputs=1) for at in range(_PREFILL, len(tokens))]
-    runner.cache.open(0, tokens)
+    rows = [Row(0, 0, tokens[:_PREFILL], outputs=1, handle=0)]
+    rows += [Row(0, at, [tokens[at]], outputs=1, handle=0) for at in range(_PREFILL, len(tokens))]
     found = [runner.step(StepPlan((row,))).logits[0][0].copy() for row in rows]
     runner.close()
     return np.stack(found)

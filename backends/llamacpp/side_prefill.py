@@ -13,18 +13,96 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from hearth.backends.engine.kv.store import SavedState
 from hearth.backends.engine.runner import Row
 from hearth.backends.errors import HearthError
 from hearth.backends.llamacpp.context import ABORTED, Batch, LlamaContext
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.llamacpp.params import ContextPlan
-from hearth.backends.llamacpp.store import LlamaState
+from hearth.backends.llamacpp.params import COMPUTE_BYTES, ContextPlan
+from hearth.backends.llamacpp.store import LlamaState, LlamaStore
+from hearth.backends.machine.memory import available_bytes
 
 log = logging.getLogger(__name__)
 
 CHUNK = 128
 """Tokens of a call, and so between two looks at how many threads it may take."""
+
+
+class LlamaBackground:
+    """Implements `hearth.backends.engine.runner.BackgroundPrefill`, with half of the threads, and
+    memory for a prompt's tokens twice while its state is copied.
+
+    Args:
+        store: that takes the states.
+        plan: what its context is made with, at the time when it is called.
+        threads: of steps.
+        batch_threads: of steps with prefill.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        store: LlamaStore,
+        plan: Callable[[], ContextPlan],
+        threads: int,
+        batch_threads: int,
+    ) -> None:
+        self._model = model
+        self._store = store
+        self._plan = plan
+        self._batch_threads = batch_threads
+        self._prefill: LlamaSidePrefill | None = None
+        self.threads = threads // 2
+        """That it takes from the steps of others."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a prompt is computed now."""
+        if self._prefill is not None and self._prefill.over:
+            self._prefill = None
+        return self._prefill is not None
+
+    @property
+    def nbytes(self) -> int:
+        """What keys and values take outside the pool; until the state is taken, or thrown away."""
+        tokens = 0 if self._prefill is None else len(self._prefill.tokens)
+        return tokens * self._plan().kv_bytes_per_token
+
+    def room_for(self, tokens: int, held: int) -> bool:
+        """See the protocol."""
+        if self.is_busy or self.threads < 1:
+            return False
+        needed = (2 * tokens + held) * self._plan().kv_bytes_per_token
+        if needed + COMPUTE_BYTES > available_bytes():
+            return False
+        return needed <= self._store.budget_left_bytes
+
+    def begin(
+        self, tokens: Sequence[int], begun: SavedState | None, held: int, done: Callable[[], None]
+    ) -> LlamaSidePrefill | None:
+        """See the protocol; None where a token is not in the vocabulary, which a step reports."""
+        assert begun is None or isinstance(begun, LlamaState)
+        if not 0 <= min(tokens) <= max(tokens) < self._model.facts.vocab_size:
+            return None
+        self._prefill = LlamaSidePrefill(
+            self._model,
+            self._plan(),
+            tokens,
+            begun,
+            held,
+            self._store.fingerprint,
+            self.threads,
+            self._batch_threads,
+            done,
+        )
+        return self._prefill
+
+    def close(self) -> None:
+        """End what is computed."""
+        if self._prefill is not None:
+            self._prefill.cancel()
+            self._prefill.wait()
 
 
 class LlamaSidePrefill:
@@ -127,7 +205,7 @@ class LlamaSidePrefill:
                     return None
                 threads = self._all_threads if self._is_alone else self._threads
                 context.set_threads(threads, threads)
-                batch.fill([Row(0, start, self.tokens[start : start + CHUNK], 0)], [0])
+                batch.fill([Row(0, start, self.tokens[start : start + CHUNK], 0, handle=0)])
                 code = context.decode(batch)
                 if code == ABORTED:
                     return None

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hearth.backends.engine.runner import RunnerLost, SavedState
+from hearth.backends.engine.kv.store import SavedState
+from hearth.backends.engine.runner import RunnerLost
 from hearth.backends.errors import Busy, DoesNotFit, InternalError
 from hearth.backends.llamacpp.context import LlamaContext, State
 from hearth.backends.llamacpp.model import ModelFacts
@@ -36,7 +37,7 @@ class LlamaState:
 
 
 class LlamaStore:
-    """Implements `hearth.backends.engine.sequence_store.SequenceStore`.
+    """Implements `hearth.backends.engine.kv.store.SequenceStore`.
 
     The context starts with `plan.first_tokens` cells and doubles when steps fill it, because
     llama.cpp zeroes a whole pool when it makes one. At rest it may shrink again.
@@ -128,6 +129,10 @@ class LlamaStore:
         """See the protocol: as much as the pool may take, and no more than the KV budget leaves."""
         most = self._plan.pool_tokens * self.token_bytes + self.state_bytes
         return int(min(most, self.budget_left_bytes))
+
+    def available_bytes(self) -> int:
+        """See the protocol."""
+        return available_bytes()
 
     @property
     def budget_left_bytes(self) -> float:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
+from hearth.backends.engine.kv.store import GroupSpec, SavedState
+from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.lazy_zeros import LazyZeros
 
@@ -20,8 +23,23 @@ _LARGEST: Final = 65504.0
 """What infinities are kept as: the largest of half precision, whose products stay finite."""
 
 
+@dataclass(frozen=True, slots=True)
+class SavedTokens:
+    """Keys and values of some tokens of a sequence."""
+
+    key_values: Tensor
+    """[layers, tokens, 2, kv_heads, head_dim], in plain memory."""
+    start: int
+    """Position of the first."""
+    fingerprint: bytes
+
+    @property
+    def nbytes(self) -> int:
+        return self.key_values.nbytes
+
+
 class KvPool:
-    """Implements `hearth.backends.native.paging.store.PageStore` with tensors.
+    """Implements `hearth.backends.engine.kv.store.BlockStore` with tensors.
 
     Keys and values of a layer are one tensor, so that both are written and read at once. In which
     order it lies depends on who reads it, see `Layout`. Layers of one group (`ModelConfig.groups`)
@@ -36,8 +54,12 @@ class KvPool:
         page: tokens of a block.
         most: blocks of each group at most.
         start: blocks of each group at least: there is memory for them from now on.
+        fingerprint: of the model and of all that keys and values depend on; copies of others are
+            refused.
         layout: who reads it.
     """
+
+    state_bytes = 0
 
     def __init__(
         self,
@@ -48,15 +70,18 @@ class KvPool:
         device: torch.device,
         most: Sequence[int],
         start: Sequence[int],
+        fingerprint: bytes = b"",
         layout: Layout = "heads",
     ) -> None:
         self.page = page
+        self.fingerprint = fingerprint
         self.layout = layout
         self._heads, self._width = config.kv_heads, config.head_dim
         self._dtype = dtype
         self._device = device
         self._most = tuple(most)
         groups = config.groups
+        self.groups = tuple(map(GroupSpec, groups, most))
         self.group_of = tuple(groups.index(layer.window) for layer in config.layers)
         """The group of each layer."""
         self._start = tuple(min(have, limit) for have, limit in zip(start, most, strict=True))
@@ -160,6 +185,57 @@ class KvPool:
         for layer in self._layers_of(group):
             blocks = self._by_block(self._layers[layer])
             blocks[target][..., :tokens, :] = blocks[source][..., :tokens, :]
+
+    @property
+    def token_bytes(self) -> int:
+        """See the protocol."""
+        layers = sum(self.groups[group].window is None for group in self.group_of)
+        return self._block_bytes // self.page * layers
+
+    @property
+    def most_offloaded_bytes(self) -> int:
+        """See the protocol: as much as the pool may take on a GPU. On a processor a copy would be
+        in the same memory.
+        """
+        return 0 if self._lazy else self._most[0] * self.page * self.token_bytes
+
+    def available_bytes(self) -> int:
+        """See the protocol."""
+        return available_bytes()
+
+    @torch.inference_mode()
+    def save_part(self, table: Sequence[int], start: int, end: int) -> SavedTokens | None:
+        """See the protocol."""
+        tokens = [self._by_token(tensor)[self._slots(table, start, end)] for tensor in self._layers]
+        try:
+            return SavedTokens(torch.stack(tokens).cpu(), start, self.fingerprint)
+        except (torch.OutOfMemoryError, MemoryError):
+            return None
+
+    @torch.inference_mode()
+    def restore_part(self, table: Sequence[int], state: SavedState, start: int, end: int) -> bool:
+        """See the protocol."""
+        if not isinstance(state, SavedTokens) or state.fingerprint != self.fingerprint:
+            return False
+        slots = self._slots(table, start, end)
+        wanted = state.key_values[:, start - state.start : end - state.start].to(self._device)
+        for tensor, tokens in zip(self._layers, wanted, strict=True):
+            self._by_token(tensor)[slots] = tokens
+        return True
+
+    def _slots(self, table: Sequence[int], start: int, end: int) -> tuple[Tensor, Tensor]:
+        """Blocks and places within them of the tokens `start` to `end`."""
+        positions = torch.arange(start, end)
+        blocks = torch.tensor(table)[positions // self.page]
+        return blocks.to(self._device), (positions % self.page).to(self._device)
+
+    def _by_token(self, tensor: Tensor) -> Tensor:
+        """A layer as [blocks, page, 2, kv_heads, head_dim]."""
+        return (
+            tensor.permute(2, 3, 0, 1, 4)
+            if self.layout == "heads"
+            else tensor.permute(1, 2, 0, 3, 4)
+        )
 
     def _layers_of(self, group: int) -> list[int]:
         return [layer for layer, one in enumerate(self.group_of) if one == group]

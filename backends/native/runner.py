@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hearth.backends.contract.requests import Pooling
-from hearth.backends.engine.plan_check import check_rows
-from hearth.backends.engine.runner import Row, RunnerInfo, SidePrefill, StepPlan, StepResult
+from hearth.backends.engine.kv.manager import KvLimits
+from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.config import ModelConfig
@@ -23,8 +23,6 @@ from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.outputs import step_result
 from hearth.backends.native.paged_attention import PagedAttention, PagedRow
-from hearth.backends.native.paging.cache import PagedCache
-from hearth.backends.native.paging.store import GroupSpec
 from hearth.backends.native.plan import NativePlan
 from hearth.backends.native.varlen_attention import VarlenAttention
 
@@ -38,7 +36,7 @@ class NativeRunner:
         decoder: with weights, on the device of the plan.
         plan: from `plan_memory`.
         end_ids: every end-of-generation token.
-        fingerprint: of the model, so that no other's pages are taken for its own.
+        fingerprint: of the model, so that no copies of another are taken for its own.
         threads: for steps of one token a row, on a processor.
         batch_threads: for steps with prefill.
         own_pooling: of vectors, as the model was trained; "model" stands for it.
@@ -73,22 +71,17 @@ class NativeRunner:
             device=plan.device,
             most=plan.blocks,
             start=plan.start_blocks,
+            fingerprint=fingerprint,
             layout="pages" if plan.attention == "varlen" else "heads",
         )
-        self._cache = PagedCache(
-            tuple(
-                GroupSpec(window, blocks)
-                for window, blocks in zip(decoder.config.groups, plan.blocks, strict=True)
-            ),
-            store=self._pool,
+        self.limits = KvLimits(
             slots=plan.slots,
-            page=plan.page,
             pool_tokens=plan.pool_tokens,
             context=plan.context,
             kept_tokens=plan.kept_tokens,
-            fingerprint=fingerprint,
             step_tokens=plan.max_batch_tokens,
         )
+        self.background = None
         self._embedder = Embedder(decoder, plan, own_pooling, self._computing_texts)
         self._info = RunnerInfo(
             vocab_size=decoder.config.vocab_size,
@@ -111,17 +104,13 @@ class NativeRunner:
         return self._info
 
     @property
-    def cache(self) -> PagedCache:
-        return self._cache
-
-    @property
     def beside_bytes(self) -> int:
         """See the protocol."""
         return 0
 
     @property
-    def pool(self) -> KvPool:
-        """The pages; tests and benchmarks look."""
+    def store(self) -> KvPool:
+        """The blocks, of which the handles of rows are tables."""
         return self._pool
 
     @property
@@ -133,38 +122,25 @@ class NativeRunner:
         """Compute `plan`.
 
         Raises:
-            Busy: the pool has no room; nothing was computed.
+            Busy: the device has no memory; nothing was computed.
             InvalidParameter: a token id is not in the vocabulary.
-            InternalError: the plan does not continue what the slots hold, or PyTorch failed; no row
-                of it counts.
+            InternalError: PyTorch failed; no row of the plan counts.
         """
         rows = plan.rows
         if not rows:
             return StepResult({})
-        check_rows(rows, self._info, self._cache.length)
         tokens = self._tokens([token for row in rows for token in row.tokens])
-        extended: list[Row] = []
         try:
-            for row in rows:
-                extended.append(row)
-                self._cache.extend(row.slot, len(row.tokens))
             with self._computing():
-                result = self._forward(rows, tokens)
-        except BaseException as error:
-            for row in extended:
-                self._cache.undo(row.slot)
-            if isinstance(error, torch.OutOfMemoryError):
-                raise Busy(
-                    "The device has no memory for this step.",
-                    "Try again when another request is done.",
-                    retry_after_s=1.0,
-                ) from error
-            if isinstance(error, RuntimeError):
-                raise InternalError(f"PyTorch failed: {error}") from error
-            raise
-        for row in rows:
-            self._cache.computed(row.slot, row.tokens)
-        return result
+                return self._forward(rows, tokens)
+        except torch.OutOfMemoryError as error:
+            raise Busy(
+                "The device has no memory for this step.",
+                "Try again when another request is done.",
+                retry_after_s=1.0,
+            ) from error
+        except RuntimeError as error:
+            raise InternalError(f"PyTorch failed: {error}") from error
 
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
         """See the protocol, and `Embedder.embed` for more."""
@@ -184,14 +160,6 @@ class NativeRunner:
 
     def interrupt(self, wanted: bool) -> None:
         """See the protocol; ignored: a step is one chunk of prefill, or of a text, at most."""
-
-    def prefill_beside(
-        self, slot: int, tokens: Sequence[int], done: Callable[[], None]
-    ) -> SidePrefill | None:
-        """None: prompts are mixed with the steps of others, which costs them no more than their
-        share of one.
-        """
-        return None
 
     def close(self) -> None:
         """Free pages and weights. May be called twice."""
@@ -235,15 +203,7 @@ class NativeRunner:
         return step_result(rows, self._decoder.logits(hidden), draws=self._plan.draws)
 
     def _attention(self, rows: Sequence[Row]) -> Attend:
-        groups = range(len(self._config.groups))
-        paged = [
-            PagedRow(
-                row.start,
-                len(row.tokens),
-                tuple(self._cache.tables(row.slot, group) for group in groups),
-            )
-            for row in rows
-        ]
+        paged = [PagedRow(row.start, len(row.tokens), tuple(row.handle)) for row in rows]
         if self._plan.attention == "varlen":
             return VarlenAttention(self._pool, self._config, paged)
         return PagedAttention(

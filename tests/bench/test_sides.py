@@ -91,7 +91,7 @@ def test_every_kind_of_test_gives_a_rate_for_each_pair(
 def test_nothing_is_held_after_a_test(bench: Bench, job: Callable[..., Job]) -> None:
     for case in cases(job()):
         assert isinstance(measure(case, bench.engine, bench.beside, 2), Measured)
-        held = bench.loaded.runner.cache.stats()
+        held = bench.engine._engine.kv.stats()
         assert (held.live_tokens, held.kept_tokens) == (0, 0)
 
 

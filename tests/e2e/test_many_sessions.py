@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from driven import Driven
 from guide_forms import guide_path
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine import scheduler, side_lane
 from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.llamacpp.load import open_model
 from raw_loop import RawModel
@@ -61,7 +63,7 @@ def runner_of(guide_f32):
     def make(**changes):
         spec = ModelSpec(str(guide_f32), settings=replace(EXACT, **changes))
         opened.append(open_model(spec))
-        return opened[-1].runner
+        return Driven(opened[-1].runner)
 
     yield make
     for loaded in opened:
@@ -114,7 +116,7 @@ def test_when_put_aside_and_brought_back_they_say_the_same(truth, runner_of):
 def test_when_put_aside_without_a_copy_they_say_the_same(truth, runner_of, monkeypatch):
     tokens_bytes = runner_of().info.kv_bytes_per_token
     runner = runner_of(max_sessions=8, kv_budget_bytes=256 * tokens_bytes, context=256)
-    monkeypatch.setattr(type(runner.cache), "save", lambda self, slot: None)
+    monkeypatch.setattr(KvManager, "copy_out", lambda self, slot, grows: None)
     together, engine = ask_all(runner, prompts_of(truth))
     assert together == said_in(truth)
     assert engine.stats().preemptions > 0
@@ -182,9 +184,9 @@ def test_when_computed_beside_the_steps_they_say_the_same(
 def test_a_runner_that_is_closed_meanwhile_waits_for_its_thread(runner_of, monkeypatch):
     done = threading.Event()
     runner = runner_of(threads=2, batch_threads=2)
-    side = runner.prefill_beside(0, list(range(20, 1500)), done.set)
+    side = runner.beside(list(range(20, 1500)), done.set)
     assert side is not None
-    assert runner.prefill_beside(0, list(range(20, 900)), done.set) is None, "one at a time"
+    assert runner.beside(list(range(20, 900)), done.set) is None, "one at a time"
     runner.close()
     assert side.over and done.is_set() and side.result() is None
 
@@ -192,10 +194,10 @@ def test_a_runner_that_is_closed_meanwhile_waits_for_its_thread(runner_of, monke
 def test_what_cannot_go_beside(runner_of):
     tokens = list(range(20, 900))
     one_thread = runner_of(threads=1)
-    assert one_thread.prefill_beside(0, tokens, lambda: None) is None
+    assert one_thread.beside(tokens) is None
     runner = runner_of(threads=2, max_sessions=1, context=512)
-    assert runner.prefill_beside(0, tokens, lambda: None) is None, "the pool cannot hold it"
-    assert runner.prefill_beside(0, [5, 10**7], lambda: None) is None, "no such token"
+    assert runner.beside(tokens) is None, "the pool cannot hold it"
+    assert runner.beside([5, 10**7]) is None, "no such token"
 
 
 def test_after_save_and_restore_into_another_slot_they_say_the_same(truth, runner_of):
@@ -243,7 +245,7 @@ def test_default_mode_stays_near_the_exact_logits(guide_f32, truth):
     """
     raw = RawModel(guide_f32)
     loaded = open_model(ModelSpec(str(guide_path()), settings=ModelSettings(max_sessions=16)))
-    runner = loaded.runner
+    runner = Driven(loaded.runner)
     worst = 0.0
     try:
         exact = []

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import model_shapes
+from driven import Driven
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.native import load
@@ -49,7 +50,7 @@ def test_logits_are_near_those_of_llama_cpp(
     made = tmp_path / f"{kind}.gguf"
     quantize_run.run(planned(source, kind), made)
     monkeypatch.setattr(load, "stays_packed", lambda *_, **__: packed)
-    runner = load.open_model(ModelSpec(str(made), settings=SETTINGS)).runner
+    runner = Driven(load.open_model(ModelSpec(str(made), settings=SETTINGS)).runner)
     raw = RawModel(made, context=256)
     try:
         assert runner.cache.reserve(0, len(TOKENS))

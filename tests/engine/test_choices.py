@@ -74,7 +74,7 @@ def test_choices_that_reuse_nothing_of_others_still_share_the_prompt_among_thems
         engine.turn()
     running = engine._scheduler._running.values()
     said = sum(sequence.computed - len(PROMPT) for sequence in running)
-    held = runner.cache.stats().live_tokens
+    held = engine.kv.stats().live_tokens
     # Both the kept prompt and the first choice's have all but the last token that the others share.
     assert held <= 2 * len(PROMPT) + said + len(work)
     drain(engine)
@@ -91,7 +91,7 @@ def test_four_choices_hold_the_prompt_once():
     while not any(isinstance(e, Token) and e.index == 3 for e in heard.events):
         engine.turn()
     said = sum(sequence.computed - len(PROMPT) for sequence in work)
-    assert runner.cache.stats().live_tokens == len(PROMPT) + 3 * 1 + said
+    assert engine.kv.stats().live_tokens == len(PROMPT) + 3 * 1 + said
     drain(engine)
 
 

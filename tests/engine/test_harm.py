@@ -15,11 +15,16 @@ class Small(FakeRunner):
 
     most = 100
 
-    def step(self, plan):
-        if self.cache.cells + plan.tokens > self.most:
-            self.cache.limit(self.most)
-            raise Busy("The pool cannot grow.", retry_after_s=1.0)
-        return super().step(plan)
+    def __init__(self, **how):
+        super().__init__(allocated=1, **how)
+        grow = self.store.make_room
+
+        def make_room(cells):
+            if cells > self.most:
+                raise Busy("The pool cannot grow.", retry_after_s=1.0)
+            grow(cells)
+
+        self.store.make_room = make_room
 
 
 class Lonely(FakeRunner):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hearth.backends.engine.offloaded import OffloadedPrefixes
+from hearth.backends.engine.kv.tier import OffloadedPrefixes
 from sequence_memory import Memory
 
 OLD = [1] * 80
@@ -19,10 +19,10 @@ def memory(**changes):
 def test_a_kept_prefix_leaves_the_pool_when_another_sequence_begins():
     held = memory()
     held.keep(OLD)
-    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (80, 0)
+    assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (80, 0)
     held.run(0, OTHER)
-    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (0, 80)
-    assert held.stats.shelved_prefixes == 1 and held.cache.cells == 80
+    assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (0, 80)
+    assert held.stats.offloaded_prefixes == 1 and held.cache.cells == 80
 
 
 def test_it_comes_back_when_it_is_asked_for():
@@ -48,32 +48,32 @@ def test_a_sequence_that_ends_while_others_run_leaves_the_pool():
     held.run(0, OTHER)
     held.keep(OLD, slot=1)
     assert (held.stats.live_tokens, held.stats.kept_tokens) == (80, 0)
-    assert held.stats.shelved_tokens == 80
+    assert held.stats.offloaded_tokens == 80
 
 
 def test_nothing_is_moved_while_nobody_runs_or_where_it_is_not_wanted():
     held = memory()
     held.keep(OLD)
     held.keep(OTHER[:70])
-    assert held.stats.kept_tokens == 70 and held.stats.shelved_tokens == 80
+    assert held.stats.kept_tokens == 70 and held.stats.offloaded_tokens == 80
     held = memory(beside=None)
     held.keep(OLD)
     held.run(0, OTHER)
-    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (80, 0)
+    assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (80, 0)
 
 
 def test_few_cells_may_stay():
     held = memory(beside=80)
     held.keep(OLD)
     held.run(0, OTHER)
-    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (80, 0)
+    assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (80, 0)
 
 
 def test_what_is_shared_with_a_running_one_stays():
     held = memory()
     held.keep(OLD)
     held.run(0, [*OLD, *OTHER])
-    assert held.stats.shelved_tokens == 0
+    assert held.stats.offloaded_tokens == 0
     assert held.cache.match([*OLD, 9]) == 80
 
 
@@ -83,7 +83,7 @@ def test_a_pinned_prefix_stays():
     assert held.cache.pin(0, 80, 60)
     held.cache.release(0, keep=True)
     held.run(0, OTHER)
-    assert (held.stats.pinned_tokens, held.stats.shelved_tokens) == (80, 0)
+    assert (held.stats.pinned_tokens, held.stats.offloaded_tokens) == (80, 0)
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "sliding"])
@@ -91,7 +91,7 @@ def test_memories_without_a_past_move_nothing(kind):
     held = memory(kind=kind)
     held.keep(OLD)
     held.run(0, OTHER)
-    assert held.stats.shelved_tokens == 0 and held.cache.match([*OLD, 1]) == 80
+    assert held.stats.offloaded_tokens == 0 and held.cache.match([*OLD, 1]) == 80
 
 
 def test_offloaded_prefixes_stay_within_their_budget():
@@ -100,21 +100,21 @@ def test_offloaded_prefixes_stay_within_their_budget():
         held.keep([token] * 70)
         held.run(1, [9] * 10)
         held.cache.release(1, keep=False)
-    assert held.stats.shelved_tokens == 140
+    assert held.stats.offloaded_tokens == 140
     assert [held.cache.match([token] * 71) for token in range(3)] == [0, 70, 70]
     held.store.most_offloaded = 30
     held.run(1, [9] * 10)
-    assert held.stats.shelved_tokens == 16 and held.cache.match([2] * 71) == 16
+    assert held.stats.offloaded_tokens == 16 and held.cache.match([2] * 71) == 16
     held.store.most_offloaded = 0
     held.tend()
-    assert held.stats.shelved_tokens == 0
+    assert held.stats.offloaded_tokens == 0
 
 
 def test_without_memory_for_a_copy_it_stays_in_the_pool():
     held = memory(can_save=False)
     held.keep(OLD)
     held.run(0, OTHER)
-    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (80, 0)
+    assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (80, 0)
 
 
 def test_what_cannot_be_brought_back_is_computed():
@@ -133,7 +133,7 @@ def test_clearing_forgets_offloaded_prefixes():
     held.keep(OLD)
     held.run(0, OTHER)
     held.cache.clear()
-    assert held.stats.shelved_prefixes == held.stats.shelved_tokens == 0
+    assert held.stats.offloaded_prefixes == held.stats.offloaded_tokens == 0
     assert held.cache.match([*OLD, 1]) == 0
 
 
@@ -170,7 +170,7 @@ def test_only_the_parts_that_a_prompt_begins_with_come_back():
     held = memory(part_tokens=16)
     held.keep([*OLD, *OTHER])
     held.run(0, [3] * 40)
-    assert held.stats.shelved_tokens == 160
+    assert held.stats.offloaded_tokens == 160
     held.copied.clear()
     assert held.run(1, [*OLD[:40], 7, 7]) == 40
     assert held.copied == [16, 16, 16], "two whole parts, and half of one is needed"
@@ -192,7 +192,7 @@ def test_sixteen_shared_tokens_evict_nobody_and_grow_nothing():
     held = memory(pool=300, context=300, kept_tokens=300, part_tokens=256, most_offloaded=300)
     held.keep([1] * 250)
     held.run(0, [2] * 20)
-    assert held.stats.shelved_tokens == 250
+    assert held.stats.offloaded_tokens == 250
     held.store.allocated_tokens = 60
     held.cache.pin(0, 20, 60)
     assert held.run(1, [*[1] * 16, 7]) == 0
@@ -203,7 +203,7 @@ def test_without_cells_for_a_part_the_rest_is_computed():
     held = memory(pool=175, kept_tokens=175, part_tokens=64, most_offloaded=200)
     held.keep([1] * 100)
     held.run(0, [2] * 60)
-    assert held.stats.shelved_tokens == 100
+    assert held.stats.offloaded_tokens == 100
     held.cache.release(0, keep=False)
     held.run(0, [3] * 80)
     held.cache.open(1, [*[1] * 90, 7])
@@ -222,7 +222,7 @@ def test_what_came_back_and_went_on_is_copied_out_from_where_it_went_on():
     held.cache.release(1, keep=True)
     held.tend()
     assert held.copied == [16, 4]
-    assert held.stats.shelved_tokens == 100 and held.stats.shelved_prefixes == 1
+    assert held.stats.offloaded_tokens == 100 and held.stats.offloaded_prefixes == 1
 
 
 def test_anything_in_any_order():
@@ -241,7 +241,7 @@ def test_anything_in_any_order():
             assert held.held(slot) == text
             opened.add(slot)
         stats = held.stats
-        assert stats.shelved_tokens <= 500
+        assert stats.offloaded_tokens <= 500
 
 
 @pytest.mark.parametrize(("tokens", "moved"), [(15, 0), (16, 16)])
@@ -249,7 +249,7 @@ def test_only_a_handful_of_cells_stays(tokens, moved):
     held = memory()
     held.keep(OLD[:tokens])
     held.run(0, OTHER)
-    assert held.stats.shelved_tokens == moved
+    assert held.stats.offloaded_tokens == moved
     assert held.cache.cells == 80 + tokens - moved
     assert held.run(1, [*OLD[:tokens], 7]) == tokens
 
@@ -350,7 +350,7 @@ def test_without_memory_nothing_is_offloaded():
     held = memory(available_bytes=lambda: 8 * 100)
     held.keep(OLD)
     held.run(0, OTHER)
-    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (80, 0)
+    assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (80, 0)
 
 
 def test_offloaded_prefixes_can_be_dropped():
@@ -370,7 +370,7 @@ def test_a_pool_that_was_full_once_does_not_keep_prefixes_in_the_way_for_good():
     held.cache.release(1, keep=False)
     held.keep(OLD)
     held.run(0, OTHER)
-    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (0, 80)
+    assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (0, 80)
 
 
 def test_a_pool_gives_nothing_back_while_somebody_runs():
@@ -382,14 +382,14 @@ def test_a_pool_gives_nothing_back_while_somebody_runs():
     held.cache.release(0, keep=True)
     held.tend()
     assert held.stats.allocated_tokens == 400
-    assert (held.stats.kept_tokens, held.stats.shelved_tokens) == (80, 0)
+    assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (80, 0)
 
 
 def test_a_part_that_is_used_in_part_grows_no_pool():
     held = memory(pool=400, allocated=100, kept_tokens=400, part_tokens=64)
     held.keep([1] * 90)
     held.run(0, [2] * 20)
-    assert held.stats.shelved_tokens == 90
+    assert held.stats.offloaded_tokens == 90
     held.copied.clear()
     # 20 and 80 fit, but not the 26 of the second part after the 64 of the first.
     assert held.run(1, [*[1] * 79, 7]) == 64

@@ -195,10 +195,8 @@ class World:
 
     def __init__(self, **how):
         self.now = 0.0
-        self.runner = FakeRunner(
-            **({"context": 100, "pool": 200, "slots": 2} | how), clock=lambda: self.now
-        )
-        self.engine = Engine(self.runner)
+        self.runner = FakeRunner(**({"context": 100, "pool": 200, "slots": 2} | how))
+        self.engine = Engine(self.runner, kv_clock=lambda: self.now)
         self.asked = 0
 
     def ask(self, prompt, **how):

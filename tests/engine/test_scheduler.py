@@ -12,14 +12,14 @@ from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine import engine as engine_module
 from hearth.backends.engine import scheduler, side_lane
 from hearth.backends.engine.engine import Engine
-from speakers import Listener, at_rest, drain, generation
+from speakers import Listener, at_rest, drain, engine_of, generation
 
 KINDS = ["full", "recurrent", "sliding"]
 
 
 def run_all(runner, prompts, tokens, **how):
     """What each of `prompts` is answered, all submitted at once, and the engine that did it."""
-    engine = Engine(runner)
+    engine = engine_of(runner)
     heard = []
     for ident, prompt in enumerate(prompts):
         made, listener = generation(ident, prompt, runner, tokens=tokens, **how)
@@ -44,7 +44,7 @@ def test_twelve_requests_in_a_pool_for_three_all_finish_with_their_own_words(kin
 
 def test_who_came_last_makes_way_and_the_first_is_never_put_aside():
     runner = FakeRunner(context=200, pool=200, slots=3, chunk=64)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     heard = []
     for ident in range(3):
         made, listener = generation(ident, [ident] * 40, runner, tokens=60)
@@ -70,7 +70,7 @@ def test_a_seeded_draw_is_the_same_after_preemption():
 
 def test_a_higher_priority_is_admitted_first():
     runner = FakeRunner(slots=1)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     order = []
     for ident, priority in [(0, 0), (1, 0), (2, 5)]:
 
@@ -86,7 +86,7 @@ def test_a_higher_priority_is_admitted_first():
 
 def test_a_higher_priority_takes_a_slot_and_gives_it_back():
     runner = FakeRunner(slots=2)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     low = []
     for ident in range(2):
         made, heard = generation(ident, [ident] * 5, runner, tokens=40)
@@ -107,7 +107,7 @@ def test_a_higher_priority_takes_a_slot_and_gives_it_back():
 
 def test_sessions_take_turns_where_requests_wait():
     runner = FakeRunner(slots=2)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     order = []
     asked = [("busy", n) for n in range(6)] + [("quiet", 6)]
     for session, ident in asked:
@@ -126,7 +126,7 @@ def test_sessions_take_turns_where_requests_wait():
 @pytest.mark.parametrize("urgent", [False, True])
 def test_a_session_with_something_running_does_not_starve_behind_newcomers(urgent):
     runner = FakeRunner(slots=2)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     started = []
 
     def ask(ident, session, tokens, priority=0):
@@ -154,7 +154,7 @@ def test_a_session_with_something_running_does_not_starve_behind_newcomers(urgen
 
 def test_of_busy_sessions_and_newcomers_each_has_every_other_turn():
     runner = FakeRunner(slots=2)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     order = []
 
     def ask(ident, session, tokens):
@@ -180,7 +180,7 @@ def test_of_busy_sessions_and_newcomers_each_has_every_other_turn():
 
 def test_prefill_is_shared_out_and_the_short_one_is_not_held_up_by_the_long():
     runner = FakeRunner(context=2000, pool=4000, slots=2, chunk=64)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     long, heard_long = generation(1, [k % 97 for k in range(1500)], runner)
     short, heard_short = generation(2, [5] * 20, runner, tokens=3)
     engine.submit(long)
@@ -197,7 +197,7 @@ def test_prefill_is_shared_out_and_the_short_one_is_not_held_up_by_the_long():
 
 def test_of_equal_prompts_one_is_done_after_the_other():
     runner = FakeRunner(context=200, pool=800, slots=4, chunk=32)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     heard = []
     for ident in range(4):
         made, listener = generation(ident, [ident] * 64, runner, tokens=8)
@@ -211,7 +211,7 @@ def test_of_equal_prompts_one_is_done_after_the_other():
 
 def test_the_first_is_not_starved_by_shorter_ones_that_keep_coming():
     runner = FakeRunner(context=600, pool=2400, slots=4, chunk=16)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     first, heard = generation(0, [k % 97 for k in range(400)], runner, tokens=4)
     engine.submit(first)
     for turn in range(60):
@@ -223,7 +223,7 @@ def test_the_first_is_not_starved_by_shorter_ones_that_keep_coming():
 
 def test_mixed_steps_are_whole_tiles_and_not_too_large():
     runner = FakeRunner(context=600, pool=1800, slots=3, chunk=256, tile=16, mixed_tokens=48)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     for ident in range(2):
         engine.submit(generation(ident, [ident] * 20, runner, tokens=40)[0])
         engine.turn()
@@ -311,7 +311,7 @@ def test_eight_that_share_a_prefix_compute_it_once(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_second_turn_of_a_chat_computes_only_what_is_new(kind):
     runner = FakeRunner(context=1000, pool=2000, chunk=64, kind=kind)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     first, heard = generation(1, list(range(90)) * 2, runner, tokens=20)
     engine.submit(first)
     drain(engine)
@@ -330,7 +330,7 @@ def test_the_second_turn_of_a_chat_computes_only_what_is_new(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_asking_the_same_again_computes_one_token(kind):
     runner = FakeRunner(context=1000, pool=2000, chunk=64, kind=kind)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     prompt = [(k * k) % 97 for k in range(150)]
     for ident in range(3):
         before = runner.computed_tokens
@@ -345,7 +345,7 @@ def test_asking_the_same_again_computes_one_token(kind):
 
 def test_a_donor_that_is_cancelled_holds_nobody_up():
     runner = FakeRunner(context=1000, pool=2000, chunk=16)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     prefix = [k % 97 for k in range(300)]
     first, heard_first = generation(1, [*prefix, 1], runner)
     second, heard_second = generation(2, [*prefix, 2], runner)
@@ -363,8 +363,8 @@ def test_a_donor_that_is_cancelled_holds_nobody_up():
 
 def test_what_does_not_fit_into_what_memory_is_left_fails_and_others_go_on():
     runner = FakeRunner(context=256, pool=256)
-    runner.cache.limit(100)
-    engine = Engine(runner)
+    engine = engine_of(runner)
+    engine.kv.limit(100)
     large, heard_large = generation(1, list(range(97)) * 2, runner)
     small, heard_small = generation(2, [4, 5, 6], runner)
     engine.submit(large)
@@ -379,7 +379,7 @@ def test_what_does_not_fit_into_what_memory_is_left_fails_and_others_go_on():
 
 def test_cancelling_many_at_any_moment_leaves_nothing_held():
     runner = FakeRunner(context=400, pool=600, slots=5, chunk=32)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     heard = []
     for ident in range(60):
         made, listener = generation(ident, [ident % 7] * (5 + ident), runner, tokens=30)
@@ -401,7 +401,7 @@ def test_cancelling_many_at_any_moment_leaves_nothing_held():
 
 def test_progress_never_goes_back():
     runner = FakeRunner(context=200, pool=200, slots=2, chunk=16, can_save=False)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     made, heard = generation(1, [k % 97 for k in range(150)], runner, tokens=5)
     engine.submit(made)
     for _ in range(5):
@@ -460,7 +460,7 @@ def test_preemption_copies_every_token_once():
 def test_a_preemption_takes_no_longer_than_copies_may_between_two_steps():
     copies = Copies(0.015)
     runner = copying_runner(copies)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     heard = []
     for ident in range(3):
         made, listener = generation(ident, [ident] * 120, runner, tokens=120)
@@ -485,12 +485,12 @@ def test_a_conversation_comes_back_in_parts_while_others_stream():
     runner = copying_runner(copies, kept_beside=0, pool=1024)
     old = [k % 89 for k in range(200)]
     first, heard = generation(1, old, runner, tokens=2)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     engine.submit(first)
     drain(engine)
     stream, listener = generation(2, [5] * 20, runner, tokens=100)
     engine.submit(stream)
-    while runner.cache.stats().shelved_tokens < 201:
+    while engine.kv.stats().offloaded_tokens < 201:
         engine.turn()
     computed, said = runner.computed_tokens, len(listener.ids)
     again, heard = generation(3, [*old, 7, 8], runner, tokens=3)
@@ -514,11 +514,11 @@ def test_what_does_not_come_back_is_not_counted_as_cached():
     copies = Copies(0.015)
     runner = copying_runner(copies, kept_beside=0, pool=1024)
     old = [k % 89 for k in range(200)]
-    engine = Engine(runner)
+    engine = engine_of(runner)
     engine.submit(generation(1, old, runner, tokens=2)[0])
     drain(engine)
     engine.submit(generation(2, [5] * 20, runner, tokens=100)[0])
-    while runner.cache.stats().shelved_tokens < 201:
+    while engine.kv.stats().offloaded_tokens < 201:
         engine.turn()
     again, heard = generation(3, [*old, 7, 8], runner, tokens=3)
     engine.submit(again)
@@ -534,12 +534,12 @@ def test_all_comes_back_at_once_where_nobody_streams():
     copies = Copies(0.015)
     runner = copying_runner(copies, kept_beside=0, pool=1024)
     old = [k % 89 for k in range(200)]
-    engine = Engine(runner)
+    engine = engine_of(runner)
     engine.submit(generation(1, old, runner, tokens=2)[0])
     drain(engine)
     engine.submit(generation(2, [5] * 20, runner, tokens=40)[0])
     drain(engine)
-    assert engine.stats().kept_tokens < 200 < engine.stats().shelved_tokens
+    assert engine.stats().kept_tokens < 200 < engine.stats().offloaded_tokens
     again, heard = generation(3, [*old, 7, 8], runner, tokens=3)
     engine.submit(again)
     engine.turn()
@@ -557,7 +557,7 @@ def test_every_preempted_sequence_of_a_recurrent_model_is_saved():
         state_bytes=100,
         kept_sequences=0,
     )
-    engine = Engine(runner)
+    engine = engine_of(runner)
     low = []
     for ident in range(3):
         made, heard = generation(ident, [ident] * 100, runner, tokens=60)
@@ -581,7 +581,7 @@ def test_what_can_only_be_copied_as_a_whole_and_is_large_is_computed_again(monke
     saved = []
     save = runner.store.save
     runner.store.save = lambda sequence: saved.append(sequence) or save(sequence)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     for round_, (tokens, count) in enumerate([(100, 1), (300, 0)]):
         made, heard = generation(round_, [round_] * tokens, runner, tokens=40)
         engine.submit(made)
@@ -598,7 +598,7 @@ def test_what_can_only_be_copied_as_a_whole_and_is_large_is_computed_again(monke
 def test_every_byte_for_keys_and_values_is_in_the_account(monkeypatch):
     monkeypatch.setattr(side_lane, "WORTH_STEPS", 0)
     runner = FakeRunner(context=600, pool=1200, slots=3, chunk=64, kept_beside=0, beside=5)
-    engine = Engine(runner)
+    engine = engine_of(runner)
     engine.submit(generation(1, [k % 89 for k in range(100)], runner, tokens=2)[0])
     drain(engine)
     engine.submit(generation(2, [5] * 20, runner, tokens=30)[0])
@@ -630,7 +630,7 @@ def test_saved_states_are_in_the_account_and_dropped_where_memory_is_short(free)
         available_bytes=lambda: left[0],
         clock=lambda: copies.now,
     )
-    engine = Engine(runner)
+    engine = engine_of(runner)
     low = []
     for ident in range(3):
         made, heard = generation(ident, [ident] * 100, runner, tokens=60)
@@ -658,7 +658,7 @@ def test_an_engine_at_rest_notices_that_memory_is_short(monkeypatch):
     monkeypatch.setattr(engine_module, "_LOOK_EVERY_S", 0.0)
     free, copies = [1 << 20], Copies(0.0)
     runner = copying_runner(copies, kept_beside=0, available_bytes=lambda: free[0])
-    engine = Engine(runner)
+    engine = engine_of(runner)
     engine.submit(generation(1, [k % 89 for k in range(100)], runner, tokens=2)[0])
     drain(engine)
     engine.submit(generation(2, [5] * 20, runner, tokens=30)[0])
@@ -675,12 +675,12 @@ def test_a_conversation_that_several_go_on_with_comes_back_once():
     copies = Copies(0.015)
     runner = copying_runner(copies, kept_beside=0, pool=1024, slots=5)
     old = [k % 89 for k in range(200)]
-    engine = Engine(runner)
+    engine = engine_of(runner)
     engine.submit(generation(1, old, runner, tokens=2)[0])
     drain(engine)
     stream, _ = generation(2, [5] * 20, runner, tokens=100)
     engine.submit(stream)
-    while runner.cache.stats().shelved_tokens < 201:
+    while engine.kv.stats().offloaded_tokens < 201:
         engine.turn()
     restored = []
     restore = runner.store.restore_part

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from drafting import assert_namespaces_share_nothing, drafting_engine
 from fake_runner import FakeRunner
 from hearth.backends.contract.events import ChoiceFinished, Failed, Finished, Scores, Started, Token
 from hearth.backends.engine import scheduler, side_lane
 from hearth.backends.engine.choices import ChoiceGroup
-from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.runner import RunnerLost
 from hearth.backends.engine.scoring import Scoring
 from speakers import Listener, drain, generation
@@ -107,10 +107,14 @@ class EngineMachine(RuleBasedStateMachine):
         part_tokens=st.sampled_from([3, 8]),
         part_s=st.sampled_from([0.0, 0.015]),
         state_bytes=st.sampled_from([0, 50]),
+        drafts=st.sampled_from([0, 0, 2]),
     )
     @precondition(lambda self: self.engine is None)
     def load(self, kind, pool, slots, chunk, can_save, kept, beside, beside_fails, part_s, **hints):
         self.made = {"kind": kind, "pool": pool, "slots": slots, "chunk": chunk}
+        self.drafts = hints.pop("drafts")
+        if kind != "full":
+            self.drafts = 0  # Not every such memory can go back.
         if kind != "recurrent":
             self.made["state_bytes"] = 0
         self.part_s = part_s
@@ -122,19 +126,20 @@ class EngineMachine(RuleBasedStateMachine):
         self.runner = FakeRunner(
             vocab=VOCAB,
             context=CONTEXT,
-            clock=lambda: self.now,
             on_copy=self.copied,
             available_bytes=lambda: self.free_bytes,
             **self.made,
         )
-        self.engine = Engine(self.runner)
+        self.engine = drafting_engine(self.runner, self.drafts, lambda: self.now)
 
     def copied(self, tokens):
         self.now += self.part_s
 
     loaded = precondition(lambda self: self.engine is not None)
 
-    def ask(self, prompt, tokens, count, priority, session, pins=(), reuse_prefix=True):
+    def ask(
+        self, prompt, tokens, count, priority, session, pins=(), reuse_prefix=True, namespace=b""
+    ):
         self.idents += 1
         pins = [(min(at, len(prompt)), seconds) for at, seconds in pins]
         tokens = min(tokens, CONTEXT - len(prompt))
@@ -155,6 +160,8 @@ class EngineMachine(RuleBasedStateMachine):
             )[0]
             for index in range(count)
         ]
+        for sequence in work:
+            sequence.namespace = namespace
         self.engine.submit(*work)
 
     @loaded
@@ -167,9 +174,10 @@ class EngineMachine(RuleBasedStateMachine):
         session=st.sampled_from(["a", "b", ""]),
         pins=st.lists(pins, max_size=3),
         reuse_prefix=st.sampled_from([True, True, False]),
+        namespace=st.sampled_from([b"", b"", b"adapter"]),
     )
-    def add(self, prefix, cut, rest, tokens, priority, session, pins, reuse_prefix):
-        self.ask([*prefix[:cut], *rest], tokens, 1, priority, session, pins, reuse_prefix)
+    def add(self, prefix, cut, rest, tokens, **how):
+        self.ask([*prefix[:cut], *rest], tokens, 1, **how)
 
     @loaded
     @rule(free_bytes=st.sampled_from([0, 100, 10_000]))
@@ -281,7 +289,8 @@ class EngineMachine(RuleBasedStateMachine):
         counted["rules"] += 1
         if self.engine is None:
             return
-        self.runner.cache.check_integrity()
+        self.engine.kv.check_integrity()
+        assert_namespaces_share_nothing(self.engine.kv)
         saved = [s.saved for s in self.engine._scheduler if s.saved is not None]
         assert self.engine._scheduler.saved_bytes == sum(one.state.nbytes for one in saved)
         for ident, asked in list(self.asked.items()):
@@ -306,7 +315,8 @@ class EngineMachine(RuleBasedStateMachine):
         stats = self.engine.stats()
         assert (stats.live_tokens, stats.kept_tokens, stats.kept_prefixes) == (0, 0, 0)
         assert stats.saved_bytes == stats.offloaded_bytes == stats.beside_bytes == 0
-        self.runner.cache.check_integrity()
+        self.engine.kv.check_integrity()
+        assert_namespaces_share_nothing(self.engine.kv)
         assert self.runner.store.cells == 0
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from driven import Driven
 from gguf_builder import tiny_llama
 from guide_forms import derive
 from hearth.backends.contract.models import ModelSettings, ModelSpec
@@ -58,14 +60,17 @@ def q8_model(models: Path) -> Path:
 
 @pytest.fixture
 def load() -> Iterator[Callable[..., Loaded]]:
-    """`load(path, **settings)`: an exact-mode model, closed after the test."""
+    """`load(path, **settings)`: an exact-mode model, its runner driven by hand, closed after the
+    test.
+    """
     opened: list[Loaded] = []
 
     def open_exact(path: Path, **changes: object) -> Loaded:
         settings = ModelSettings(
             **{name: getattr(EXACT, name) for name in EXACT.__slots__} | changes
         )
-        opened.append(open_model(ModelSpec(str(path), settings=settings)))
+        loaded = open_model(ModelSpec(str(path), settings=settings))
+        opened.append(replace(loaded, runner=Driven(loaded.runner)))
         return opened[-1]
 
     yield open_exact

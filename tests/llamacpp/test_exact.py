@@ -95,7 +95,7 @@ def assert_positions(runner: Any) -> None:
     for slot in range(runner.info.max_sequences):
         if runner.cache.length(slot):
             held = runner.cache.length(slot)
-            assert runner.store.positions(runner.cache.sequence(slot)) == (0, held - 1)
+            assert runner.store.positions(runner.cache.handle(slot)) == (0, held - 1)
 
 
 @pytest.mark.parametrize("reason", ["no memory", "refused"])
@@ -161,14 +161,20 @@ def test_a_kept_prefix_is_found_when_its_sequence_is_gone(
     assert again.new == raw.greedy(again.prompt, NEW)
 
 
-def test_trimming_takes_back_what_came_after(load: Load, f32_model: Path, raw: RawModel) -> None:
+def test_what_was_computed_and_not_accepted_leaves_no_trace(
+    load: Load, f32_model: Path, raw: RawModel
+) -> None:
     runner = load(f32_model).runner
     session = Stepped(runner, 0, some_prompt(60, seed=9))
     advance(runner, [session], 10)
-    assert runner.cache.trim(0, 33)
-    session.prompt = session.prompt[:33] + some_prompt(20, seed=10)
-    session.tokens = list(session.prompt)
-    session.computed = 33
+    for accepted in (0, 2, 5):
+        tokens = [*session.tokens[session.computed :], *some_prompt(9, seed=accepted)]
+        assert runner.cache.reserve(0, session.computed + len(tokens))
+        assert runner.accept(Row(0, session.computed, tokens, 1), accepted)
+        session.tokens = session.prompt = [*session.tokens[: session.computed], *tokens[:accepted]]
+        session.computed += accepted
+        session.tokens = [*session.tokens, 7]
+        session.prompt = list(session.tokens)
     advance(runner, [session], NEW)
     assert session.new == raw.greedy(session.prompt, NEW)
 
@@ -290,7 +296,7 @@ def test_a_pool_that_grows_keeps_the_factors_of_longrope(
     assert loaded.runner.store.allocated_tokens > 512
     assert session.new == raw.greedy(prompt, 300)
     loaded.runner.cache.release(0, keep=False)
-    side = loaded.runner.prefill_beside(0, prompt, lambda: None)
+    side = loaded.runner.beside(prompt)
     if side is not None:  # With one thread there is none.
         side.wait()
         assert loaded.runner.store.restore(1, side.result())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from driven import Driven
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.llamacpp import embedder
 from hearth.backends.llamacpp.model import LlamaModel
@@ -27,14 +28,16 @@ def make(f32_model: Path) -> Iterator[Make]:
     """Runners whose pool begins with 256 cells and may have 512."""
     made: list[LlamaRunner] = []
 
-    def make(budget_tokens: int | None = BUDGET, threads: int = 1) -> LlamaRunner:
+    def make(budget_tokens: int | None = BUDGET, threads: int = 1) -> Driven:
         settings = ModelSettings(context=256, max_sessions=4, kv_type="f32", flash_attention=False)
         header = preflight.check(f32_model)
         plan = plan_context(settings, header, weight_bytes=0, available_bytes=1 << 40)
         budget = None if budget_tokens is None else budget_tokens * plan.kv_bytes_per_token
         plan = replace(plan, pool_tokens=512, first_tokens=256, kept_tokens=400)
         plan = replace(plan, kv_budget_bytes=budget)
-        made.append(LlamaRunner(LlamaModel.open(f32_model), plan, threads=threads, batch_threads=1))
+        made.append(
+            Driven(LlamaRunner(LlamaModel.open(f32_model), plan, threads=threads, batch_threads=1))
+        )
         return made[-1]
 
     yield make
@@ -42,13 +45,13 @@ def make(f32_model: Path) -> Iterator[Make]:
         runner.close()
 
 
-def offloaded_runner(runner: LlamaRunner) -> Stepped:
+def offloaded_runner(runner: Driven) -> Stepped:
     """One that runs, beside a prefix of 103 tokens that is offloaded."""
     advance(runner, [Stepped(runner, 0, [3] * 100)], 4)
     running = Stepped(runner, 1, [5] * 30)
     runner.cache.release(0, keep=True)
     advance(runner, [running], 2)
-    assert runner.cache.stats().shelved_tokens == 103
+    assert runner.cache.stats().offloaded_tokens == 103
     return running
 
 
@@ -70,10 +73,10 @@ def test_without_a_budget_they_may_take_as_much_as_the_pool(make: Make) -> None:
     filling = [Stepped(runner, slot, [slot] * 150) for slot in (2, 3)]
     advance(runner, [running, *filling], 2)
     stats = runner.cache.stats()
-    assert (stats.allocated_tokens, stats.shelved_tokens) == (512, 103)
+    assert (stats.allocated_tokens, stats.offloaded_tokens) == (512, 103)
     runner.cache.release(3, keep=True)
     advance(runner, [running], 6)
-    assert runner.cache.stats().shelved_tokens == 103 + 151, "also once the pool is full"
+    assert runner.cache.stats().offloaded_tokens == 103 + 151, "also once the pool is full"
 
 
 def test_the_pool_grows_into_the_memory_of_offloaded_prefixes(
@@ -97,7 +100,7 @@ def test_a_prompt_in_the_background_is_in_the_account_and_in_the_budget(
     make: Make, budget: int | None, fits: bool
 ) -> None:
     runner = make(budget, threads=2)
-    job = runner.prefill_beside(0, [1] * 100, lambda: None)
+    job = runner.beside([1] * 100)
     assert (job is not None) == fits
     assert runner.beside_bytes == (100 * runner.info.kv_bytes_per_token if fits else 0)
 
@@ -145,7 +148,7 @@ def test_a_pool_that_was_full_once_shrinks_at_rest(make: Make) -> None:
     running = Stepped(runner, 1, [9] * 30)
     advance(runner, [running], 4)
     stats = runner.cache.stats()
-    assert (stats.kept_tokens, stats.shelved_tokens) == (0, 69)
+    assert (stats.kept_tokens, stats.offloaded_tokens) == (0, 69)
 
 
 def test_a_pool_keeps_its_size_where_offloading_does_not_need_it(make: Make) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from hearth.backends.engine.engine import Engine
 from hearth.backends.llamacpp.load import Loaded
 from speakers import at_rest, drain, generation
 
@@ -19,7 +18,7 @@ def test_what_is_pinned_stays_and_is_gone_on_from_exactly(
 ) -> None:
     path = request.getfixturevalue(model)
     runner = load(path, context=256, max_sessions=1, kv_pool="static").runner
-    engine = Engine(runner)
+    engine = runner.engine()
 
     def ask(prompt: list[int], **how: object) -> tuple[int, list[int]]:
         """How many tokens were found, and what was said."""

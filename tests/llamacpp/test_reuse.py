@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from driven import Driven
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Interrupted, Row, StepPlan
 from hearth.backends.errors import HearthError
@@ -67,18 +68,18 @@ def truths(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Truth]]:
         each.raw.close()
 
 
-def small_runner(path: Path, **changes: int) -> LlamaRunner:
+def small_runner(path: Path, **changes: int) -> Driven:
     """Exact mode, in a pool that begins with one block of cells and may have 512."""
     header = preflight.check(path)
     settings = ModelSettings(context=256, max_sessions=4, kv_type="f32", flash_attention=False)
     plan = plan_context(settings, header, weight_bytes=0, available_bytes=1 << 40)
     plan = replace(plan, pool_tokens=512, first_tokens=256, kept_tokens=400)
     plan = replace(plan, **changes)  # type: ignore[arg-type]
-    return LlamaRunner(LlamaModel.open(path), plan, threads=1, batch_threads=1)
+    return Driven(LlamaRunner(LlamaModel.open(path), plan, threads=1, batch_threads=1))
 
 
 @pytest.fixture
-def runner(kind: str, request: pytest.FixtureRequest) -> Iterator[LlamaRunner]:
+def runner(kind: str, request: pytest.FixtureRequest) -> Iterator[Driven]:
     made = small_runner(request.getfixturevalue(kind))
     yield made
     made.close()
@@ -89,16 +90,14 @@ def truth(kind: str, truths: Callable[[str], Truth]) -> Truth:
     return truths(kind)
 
 
-def begun(runner: LlamaRunner, slot: int, tokens: list[int], count: int = 3) -> Stepped:
+def begun(runner: Driven, slot: int, tokens: list[int], count: int = 3) -> Stepped:
     session = Stepped(runner, slot, tokens, keep_logits=True)
     advance(runner, [session], count)
     return session
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_next_turn_of_a_chat_computes_only_what_is_new(
-    runner: LlamaRunner, truth: Truth
-) -> None:
+def test_the_next_turn_of_a_chat_computes_only_what_is_new(runner: Driven, truth: Truth) -> None:
     first = begun(runner, 0, some_prompt(90, seed=1), 20)
     runner.cache.release(0, keep=True)
     second = begun(runner, 1, first.tokens + some_prompt(12, seed=2))
@@ -108,9 +107,7 @@ def test_the_next_turn_of_a_chat_computes_only_what_is_new(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_checkpoint_is_found_after_its_sequence_went_on(
-    runner: LlamaRunner, truth: Truth
-) -> None:
+def test_a_checkpoint_is_found_after_its_sequence_went_on(runner: Driven, truth: Truth) -> None:
     system = some_prompt(70, seed=3)
     first = Stepped(runner, 0, system, keep_logits=True)
     advance(runner, [first], 1)
@@ -133,7 +130,7 @@ def test_a_checkpoint_is_found_after_its_sequence_went_on(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ahead", [0, 1, 20, 31, 32, 33, 100])
 def test_part_of_a_live_donor_is_exact_or_refused(
-    runner: LlamaRunner, truth: Truth, kind: str, ahead: int
+    runner: Driven, truth: Truth, kind: str, ahead: int
 ) -> None:
     """The donor has gone `ahead` tokens beyond what the prompts share: within and beyond the
     window."""
@@ -150,7 +147,7 @@ def test_part_of_a_live_donor_is_exact_or_refused(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_prompt_again_is_exact(runner: LlamaRunner, truth: Truth, kind: str) -> None:
+def test_the_same_prompt_again_is_exact(runner: Driven, truth: Truth, kind: str) -> None:
     prompt = some_prompt(80, seed=9)
     first = begun(runner, 0, prompt)
     runner.cache.release(0, keep=True)
@@ -162,7 +159,7 @@ def test_the_same_prompt_again_is_exact(runner: LlamaRunner, truth: Truth, kind:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_saved_is_exact_and_says_what_it_is(
-    runner: LlamaRunner, truth: Truth, kind: str
+    runner: Driven, truth: Truth, kind: str
 ) -> None:
     prompt = some_prompt(100, seed=10)
     session = begun(runner, 0, prompt, 10)
@@ -179,28 +176,30 @@ def test_what_was_saved_is_exact_and_says_what_it_is(
     truth.check(part)
 
 
+@pytest.mark.parametrize("accepted", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_taking_tokens_back_is_exact_or_refused(
-    runner: LlamaRunner, truth: Truth, kind: str
+def test_what_is_not_accepted_is_forgotten_exactly_or_the_slot_is_empty(
+    runner: Driven, truth: Truth, kind: str, accepted: int
 ) -> None:
     session = begun(runner, 0, some_prompt(90, seed=12), 4)
     held = runner.cache.length(0)
-    if runner.cache.trim(0, 85):
-        session.computed = 85
-        session.prompt = session.tokens[:85] + some_prompt(6, seed=13)
-        session.tokens = list(session.prompt)
-        session.logits = {}
-        advance(runner, [session], 4)
+    drafts = [*session.tokens[held:], *some_prompt(5, seed=13)]
+    assert runner.cache.reserve(0, held + len(drafts))
+    if runner.accept(Row(0, held, drafts, 1), accepted):
         assert kind != "hybrid_model"
+        session.tokens = [*session.tokens[:held], *drafts[:accepted], *some_prompt(6, seed=14)]
+        session.prompt, session.computed = list(session.tokens), held + accepted
+        session.logits = {}
     else:
-        assert runner.cache.length(0) == held
-        advance(runner, [session], 8)
+        assert kind != "f32_model" and runner.cache.length(0) == 0
+        session = Stepped(runner, 0, session.tokens, keep_logits=True)
+    advance(runner, [session], len(session.new) + 4)
     truth.check(session)
 
 
 @pytest.mark.parametrize("kind", ["window_model"])
 def test_cells_beyond_the_window_are_overwritten_and_never_found(
-    runner: LlamaRunner, truth: Truth
+    runner: Driven, truth: Truth
 ) -> None:
     before = begun(runner, 1, some_prompt(40, seed=15))
     kept = begun(runner, 0, some_prompt(150, seed=14), 4)
@@ -224,8 +223,8 @@ def test_cells_beyond_the_window_are_overwritten_and_never_found(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_growing_moves_kept_and_shared_sequences(runner: LlamaRunner, truth: Truth) -> None:
-    runner.cache._offloading.worth_moving = 64  # Else it leaves the pool.
+def test_growing_moves_kept_and_shared_sequences(runner: Driven, truth: Truth) -> None:
+    runner.cache._offloading._worth_moving = 64  # Else it leaves the pool.
     kept = begun(runner, 0, some_prompt(50, seed=21), 4)
     runner.cache.release(0, keep=True)
     system = some_prompt(60, seed=20)
@@ -249,16 +248,14 @@ def test_growing_moves_kept_and_shared_sequences(runner: LlamaRunner, truth: Tru
 
 @pytest.mark.parametrize("kind", ["f32_model"])
 @pytest.mark.parametrize("part_tokens", [16, 64])
-def test_offloaded_parts_come_back_exactly(
-    runner: LlamaRunner, truth: Truth, part_tokens: int
-) -> None:
+def test_offloaded_parts_come_back_exactly(runner: Driven, truth: Truth, part_tokens: int) -> None:
     runner.cache._offloading.prefixes.part_tokens = part_tokens
     kept = begun(runner, 0, some_prompt(100, seed=60), 4)
     running = begun(runner, 1, some_prompt(30, seed=61), 2)
     runner.cache.release(0, keep=True)
     advance(runner, [running], 6)
     stats = runner.cache.stats()
-    assert (stats.kept_tokens, stats.shelved_tokens) == (0, 103)
+    assert (stats.kept_tokens, stats.offloaded_tokens) == (0, 103)
     between = begun(runner, 2, some_prompt(40, seed=62), 2)
     again = begun(runner, 0, [*kept.tokens[:90], 7, 8], 4)
     assert again.found == 90, "more than half of the last part is the same"
@@ -284,14 +281,14 @@ def test_a_context_without_an_id_to_spare_offloads_nothing(
         runner.cache.release(0, keep=True)
         advance(runner, [running], 6)
         stats = runner.cache.stats()
-        assert (stats.kept_tokens, stats.shelved_tokens) == (103, 0)
+        assert (stats.kept_tokens, stats.offloaded_tokens) == (103, 0)
     finally:
         runner.close()
 
 
 @pytest.mark.parametrize("kind", NO_PAST)
 def test_a_failed_step_empties_who_cannot_roll_back_and_harms_nobody_else(
-    runner: LlamaRunner, truth: Truth, monkeypatch: pytest.MonkeyPatch
+    runner: Driven, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing_one = begun(runner, 0, some_prompt(50, seed=40))
     other = begun(runner, 1, some_prompt(60, seed=41))
@@ -317,7 +314,7 @@ def test_a_failed_step_empties_who_cannot_roll_back_and_harms_nobody_else(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("operations", [0, 5, 30, 60])
 def test_an_interrupted_step_counts_for_nothing(
-    runner: LlamaRunner, truth: Truth, operations: int
+    runner: Driven, truth: Truth, operations: int
 ) -> None:
     """The prompt takes two graphs of 128 tokens; it ends within the first, or the second."""
     other = begun(runner, 1, some_prompt(60, seed=44))
@@ -341,7 +338,7 @@ def test_an_interrupted_step_counts_for_nothing(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_interrupting_ends_a_step_until_it_is_taken_back(runner: LlamaRunner, truth: Truth) -> None:
+def test_interrupting_ends_a_step_until_it_is_taken_back(runner: Driven, truth: Truth) -> None:
     session = begun(runner, 0, some_prompt(50, seed=46))
     length = runner.cache.length(0)
     runner.interrupt(True)
@@ -359,7 +356,7 @@ def test_interrupting_ends_a_step_until_it_is_taken_back(runner: LlamaRunner, tr
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_without_room_changes_nothing(
-    runner: LlamaRunner, truth: Truth, monkeypatch: pytest.MonkeyPatch
+    runner: Driven, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = begun(runner, 0, some_prompt(50, seed=42))
     with monkeypatch.context() as patch:
@@ -374,7 +371,7 @@ def test_a_step_without_room_changes_nothing(
 @pytest.mark.parametrize("kind", [*KINDS, "guide_model"])
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_happens_every_answer_is_as_if_alone(
-    runner: LlamaRunner, truth: Truth, seed: int
+    runner: Driven, truth: Truth, seed: int
 ) -> None:
     """Chats that share beginnings, branch, go on, are kept, dropped, saved and brought back, in a
     pool that grows, and is then nearly full."""
@@ -418,8 +415,8 @@ def test_whatever_happens_every_answer_is_as_if_alone(
     assert found > 0
 
 
-def check_positions(runner: LlamaRunner) -> None:
+def check_positions(runner: Driven) -> None:
     for slot in range(runner.info.max_sequences):
         held = runner.cache.length(slot)
         if held:
-            assert runner.store.positions(runner.cache.sequence(slot))[1] == held - 1
+            assert runner.store.positions(runner.cache.handle(slot))[1] == held - 1

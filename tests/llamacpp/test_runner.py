@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from driven import Driven
 from gguf_builder import tiny_llama
 from hearth.backends.contract.models import ModelSettings
-from hearth.backends.engine.runner import CacheStats, Row, StepPlan
+from hearth.backends.engine.kv.manager import CacheStats
+from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter
 from hearth.backends.llamacpp.context import ABORTED, Batch, LlamaContext
 from hearth.backends.llamacpp.embedder import Embedder
@@ -27,7 +29,7 @@ EXACT = ModelSettings(kv_type="f32", flash_attention=False)
 Load = Callable[..., Loaded]
 
 
-def step(runner: LlamaRunner, *rows: Row) -> dict[int, np.ndarray]:
+def step(runner: Driven, *rows: Row) -> dict[int, np.ndarray]:
     for row in rows:
         if 0 <= row.slot < runner.info.max_sequences and row.start == 0:
             runner.cache.reserve(row.slot, len(row.tokens))
@@ -148,7 +150,7 @@ def test_a_prompt_in_the_background_that_is_cancelled_ends_within_its_call(
     runner = load(long_model, threads=2, batch_threads=2).runner
     whole = LlamaContext.decode
     monkeypatch.setattr(LlamaContext, "decode", decode)
-    side = runner.prefill_beside(0, [5] * 3000, lambda: None)
+    side = runner.beside([5] * 3000)
     assert side is not None
     assert begun.wait(10)
     side.cancel()
@@ -159,15 +161,16 @@ def test_a_prompt_in_the_background_that_is_cancelled_ends_within_its_call(
     assert not [record for record in caplog.records if "side_prefill" in record.name]
 
 
+@pytest.mark.parametrize("on_gpu", [True, False])
 def test_nothing_is_computed_in_the_background_with_layers_on_a_gpu(
-    load: Load, long_model: Path
+    f32_model: Path, on_gpu: bool
 ) -> None:
-    runner = load(long_model, threads=2, batch_threads=2).runner
-    tokens = [5] * 300
-    runner.model.on_gpu = True  # As it would be; this build has none.
-    assert runner.prefill_beside(0, tokens, lambda: None) is None
-    runner.model.on_gpu = False
-    assert runner.prefill_beside(0, tokens, lambda: None) is not None
+    plan = plan_context(EXACT, preflight.check(f32_model), weight_bytes=0, available_bytes=1 << 32)
+    model = LlamaModel.open(f32_model)
+    model.on_gpu = on_gpu  # As it would be; this build has none.
+    runner = Driven(LlamaRunner(model, plan, threads=2, batch_threads=2))
+    assert (runner.beside([5] * 300) is None) == on_gpu
+    runner.close()
 
 
 def test_an_empty_plan_gives_nothing(load: Load, f32_model: Path) -> None:
@@ -183,7 +186,7 @@ def test_warming_up_leaves_nothing_behind(load: Load, f32_model: Path) -> None:
 def test_a_full_pool_is_busy_and_harms_nobody(f32_model: Path) -> None:
     plan = plan_context(EXACT, preflight.check(f32_model), weight_bytes=0, available_bytes=1 << 32)
     plan = replace(plan, context=300, pool_tokens=300, first_tokens=300, kept_tokens=0)
-    runner = LlamaRunner(LlamaModel.open(f32_model), plan, threads=1)
+    runner = Driven(LlamaRunner(LlamaModel.open(f32_model), plan, threads=1))
     step(runner, Row(0, 0, [1] * 299, 0))
     assert runner.store.allocated_tokens == 300, "what llama.cpp adds is not used"
     assert not runner.cache.reserve(1, 2)
@@ -197,7 +200,7 @@ def test_a_full_pool_is_busy_and_harms_nobody(f32_model: Path) -> None:
 def test_more_than_was_reserved_is_busy_and_takes_nothing_away(f32_model: Path) -> None:
     plan = plan_context(EXACT, preflight.check(f32_model), weight_bytes=0, available_bytes=1 << 32)
     plan = replace(plan, context=512, pool_tokens=512, first_tokens=256)
-    runner = LlamaRunner(LlamaModel.open(f32_model), plan, threads=1)
+    runner = Driven(LlamaRunner(LlamaModel.open(f32_model), plan, threads=1))
     step(runner, Row(0, 0, [1] * 250, 0))
     runner.cache.open(1, [2])
     with pytest.raises(Busy):
@@ -285,7 +288,7 @@ def test_a_copy_that_llama_cpp_cannot_make_is_none_and_no_growth(
 
     plan = plan_context(EXACT, preflight.check(f32_model), weight_bytes=0, available_bytes=1 << 32)
     plan = replace(plan, context=512, pool_tokens=512, first_tokens=256)
-    runner = LlamaRunner(LlamaModel.open(f32_model), plan, threads=1)
+    runner = Driven(LlamaRunner(LlamaModel.open(f32_model), plan, threads=1))
     step(runner, Row(0, 0, [1] * 250, 0))
     assert runner.cache.reserve(0, 300)
     with monkeypatch.context() as patch:
@@ -302,10 +305,8 @@ def test_a_saved_state_is_taken_by_the_same_model_alone(load: Load, tmp_path: Pa
     path = tiny_llama(tmp_path / "model.gguf", vocab=320)
     tokens = [5, 6, 7, 8]
 
-    def runner(where: Path = path, **changes: object) -> LlamaRunner:
-        made = load(where, **changes).runner
-        assert isinstance(made, LlamaRunner)
-        return made
+    def runner(where: Path = path, **changes: object) -> Driven:
+        return load(where, **changes).runner
 
     one = runner()
     step(one, Row(0, 0, tokens, 1))

@@ -50,8 +50,7 @@ OPEN = (
     "from hearth.backends.contract.models import ModelSpec; "
     "from hearth.backends.engine.runner import Row, StepPlan; "
     "loaded = open_model(ModelSpec(sys.argv[1]), Path(sys.argv[2])); "
-    "loaded.runner.cache.open(0, [1, 2, 3]); "
-    "logits = loaded.runner.step(StepPlan((Row(0, 0, [1, 2, 3], 1),))).logits; "
+    "logits = loaded.runner.step(StepPlan((Row(0, 0, [1, 2, 3], 1, handle=0),))).logits; "
     "said = {'notices': loaded.info.notices, 'rows': len(logits)}"
 )
 

@@ -7,6 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from driven import Driven
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import Busy
@@ -33,7 +34,7 @@ def runner(f32_model, request):
         settings, read_header(f32_model), weight_bytes=0, available_bytes=available_bytes()
     )
     model = LlamaModel.open(f32_model)
-    made = LlamaRunner(model, plan, threads=1, batch_threads=1, attention=NEVER)
+    made = Driven(LlamaRunner(model, plan, threads=1, batch_threads=1, attention=NEVER))
     yield made
     made.close()
 
@@ -55,17 +56,21 @@ def two_that_share(runner):
 
 def test_what_is_moved_goes_on_as_if_it_had_not_been(runner):
     two_that_share(runner)
-    saved = [runner.store.context.export_sequence(runner.cache.sequence(slot)) for slot in (0, 1)]
+    saved = [runner.store.context.export_sequence(runner.cache.handle(slot)) for slot in (0, 1)]
     cells = runner.cache.cells
     runner.store.turn()
     assert runner.store.by_channel
     runner.store.turn()
     for slot, state in enumerate(saved):
-        again = runner.store.context.export_sequence(runner.cache.sequence(slot))
+        again = runner.store.context.export_sequence(runner.cache.handle(slot))
         assert np.array_equal(again, state), "there and back changes nothing"
-    expected = [feed(runner, slot, [30]) for slot in (0, 1)]
+    expected = []
     for slot in (0, 1):
-        assert runner.cache.trim(slot, runner.cache.length(slot) - 1)
+        held = runner.cache.length(slot)
+        assert runner.cache.reserve(slot, held + 1)
+        row = Row(slot, held, [30], 1, handle=runner.cache.handle(slot))
+        expected.append(runner.runner.step(StepPlan((row,))).logits[slot][0].copy())
+        assert runner.cache.undo(slot, 1)
     runner.store.turn()
     for slot in (0, 1):
         np.testing.assert_allclose(feed(runner, slot, [30]), expected[slot], atol=0.02)
@@ -91,7 +96,7 @@ def test_an_empty_memory_can_be_turned(runner):
 
 def test_what_is_not_understood_is_refused(runner):
     two_that_share(runner)
-    state = runner.store.context.export_sequence(runner.cache.sequence(0))
+    state = runner.store.context.export_sequence(runner.cache.handle(0))
     with pytest.raises(UnknownLayout):
         turned(state, by_channel=False)
     for cut in (3, 11, 40, len(state) // 2, len(state) - 1):

@@ -109,7 +109,7 @@ def test_logits_in_half_precision_are_near(family: str, varlen: bool, tmp_path: 
     settings = ModelSettings(context=1024, max_sessions=8, max_batch_tokens=512)
     runner = runner_of(tmp_path, settings, device=CUDA, dtype=torch.bfloat16, varlen=varlen)
     assert runner.plan.attention == ("varlen" if varlen else "gather")
-    assert runner.pool.layer(0).dtype == torch.bfloat16
+    assert runner.store.layer(0).dtype == torch.bfloat16
     wanted, found = in_pieces(runner_of(tmp_path, EXACT)), in_pieces(runner)
     assert float(((found - wanted) ** 2).mean()) < 1e-2 * float((wanted**2).mean())
 
@@ -138,13 +138,13 @@ def test_a_pool_grows_on_the_card_and_keeps_what_it_holds(varlen: bool, tmp_path
     settings = ModelSettings(context=6000, kv_type=kv_type, max_sessions=2, max_batch_tokens=512)
     wanted_runner = runner_of(tmp_path, settings)
     runner = runner_of(tmp_path, settings, device=CUDA, dtype=dtype, varlen=varlen)
-    tokens, before = some_tokens(5000), runner.pool.capacity(0)
+    tokens, before = some_tokens(5000), runner.store.capacity(0)
     for start in range(0, len(tokens), 500):
         wanted = ends(wanted_runner, 0, tokens[start : start + 500])
         found = ends(runner, 0, tokens[start : start + 500])
         error = np.sqrt(((found - wanted) ** 2).mean() / (wanted**2).mean())
         assert error < near, start
-    assert runner.pool.capacity(0) > before
+    assert runner.store.capacity(0) > before
     runner.cache.check_integrity()
 
 
@@ -196,7 +196,7 @@ def test_a_card_chooses_half_precision_and_a_kernel_where_there_is_one() -> None
     assert isinstance(runner, NativeRunner)
     plan = runner.plan
     assert plan.device.type == "cuda"
-    assert plan.dtype == plan.kv_dtype == runner.pool.layer(0).dtype
+    assert plan.dtype == plan.kv_dtype == runner.store.layer(0).dtype
     assert plan.attention == ("varlen" if has_varlen(CUDA, plan.dtype) else "gather")
     texts = written(loaded, [some_tokens(20), some_tokens(300, 1)], 20)
     assert [len(text) for text in texts] == [40, 320]

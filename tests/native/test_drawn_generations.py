@@ -119,7 +119,6 @@ class Answers:
         engine.submit(*self._preparer.generations(0, USUAL, Listener(), Clock()))
         engine.submit(self._preparer.scoring(1, Score(tuple(ids), top=3), heard, Clock()))
         drain(engine)
-        self.runner.cache.clear()
         return heard.events
 
     def of(self, *requests: Request) -> list[list[Event]]:
@@ -131,7 +130,6 @@ class Answers:
             engine.submit(*self._preparer.generations(ident, request, listener, Clock()))
         drain(engine)
         assert at_rest(engine, self.runner)
-        self.runner.cache.clear()
         return [listener.events for listener in heard]
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from driven import Driven
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.native import half_packing, load
 from hearth.backends.native.half_packing import HalfPacking
@@ -191,9 +192,10 @@ def test_a_loaded_model_is_packed_while_it_answers(
     threads = torch.get_num_threads()
     model = load.open_model(ModelSpec(str(folder), settings=chosen))
     try:
-        first = advance(model.runner, 0, TEXT)  # type: ignore[arg-type]
+        driven = Driven(model.runner)
+        first = advance(driven, 0, TEXT)
         model.settle()
-        again = advance(model.runner, 1, TEXT)  # type: ignore[arg-type]
+        again = advance(driven, 1, TEXT)
         assert (kinds(model.runner._decoder) == {HalfLinear}) == is_packed  # type: ignore[attr-defined]
         assert abs(first - again).max() < 0.05 * abs(first).max()
         assert model.runner.embed([TEXT], "mean").shape[0] == 1

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from driven import Driven
 from fake_host import INFO
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSettings
-from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.runner import Row, StepPlan
-from hearth.backends.native.runner import NativeRunner
 from hearth.backends.worker.footprint import taken_bytes
 from native_runners import runner_of
 from speakers import drain, generation
@@ -38,20 +37,20 @@ def some_tokens(count: int, seed: int = 0) -> list[int]:
     return [int(token) for token in generator.integers(3, VOCABULARY, count)]
 
 
-def feed(runner: NativeRunner, slot: int, tokens: list[int]) -> NDArray[np.float32]:
+def feed(runner: Driven, slot: int, tokens: list[int]) -> NDArray[np.float32]:
     """Compute `tokens` at the end of `slot`; logits after the last one."""
     held = runner.cache.length(slot)
     assert runner.cache.reserve(slot, held + len(tokens))
     return runner.step(StepPlan((Row(slot, held, tokens, 1),))).logits[slot].copy()
 
 
-def layer_token(runner: NativeRunner) -> int:
+def layer_token(runner: Driven) -> int:
     """Bytes of a token in a layer: keys and values in f32."""
-    _, heads, _, _, width = runner.pool.layer(0).shape
+    _, heads, _, _, width = runner.store.layer(0).shape
     return 2 * heads * width * 4
 
 
-def allocated(runner: NativeRunner) -> tuple[int, int]:
+def allocated(runner: Driven) -> tuple[int, int]:
     """Tokens, and bytes of layers with windows."""
     runner.cache.check_integrity()
     stats = runner.cache.stats()
@@ -75,12 +74,12 @@ def test_what_was_written_to_counts_and_nothing_else(folders: dict[str, Path]) -
 
 def test_a_model_takes_what_its_tokens_take(folders: dict[str, Path]) -> None:
     runner = runner_of(folders["qwen3"], EXACT)
-    engine = Engine(runner)
+    engine = runner.engine()
     made, _ = generation(1, some_tokens(20), runner, tokens=9, end_ids=frozenset())
     engine.submit(made)
     drain(engine)
     stats = engine.stats()
-    layers = len(runner.pool.group_of)
+    layers = len(runner.store.group_of)
     assert (stats.allocated_tokens, stats.pool_tokens) == (32, 960)
     assert stats.allocated_bytes == 32 * layers * layer_token(runner)
     assert stats.pool_bytes == 960 * layers * layer_token(runner)
@@ -90,9 +89,10 @@ def test_a_model_takes_what_its_tokens_take(folders: dict[str, Path]) -> None:
 
 def test_windows_are_told_apart(folders: dict[str, Path]) -> None:
     runner = runner_of(folders["gemma3"], EXACT)
+    engine = runner.engine()
     config = runner.plan
     assert len(config.blocks) == 2 and config.blocks[1] < config.blocks[0]
-    full, windowed = (runner.pool.group_of.count(group) for group in (0, 1))
+    full, windowed = (runner.store.group_of.count(group) for group in (0, 1))
     assert runner.info.kv_bytes_per_token == full * layer_token(runner)
     assert runner.info.window_pool_bytes == config.blocks[1] * 16 * windowed * layer_token(runner)
     for _ in range(7):
@@ -100,7 +100,7 @@ def test_windows_are_told_apart(folders: dict[str, Path]) -> None:
     tokens, window_bytes = allocated(runner)
     assert tokens == 432
     assert 0 < window_bytes <= 8 * 16 * windowed * layer_token(runner)
-    stats = Engine(runner).stats()
+    stats = engine._count()
     assert stats.allocated_bytes == 432 * full * layer_token(runner) + window_bytes
     assert stats.pool_bytes == 960 * full * layer_token(runner) + runner.info.window_pool_bytes
     runner.cache.release(0, keep=False)
@@ -121,7 +121,7 @@ def test_after_memory_was_given_back_the_same_is_said(folders: dict[str, Path]) 
 def test_a_static_pool_takes_all_at_once(folders: dict[str, Path]) -> None:
     settings = ModelSettings(kv_type="f32", context=480, max_sessions=2, kv_pool="static")
     runner = runner_of(folders["gemma3"], settings)
-    stats = Engine(runner).stats()
+    stats = runner.engine().stats()
     assert stats.allocated_tokens == stats.pool_tokens == 960
     assert stats.allocated_bytes == stats.pool_bytes
     feed(runner, 0, some_tokens(30))
@@ -149,9 +149,9 @@ def test_many_in_few_blocks_say_what_each_says_alone(
     assert allocated(runner) == (0, 0)
 
 
-def said_by(runner: NativeRunner, prompts: list[list[int]]) -> list[list[int]]:
+def said_by(runner: Driven, prompts: list[list[int]]) -> list[list[int]]:
     """What each of `prompts` is answered when all are asked at once."""
-    engine = Engine(runner)
+    engine = runner.engine()
     heard = []
     for ident, prompt in enumerate(prompts):
         made, listener = generation(ident, prompt, runner, tokens=20, end_ids=frozenset())

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from driven import Driven
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.native import footprint, load
@@ -96,7 +97,7 @@ def test_what_grows_beyond_float16_is_computed_in_float32(
     folder = rewrite(tiny_folder("gemma3", tmp_path / "tiny"), enlarge)
     monkeypatch.setattr(devices, "multiplies", lambda device, dtype: True)
     runner = opened(folder, dtype="f16").runner
-    assert np.isfinite(advance(runner, 0, TEXT)).all()  # type: ignore[arg-type]
+    assert np.isfinite(advance(Driven(runner), 0, TEXT)).all()
     plain = tiny_checkpoint("llama2", tmp_path / "llama")
     assert config_of(folder, GEMMA3).overflows_f16
     assert config_of(tiny_checkpoint("gemma2", tmp_path / "two"), GEMMA2).overflows_f16

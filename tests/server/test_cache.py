@@ -13,8 +13,8 @@ KEPT = {
     "kept_tokens": 3000,
     "pinned_tokens": 1000,
     "kept_prefixes": 4,
-    "shelved_tokens": 500,
-    "shelved_prefixes": 2,
+    "offloaded_tokens": 500,
+    "offloaded_prefixes": 2,
     "kv_bytes_per_token": 1000,
     "cached_tokens": 600,
     "computed_tokens": 500,
@@ -45,7 +45,7 @@ def delete(made, path="/v1/cache"):
 def two(endpoint, tiny_model):
     """Two loaded models, and one that is loading."""
     other = {**KEPT, "kept_prefixes": 1, "cached_tokens": 0, "pinned_tokens": 0}
-    other |= {"shelved_tokens": 0, "shelved_prefixes": 0}
+    other |= {"offloaded_tokens": 0, "offloaded_prefixes": 0}
     return endpoint(
         workers=[
             worker(tiny_model),
@@ -63,7 +63,7 @@ def test_what_is_kept_by_tier_and_model(two) -> None:
         "live": {"tokens": 200, "size_mb": 0.2},
         "kept": {"tokens": 5000, "size_mb": 5.0},
         "pinned": {"tokens": 1000, "size_mb": 1.0},
-        "shelved": {"tokens": 500, "size_mb": 0.5},
+        "offloaded": {"tokens": 500, "size_mb": 0.5},
     }
     first, second = found["models"]
     assert (first["model"], first["total_entries"], first["hit_rate"]) == ("tiny", 6, 0.6)

@@ -24,7 +24,13 @@ LOADED = replace(
     WORKER,
     info=ModelInfo(name="tiny", path=WORKER.path, **{**INFO, "max_sessions": 4}),
     engine=EngineStats(
-        **{**ENGINE, "live_tokens": 10, "kept_tokens": 30, "pinned_tokens": 5, "shelved_tokens": 7},
+        **{
+            **ENGINE,
+            "live_tokens": 10,
+            "kept_tokens": 30,
+            "pinned_tokens": 5,
+            "offloaded_tokens": 7,
+        },
         steps=10,
         rows=20,
     ),
@@ -139,7 +145,7 @@ def test_what_the_host_says_of_its_models() -> None:
     assert value(found, "model_waiting", **of_tiny) == 3
     assert value(found, "worker_restarts_total", **of_tiny) == 4
     assert value(found, "batch_utilization_ratio", **of_tiny) == 20 / (10 * 4)
-    states = {"live": 10, "kept": 25, "pinned": 5, "shelved": 7, "allocated": 512, "pool": 4096}
+    states = {"live": 10, "kept": 25, "pinned": 5, "offloaded": 7, "allocated": 512, "pool": 4096}
     for state, tokens in states.items():
         assert value(found, "kv_tokens", **of_tiny, state=state) == tokens
         assert value(found, "kv_bytes", **of_tiny, state=state) == tokens * 256

@@ -141,8 +141,8 @@ class FakeHost:
                     kept_tokens=0,
                     kept_prefixes=0,
                     pinned_tokens=0,
-                    shelved_tokens=0,
-                    shelved_prefixes=0,
+                    offloaded_tokens=0,
+                    offloaded_prefixes=0,
                 )
                 self.workers[at] = replace(worker, engine=left)
                 self.cleared.append(worker.name)

@@ -5,18 +5,18 @@ that reading through a block table shows whether what is there was really writte
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from fake_runner import FakeRunner
+from hearth.backends.engine.kv.manager import KvLimits, KvManager
+from hearth.backends.engine.kv.store import GroupSpec
 from hearth.backends.engine.runner import RunnerInfo, RunnerLost, StepPlan, StepResult
 from hearth.backends.errors import Busy, InternalError
-from hearth.backends.native.paging.cache import PagedCache
-from hearth.backends.native.paging.store import GroupSpec
 
 NOTHING = b""
 """What came before the first token."""
@@ -49,19 +49,41 @@ def specs_of(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class FakePart:
+    """A copy of the tokens of a sequence from `start` on."""
+
+    start: int
+    cells: tuple[Cell, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return 8 * len(self.cells)
+
+
 class FakePages:
-    """Implements `PageStore`; raises AssertionError where it is used as no store may be.
+    """Implements `BlockStore`; raises AssertionError where it is used as no store may be.
 
     Args:
         groups: as the cache has them.
         page: tokens of a block.
         most: blocks of each group that there can be memory for.
         start: blocks of each group that there is memory for always; None: all.
+        most_offloaded: tokens that copies of parts may have.
     """
 
+    token_bytes = 8
+    state_bytes = 0
+
     def __init__(
-        self, groups: Seq[GroupSpec], page: int, most: Seq[int], start: int | None = None
+        self,
+        groups: Seq[GroupSpec],
+        page: int,
+        most: Seq[int],
+        start: int | None = None,
+        most_offloaded: int = 0,
     ) -> None:
+        self.most_offloaded_bytes = 8 * most_offloaded
         self.groups = tuple(groups)
         self.page = page
         self.most = list(most)
@@ -73,6 +95,20 @@ class FakePages:
         self._start = [blocks if start is None else min(start, blocks) for blocks in most]
         for group, blocks in enumerate(self._start):
             self.grow(group, blocks)
+
+    def available_bytes(self) -> int | None:
+        return None
+
+    def save_part(self, table: Seq[int], start: int, end: int) -> FakePart:
+        assert len(self.groups) == 1 and self.groups[0].window is None and start < end
+        return FakePart(start, tuple(self._cell(0, table, at) for at in range(start, end)))
+
+    def restore_part(self, table: Seq[int], state: FakePart, start: int, end: int) -> bool:
+        assert state.start <= start < end <= state.start + len(state.cells)
+        for at in range(start, end):
+            block, place = divmod(at, self.page)
+            self._pages[0][table[block]][place] = state.cells[at - state.start]
+        return True
 
     def capacity(self, group: int) -> int:
         return len(self._pages[group])
@@ -137,8 +173,8 @@ class FakePages:
 
 
 class FakePagedRunner(FakeRunner):
-    """Implements `Runner` over a `PagedCache`: what follows a prompt is a function of what its
-    block tables lead to.
+    """Implements `Runner` over `FakePages`: what follows a prompt is a function of what its block
+    tables lead to.
 
     Args:
         page: tokens of a block.
@@ -147,8 +183,8 @@ class FakePagedRunner(FakeRunner):
             others.
         memory: tokens of each group that there can be memory for; None: enough.
         start: blocks of each group at first; None: all.
-        drafts: tokens that each row computes beyond what it was asked and takes back, where there
-            is room for them.
+        step_tokens: most tokens of a row, with drafts; None: `chunk`.
+        most_offloaded: see `FakePages`.
         others: see `FakeRunner`.
     """
 
@@ -160,32 +196,31 @@ class FakePagedRunner(FakeRunner):
         window_blocks: Seq[int] | None = None,
         memory: int | None = None,
         start: int | None = None,
-        drafts: int = 0,
+        step_tokens: int | None = None,
         vocab: int = 97,
         context: int = 256,
         pool: int = 256,
         slots: int = 4,
         chunk: int = 16,
-        kept_tokens: int | None = None,
+        kept_beside: int | None = None,
+        part_tokens: int = 16,
+        most_offloaded: int = 0,
         **how: object,
     ) -> None:
-        super().__init__(vocab=vocab, context=context, pool=pool, slots=slots, chunk=chunk, **how)
-        self._drafts = drafts
+        super().__init__(
+            vocab=vocab,
+            context=context,
+            pool=pool,
+            slots=slots,
+            chunk=chunk,
+            kept_beside=kept_beside,
+            part_tokens=part_tokens,
+            **how,
+        )
         specs = specs_of(windows, window_blocks)
         blocks = -(-(pool if memory is None else memory) // page)
-        self.pages = FakePages(specs, page, [blocks] * len(specs), start)
-        self.cache = PagedCache(
-            specs,
-            store=self.pages,
-            slots=slots,
-            page=page,
-            pool_tokens=pool,
-            context=context,
-            kept_tokens=pool // 2 if kept_tokens is None else kept_tokens,
-            fingerprint=b"fake",
-            clock=how.get("clock", lambda: 0.0),
-            step_tokens=chunk + drafts,
-        )
+        self.store = FakePages(specs, page, [blocks] * len(specs), start, most_offloaded)
+        self.limits = replace(self.limits, step_tokens=step_tokens or chunk)
         self.info = RunnerInfo(
             vocab_size=vocab,
             context=context,
@@ -198,9 +233,10 @@ class FakePagedRunner(FakeRunner):
             keeps_past=windows == (None,),
             embedding_width=16,
         )
-        self._groups = range(len(windows))
-        self.refused = 0
-        """Steps that found no blocks."""
+
+    @property
+    def pages(self) -> FakePages:
+        return self.store
 
     def step(self, plan: StepPlan) -> StepResult:
         self._check(plan)
@@ -209,50 +245,24 @@ class FakePagedRunner(FakeRunner):
             raise RunnerLost("the fake runner was told to get lost")
         if len(self.tape) == self.busy_at:
             raise Busy("The fake runner was told to be busy.", retry_after_s=1.0)
-        try:
-            drafts = {row.slot: self._extend(row.slot, len(row.tokens)) for row in plan.rows}
-        except Busy:
-            self.refused += 1
-            raise
-        before = {row.slot: self.read(row.slot) for row in plan.rows}
+        before = {row.slot: self.store.read(row.handle, row.start) for row in plan.rows}
         if len(self.tape) == self.fail_at:
             for row in plan.rows:  # What it wrote is left there.
-                self.pages.write(self.tables(row.slot), row.start, row.tokens, b"garbage")
-                self.cache.undo(row.slot)
+                self.store.write(row.handle, row.start, row.tokens, b"garbage")
             raise InternalError("The fake runner was told to fail.")
         logits = {}
         for row in plan.rows:
             made, past = [], before[row.slot]
             for at, token in enumerate(row.tokens):
-                past = self.pages.write(self.tables(row.slot), row.start + at, [token], past)
+                past = self.store.write(row.handle, row.start + at, [token], past)
                 if at >= len(row.tokens) - row.outputs:
                     made.append(self._after(past))
             end = row.start + len(row.tokens)
-            self.pages.write(self.tables(row.slot), end, [7] * drafts[row.slot], past)
-            self.cache.computed(row.slot, row.tokens)
-            assert self.cache.trim(row.slot, end), "what was never told is always forgotten"
+            self.store.write(row.handle, end, [7] * self.drafts.get(row.slot, 0), past)
             self.computed_tokens += len(row.tokens)
-            assert self.read(row.slot) == past
             if made:
                 logits[row.slot] = np.stack(made)
         return StepResult(logits)
-
-    def _extend(self, slot: int, tokens: int) -> int:
-        """Make room for `tokens`, and for drafts; returns how many."""
-        end = self.cache.length(slot) + tokens
-        room = -end % self.pages.page
-        if self.cache.free_tokens() >= self.pages.page:
-            room += self.pages.page
-        drafts = min(self._drafts, room, self.info.context - end)
-        self.cache.extend(slot, tokens + drafts)
-        return drafts
-
-    def tables(self, slot: int) -> list[Seq[int]]:
-        return [self.cache.tables(slot, group) for group in self._groups]
-
-    def read(self, slot: int) -> bytes:
-        """What stands for all that `slot` holds."""
-        return self.pages.read(self.tables(slot), self.cache.length(slot))
 
     def logits(self, tokens: Seq[int]) -> np.ndarray:
         return self._after(past_of(tokens))
@@ -268,8 +278,6 @@ class FakePagedRunner(FakeRunner):
         assert sum(row.outputs for row in plan.rows) <= info.max_outputs
         assert len({row.slot for row in plan.rows}) == len(plan.rows), "one row a slot"
         for row in plan.rows:
-            assert row.tokens and 0 <= row.outputs <= len(row.tokens)
-            assert row.start == self.cache.length(row.slot), "positions must be continuous"
             assert row.start + len(row.tokens) <= info.context
 
 
@@ -288,27 +296,28 @@ class PagedMemory:
         kept_tokens: int = 100,
         memory: int | None = None,
         start: int | None = None,
-        digest: Callable[[bytes, bytes], bytes] | None = None,
         step_tokens: int | None = None,
+        beside: int | None = None,
+        part_tokens: int = 16,
+        most_offloaded: int = 0,
     ) -> None:
         self.now = 0.0
         """Seconds, for pins."""
         specs = specs_of(windows, window_blocks)
         blocks = -(-(pool if memory is None else memory) // page)
-        self.pages = FakePages(specs, page, [blocks] * len(specs), start)
-        how = {} if digest is None else {"digest": digest}
-        self.cache = PagedCache(
-            specs,
-            store=self.pages,
-            slots=slots,
-            page=page,
-            pool_tokens=pool,
-            context=pool if context is None else context,
-            kept_tokens=kept_tokens,
-            fingerprint=b"model",
+        self.pages = FakePages(specs, page, [blocks] * len(specs), start, most_offloaded)
+        self.cache = KvManager(
+            self.pages,
+            KvLimits(
+                slots=slots,
+                pool_tokens=pool,
+                context=pool if context is None else context,
+                kept_tokens=kept_tokens,
+                step_tokens=step_tokens,
+                beside=beside,
+                part_tokens=part_tokens,
+            ),
             clock=lambda: self.now,
-            step_tokens=step_tokens,
-            **how,
         )
 
     def run(self, slot: int, tokens: Seq[int]) -> int:
@@ -329,13 +338,13 @@ class PagedMemory:
 
     def compute(self, slot: int, tokens: Seq[int]) -> None:
         """A step."""
-        self.cache.extend(slot, len(tokens))
+        self.cache.prepare({slot: len(tokens)})
         self.write(slot, tokens)
-        self.cache.computed(slot, tokens)
+        self.cache.commit(slot, tokens)
         self.check()
 
     def write(self, slot: int, tokens: Seq[int]) -> None:
-        """What a step does between `extend` and `computed`."""
+        """What a step does between `prepare` and `commit`."""
         start = self.cache.length(slot)
         self.pages.write(self.tables(slot), start, tokens, self.read(slot))
 
@@ -353,7 +362,7 @@ class PagedMemory:
         )
 
     def tables(self, slot: int) -> list[Seq[int]]:
-        return [self.cache.tables(slot, group) for group in range(len(self.pages.groups))]
+        return self.cache.handle(slot)
 
     def read(self, slot: int) -> bytes:
         return self.pages.read(self.tables(slot), self.cache.length(slot))

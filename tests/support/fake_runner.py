@@ -13,14 +13,14 @@ import numpy as np
 
 from fake_store import FakeState, FakeStore, Kind
 from hearth.backends.contract.requests import Pooling
-from hearth.backends.engine.offloading import WORTH_MOVING
+from hearth.backends.engine.kv.manager import KvLimits
+from hearth.backends.engine.kv.offload import WORTH_MOVING
 from hearth.backends.engine.runner import RunnerInfo, RunnerLost, StepPlan, StepResult
-from hearth.backends.engine.sequence_cache import SequenceCache
 from hearth.backends.errors import Busy, InternalError, prompt_too_long
 
 
 class FakeRunner:
-    """Implements `Runner` over a `SequenceCache`; raises AssertionError where a plan breaks the
+    """Implements `Runner` over a `FakeStore`; raises AssertionError where a plan breaks the
     contract.
 
     `tape` notes every plan, `computed_tokens` counts the tokens of those that were computed.
@@ -46,10 +46,9 @@ class FakeRunner:
         beside_fails: whether such prompts come to nothing.
         slices_texts: whether texts can be computed in slices, and so be longer than a step.
         kept_beside: most cells of kept prefixes that stay in the pool while sequences run.
-        worth_moving: see `offloading`.
-        part_tokens, available_bytes: see `SequenceCache`.
-        most_offloaded, budget, state_bytes, on_copy: see `FakeStore`.
-        clock: seconds, for pins and copies.
+        worth_moving, part_tokens: see `KvLimits`.
+        most_offloaded, budget, state_bytes, on_copy, available_bytes: see `FakeStore`.
+        clock: seconds, for the KV cache of `engine_of`.
     """
 
     def __init__(
@@ -85,6 +84,7 @@ class FakeRunner:
         on_copy: Callable[[int], None] = lambda tokens: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.clock = clock
         self.store = FakeStore(
             slots + kept_sequences,
             pool,
@@ -95,19 +95,18 @@ class FakeRunner:
             budget=budget,
             state_bytes=state_bytes,
             on_copy=on_copy,
+            available_bytes=available_bytes,
         )
-        self.cache = SequenceCache(
-            self.store,
+        self.limits = KvLimits(
             slots=slots,
             pool_tokens=pool,
             context=context,
             kept_tokens=pool // 2 if kept_tokens is None else kept_tokens,
             beside=kept_beside,
             part_tokens=part_tokens,
-            available_bytes=available_bytes,
-            clock=clock,
+            worth_moving=worth_moving,
         )
-        self.cache._offloading.worth_moving = worth_moving
+        self.background = None if beside is None else self
         self.info = RunnerInfo(
             vocab_size=vocab,
             context=context,
@@ -125,6 +124,8 @@ class FakeRunner:
             tile=tile,
             mixed_tokens=mixed_tokens,
         )
+        self.drafts: dict[int, int] = {}
+        """Tokens that the next step computes for a slot beyond its row: see `Drafting`."""
         self.tape: list[StepPlan] = []
         self.computed_tokens = 0
         self.side: FakeSidePrefill | None = None
@@ -152,13 +153,11 @@ class FakeRunner:
             raise InternalError("The fake runner was told to fail.", lost_slots=self._lose(plan))
         logits = {}
         for row in plan.rows:
-            sequence = self.cache.sequence(row.slot)
-            self.store.compute(sequence, row.tokens)
-            self.cache.computed(row.slot, row.tokens)
+            self.store.compute(row.handle, row.tokens)
             self.computed_tokens += len(row.tokens)
             if row.outputs:
-                logits[row.slot] = self._outputs(self.store.tokens(sequence), row.outputs)
-        assert self.store.cells == self.cache.cells
+                logits[row.slot] = self._outputs(self.store.tokens(row.handle), row.outputs)
+            self.store.compute(row.handle, [7] * self.drafts.get(row.slot, 0))
         return StepResult(logits)
 
     @property
@@ -170,17 +169,16 @@ class FakeRunner:
         """Remembered; `step` does not look."""
         self.interrupted = wanted
 
-    def prefill_beside(
-        self, slot: int, tokens: Seq[int], done: Callable[[], None]
-    ) -> FakeSidePrefill | None:
-        if self._beside is None or (self.side is not None and not self.side.over):
-            return None
-        held = self.cache.length(slot)
-        if held:
-            assert self.store.tokens(self.cache.sequence(slot)) == list(tokens[:held])
-            if self.cache.save(slot) is None:
-                return None
+    def room_for(self, tokens: int, held: int) -> bool:
+        return self.side is None or self.side.over
+
+    def begin(
+        self, tokens: Seq[int], begun: FakeState | None, held: int, done: Callable[[], None]
+    ) -> FakeSidePrefill:
         assert held < len(tokens), "nothing is left to compute"
+        if held:
+            assert begun is not None and list(begun.tokens) == list(tokens[:held])
+        assert self._beside is not None
         how = {"held": held, "fails": self._beside_fails}
         self.side = FakeSidePrefill(self, tokens, done, self._beside, **how)
         return self.side
@@ -241,22 +239,20 @@ class FakeRunner:
         for row in plan.rows:
             assert row.tokens and 0 <= row.outputs <= len(row.tokens)
             assert all(0 <= token < info.vocab_size for token in row.tokens)
-            held = self.store.tokens(self.cache.sequence(row.slot))
-            assert row.start == len(held) == self.cache.length(row.slot), (
-                "positions must be continuous"
-            )
+            held = self.store.tokens(row.handle)
+            assert row.start == len(held), "positions must be continuous"
             assert row.start + len(row.tokens) <= info.context
-        assert self.cache.cells + plan.tokens <= info.pool_tokens, "not enough was reserved"
+        assert plan.cells == self.store.cells
+        assert plan.cells + plan.tokens <= info.pool_tokens, "not enough was reserved"
 
     def _lose(self, plan: StepPlan) -> list[int]:
         """The slots of `plan` that hold nothing any more after a failure."""
         if self.store.keeps_past:
             return []
-        lost = [row.slot for row in plan.rows if row.start]
-        for slot in lost:
-            self.store.cut(self.cache.sequence(slot), 0)
-            self.cache.lost(slot)
-        return lost
+        lost = [row for row in plan.rows if row.start]
+        for row in lost:
+            self.store.cut(row.handle, 0)
+        return [row.slot for row in lost]
 
     def _outputs(self, held: list[int], outputs: int) -> np.ndarray:
         """Logits after each of the last tokens of `held`: [outputs, vocab], read-only."""

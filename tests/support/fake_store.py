@@ -61,6 +61,7 @@ class FakeStore:
             together.
         state_bytes: of each sequence, whose tokens take nothing then; 0: tokens take 8 bytes each.
         on_copy: called with the tokens of each part that is copied, in or out.
+        available_bytes: of plain memory; None: enough.
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class FakeStore:
         budget: int | None = None,
         state_bytes: int = 0,
         on_copy: Callable[[int], None] = lambda tokens: None,
+        available_bytes: Callable[[], int] | None = None,
     ) -> None:
+        self._available_bytes = available_bytes
         self.most_offloaded = most_offloaded
         self._budget = budget
         self.on_copy = on_copy
@@ -99,6 +102,12 @@ class FakeStore:
     @property
     def state_bytes(self) -> int:
         return self.sequences * self._state_bytes
+
+    def available_bytes(self) -> int | None:
+        return None if self._available_bytes is None else self._available_bytes()
+
+    def make_room(self, cells: int) -> None:
+        self.allocated_tokens = max(self.allocated_tokens, min(cells, self._cells))
 
     @property
     def most_offloaded_bytes(self) -> int:
@@ -124,8 +133,7 @@ class FakeStore:
         """A step adds `tokens` to the end of `sequence`."""
         held = self._held[sequence]
         held.cells += [Cell(next(self._numbers), token) for token in tokens]
-        assert self.cells <= self._cells, "the pool is full"
-        self.allocated_tokens = max(self.allocated_tokens, self.cells)
+        assert self.cells <= self.allocated_tokens <= self._cells, "the pool is full"
         if self._overwrites:
             held.oldest = max(held.oldest, len(held.cells) - self._window)
 
@@ -169,6 +177,7 @@ class FakeStore:
         assert not self._held[sequence].cells, "the target must be empty"
         if self.refuses_restore or self.cells + len(state.tokens) > self._cells:
             return False
+        self.make_room(self.cells + len(state.tokens))
         self.compute(sequence, state.tokens)
         self._held[sequence].oldest = state.oldest
         return True
@@ -187,6 +196,6 @@ class FakeStore:
         if self.refuses_restore or self.cells + len(state.tokens) > self._cells:
             return False
         self.on_copy(len(state.tokens))
-        self.allocated_tokens = max(self.allocated_tokens, self.cells + len(state.tokens))
+        self.make_room(self.cells + len(state.tokens))
         self.compute(sequence, state.tokens[start - state.first : end - state.first])
         return True

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from driven import Driven
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.native.determinism import make_deterministic
@@ -29,7 +30,7 @@ def runner_of(
     device: torch.device = CPU,
     dtype: torch.dtype = torch.float32,
     varlen: bool = False,
-) -> NativeRunner:
+) -> Driven:
     """The runner of a folder of float32 weights, with everything in `dtype`, or as `settings` say.
 
     Args:
@@ -53,7 +54,7 @@ def runner_of(
     load_weights(decoder, family, file, device)
     if plan.deterministic:
         make_deterministic(decoder)
-    return NativeRunner(
+    runner = NativeRunner(
         decoder,
         plan,
         end_ids=frozenset(),
@@ -63,11 +64,10 @@ def runner_of(
         batch_threads=1,
         on_close=file.close,
     )
+    return Driven(runner)
 
 
-def advance(
-    runner: NativeRunner, slot: int, tokens: list[int], *others: Row
-) -> NDArray[np.float32]:
+def advance(runner: Driven, slot: int, tokens: list[int], *others: Row) -> NDArray[np.float32]:
     """Compute `tokens` at the end of `slot` in one step with `others`; [tokens, vocabulary]."""
     held = runner.cache.length(slot)
     assert runner.cache.reserve(slot, held + len(tokens))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fake_store import FakeStore
-from hearth.backends.engine.sequence_cache import SequenceCache
+from hearth.backends.engine.kv.manager import KvLimits, KvManager
 
 
 class Memory:
@@ -28,16 +28,23 @@ class Memory:
         """Tokens of each part that was copied."""
         self.part_s = 0.0
         """Seconds that each takes."""
-        self.store = FakeStore(slots + kept, pool, on_copy=self._note_copy, **store)
-        self.cache = SequenceCache(
-            self.store,
-            slots=slots,
-            pool_tokens=pool,
-            context=context,
-            kept_tokens=kept_tokens,
-            beside=beside,
-            part_tokens=part_tokens,
+        self.store = FakeStore(
+            slots + kept,
+            pool,
+            on_copy=self._note_copy,
             available_bytes=available_bytes,
+            **store,
+        )
+        self.cache = KvManager(
+            self.store,
+            KvLimits(
+                slots=slots,
+                pool_tokens=pool,
+                context=context,
+                kept_tokens=kept_tokens,
+                beside=beside,
+                part_tokens=part_tokens,
+            ),
             clock=lambda: self.now,
         )
 
@@ -64,8 +71,9 @@ class Memory:
         self.now += self.part_s
 
     def compute(self, slot, tokens):
-        self.store.compute(self.cache.sequence(slot), tokens)
-        self.cache.computed(slot, tokens)
+        self.cache.prepare({slot: len(tokens)})
+        self.store.compute(self.cache.handle(slot), tokens)
+        assert self.cache.commit(slot, tokens)
         self.check()
 
     def keep(self, tokens, slot=0):
@@ -75,7 +83,7 @@ class Memory:
         self.tend()
 
     def held(self, slot):
-        return self.store.tokens(self.cache.sequence(slot))
+        return self.store.tokens(self.cache.handle(slot))
 
     def check(self):
         self.cache.check_integrity()

@@ -70,6 +70,11 @@ def generation(
     return made, listener
 
 
+def engine_of(runner) -> Engine:
+    """An engine whose KV cache has the clock of `runner`."""
+    return Engine(runner, kv_clock=runner.clock)
+
+
 def drain(engine: Engine, most: int = 10_000) -> None:
     """Turn until there is nothing to do."""
     for _ in range(most):
@@ -80,6 +85,6 @@ def drain(engine: Engine, most: int = 10_000) -> None:
 
 def at_rest(engine: Engine, runner) -> bool:
     """Nobody runs or waits, no token is held by a running sequence, and all accounts agree."""
-    runner.cache.check_integrity()
+    engine.kv.check_integrity()
     stats = engine.stats()
     return (stats.running, stats.waiting, stats.live_tokens) == (0, 0, 0)

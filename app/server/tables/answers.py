@@ -496,7 +496,7 @@ _HELD: Final[Json] = {
     "total_entries": COUNT,
     "total_size_mb": AMOUNT,
     "hit_rate": or_null(SHARE),
-    "tiers": exactly(dict.fromkeys(("live", "kept", "pinned", "shelved"), _TIER)),
+    "tiers": exactly(dict.fromkeys(("live", "kept", "pinned", "offloaded"), _TIER)),
 }
 CACHE_STATS: Final = exactly({**_HELD, "models": many(exactly({"model": TEXT, **_HELD}))})
 _FREED: Final[Json] = {"freed_entries": COUNT, "freed_size_mb": AMOUNT}
@@ -523,7 +523,7 @@ _KV: Final = or_null(
     exactly(
         {
             f"{state}_{unit}": COUNT
-            for state in ("live", "kept", "pinned", "shelved", "allocated", "pool")
+            for state in ("live", "kept", "pinned", "offloaded", "allocated", "pool")
             for unit in ("tokens", "bytes")
         }
     )

@@ -81,8 +81,8 @@ def kv_legend(engine: EngineStats) -> Content:
     parts: list[Content | tuple[str, str] | str] = []
     for (name, mark, color), count in zip(_PARTS, (used, kept, free), strict=True):
         parts += [(mark, color), f" {name} {count:,}  "]
-    if engine.shelved_tokens:
-        parts.append(f"offloaded {engine.shelved_tokens:,}  ")
+    if engine.offloaded_tokens:
+        parts.append(f"offloaded {engine.offloaded_tokens:,}  ")
     held, budget = size(engine.allocated_bytes), size(engine.pool_bytes)
     parts.append(f"of {engine.pool_tokens:,} tokens · {held} of {budget}")
     return Content.assemble(*parts)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fake_store import FakeStore
-from hearth.backends.engine.sequence_cache import SequenceCache
+from hearth.backends.engine.kv.manager import KvLimits, KvManager
 
 SLOTS, POOL, CONTEXT = 3, 40, 24
 picks = st.integers(0, 100)
@@ -31,12 +31,9 @@ class CacheMachine(RuleBasedStateMachine):
     def load(self, kind, kept, kept_tokens, overwrites):
         self.store = FakeStore(SLOTS + kept, POOL, kind=kind, window=4, overwrites=overwrites)
         self.now = 0
-        self.cache = SequenceCache(
+        self.cache = KvManager(
             self.store,
-            slots=SLOTS,
-            pool_tokens=POOL,
-            context=CONTEXT,
-            kept_tokens=kept_tokens,
+            KvLimits(SLOTS, pool_tokens=POOL, context=CONTEXT, kept_tokens=kept_tokens),
             clock=lambda: self.now,
         )
         self.most_pins = kept
@@ -52,7 +49,7 @@ class CacheMachine(RuleBasedStateMachine):
     # ---- what is true of the store itself
 
     def live_cells(self):
-        return self.store.cells_of(self.cache.sequence(slot) for slot in self.slots)
+        return self.store.cells_of(self.cache.handle(slot) for slot in self.slots)
 
     def growth(self):
         held = {slot: len(self.slots.get(slot, ())) for slot in range(SLOTS)}
@@ -61,11 +58,11 @@ class CacheMachine(RuleBasedStateMachine):
     def pinned(self):
         """Ids of what is pinned now."""
         self.cache.stats()
-        return list(self.cache._pins)
+        return [prefix.sequence for prefix in self.cache._kept.pins]
 
     def free(self, slot=None):
         """Tokens that could be reserved, for `slot` or a further one."""
-        live = [self.cache.sequence(open_slot) for open_slot in self.slots]
+        live = [self.cache.handle(open_slot) for open_slot in self.slots]
         others = [open_slot for open_slot in self.slots if open_slot != slot]
         held = self.store.cells_of([*live, *self.pinned()] if others else live)
         return max(0, self.pool - held - self.growth())
@@ -98,7 +95,7 @@ class CacheMachine(RuleBasedStateMachine):
         before, stats = self.contents(), self.cache.stats()
         alone = not self.slots.keys() - {slot}
         pinned = self.store.cells_of(
-            [*self.pinned(), *(self.cache.sequence(open_slot) for open_slot in self.slots)]
+            [*self.pinned(), *(self.cache.handle(open_slot) for open_slot in self.slots)]
         )
         granted = self.cache.reserve(slot, count)
         assert granted == (count <= CONTEXT and more <= free)
@@ -135,40 +132,33 @@ class CacheMachine(RuleBasedStateMachine):
         self.slots[slot] = prompt[:expected]
         self.compute(slot, prompt[expected:])
 
-    @rule(pick=picks, new=tokens)
+    @rule(pick=picks, new=tokens, wrong=st.integers(0, 3))
     @some_open
-    def grow(self, pick, new):
-        self.compute(self.opened(pick), new)
+    def grow(self, pick, new, wrong):
+        self.compute(self.opened(pick), new, wrong)
 
-    def compute(self, slot, new):
+    def compute(self, slot, new, wrong=0):
+        """A step that adds `new`, and computed `wrong` tokens more that are not accepted."""
         held = self.slots[slot]
         count = len(held) + len(new)
         if count > self.reserved[slot] and not self.reserve(slot, count):
             return
-        self.store.compute(self.cache.sequence(slot), new)
-        self.cache.computed(slot, new)
+        wrong = min(wrong, self.reserved[slot] - count)
+        sequence = self.cache.handle(slot)
+        self.cache.prepare({slot: len(new) + wrong})
+        self.store.compute(sequence, [*new, *[9] * wrong])
+        able = wrong == 0 or self.store.intact(sequence, count + wrong, count)
+        assert self.cache.commit(slot, new, computed=len(new) + wrong) == able
+        if not able:
+            del self.slots[slot]
+            self.reserved[slot] = 0
+            return
         held += new
         self.said = [*self.said[-9:], list(held)]
 
     @rule(slot=st.integers(0, SLOTS - 1), count=st.integers(0, CONTEXT + 1))
     def reserve_some(self, slot, count):
         self.reserve(slot, count)
-
-    @rule(pick=picks, count=st.integers(0, 12))
-    @some_open
-    def trim(self, pick, count):
-        slot = self.opened(pick)
-        held = self.slots[slot]
-        able = count == 0 or count >= len(held)
-        able = able or self.store.intact(self.cache.sequence(slot), len(held), count)
-        assert self.cache.trim(slot, count) == able
-        if able and count < len(held):
-            del held[count:]
-            live = [self.cache.sequence(open_slot) for open_slot in self.slots]
-            held = self.store.cells_of([*live, *self.pinned()])
-            excess = held + self.growth() - self.pool
-            if excess > 0:
-                self.reserved[slot] = max(count, self.reserved[slot] - excess)
 
     @rule(pick=picks)
     @some_open
@@ -253,8 +243,8 @@ class CacheMachine(RuleBasedStateMachine):
     @some_open
     def lose(self, pick):
         slot = self.opened(pick)
-        self.store.cut(self.cache.sequence(slot), 0)
-        self.cache.lost(slot)
+        self.store.cut(self.cache.handle(slot), 0)
+        self.cache.release(slot, keep=False)
         del self.slots[slot]
         self.reserved[slot] = 0
 
@@ -282,7 +272,7 @@ class CacheMachine(RuleBasedStateMachine):
         for slot in range(SLOTS):
             assert self.cache.length(slot) == len(self.slots.get(slot, ()))
             if slot in self.slots:
-                assert self.store.tokens(self.cache.sequence(slot)) == self.slots[slot]
+                assert self.store.tokens(self.cache.handle(slot)) == self.slots[slot]
         stats = self.cache.stats()
         assert self.cache.cells == self.store.cells == stats.live_tokens + stats.kept_tokens
         assert stats.live_tokens == self.live_cells()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from drafting import drafting_engine
 from fake_pages import FakePagedRunner, PagedMemory
 from hearth.backends.engine.engine import Engine
 from hearth.backends.errors import InternalError
@@ -16,7 +17,7 @@ def test_blocks_that_a_window_has_passed_are_free():
     memory = PagedMemory(page=4, windows=(None, 8))
     memory.run(0, list(range(60)))
     assert (memory.blocks(0), memory.blocks(1)) == (15, 2)
-    table = memory.cache.tables(0, 1)
+    table = memory.cache.handle(0)[1]
     assert list(table[:13]) == [-1] * 13 and min(table[13:]) >= 0
 
 
@@ -25,9 +26,6 @@ def test_a_hit_needs_the_window_before_it():
     memory.run(0, PREFIX)
     assert memory.cache.match([*PREFIX[:18], 1]) == 0, "the window before 18 is not whole any more"
     assert memory.cache.match([*PREFIX, 1]) == 20
-    assert not memory.cache.trim(0, 12)
-    assert memory.cache.length(0) == 20
-    assert memory.cache.trim(0, 20)
 
 
 def test_what_a_kept_prefix_needs_of_a_window_stays():
@@ -37,7 +35,6 @@ def test_what_a_kept_prefix_needs_of_a_window_stays():
     memory.compute(0, list(range(30)))
     assert memory.blocks(1) == 5, "two for the checkpoint, three for the end"
     assert memory.run(1, [*PREFIX, 77]) == 20
-    assert memory.cache.trim(0, 20) and memory.holds(0, PREFIX)
     memory.cache.release(0, keep=False)
     memory.cache.release(1, keep=False)
     assert memory.run(2, [*PREFIX, 78]) == 20
@@ -74,7 +71,7 @@ def test_a_group_with_a_window_may_have_few_blocks():
             memory.compute(slot, [slot] * 8)
     assert memory.blocks(1) <= 4
     with pytest.raises(InternalError, match="step of 9"):
-        memory.cache.extend(0, 9)
+        memory.cache.prepare({0: 9})
     memory.cache.release(0, keep=True)
     assert memory.cache.reserve(2, 20)
     memory.check()
@@ -99,8 +96,8 @@ def test_a_model_of_windows_alone_holds_its_windows_alone():
 @pytest.mark.parametrize("windows", [(None,), (None, 8), (8,)])
 @pytest.mark.parametrize("page", [1, 5, 16])
 def test_many_sessions_say_what_they_say_alone(windows, page):
-    runner = FakePagedRunner(page=page, windows=windows, context=120, pool=160, drafts=2)
-    engine = Engine(runner)
+    runner = FakePagedRunner(page=page, windows=windows, context=120, pool=160, step_tokens=18)
+    engine = drafting_engine(runner, 2, lambda: 0.0)
     heard = []
     for ident in range(8):
         prompt = [*PREFIX[: 5 * (ident % 4)], *range(ident, ident + 20)]

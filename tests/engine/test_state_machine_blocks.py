@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from drafting import assert_namespaces_share_nothing, drafting_engine
 from fake_pages import FakePagedRunner
 from hearth.backends.contract.events import ChoiceFinished, Failed, Finished, Scores, Started, Token
 from hearth.backends.engine.choices import ChoiceGroup
-from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.kv.group import most_blocks
 from hearth.backends.engine.runner import RunnerLost
 from hearth.backends.engine.scoring import Scoring
 from hearth.backends.native.kv_sizes import KvSizes
-from hearth.backends.native.paging.groups import most_blocks
 from speakers import Listener, drain, generation
 
 VOCAB = 31
@@ -107,9 +107,13 @@ class PagedEngineMachine(RuleBasedStateMachine):
         kept_tokens=st.sampled_from([None, 0, 16]),
         start=st.sampled_from([None, 1]),
         drafts=st.sampled_from([0, 0, 3]),
+        kept_beside=st.sampled_from([None, 0, 16]),
+        part_tokens=st.sampled_from([3, 8]),
+        most_offloaded=st.sampled_from([0, CONTEXT, 4 * CONTEXT]),
     )
     def load(self, page, windows, window_blocks, chunk, drafts, **sizes):
         self.made = {"page": page, "windows": windows, "chunk": chunk, "drafts": drafts, **sizes}
+        self.made["worth_moving"] = 2
         if window_blocks == "planned":
             token_bytes = (1,) * len(windows)
             planned = KvSizes(windows, token_bytes, page, sizes["slots"], chunk + drafts)
@@ -120,12 +124,23 @@ class PagedEngineMachine(RuleBasedStateMachine):
         self.start()
 
     def start(self):
-        self.runner = FakePagedRunner(
-            vocab=VOCAB, context=CONTEXT, clock=lambda: self.now, **self.made
-        )
-        self.engine = Engine(self.runner)
+        made = {name: value for name, value in self.made.items() if name != "drafts"}
+        drafts = self.made["drafts"]
+        step_tokens = made["chunk"] + drafts
+        self.runner = FakePagedRunner(vocab=VOCAB, context=CONTEXT, step_tokens=step_tokens, **made)
+        self.engine = drafting_engine(self.runner, drafts, lambda: self.now)
 
-    def ask(self, prompt, tokens, count=1, priority=0, session="", pins=(), reuse_prefix=True):
+    def ask(
+        self,
+        prompt,
+        tokens,
+        count=1,
+        priority=0,
+        session="",
+        pins=(),
+        reuse_prefix=True,
+        namespace=b"",
+    ):
         self.idents += 1
         pins = [(min(at, len(prompt)), seconds) for at, seconds in pins]
         tokens = min(tokens, CONTEXT - len(prompt))
@@ -146,6 +161,8 @@ class PagedEngineMachine(RuleBasedStateMachine):
             )[0]
             for index in range(count)
         ]
+        for sequence in work:
+            sequence.namespace = namespace
         self.engine.submit(*work)
 
     @loaded
@@ -158,6 +175,7 @@ class PagedEngineMachine(RuleBasedStateMachine):
         session=st.sampled_from(["a", "b", ""]),
         pins=st.lists(pins, max_size=3),
         reuse_prefix=st.sampled_from([True, True, False]),
+        namespace=st.sampled_from([b"", b"", b"adapter"]),
     )
     def add(self, prefix, cut, rest, tokens, **how):
         self.ask([*prefix[:cut], *rest], tokens, **how)
@@ -195,7 +213,7 @@ class PagedEngineMachine(RuleBasedStateMachine):
     def step(self, count):
         for _ in range(count):
             self.engine.turn()
-            self.runner.cache.check_integrity()
+            self.engine.kv.check_integrity()
 
     @loaded
     @rule(seconds=st.integers(1, 20))
@@ -284,11 +302,12 @@ class PagedEngineMachine(RuleBasedStateMachine):
         counted["rules"] += 1
         if self.engine is None:
             return
-        self.runner.cache.check_integrity()
+        self.engine.kv.check_integrity()
+        assert_namespaces_share_nothing(self.engine.kv)
         if self.is_short:
             self.anybody_may_end_early()
         else:
-            assert self.runner.refused == 0, "what was promised is there"
+            assert self.engine.kv.refused == 0, "what was reserved is there"
         for ident, asked in list(self.asked.items()):
             asked.check()
             if asked.over:
@@ -308,7 +327,7 @@ class PagedEngineMachine(RuleBasedStateMachine):
         stats = self.engine.stats()
         assert (stats.live_tokens, stats.kept_tokens, stats.kept_prefixes) == (0, 0, 0)
         assert stats.pinned_tokens == 0
-        cache = self.runner.cache
+        cache = self.engine.kv
         cache.check_integrity()
         assert all(cache.used_blocks(group) == 0 for group in range(len(self.made["windows"])))
         if self.made["start"] is not None:

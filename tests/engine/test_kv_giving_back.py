@@ -3,33 +3,6 @@
 from __future__ import annotations
 
 from fake_pages import PagedMemory
-from hearth.backends.native.paging.block_pool import BlockPool
-
-
-def test_free_blocks_at_the_end_are_forgotten() -> None:
-    pool = BlockPool(limit=9, capacity=9)
-    blocks = [pool.take() for _ in range(8)]
-    for block in (blocks[1], *blocks[5:]):
-        assert block is not None and pool.drop(block)
-        pool.free(block)
-    assert pool.forget_free_end() == 5 and pool.forget_free_end() == 5
-    pool.check_integrity()
-    assert [pool.take() for _ in range(6)] == [1, 5, 6, 7, 8, None]
-    pool.check_integrity()
-
-
-def test_idle_and_pinned_blocks_are_in_use() -> None:
-    pool = BlockPool(limit=9, capacity=9)
-    first, second, third = pool.take(), pool.take(), pool.take()
-    assert first is not None and second is not None and third is not None
-    pool.pin(third)
-    assert not pool.drop(third) and pool.drop(second)
-    pool.rest(second)
-    assert pool.forget_free_end() == 3
-    assert pool.unpin(third)
-    pool.free(third)
-    assert pool.forget_free_end() == 2
-    pool.check_integrity()
 
 
 def test_when_the_last_one_leaves_and_keeps_nothing_all_goes_back() -> None:

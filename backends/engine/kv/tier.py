@@ -1,12 +1,12 @@
-"""Prefixes in the host KV tier: copies outside the key-value memory, in parts of equal length."""
+"""Prefixes in the host KV tier: copies outside the KV cache, in parts of equal length."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from hearth.backends.engine.radix import common_prefix
-from hearth.backends.engine.runner import SavedState
+from hearth.backends.engine.kv.store import SavedState
+from hearth.backends.engine.kv.tree import common_prefix
 
 
 @dataclass(slots=True, eq=False)
@@ -15,7 +15,8 @@ class Part:
 
     tokens: tuple[int, ...]
     state: SavedState
-    parent: Part | None
+    siblings: dict[tuple[int, ...], Part]
+    """Those that follow the same tokens, and itself, by their tokens."""
     children: dict[tuple[int, ...], Part] = field(default_factory=dict)
 
 
@@ -33,7 +34,7 @@ class OffloadedPrefixes:
         self.tokens = 0
         """Of all parts."""
         self.nbytes = 0
-        self._roots: dict[tuple[int, ...], Part] = {}
+        self._roots: dict[bytes, dict[tuple[int, ...], Part]] = {}
         self._order: dict[Part, None] = {}
         """The least recently used first, children before their parents."""
 
@@ -44,12 +45,12 @@ class OffloadedPrefixes:
     def __contains__(self, part: object) -> bool:
         return part in self._order
 
-    def path(self, tokens: Seq[int]) -> list[tuple[Part, int]]:
+    def path(self, tokens: Seq[int], namespace: bytes = b"") -> list[tuple[Part, int]]:
         """The parts that `tokens` begin with, and how many tokens of each are the same: all of
         them, but for the last.
         """
         found: list[tuple[Part, int]] = []
-        children, at = self._roots, 0
+        children, at = self._roots.get(namespace, {}), 0
         while at < len(tokens):
             wanted = tuple(tokens[at : at + self.part_tokens])
             part = children.get(wanted)
@@ -68,13 +69,14 @@ class OffloadedPrefixes:
         """How many of the first of `tokens` are in parts."""
         return sum(common for _, common in self.path(tokens))
 
-    def add(self, parents: list[Part], tokens: Seq[int], state: SavedState) -> Part:
+    def add(
+        self, parents: list[Part], tokens: Seq[int], state: SavedState, namespace: bytes = b""
+    ) -> Part:
         """Add a part of `tokens` after `parents`, which are a path from the first part on. Shorter
         parts of which it has all tokens are dropped.
         """
-        parent = parents[-1] if parents else None
-        siblings = self._roots if parent is None else parent.children
-        part = Part(tuple(tokens), state, parent)
+        siblings = parents[-1].children if parents else self._roots.setdefault(namespace, {})
+        part = Part(tuple(tokens), state, siblings)
         for covered in [key for key in siblings if key == part.tokens[: len(key)]]:
             self._drop(siblings[covered])
         siblings[part.tokens] = part
@@ -102,19 +104,18 @@ class OffloadedPrefixes:
         """Raises AssertionError where tree, order and sizes contradict each other."""
         seen: set[Part] = set()
         for part in self._order:
-            siblings = self._roots if part.parent is None else part.parent.children
-            assert siblings[part.tokens] is part
-            assert part.parent not in seen, "children are dropped before their parents"
+            assert part.siblings[part.tokens] is part
             assert not part.children or len(part.tokens) == self.part_tokens
-            assert all(child in seen for child in part.children.values())
+            assert all(child in seen for child in part.children.values()), "dropped first"
             seen.add(part)
-        assert all(part in seen for part in self._roots.values())
+        assert all(part in seen for roots in self._roots.values() for part in roots.values())
         assert self.tokens == sum(len(part.tokens) for part in seen)
         assert self.nbytes == sum(part.state.nbytes for part in seen)
 
     def _drop(self, part: Part) -> None:
-        siblings = self._roots if part.parent is None else part.parent.children
-        del siblings[part.tokens]
+        del part.siblings[part.tokens]
         del self._order[part]
         self.tokens -= len(part.tokens)
         self.nbytes -= part.state.nbytes
+        if not self._order:
+            self._roots.clear()

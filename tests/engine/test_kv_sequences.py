@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fake_store import FakeStore
-from hearth.backends.engine.runner import CacheStats
-from hearth.backends.engine.sequence_cache import SequenceCache
+from hearth.backends.engine.kv.manager import CacheStats, KvLimits, KvManager
 from hearth.backends.errors import InternalError
 from sequence_memory import Memory
 
@@ -37,7 +36,7 @@ def test_at_least_one_token_is_left_to_compute():
 def test_a_released_sequence_is_kept_under_its_own_id_and_found():
     memory = Memory()
     memory.run(0, PREFIX)
-    sequence = memory.cache.sequence(0)
+    sequence = memory.cache.handle(0)
     memory.cache.release(0, keep=True)
     assert memory.store.tokens(sequence) == PREFIX
     assert memory.stats == CacheStats(200, 0, len(PREFIX), 1)
@@ -86,7 +85,7 @@ def test_cells_that_a_running_sequence_holds_too_are_not_counted_against_the_bud
     memory = Memory(kept_tokens=10)
     memory.run(0, PREFIX)
     memory.cache.checkpoint(0)
-    assert (memory.stats.kept_prefixes, memory.stats.kept_tokens) == (0, 0)
+    assert (memory.stats.kept_prefixes, memory.stats.kept_tokens) == (1, 0)
     memory.run(1, [*PREFIX, 1])
     memory.cache.release(1, keep=True)
     assert (memory.stats.kept_prefixes, memory.stats.kept_tokens) == (1, 1)
@@ -162,9 +161,6 @@ def test_a_recurrent_memory_is_found_as_a_whole_only():
     assert memory.cache.match([*PREFIX[:10], 1]) == 0
     assert memory.cache.match(PREFIX) == 0
     assert memory.cache.match([*PREFIX, 1]) == len(PREFIX)
-    assert not memory.cache.trim(0, 10) and memory.held(0) == PREFIX
-    assert memory.cache.trim(0, len(PREFIX)) and memory.cache.trim(0, 0)
-    assert memory.cache.length(0) == 0
 
 
 def test_checkpoints_of_a_recurrent_memory_stay_beside_longer_ones():
@@ -190,12 +186,9 @@ def test_a_sliding_window_is_found_where_nothing_is_missing():
     memory.run(0, PREFIX)
     assert memory.cache.match([*PREFIX, 1]) == 20
     assert memory.cache.match([*PREFIX[:19], 1]) == 0, "the window before 19 is not whole any more"
-    assert not memory.cache.trim(0, 12)
     whole = Memory(kind="sliding", window=8, overwrites=False)
     whole.run(0, PREFIX)
     assert whole.cache.match([*PREFIX[:12], 1]) == 12
-    assert whole.cache.trim(0, 12) and whole.held(0) == PREFIX[:12]
-    whole.check()
 
 
 def test_a_shorter_hit_is_taken_where_the_longer_is_not_intact():
@@ -281,26 +274,44 @@ def test_what_cannot_come_back_leaves_the_slot_as_it_was():
     memory.check()
 
 
-def test_trimming_gives_back_what_nobody_else_holds():
-    memory = Memory()
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_step_computed_and_nobody_accepts_is_not_held(kind):
+    memory = Memory(kind=kind, overwrites=False)
     memory.run(0, PREFIX)
-    memory.run(1, [*PREFIX, 1])
-    assert memory.cache.trim(0, 5)
-    assert memory.held(0) == PREFIX[:5]
-    assert memory.stats.live_tokens == len(PREFIX) + 1
-    assert memory.cache.trim(1, 12) and memory.cache.cells == 12
-    assert memory.cache.reserve(0, 150)
+    memory.cache.checkpoint(0)
+    memory.cache.reserve(0, 60)
+    memory.store.compute(memory.cache.handle(0), [7, 8, 9])
+    is_kept = memory.cache.commit(0, [7], computed=3)
+    assert is_kept == (kind != "recurrent"), "a recurrent state cannot go back"
+    assert memory.cache.length(0) == (len(PREFIX) + 1 if is_kept else 0)
     memory.check()
+    assert memory.cache.match([*PREFIX, 7, 8, 9]) == len(PREFIX) + is_kept
+    assert memory.cache.free_tokens() == (140 if is_kept else 200)
 
 
-def test_trimming_what_is_shared_reserves_no_more_than_there_is():
-    memory = Memory(pool=30)
+def test_a_slot_that_cannot_go_back_reserves_nothing_and_leaves_what_was_kept():
+    memory = Memory(kind="sliding", window=4)
     memory.run(0, PREFIX)
-    memory.run(1, [*PREFIX, 1])
-    assert memory.cache.reserve(0, 29)
-    assert memory.cache.trim(0, 5)
-    assert memory.cache.free_tokens() == 0
-    assert memory.cache.reserve(0, 14) and not memory.cache.reserve(0, 15)
+    memory.cache.checkpoint(0)
+    memory.cache.reserve(0, 60)
+    memory.store.compute(memory.cache.handle(0), [7] * 9)
+    assert not memory.cache.commit(0, [7], computed=9)
+    assert memory.cache.length(0) == 0 and memory.cache.free_tokens() == 200
+    assert memory.cache.match([*PREFIX, 7, 7]) == len(PREFIX)
+
+
+def test_prefixes_of_other_namespaces_are_not_found():
+    memory = Memory(slots=3)
+    memory.run(0, PREFIX)
+    assert memory.cache.match([*PREFIX, 1], b"adapter") == 0
+    assert memory.cache.open(1, [*PREFIX, 1], b"adapter") == 0
+    memory.cache.reserve(1, 21)
+    memory.compute(1, [*PREFIX, 1])
+    assert memory.cache.cells == 41
+    memory.cache.release(1, keep=True)
+    assert memory.cache.match([*PREFIX, 1, 2], b"adapter") == 21
+    assert memory.cache.match([*PREFIX, 1, 2]) == 20
+    assert memory.cache.open(2, [*PREFIX, 1, 2], b"adapter") == 21
     memory.check()
 
 
@@ -308,8 +319,8 @@ def test_a_lost_slot_holds_nothing_and_reserves_nothing():
     memory = Memory(kind="recurrent")
     memory.run(0, PREFIX)
     memory.cache.reserve(0, 100)
-    memory.store.cut(memory.cache.sequence(0), 0)
-    memory.cache.lost(0)
+    memory.store.cut(memory.cache.handle(0), 0)
+    memory.cache.release(0, keep=False)
     assert memory.cache.length(0) == 0 and memory.cache.free_tokens() == 200
     assert memory.cache.match([*PREFIX, 1]) == 0
     memory.cache.release(0, keep=True)
@@ -347,11 +358,11 @@ def test_clear_forgets_what_is_kept_and_nothing_that_runs():
 def test_a_slot_in_the_wrong_state_is_refused():
     memory = Memory()
     with pytest.raises(InternalError, match="not opened"):
-        memory.cache.sequence(0)
+        memory.cache.handle(0)
     with pytest.raises(InternalError, match="does not exist"):
         memory.cache.open(2, [1])
     memory.run(0, PREFIX)
     with pytest.raises(InternalError, match="20 tokens"):
         memory.cache.open(0, [1])
     with pytest.raises(InternalError, match="slots"):
-        SequenceCache(FakeStore(2, 10), slots=3, pool_tokens=10, context=10, kept_tokens=0)
+        KvManager(FakeStore(2, 10), KvLimits(3, pool_tokens=10, context=10, kept_tokens=0))

@@ -10,13 +10,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fake_pages import PagedMemory
+from hearth.backends.engine.kv.tree import NO_BLOCK
 from hearth.backends.errors import Busy
-from hearth.backends.native.paging.hits import hits
-from hearth.backends.native.paging.prefix_index import NO_BLOCK, chain_digest
 
 SLOTS, POOL, CONTEXT, STEP = 3, 48, 32, 8
 WINDOWS = [(None,), (None, 3), (None, 5, 9), (4,), (2, 7)]
-DIGESTS = {"good": chain_digest, "bad": lambda before, tokens: tokens[:4]}
 picks = st.integers(0, 100)
 tokens = st.lists(st.integers(0, 1), min_size=1, max_size=STEP)
 some_open = precondition(lambda self: self.slots)
@@ -35,9 +33,8 @@ class PagedCacheMachine(RuleBasedStateMachine):
         kept_tokens=st.sampled_from([0, 16, POOL]),
         memory=st.sampled_from([POOL, POOL, 20]),
         start=st.sampled_from([None, 1]),
-        digest=st.sampled_from(sorted(DIGESTS)),
     )
-    def load(self, page, windows, few_window_blocks, kept_tokens, memory, start, digest):
+    def load(self, page, windows, few_window_blocks, kept_tokens, memory, start):
         most = (max(w or 0 for w in windows) + STEP - 2) // page + 2  # For one alone.
         self.memory = PagedMemory(
             page=page,
@@ -49,7 +46,6 @@ class PagedCacheMachine(RuleBasedStateMachine):
             kept_tokens=kept_tokens,
             memory=memory,
             start=start,
-            digest=DIGESTS[digest],
             step_tokens=STEP,
         )
         self.cache = self.memory.cache
@@ -70,15 +66,15 @@ class PagedCacheMachine(RuleBasedStateMachine):
 
     def held_blocks(self, *, pins):
         """Blocks of the first group that cannot be evicted."""
-        held = {block for slot in self.slots for block in self.cache.tables(slot, 0)}
+        held = {block for slot in self.slots for block in self.cache.handle(slot)[0]}
         if pins:
-            for pin in self.cache._pins._order:
-                held |= {node.blocks[0] for node in pin.node.upwards()}
+            for pin in self.cache._kept.pins:
+                held |= {block for node in pin.node.upwards() for block in node.blocks[0]}
         return len(held)
 
     def growth(self):
         return sum(
-            max(0, self.blocks(self.reserved[slot]) - len(self.cache.tables(slot, 0)))
+            max(0, self.blocks(self.reserved[slot]) - len(self.cache.handle(slot)[0]))
             for slot in self.slots
         )
 
@@ -93,14 +89,13 @@ class PagedCacheMachine(RuleBasedStateMachine):
         found by looking at all pages.
         """
         best = 0
-        index = self.cache._memory.index
-        for node in index:
+        for node in self.cache._tree:
             path = list(node.upwards())[::-1]
-            held = [token for page in path for token in page.tokens]
+            held = [token for above in path for token in above.tokens]
             common = 0
             while common < min(len(held), len(prompt) - 1) and held[common] == prompt[common]:
                 common += 1
-            for length in range(common, node.place * self.page, -1):
+            for length in range(common, node.start, -1):
                 if length > best and self.is_whole(path, length):
                     best = length
                     break
@@ -109,8 +104,8 @@ class PagedCacheMachine(RuleBasedStateMachine):
     def is_whole(self, path, length):
         for group, window in enumerate(self.windows):
             first = 0 if window is None else max(0, length - window + 1) // self.page
-            needed = path[first : self.blocks(length)]
-            if any(node.blocks[group] == NO_BLOCK for node in needed):
+            blocks = [block for node in path for block in node.blocks[group]]
+            if NO_BLOCK in blocks[first : self.blocks(length)]:
                 return False
         return True
 
@@ -122,7 +117,7 @@ class PagedCacheMachine(RuleBasedStateMachine):
         held = len(self.slots.get(slot, ()))
         granted = None
         if self.is_simple:
-            table = len(self.cache.tables(slot, 0)) if slot in self.slots else 0
+            table = len(self.cache.handle(slot)[0]) if slot in self.slots else 0
             now = max(self.blocks(self.reserved[slot]), table)
             need = self.blocks(max(count, held))
             granted = count <= CONTEXT and (need <= table or need - now <= self.free(slot))
@@ -152,8 +147,7 @@ class PagedCacheMachine(RuleBasedStateMachine):
         if self.said:
             prompt = [*self.said[known % len(self.said)][:cut], *prompt][:CONTEXT]
         best, spare = self.best(prompt), self.has_spare()
-        is_copied = any(hit.tail is not None for hit in hits(self.cache._memory, prompt))
-        may_be_last = is_copied and self.cache.stats().kept_tokens > 0
+        may_be_last = best % self.page > 0 and self.cache.stats().kept_tokens > 0
         matched = self.cache.match(prompt)
         found = self.cache.open(slot, prompt)
         assert found <= matched <= best and found <= max(0, len(prompt) - 1)
@@ -181,15 +175,14 @@ class PagedCacheMachine(RuleBasedStateMachine):
                 return
             drafts = min(wrong, STEP - len(step), self.reserved[slot] - count)
             try:
-                self.cache.extend(slot, len(step) + drafts)
+                self.cache.prepare({slot: len(step) + drafts})
             except Busy:
                 assert not self.can_grow, "what was promised is there"
                 self.limit = self.cache.pool_tokens // self.page
                 return
             self.memory.write(slot, [*step, *[9] * drafts])
-            self.cache.computed(slot, step)
-            if drafts % 2:
-                self.cache.undo(slot)
+            computed = len(step) + drafts if drafts % 2 else None
+            assert self.cache.commit(slot, step, computed)
             held += step
             assert self.memory.holds(slot, held)
         self.said = [*self.said[-9:], list(held)]
@@ -197,25 +190,6 @@ class PagedCacheMachine(RuleBasedStateMachine):
     @rule(slot=st.integers(0, SLOTS - 1), count=st.integers(0, CONTEXT + 1))
     def reserve_some(self, slot, count):
         self.reserve(slot, count)
-
-    @rule(pick=picks, back=st.integers(0, 20))
-    @some_open
-    def trim(self, pick, back):
-        slot = self.opened(pick)
-        held = self.slots[slot]
-        length = len(held)
-        count = max(0, length - back)
-        spare = self.has_spare()
-        done = self.cache.trim(slot, count)
-        if done:
-            del held[count:]
-            chain = self.cache._chain(slot)
-            assert chain.promised <= max(self.reserved[slot], length)
-            self.reserved[slot] = chain.promised
-        else:
-            assert 0 < count < length
-            assert self.windows != (None,) or not spare
-        assert self.memory.holds(slot, held)
 
     @rule(pick=picks)
     @some_open
@@ -241,7 +215,7 @@ class PagedCacheMachine(RuleBasedStateMachine):
         if granted:
             assert len(held) <= self.cache.stats().pinned_tokens or None not in self.windows
         elif self.is_simple:
-            pinned = self.cache._memory.first.pool.pinned
+            pinned = self.cache._leaves.first.pinned
             most = min(self.kept_tokens // self.page, self.limit // 2)
             assert pinned + self.blocks(len(held)) > most or self.cache.used_blocks(0) > self.limit
 
@@ -272,7 +246,7 @@ class PagedCacheMachine(RuleBasedStateMachine):
         self.cache.limit(pool)
         self.limit = min(self.limit, pool // self.page)
         self.reserved = {
-            slot: self.cache._chain(slot).promised if slot in self.slots else 0
+            slot: self.cache._prefix(slot).reserved if slot in self.slots else 0
             for slot in self.reserved
         }
 
@@ -305,7 +279,7 @@ class PagedCacheMachine(RuleBasedStateMachine):
         assert all(self.cache.used_blocks(group) == 0 for group in range(len(self.windows)))
         stats = self.cache.stats()
         assert (stats.live_tokens, stats.kept_tokens, stats.kept_prefixes) == (0, 0, 0)
-        assert len(self.cache._memory.index) == 0
+        assert not list(self.cache._tree)
 
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]

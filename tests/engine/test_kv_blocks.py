@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fake_pages import FakePages, PagedMemory
-from hearth.backends.engine.runner import CacheStats
+from hearth.backends.engine.kv.manager import CacheStats, KvLimits, KvManager
 from hearth.backends.errors import Busy, InternalError
-from hearth.backends.native.paging.cache import PagedCache
 
 PREFIX = list(range(100, 120))
 
@@ -17,7 +16,7 @@ def test_a_hit_ends_within_a_page():
     memory.run(0, [*PREFIX, 1])
     assert memory.run(1, [*PREFIX, 2, 3]) == 20
     assert memory.pages.copies == 1, "one page is shared, four tokens are copied"
-    assert memory.cache.tables(0, 0)[0] == memory.cache.tables(1, 0)[0]
+    assert memory.cache.handle(0)[0][0] == memory.cache.handle(1)[0][0]
     assert memory.blocks() == 3
     memory.compute(0, [5])
     memory.cache.release(0, keep=False)
@@ -65,21 +64,9 @@ def test_pages_that_two_have_computed_become_one():
     memory.compute(1, PREFIX[6:12])
     memory.compute(0, PREFIX[10:12])
     assert memory.blocks() == 3
-    assert list(memory.cache.tables(0, 0)) == list(memory.cache.tables(1, 0))
+    assert list(memory.cache.handle(0)[0]) == list(memory.cache.handle(1)[0])
     memory.cache.release(0, keep=False)
     assert memory.holds(1, PREFIX[:12])
-
-
-def test_a_digest_that_collides_leads_nobody_astray():
-    memory = PagedMemory(page=4, digest=lambda before, tokens: b"same")
-    memory.run(0, [1, 2, 3, 4, 5, 6, 7, 8])
-    memory.run(1, [8, 7, 6, 5, 5, 6, 7, 8])
-    memory.cache.release(0, keep=True)
-    memory.cache.release(1, keep=True)
-    assert memory.run(0, [8, 7, 6, 5, 5, 6, 7, 8, 9]) == 8
-    assert memory.run(1, [1, 2, 3, 4, 5, 6, 7, 9]) == 7
-    assert memory.cache.match([1, 2, 3, 4, 8, 7, 6, 5]) == 4
-    assert memory.cache.match([5, 6, 7, 8, 9]) == 0
 
 
 def test_a_released_sequence_is_found_and_its_pages_are_used_again():
@@ -179,7 +166,7 @@ def test_promises_are_counted_in_whole_pages():
     assert memory.cache.reserve(0, 16) and memory.cache.free_tokens() == 48
     assert memory.cache.reserve(2, 48) and not memory.cache.reserve(0, 17)
     for slot, tokens in ((2, 48), (1, 17), (0, 16)):
-        memory.cache.extend(slot, tokens)
+        memory.cache.prepare({slot: tokens})
     assert memory.blocks() == 6
 
 
@@ -224,7 +211,7 @@ def test_a_store_that_cannot_grow_limits_the_pool():
     memory.run(0, [1] * 20)
     assert memory.cache.reserve(0, 60)
     with pytest.raises(Busy, match="40"):
-        memory.cache.extend(0, 40)
+        memory.cache.prepare({0: 40})
     memory.check()
     assert memory.cache.pool_tokens == 40
     assert memory.cache.match([3] * 9) == 0, "what is kept made way first"
@@ -262,47 +249,14 @@ def test_a_lower_limit_evicts_and_lets_those_who_run_reserve_again():
     memory.check()
 
 
-def test_trimming_gives_back_what_nobody_else_holds():
-    memory = PagedMemory(page=4)
-    memory.run(0, PREFIX)
-    memory.run(1, [*PREFIX, 1])
-    assert memory.cache.trim(0, 5)
-    assert memory.holds(0, PREFIX[:5]) and memory.holds(1, [*PREFIX, 1])
-    assert memory.pages.copies == 1, "others need what would be written over"
-    memory.compute(0, [7, 8, 9, 10])
-    assert memory.holds(0, [*PREFIX[:5], 7, 8, 9, 10]) and memory.holds(1, [*PREFIX, 1])
-    assert memory.cache.trim(1, 12) and memory.blocks() == 3 + 2
-    assert memory.cache.trim(0, 0) and memory.cache.length(0) == 0
-
-
-def test_trimming_alone_copies_nothing():
-    memory = PagedMemory(page=4)
-    memory.run(0, PREFIX)
-    assert memory.cache.trim(0, 6)
-    memory.compute(0, [1, 2, 3])
-    assert memory.holds(0, [*PREFIX[:6], 1, 2, 3]) and memory.pages.copies == 0
-    assert memory.cache.match([*PREFIX, 1]) == 6
-
-
-def test_trimming_leaves_a_kept_prefix_as_it_was():
-    memory = PagedMemory(page=8)
-    memory.run(0, PREFIX)
-    memory.cache.checkpoint(0)
-    assert memory.cache.trim(0, 18)
-    memory.compute(0, [1, 2, 3])
-    assert memory.holds(0, [*PREFIX[:18], 1, 2, 3])
-    assert memory.run(1, [*PREFIX, 9]) == 20
-
-
 def test_what_was_not_wanted_of_a_step_is_written_over():
     memory = PagedMemory(page=4)
     memory.run(0, PREFIX[:6])
     memory.cache.reserve(0, 12)
-    memory.cache.extend(0, 6)
+    memory.cache.prepare({0: 6})
     memory.write(0, [1, 2, 3, 4, 5, 6])
-    memory.cache.computed(0, [1])
-    assert memory.blocks() == 3 and memory.cache.free_tokens() == 188
-    memory.cache.undo(0)
+    assert memory.blocks() == 3
+    memory.cache.commit(0, [1], computed=6)
     assert memory.blocks() == 2 and memory.cache.free_tokens() == 188
     assert memory.cache.match([*PREFIX[:6], 1, 2, 3]) == 7
     memory.compute(0, [7, 8])
@@ -336,23 +290,42 @@ def test_a_lost_slot_holds_nothing_and_reserves_nothing():
     memory = PagedMemory()
     memory.run(0, PREFIX)
     memory.cache.reserve(0, 100)
-    memory.cache.lost(0)
+    memory.cache.release(0, keep=False)
     assert memory.cache.length(0) == 0 and memory.cache.free_tokens() == 200
     assert memory.stats == CacheStats(200, 0, 0, 0)
 
 
-def test_nothing_is_saved_because_nothing_need_be_computed_again():
-    memory = PagedMemory(page=4)
+def test_what_leaves_the_blocks_comes_back_from_plain_memory():
+    memory = PagedMemory(page=4, beside=0, most_offloaded=200)
+    memory.keep(PREFIX)
+    memory.cache.open(0, [1])
+    memory.cache.tend()
+    assert (memory.stats.kept_tokens, memory.stats.offloaded_tokens) == (0, 20)
+    assert memory.cache.match([*PREFIX, 1]) == 20
+    assert memory.cache.open(1, [*PREFIX, 1]) == 0
+    assert memory.cache.reserve(1, 21)
+    assert memory.cache.tend() == {1: 20}
+    assert memory.holds(1, PREFIX)
+    memory.compute(1, [1])
+    assert memory.holds(1, [*PREFIX, 1])
+
+
+def test_what_was_saved_of_a_slot_comes_back():
+    memory = PagedMemory(page=8)
     memory.run(0, PREFIX)
-    assert memory.cache.save(0) is None
-    memory.cache.release(0, keep=True)
-    assert memory.run(1, [*PREFIX, 1]) == 20
+    state = memory.cache.save(0)
+    memory.cache.release(0, keep=False)
+    assert memory.cache.restore(1, state, PREFIX)
+    assert memory.holds(1, PREFIX) and memory.cache.free_tokens() == 176
+    windows = PagedMemory(page=4, windows=(None, 8))
+    windows.run(0, PREFIX)
+    assert windows.cache.save(0) is None, "windows have passed what a copy would need"
 
 
 def test_a_slot_in_the_wrong_state_is_refused():
     memory = PagedMemory()
     with pytest.raises(InternalError, match="not opened"):
-        memory.cache.tables(0, 0)
+        memory.cache.handle(0)
     with pytest.raises(InternalError, match="does not exist"):
         memory.cache.open(3, [1])
     memory.run(0, PREFIX)
@@ -361,18 +334,9 @@ def test_a_slot_in_the_wrong_state_is_refused():
     with pytest.raises(InternalError, match="21 cannot be pinned"):
         memory.cache.pin(0, 21, 5.0)
     with pytest.raises(InternalError, match="5 pages"):
-        memory.cache.computed(0, [1])
+        memory.cache.commit(0, [1])
     with pytest.raises(InternalError, match="without any group"):
-        PagedCache(
-            (),
-            store=FakePages((), 4, ()),
-            slots=1,
-            page=4,
-            pool_tokens=8,
-            context=8,
-            kept_tokens=0,
-            fingerprint=b"",
-        )
+        KvManager(FakePages((), 4, ()), KvLimits(1, pool_tokens=8, context=8, kept_tokens=0))
 
 
 # ---- how much of it is of use

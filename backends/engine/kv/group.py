@@ -1,0 +1,142 @@
+"""How much of the KV cache is held by running sequences, pinned, idle and reserved, in pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["live", "kept", "pinned"]
+"""Of a prefix: a running sequence's, kept as long as there is room, or kept until a deadline."""
+
+
+def most_blocks(window: int, step_tokens: int, page: int) -> int:
+    """Blocks of `page` tokens that the tokens of a step and the window before them touch at most;
+    with a step of none, the window before a token.
+    """
+    return (window + step_tokens - 2) // page + 2
+
+
+@dataclass(slots=True)
+class Holders:
+    """How many prefixes of each kind hold something."""
+
+    live: int = 0
+    kept: int = 0
+    pinned: int = 0
+
+    def add(self, kind: Kind, count: int) -> None:
+        if kind == "live":
+            self.live += count
+        elif kind == "kept":
+            self.kept += count
+        else:
+            self.pinned += count
+
+    @property
+    def total(self) -> int:
+        return self.live + self.kept + self.pinned
+
+    @property
+    def is_idle(self) -> bool:
+        """Held, but only by what makes way for others."""
+        return self.kept > 0 and not self.live and not self.pinned
+
+    def __add__(self, other: Holders) -> Holders:
+        return Holders(self.live + other.live, self.kept + other.kept, self.pinned + other.pinned)
+
+
+class Group:
+    """Pages of layers that see equally far.
+
+    A page is held by running sequences, or pinned, or idle: kept until room is needed. What a
+    running sequence may take besides is its claim, in pages:
+
+    - without a window, what it lacks to what was reserved for it. A page that several share counts
+      once, since all of them keep it as long as they run.
+    - with a window, all that it can need at one time. Sharing counts for nothing here: each leaves
+      shared pages behind at its own time, and takes others.
+
+    Args:
+        window: a token sees itself and the `window` - 1 before it; None: all.
+        page: tokens of a page.
+        limit: most pages in use.
+        step_tokens: most tokens that a sequence computes in one step; None: any number.
+    """
+
+    def __init__(
+        self, number: int, window: int | None, *, page: int, limit: int, step_tokens: int | None
+    ) -> None:
+        self.number = number
+        self.window = window
+        self.page = page
+        self.limit = limit
+        self.claims = 0
+        """Of all running sequences together."""
+        self.spare = 0
+        """Pages that running sequences took and have not filled yet."""
+        self.held = 0
+        """Other pages of running sequences."""
+        self.only_pinned = 0
+        """Pages that are pinned and that no running sequence holds."""
+        self.idle = 0
+        self.pinned = 0
+        """Pages that are pinned, whoever else holds them."""
+        self.held_tokens = 0
+        self.other_tokens = 0
+        """In pages that no running sequence holds."""
+        self._most = None
+        if window is not None and step_tokens is not None:
+            self._most = most_blocks(window, step_tokens, page)
+
+    @property
+    def used(self) -> int:
+        """Pages in use."""
+        return self.spare + self.held + self.only_pinned + self.idle
+
+    def count(self, holders: Holders, pages: int, tokens: int) -> None:
+        """Count `pages` with `tokens`, which `holders` hold; negative numbers undo that."""
+        if holders.pinned:
+            self.pinned += pages
+        if holders.live:
+            self.held += pages
+            self.held_tokens += tokens
+        elif holders.pinned:
+            self.only_pinned += pages
+            self.other_tokens += tokens
+        elif holders.kept:
+            self.idle += pages
+            self.other_tokens += tokens
+
+    def first_needed(self, length: int) -> int:
+        """The first page that the token after `length` others looks at."""
+        if self.window is None:
+            return 0
+        return max(0, length - self.window + 1) // self.page
+
+    def claim(self, pages: int, table: int, first: int) -> int:
+        """Of a sequence that may grow to `pages` pages and has `table` of them, of which those
+        before `first` are left behind.
+        """
+        if self.window is None:
+            return max(0, pages - table)
+        needed = pages - first if self._most is None else min(pages - first, self._most)
+        return max(needed, table - first)
+
+    def free(self, *, pins_stay: bool) -> int:
+        """Pages that one more sequence could claim; negative where too many are spoken for."""
+        if self.window is None:
+            pins = self.only_pinned if pins_stay else 0
+            return self.limit - self.spare - self.held - self.claims - pins
+        return self.limit - self.claims - (self.pinned if pins_stay else 0)
+
+    def free_tokens(self, *, pins_stay: bool) -> int | None:
+        """Tokens that could be reserved for one more sequence; None: any number."""
+        pages = self.free(pins_stay=pins_stay)
+        if self._most is not None and pages >= self._most:
+            return None
+        return max(0, pages) * self.page
+
+    @property
+    def excess(self) -> int:
+        """How many idle pages are in the way of what was reserved; negative: there is room."""
+        return self.idle - self.free(pins_stay=True)

@@ -1,0 +1,791 @@
+"""The KV cache as the scheduler sees it: what each slot holds, what is kept of those that ended,
+and what makes way for what.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Final
+
+from hearth.backends.engine.kv.blocks import BlockLeaves
+from hearth.backends.engine.kv.group import Group
+from hearth.backends.engine.kv.kept import KeptPrefixes
+from hearth.backends.engine.kv.leaves import Handle, Leaves
+from hearth.backends.engine.kv.offload import WORTH_MOVING, Fetch, Offloading
+from hearth.backends.engine.kv.sequences import SequenceLeaves
+from hearth.backends.engine.kv.store import BlockStore, SavedState, SequenceStore
+from hearth.backends.engine.kv.tree import Prefix
+from hearth.backends.errors import Busy, InternalError
+
+PART_TOKENS: Final = 256
+"""Tokens of a part of an offloaded prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvLimits:
+    """How much of a store may be used for what.
+
+    Attributes:
+        slots: sequences that run at the same time.
+        pool_tokens: most tokens in use or reserved, shared ones once; blocks are rounded up.
+        context: most tokens of one sequence.
+        kept_tokens: most tokens that kept prefixes alone may hold; blocks are rounded down.
+        step_tokens: most tokens of a sequence in one step; None: any number.
+        beside: most tokens of kept prefixes that stay in the cache while sequences run, where
+            these pay for every token in it; None: all of them.
+        part_tokens: tokens that are copied to plain memory, or back, at once.
+        worth_moving: tokens that offloading a prefix must free, or that a copy must save from being
+            computed.
+    """
+
+    slots: int
+    pool_tokens: int
+    context: int
+    kept_tokens: int
+    step_tokens: int | None = None
+    beside: int | None = None
+    part_tokens: int = PART_TOKENS
+    worth_moving: int = WORTH_MOVING
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Tokens in the KV cache; a shared one counts once."""
+
+    allocated_tokens: int
+    """What there is memory for now."""
+    live_tokens: int
+    """Held by running sequences."""
+    kept_tokens: int
+    """Held by kept prefixes alone."""
+    kept_prefixes: int
+    pinned_tokens: int = 0
+    """Held by pinned prefixes, whoever else holds them."""
+    offloaded_tokens: int = 0
+    """Of prefixes in plain memory."""
+    offloaded_prefixes: int = 0
+    window_bytes: int = 0
+    """What layers that see a window only take of memory now."""
+    state_bytes: int = 0
+    """What recurrent states take, of those in use and those kept back."""
+    offloaded_bytes: int = 0
+    """What prefixes in plain memory take."""
+
+
+class KvManager:
+    """What is held of which tokens, by slot, over the store of a runner.
+
+    A slot is empty until `open` or `restore` and after `release`. What is released may be kept:
+    such a prefix is found by `open` until room is needed, the least recently used going first, from
+    its end where a shorter one is of use. Sharing copies nothing but a part of a block. A hit
+    compares token ids and is exact, or it is no hit.
+
+    A pinned prefix is kept until some seconds after its last use (an `open` with tokens that begin
+    with it), in spite of others that need room: next to other sequences its tokens count as in use.
+    Only what `reserve` needs for a sequence that runs alone, and so could not go on otherwise, is
+    taken from pins, after all other prefixes.
+
+    Kept prefixes and sequences that are preempted may be offloaded to plain memory, and copied back
+    into a slot whose prompt begins with one. That takes time between steps, so `tend` limits it.
+
+    A step is `prepare`d, computed by the runner, and `commit`ted: only what is accepted of it is
+    recorded, so unverified tokens never get into the cache.
+
+    `open` before `reserve`: what a sequence has found needs no room of its own, and is not evicted
+    to make room for it. What `open` found offloaded is copied only after that, into room that its
+    tokens would need if they were computed.
+
+    Args:
+        store: of the runner.
+        limits: what of it may be used for what.
+        clock: seconds, for pins and copies.
+
+    Raises:
+        InternalError: a store with less than one sequence needs; a slot is named that does not
+            exist or is in the wrong state.
+    """
+
+    def __init__(
+        self,
+        store: SequenceStore | BlockStore,
+        limits: KvLimits,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits = limits
+        self._sequences: SequenceLeaves | None = None
+        self._blocks: BlockLeaves | None = None
+        if isinstance(store, SequenceStore):
+            if store.sequences < limits.slots:
+                raise InternalError(
+                    f"A store of {store.sequences} sequences has {limits.slots} slots."
+                )
+            self._sequences = SequenceLeaves(
+                store, slots=limits.slots, pool_tokens=limits.pool_tokens
+            )
+        else:
+            self._blocks = BlockLeaves(
+                store,
+                pool_tokens=limits.pool_tokens,
+                step_tokens=limits.step_tokens,
+                evict=lambda group: self._evict(group, 1),
+            )
+        leaves: Leaves | None = self._sequences or self._blocks
+        assert leaves is not None
+        self._leaves = leaves
+        self._tree = leaves.tree
+        self._page = leaves.tree.page
+        for group in leaves.groups if self._blocks is not None else ():
+            needed = group.claim(self._tree.pages(limits.context), 0, 0)
+            if needed > group.limit:
+                raise InternalError(
+                    f"One sequence of {limits.context} tokens needs {needed} blocks of group"
+                    f" {group.number}, which has {group.limit}."
+                )
+        self._slots: list[Prefix | None] = [None] * limits.slots
+        self._most_kept = limits.kept_tokens // self._page
+        self._kept = KeptPrefixes(leaves, clock, self._most_kept)
+        self._offloading = Offloading(
+            leaves,
+            beside=None if limits.beside is None else limits.beside // self._page,
+            part_tokens=limits.part_tokens,
+            worth_moving=limits.worth_moving,
+            clock=clock,
+        )
+        self._fetches: dict[int, Fetch] = {}
+        """By slot."""
+        self._may_offload = False
+        """What runs or what is kept has changed, so that there may be something to offload, or
+        memory to give back.
+        """
+
+    # ---- admission
+
+    def match(self, tokens: Seq[int], namespace: bytes = b"") -> int:
+        """How many of the first of `tokens` `open` would find, with what would arrive afterwards:
+        at most len(tokens) - 1. What arrives for another slot just now does not count.
+        """
+        hits = self._leaves.hits(self._tree.root(namespace), tokens[:-1], copies=True)
+        hit = next(hits, None)
+        held = 0 if hit is None else hit.length
+        fetch = self._offloading.fetch(tokens[:-1], namespace, held)
+        if fetch is None or any(fetch.part_at(held) in one.parts for one in self._fetches.values()):
+            return held
+        return len(fetch.tokens)
+
+    def open(self, slot: int, tokens: Seq[int], namespace: bytes = b"") -> int:
+        """Begin a sequence in the empty `slot` with the longest part of `tokens` that any running
+        sequence or kept prefix has; returns its length. A hit within a block costs a block; without
+        one to spare, it ends where the block begins.
+
+        Args:
+            namespace: of what keys and values depend on besides the tokens and the model.
+        """
+        if self.length(slot):
+            raise InternalError(f"Slot {slot} holds {self.length(slot)} tokens; it must be empty.")
+        self._kept.expire()
+        self._kept.use_pins(self._tree.root(namespace), tokens)
+        self._may_offload = True
+        prefix = self._slots[slot]
+        if prefix is not None:
+            prefix.namespace = namespace
+        if not self._enter(slot, tokens[:-1], namespace, copies=True):
+            self._enter(slot, tokens[:-1], namespace, copies=False)
+        self._settle(self._begin(slot, namespace))
+        self._evict_excess()
+        self._note_shrunk()
+        held = self.length(slot)
+        fetch = self._offloading.fetch(tokens[:-1], namespace, held)
+        if fetch is not None:
+            self._fetches[slot] = fetch
+        return held
+
+    def _enter(self, slot: int, tokens: Seq[int], namespace: bytes, *, copies: bool) -> bool:
+        """Begin with what the cache has; False if there was no memory for a copy."""
+        hits = self._leaves.hits(self._tree.root(namespace), tokens, copies=copies)
+        hit = next(hits, None)
+        if hit is None:
+            return True
+        source = hit.source
+        if source.kind != "live":
+            self._kept.touch(source)
+            is_last = self._kept.loose == [source] and not self._leaves.has_place()
+            if is_last and self._slots[slot] is None:
+                self._take_over(slot, source, hit.length)
+                return True
+        return self._leaves.enter(self._begin(slot, namespace), hit)
+
+    def reserve(self, slot: int, tokens: int) -> bool:
+        """Make sure that `slot` can grow to `tokens` tokens, evicting kept prefixes if need be, and
+        pinned ones if no other slot is in use; False if the cache cannot, and then nothing has
+        changed.
+        """
+        prefix = self._slot(slot)
+        if tokens > self._limits.context:
+            return False
+        if prefix is not None and self._same_pages(prefix, tokens):
+            prefix.reserved = tokens
+            return True
+        more = self._more_for(prefix, tokens)
+        counted = self._leaves.counted()
+        # Else it fits next to what is kept.
+        must_evict = any(group.excess + more[group.number] > 0 for group in counted)
+        if must_evict and max(more) > 0:
+            self._kept.expire()
+            pins_stay = not self._is_alone(prefix)
+            if any(more[one.number] > one.free(pins_stay=pins_stay) for one in counted):
+                return False
+        if prefix is None:
+            prefix = self._begin(slot, b"")
+        prefix.reserved = tokens
+        self._claim(prefix, more)
+        if must_evict:
+            self._evict_excess()
+            if self._is_alone(prefix):
+                self._unpin_excess()
+        return True
+
+    def free_tokens(self) -> int:
+        """Tokens that could be reserved for one more slot beyond all reservations."""
+        self._kept.expire()
+        pins_stay = any(prefix is not None for prefix in self._slots)
+        free = (group.free_tokens(pins_stay=pins_stay) for group in self._leaves.counted())
+        return min((tokens for tokens in free if tokens is not None), default=self.pool_tokens)
+
+    # ---- steps
+
+    def prepare(self, counts: Mapping[int, int]) -> None:
+        """Before a step that computes `counts` tokens more, by slot: have memory for them, so that
+        `handle` leads there.
+
+        Raises:
+            Busy: there is none; nothing has changed, but `pool_tokens` may be less.
+            RunnerLost: what the store held is lost.
+        """
+        if self._sequences is not None:
+            self._make_room(self._sequences, self.cells + sum(counts.values()))
+        else:
+            for slot, count in counts.items():
+                self._extend(slot, count)
+
+    def handle(self, slot: int) -> Handle:
+        """What the runner computes `slot` with; valid until the manager is called again."""
+        return self._leaves.handle(self._prefix(slot))
+
+    def commit(self, slot: int, tokens: Seq[int], computed: int | None = None) -> bool:
+        """A step computed tokens to the end of `slot`, and `tokens` of them are accepted.
+
+        Args:
+            computed: how many it computed; None: no more than `tokens`.
+
+        Returns:
+            False if the store cannot forget what was not accepted: then `slot` is empty, and
+            nothing is reserved for it.
+        """
+        self._fetches.pop(slot, None)
+        self._append(slot, tokens)
+        if computed is not None and computed > len(tokens):
+            return self.undo(slot, computed - len(tokens))
+        return True
+
+    def undo(self, slot: int, computed: int) -> bool:
+        """None of the `computed` tokens of a step for `slot` count; see `commit`."""
+        prefix = self._prefix(slot)
+        store = self._sequences.store if self._sequences is not None else None
+        if computed and store is not None and not store.cut(prefix.sequence, prefix.length):
+            self.release(slot, keep=False)
+            return False
+        if self._blocks is not None:
+            self._blocks.drop_spare(prefix)
+            self._settle(prefix)
+        return True
+
+    def make_room(self, tokens: int) -> bool:
+        """Have memory for `tokens` tokens more than are in use, where the store grows by copying;
+        whether there is.
+        """
+        if self._sequences is not None:
+            try:
+                self._sequences.store.make_room(self.cells + tokens)
+            except Busy:
+                return False
+        return True
+
+    # ---- copies
+
+    def arriving(self, slot: int) -> int:
+        """How many tokens more `tend` will copy to the end of `slot`. No step may compute any for
+        it before; if it turns out that they cannot be had, this becomes 0.
+        """
+        fetch = self._fetches.get(slot)
+        return 0 if fetch is None else len(fetch.tokens) - self.length(slot)
+
+    def tend(self) -> dict[int, int]:
+        """Once before each step: go on with the copies between the cache and plain memory, for so
+        long that those who stream hardly notice, and forget offloaded prefixes where memory is
+        short. What is copied into slots comes first. Returns how many tokens arrived, by slot.
+        """
+        self._offloading.renew()
+        arrived = {slot: self._copy_in(slot) for slot in list(self._fetches)}
+        if self._may_offload and not self._fetches:
+            if any(self._slots):
+                for prefix in self._offloading.out_of_the_way(self._kept):
+                    self._drop_kept(prefix)
+            else:
+                self._leaves.rest()
+            self._may_offload = not self._offloading.has_time
+        return {slot: tokens for slot, tokens in arrived.items() if tokens}
+
+    def copy_out(self, slot: int, *, grows: bool) -> None:
+        """`slot` is released to make room, or may soon be: copy what it holds to plain memory, as
+        far as there is time before the next `tend`, so that `open` finds it there. What was copied
+        before is not copied again.
+
+        Args:
+            grows: it goes on for now, so an end that would be copied again later is left out.
+        """
+        self._offloading.copy_out(self._prefix(slot), only_full_parts=grows)
+
+    def drop_offloaded(self) -> bool:
+        """Forget all offloaded prefixes, because their memory is needed; whether there were any."""
+        had = len(self._offloading.prefixes) > 0
+        self._offloading.prefixes.clear()
+        return had
+
+    def save(self, slot: int) -> SavedState | None:
+        """A copy of all that `slot` holds, for `restore`; None if that cannot be had."""
+        prefix = self._prefix(slot)
+        return self._leaves.save(prefix) if prefix.length else None
+
+    @property
+    def most_saved_bytes(self) -> int:
+        """What the states of `save` should take at most now, all together; they share a budget with
+        offloaded prefixes.
+        """
+        return max(0, self._offloading.most_bytes - self._offloading.prefixes.nbytes)
+
+    def restore(self, slot: int, state: SavedState, tokens: Seq[int]) -> bool:
+        """Give the empty `slot` what was saved: the state after `tokens`. Reserves as much as they
+        need, if it was not reserved before. False if it cannot be taken, and then the slot is
+        empty.
+        """
+        if self.length(slot):
+            raise InternalError(f"Slot {slot} holds {self.length(slot)} tokens; it must be empty.")
+        before = self._slots[slot]
+        reserved = 0 if before is None else before.reserved
+        if not self.reserve(slot, max(reserved, len(tokens))):
+            return False
+        prefix = self._prefix(slot)
+        if self._leaves.restore(prefix, state, tokens):
+            self._fetches.pop(slot, None)
+            self._settle(prefix)
+            return True
+        if before is None:
+            self.release(slot, keep=False)
+        else:
+            self._promise(prefix, reserved)
+        return False
+
+    # ---- what is kept
+
+    def checkpoint(self, slot: int) -> None:
+        """Keep what `slot` holds now as a prefix, while it goes on; without a place for one nothing
+        is kept.
+        """
+        self._kept.expire()
+        source = self._prefix(slot)
+        if source.length and not self._is_served(source):
+            self._drop_covered(source)
+            self._keep_first(source, source.length)
+            self._evict_excess()
+
+    def pin(self, slot: int, tokens: int, seconds: float) -> bool:
+        """Keep the first `tokens` tokens of `slot`, which it holds, until `seconds` after their
+        last use. False where that would be more than pins may hold, or where the memory cannot
+        share just so many: they are kept as any others then.
+        """
+        self._kept.expire()
+        source = self._prefix(slot)
+        if not 0 < tokens <= source.length:
+            raise InternalError(
+                f"Slot {slot} holds {source.length} tokens; {tokens} cannot be pinned."
+            )
+        known = self._kept.exactly(source, tokens)
+        if known is None or known.kind != "pinned":
+            if known is None and not self._leaves.can_fork(source, tokens):
+                return False
+            holder = source if known is None else known
+            if not self._kept.may_pin(holder, tokens, seconds):
+                return False
+        if known is None and (known := self._keep_first(source, tokens)) is None:
+            return False
+        self._kept.pin(known, seconds)
+        self._evict_excess()
+        return True
+
+    def release(self, slot: int, *, keep: bool) -> None:
+        """Empty `slot`; with `keep`, what it held stays as a prefix while there is room. Of what
+        alone exceeds the budget of kept prefixes the beginning stays, where that is of use.
+        """
+        self._kept.expire()
+        prefix = self._slot(slot)
+        if prefix is None:
+            return
+        self._slots[slot] = None
+        self._fetches.pop(slot, None)
+        self._may_offload = True
+        self._promise(prefix, 0, all_claims=False)
+        if keep and prefix.length and not self._is_served(prefix):
+            self._drop_covered(prefix)
+            self._keep(prefix)
+        else:
+            self._leaves.drop(prefix)
+        self._evict_excess()
+        if self._blocks is not None and not any(self._slots):
+            self._blocks.rest()
+
+    def clear(self) -> None:
+        """Forget every kept prefix, pinned ones too."""
+        for prefix in list(self._kept):
+            self._drop_kept(prefix)
+        self._offloading.prefixes.clear()
+        if self._blocks is not None and not any(self._slots):
+            self._blocks.rest()
+
+    # ---- accounts
+
+    @property
+    def pool_tokens(self) -> int:
+        """Most tokens that may be in use or reserved, after all `limit`s."""
+        return self._leaves.first.limit * self._page
+
+    @property
+    def cells(self) -> int:
+        """Tokens that there are pages of; a shared one counts once."""
+        return self._leaves.first.used * self._page
+
+    def used_blocks(self, group: int) -> int:
+        """Pages of a group in use, of kept prefixes too; a shared one counts once."""
+        return self._leaves.groups[group].used
+
+    def length(self, slot: int) -> int:
+        """Tokens that `slot` holds."""
+        prefix = self._slot(slot)
+        return 0 if prefix is None else prefix.length
+
+    def limit(self, pool_tokens: int) -> None:
+        """Never hold more than `pool_tokens` tokens from now on: the store could not grow. Where
+        more is reserved, nothing is any more, and what wants to grow has to `reserve` again.
+        """
+        first = self._leaves.first
+        first.limit = min(first.limit, pool_tokens // self._page)
+        self._keep_to_limits()
+
+    def stats(self) -> CacheStats:
+        """What is held now."""
+        self._kept.expire()
+        first, offloaded = self._leaves.first, self._offloading.prefixes
+        windows = [group.number for group in self._leaves.groups if group.window is not None]
+        return CacheStats(
+            allocated_tokens=self._leaves.allocated_tokens,
+            live_tokens=first.held_tokens,
+            kept_tokens=first.other_tokens,
+            kept_prefixes=len(self._kept),
+            pinned_tokens=self._kept.pinned_tokens,
+            offloaded_tokens=offloaded.tokens,
+            offloaded_prefixes=len(offloaded),
+            window_bytes=sum(map(self._blocks.store.nbytes, windows)) if self._blocks else 0,
+            state_bytes=self._leaves.store.state_bytes,
+            offloaded_bytes=offloaded.nbytes,
+        )
+
+    def check_integrity(self) -> None:
+        """Count all of it again; raises AssertionError where it contradicts itself. For tests."""
+        live, kept = self._live(), list(self._kept)
+        self._tree.check_integrity()
+        self._leaves.check_integrity(live, kept)
+        ends = {prefix for node in self._tree for prefix in node.ends}
+        assert ends == {prefix for prefix in (*live, *kept) if prefix.length}
+        assert all(prefix.kind == "live" for prefix in live)
+        assert all(prefix.length <= self._limits.context for prefix in live)
+        for group in self._leaves.groups:
+            assert group.claims == sum(prefix.claims[group.number] for prefix in live)
+            assert min(group.spare, group.held, group.only_pinned, group.idle, group.claims) >= 0
+        assert all(
+            self._more_for(prefix, prefix.reserved) == [0] * len(self._leaves.groups)
+            for prefix in live
+        )
+        full = [group for group in self._leaves.groups if group.window is None]
+        for group in full:
+            self._check_full(group)
+        first = self._leaves.first
+        assert not first.idle or first.idle + first.only_pinned <= self._most_kept
+        for group in self._leaves.counted():
+            assert not group.idle or group.excess <= 0, "what is idle makes way"
+            grows = any(self._wants_more(prefix) for prefix in live)
+            assert not grows or group.free(pins_stay=True) >= 0, "what is reserved is there"
+        self._kept.check_integrity()
+        self._offloading.prefixes.check_integrity()
+        assert all(self.arriving(slot) > 0 for slot in self._fetches)
+
+    def _check_full(self, group: Group) -> None:
+        counted = Group(0, None, page=self._page, limit=group.limit, step_tokens=None)
+        for node in self._tree:
+            tokens = len(node.tokens)
+            counted.count(node.holders, self._tree.pages(tokens), tokens)
+        for name in ("held", "only_pinned", "idle", "pinned", "held_tokens", "other_tokens"):
+            assert getattr(counted, name) == getattr(group, name), name
+
+    # ---- slots
+
+    def _slot(self, slot: int) -> Prefix | None:
+        if not 0 <= slot < len(self._slots):
+            raise InternalError(f"Slot {slot} does not exist; there are {len(self._slots)}.")
+        return self._slots[slot]
+
+    def _prefix(self, slot: int) -> Prefix:
+        prefix = self._slot(slot)
+        if prefix is None:
+            raise InternalError(f"Slot {slot} was not opened.")
+        return prefix
+
+    def _live(self) -> list[Prefix]:
+        return [prefix for prefix in self._slots if prefix is not None]
+
+    def _begin(self, slot: int, namespace: bytes) -> Prefix:
+        """The prefix of `slot`, a new one if it has none yet."""
+        prefix = self._slots[slot]
+        if prefix is None:
+            if not self._leaves.has_place():
+                self._drop_kept(next(iter([*self._kept.loose, *self._kept.pins])))
+            prefix = self._slots[slot] = self._leaves.begin(namespace, "live")
+        return prefix
+
+    def _is_alone(self, prefix: Prefix | None) -> bool:
+        return all(other in (None, prefix) for other in self._slots)
+
+    def _take_over(self, slot: int, donor: Prefix, tokens: int) -> None:
+        """There is no place but that of the kept `donor` itself: it becomes that of `slot`, cut to
+        `tokens`, or to nothing where the store cannot.
+        """
+        assert self._sequences is not None
+        self._kept.remove(donor)
+        if donor.length > tokens:
+            if not self._sequences.store.cut(donor.sequence, tokens):
+                self._sequences.store.cut(donor.sequence, tokens := 0)
+            self._tree.cut(donor, tokens)
+        self._leaves.change(donor, "live")
+        self._slots[slot] = donor
+
+    def _append(self, slot: int, tokens: Seq[int]) -> None:
+        prefix = self._prefix(slot)
+        self._leaves.append(prefix, tokens)
+        self._settle(prefix)
+        if self._blocks is not None:
+            self._evict_excess()  # Pages that became one, or that a window passed, may be too many.
+        self._offloading.shrink()  # The pool may have grown for them.
+
+    def _copy_in(self, slot: int) -> int:
+        """Copy on what `open` found offloaded, while there is time; returns how many tokens came.
+        What there is no room for, or is not there any more, is left to be computed.
+        """
+        fetch = self._fetches[slot]
+        began = self.length(slot)
+        while self.length(slot) < len(fetch.tokens):
+            if not self._offloading.has_time:
+                return self.length(slot) - began
+            prefix = self._slots[slot]
+            reserved = 0 if prefix is None else prefix.reserved
+            if not self.reserve(slot, max(reserved, len(fetch.tokens))):
+                break
+            prefix = self._prefix(slot)
+            is_done = self._offloading.copy_in(prefix, fetch)
+            self._settle(prefix)
+            if not is_done:
+                break
+        del self._fetches[slot]
+        return self.length(slot) - began
+
+    # ---- reservations
+
+    def _more_for(self, prefix: Prefix | None, tokens: int) -> list[int]:
+        """For each group how much larger the claim of `prefix`, or of an empty slot, would be if
+        `tokens` were reserved.
+        """
+        if prefix is None:
+            pages = self._tree.pages(tokens)
+            return [group.claim(pages, 0, 0) for group in self._leaves.groups]
+        pages = self._tree.pages(max(tokens, prefix.length))
+        taken = self._leaves.taken(prefix)
+        return [
+            group.claim(pages, taken, prefix.first[number]) - prefix.claims[number]
+            for number, group in enumerate(self._leaves.groups)
+        ]
+
+    def _claim(self, prefix: Prefix, more: Seq[int]) -> None:
+        for number, group in enumerate(self._leaves.groups):
+            group.claims += more[number]
+            prefix.claims[number] += more[number]
+
+    def _settle(self, prefix: Prefix) -> None:
+        """Claim what follows from reservation, table and length."""
+        self._claim(prefix, self._more_for(prefix, prefix.reserved))
+
+    def _promise(self, prefix: Prefix, tokens: int, *, all_claims: bool = True) -> None:
+        """`prefix` may grow to `tokens`; replaces what was reserved before.
+
+        Args:
+            all_claims: False: it runs no more, and claims nothing.
+        """
+        prefix.reserved = tokens
+        if all_claims:
+            self._settle(prefix)
+            return
+        for group in self._leaves.groups:
+            group.claims -= prefix.claims[group.number]
+        prefix.claims = [0] * len(prefix.claims)
+
+    def _same_pages(self, prefix: Prefix, tokens: int) -> bool:
+        pages = self._tree.pages(max(tokens, prefix.length))
+        return pages == self._tree.pages(max(prefix.reserved, prefix.length))
+
+    def _wants_more(self, prefix: Prefix) -> bool:
+        return self._tree.pages(prefix.reserved) > self._leaves.taken(prefix)
+
+    def _extend(self, slot: int, tokens: int) -> None:
+        """Have blocks for `tokens` more tokens of `slot`."""
+        blocks = self._blocks
+        assert blocks is not None
+        prefix = self._prefix(slot)
+        end = prefix.length + tokens
+        if self._tree.pages(end) <= blocks.taken(prefix):
+            return
+        has_all = (end <= prefix.reserved or self.reserve(slot, end)) and blocks.extend(
+            prefix, tokens
+        )
+        self._settle(prefix)
+        self._note_shrunk()
+        if not has_all:
+            raise Busy(
+                f"There are no pages for {tokens} more tokens; the key-value memory holds"
+                f" {self.pool_tokens:,}.",
+                "Try again when another request is done.",
+                retry_after_s=1.0,
+            )
+
+    def _make_room(self, leaves: SequenceLeaves, cells: int) -> None:
+        """Grow the store to `cells` where it must; where it cannot, no more is reserved."""
+        store = leaves.store
+        if cells <= store.allocated_tokens:
+            return
+        try:
+            try:
+                store.make_room(cells)
+            except Busy:
+                if not self.drop_offloaded():
+                    raise
+                store.make_room(cells)  # They took the memory that it needs.
+        except Busy:
+            if cells <= self._limits.pool_tokens:
+                self.limit(store.allocated_tokens)
+            raise
+
+    def _note_shrunk(self) -> None:
+        """If the store could not grow, there is less room than was thought."""
+        if self._blocks is not None and self._blocks.has_shrunk:
+            self._blocks.has_shrunk = False
+            self._keep_to_limits()
+
+    @property
+    def _is_over(self) -> bool:
+        """More is held and reserved than there is."""
+        return any(group.excess > 0 for group in self._leaves.counted())
+
+    def _keep_to_limits(self) -> None:
+        """Limits are lower now. Where more is reserved, nothing is any more."""
+        self._kept.unpin_beyond()
+        self._evict_excess()
+        if self._is_over:
+            for prefix in self._live():
+                self._promise(prefix, prefix.length)
+            self._evict_excess()
+        self._unpin_excess()
+
+    def _unpin_excess(self) -> None:
+        while self._is_over and (pins := self._kept.pins):
+            self._kept.unpin(pins[0])
+            self._evict_excess()
+
+    # ---- keeping and forgetting
+
+    def _is_served(self, prefix: Prefix) -> bool:
+        """Whether a kept prefix serves all that `prefix` would; it counts as used then."""
+        other = self._kept.serving(prefix)
+        if other is not None:
+            self._kept.touch(other)
+        return other is not None
+
+    def _drop_covered(self, prefix: Prefix) -> None:
+        """Drop the kept prefixes that `prefix` makes superfluous, but no pins; memories that keep
+        no past need them, each is a checkpoint of another length.
+        """
+        if self._leaves.keeps_past:
+            for other in self._kept.covered(prefix):
+                self._drop_kept(other)
+
+    def _keep(self, prefix: Prefix) -> None:
+        """`prefix` ran, and is kept, as far as the budget goes."""
+        self._leaves.change(prefix, "kept")
+        excess = self._tree.own_pages(prefix) - self._most_kept
+        if excess > 0:
+            pages = self._tree.pages(prefix.length) - max(excess, self._leaves.least_cut)
+            if not self._leaves.keeps_past or pages <= 0:
+                self._leaves.drop(prefix)
+                return
+            self._leaves.shorten(prefix, pages * self._page)
+        self._kept.add(prefix)
+
+    def _keep_first(self, source: Prefix, tokens: int) -> Prefix | None:
+        """Keep the first `tokens` of `source`; None without a place for it."""
+        if not self._leaves.has_place():
+            if not (loose := self._kept.loose):
+                return None
+            self._drop_kept(loose[0])
+        prefix = self._leaves.fork(source, tokens)
+        self._kept.add(prefix)
+        return prefix
+
+    def _drop_kept(self, prefix: Prefix) -> None:
+        self._kept.remove(prefix)
+        self._leaves.drop(prefix)
+
+    def _evict(self, group: Group, pages: int) -> bool:
+        """Free about `pages` idle pages of `group`, from the end of the prefix that was used least
+        recently; False if there are none.
+        """
+        pages = max(pages, self._leaves.least_cut)
+        for prefix in self._kept.loose:
+            if not self._leaves.frees(prefix, group):
+                continue
+            own = self._tree.own_pages(prefix)
+            if self._leaves.keeps_past and own > pages:
+                left = self._tree.pages(prefix.length) - pages
+                self._leaves.shorten(prefix, left * self._page)
+            else:  # What else it has others have, too.
+                self._drop_kept(prefix)
+            return True
+        return False
+
+    def _evict_excess(self) -> None:
+        """Bring kept prefixes within their budget, and let them leave room for what is reserved."""
+        first = self._leaves.first
+        while first.idle and (excess := first.idle + first.only_pinned - self._most_kept) > 0:
+            if not self._evict(first, excess):
+                break
+        for group in self._leaves.counted():
+            while group.idle and group.excess > 0:
+                if not self._evict(group, group.excess):
+                    break
