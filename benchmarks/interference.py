@@ -3,13 +3,15 @@ one session while another session's prompt goes through, or while a text is embe
 
     python benchmarks/interference.py [--model FILE.gguf] [--prompt 4000] [--json RESULT.json]
     python benchmarks/interference.py [--model FILE.gguf] --embed 32000 [--steps 500]
+    python benchmarks/interference.py [--model FILE.gguf] --swap 20000
 
 One engine over one runner, in this process, with the default target of 50 ms. A first session
 streams; then a second one arrives with a long prompt. "Disturbed" are the first session's steps
 from then until the second one's first token. All prompts begin with the same tokens, as those of
 chats do: the model's first token, if it has one, and thirty more. The bound is twice the
 undisturbed median and the target. With --embed a text of so many tokens is embedded instead, and
-the disturbed steps are those until its vector is there, --steps at most. Without --model a random
+the disturbed steps are those until its vector is there, --steps at most. With --swap a conversation
+of so many tokens is offloaded as the stream begins, and is copied back when it goes on. Without --model a random
 100M-parameter Q8_0 llama is written to a temporary folder.
 """
 
@@ -47,15 +49,17 @@ SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
 
 
 @dataclass(frozen=True)
-class FoundText:
-    """What embedding a text costs a stream. Seconds, unless they are named otherwise."""
+class Found:
+    """What some work costs a stream. Seconds, unless they are named otherwise."""
 
-    text_tokens: int
-    computed_tokens: int
-    """Of the text, in `disturbed_steps`."""
+    work: str
     target_s: float
-    text_disturbed_s: float
+    alone_s: float | None
+    """The work without the stream, where that was measured."""
+    disturbed_s: float
+    """The work next to the stream."""
     undisturbed_p50_s: float
+    undisturbed_p95_s: float
     undisturbed_max_s: float
     disturbed_p50_s: float
     disturbed_p95_s: float
@@ -64,29 +68,46 @@ class FoundText:
 
     @property
     def bound_s(self) -> float:
-        """What the disturbed 95th percentile should stay under."""
+        """What the disturbed steps should stay under."""
         return 2 * self.undisturbed_p50_s + self.target_s
 
+    def rows(self) -> list[tuple[str, float]]:
+        """Names and seconds of the table."""
+        alone = [] if self.alone_s is None else [(f"{self.work}, alone", self.alone_s)]
+        return [
+            ("undisturbed step, p50", self.undisturbed_p50_s),
+            ("undisturbed step, p95", self.undisturbed_p95_s),
+            ("undisturbed step, max", self.undisturbed_max_s),
+            ("disturbed step, p50", self.disturbed_p50_s),
+            ("disturbed step, p95", self.disturbed_p95_s),
+            ("disturbed step, max", self.disturbed_max_s),
+            (f"bound: 2 × undisturbed + {1e3 * self.target_s:g} ms", self.bound_s),
+            *alone,
+            (f"{self.work}, next to the stream", self.disturbed_s),
+        ]
 
-@dataclass(frozen=True)
-class Found:
-    """Seconds, unless they are named otherwise."""
 
-    prompt_tokens: int
-    target_s: float
-    prefill_alone_s: float
-    prefill_disturbed_s: float
-    undisturbed_p50_s: float
-    undisturbed_p95_s: float
-    disturbed_p50_s: float
-    disturbed_p95_s: float
-    disturbed_max_s: float
-    disturbed_steps: int
-
-    @property
-    def bound_s(self) -> float:
-        """What the disturbed 95th percentile should stay under."""
-        return 2 * self.undisturbed_p50_s + self.target_s
+def found_of(
+    work: str,
+    target_s: float,
+    undisturbed: list[float],
+    disturbed: list[float],
+    alone_s: float | None = None,
+) -> Found:
+    """The figures of steps with and without `work`."""
+    return Found(
+        work,
+        target_s,
+        alone_s,
+        sum(disturbed),
+        statistics.median(undisturbed),
+        float(np.percentile(undisturbed, 95)),
+        max(undisturbed),
+        statistics.median(disturbed),
+        float(np.percentile(disturbed, 95)),
+        max(disturbed),
+        len(disturbed),
+    )
 
 
 class Sessions:
@@ -103,8 +124,12 @@ class Sessions:
 
     def begin(self, prompt_tokens: int, max_tokens: int) -> Generation:
         """Submit a session that nothing but `max_tokens` ends."""
+        own = self._random(prompt_tokens - len(self._shared))
+        return self.ask([*self._shared, *own], max_tokens)
+
+    def ask(self, prompt: list[int], max_tokens: int) -> Generation:
+        """The same for a given prompt."""
         self._count += 1
-        prompt = [*self._shared, *self._random(prompt_tokens - len(self._shared))]
         session = Generation(
             self._count,
             prompt,
@@ -154,7 +179,7 @@ class Sessions:
         self.engine.turn()
 
 
-def measure(loaded: Loaded, prompt_tokens: int, target_s: float) -> Found:
+def measure(loaded: Loaded, prompt_tokens: int, target_s: float) -> list[Found]:
     """A prompt alone, a stream alone, then both."""
     sessions = Sessions(loaded, target_s)
     warm = sessions.begin(STREAM_PROMPT, 2)
@@ -164,57 +189,61 @@ def measure(loaded: Loaded, prompt_tokens: int, target_s: float) -> Found:
     prefill_alone_s = sessions.first_token_s(alone)
     sessions.end(alone)
 
-    streaming = sessions.begin(STREAM_PROMPT, MOST_STREAMED)
-    sessions.first_token_s(streaming)
-    undisturbed = sessions.gaps(streaming, UNDISTURBED_STEPS)
+    streaming, undisturbed = stream(sessions)
     arriving = sessions.begin(prompt_tokens, 2)
-    began = time.perf_counter()
     disturbed = []
     while arriving.new_tokens == 0:
         disturbed.append(sessions.gap(streaming))
-    prefill_disturbed_s = time.perf_counter() - began
     sessions.end(streaming)
-    return Found(
-        prompt_tokens,
-        target_s,
-        prefill_alone_s,
-        prefill_disturbed_s,
-        statistics.median(undisturbed),
-        float(np.percentile(undisturbed, 95)),
-        statistics.median(disturbed),
-        float(np.percentile(disturbed, 95)),
-        max(disturbed),
-        len(disturbed),
-    )
+    work = f"prefill of {prompt_tokens:,} tokens"
+    return [found_of(work, target_s, undisturbed, disturbed, prefill_alone_s)]
 
 
-def measure_text(loaded: Loaded, text_tokens: int, target_s: float, steps: int) -> FoundText:
+def measure_text(loaded: Loaded, text_tokens: int, target_s: float, steps: int) -> list[Found]:
     """A stream alone, then while a text is embedded, for `steps` steps at most."""
     sessions = Sessions(loaded, target_s)
-    streaming = sessions.begin(STREAM_PROMPT, MOST_STREAMED)
-    sessions.first_token_s(streaming)
-    undisturbed = sessions.gaps(streaming, UNDISTURBED_STEPS)
+    streaming, undisturbed = stream(sessions)
     text = sessions.embed(text_tokens)
-    began = time.perf_counter()
     disturbed = []
     while not text.done and len(disturbed) < steps:
         disturbed.append(sessions.gap(streaming))
-    text_disturbed_s = time.perf_counter() - began
     computed_tokens = text.stats().computed_tokens
     sessions.engine.cancel(text.id)
     sessions.end(streaming)
-    return FoundText(
-        text_tokens,
-        computed_tokens,
-        target_s,
-        text_disturbed_s,
-        statistics.median(undisturbed),
-        max(undisturbed),
-        statistics.median(disturbed),
-        float(np.percentile(disturbed, 95)),
-        max(disturbed),
-        len(disturbed),
-    )
+    work = f"{computed_tokens:,} of {text_tokens:,} tokens embedded"
+    return [found_of(work, target_s, undisturbed, disturbed)]
+
+
+def measure_swap(loaded: Loaded, tokens: int, target_s: float) -> list[Found]:
+    """A conversation that ended is offloaded because a stream begins, and then goes on."""
+    sessions = Sessions(loaded, target_s)
+    talk = sessions.begin(tokens, 2)
+    sessions.first_token_s(talk)
+    while not talk.done:
+        sessions.engine.turn()
+    streaming = sessions.begin(STREAM_PROMPT, MOST_STREAMED)
+    sessions.first_token_s(streaming)
+    out = []
+    while sessions.engine.kv.stats().offloaded_tokens < tokens and len(out) < UNDISTURBED_STEPS:
+        out.append(sessions.gap(streaming))
+    moved = sessions.engine.kv.stats().offloaded_tokens
+    undisturbed = sessions.gaps(streaming, UNDISTURBED_STEPS)
+    again = sessions.ask([*talk.tokens[:tokens], *talk.tokens[:8]], 2)
+    back = []
+    while again.new_tokens == 0:
+        back.append(sessions.gap(streaming))
+    sessions.end(streaming)
+    return [
+        found_of(f"{moved:,} tokens offloaded", target_s, undisturbed, out),
+        found_of(f"{again.cached:,} tokens copied back", target_s, undisturbed, back),
+    ]
+
+
+def stream(sessions: Sessions) -> tuple[Generation, list[float]]:
+    """A session that streams, and seconds between its tokens."""
+    streaming = sessions.begin(STREAM_PROMPT, MOST_STREAMED)
+    sessions.first_token_s(streaming)
+    return streaming, sessions.gaps(streaming, UNDISTURBED_STEPS)
 
 
 def random_model(folder: Path) -> Path:
@@ -234,41 +263,13 @@ def random_model(folder: Path) -> Path:
     )
 
 
-def rows_of(found: Found | FoundText) -> list[tuple[str, float]]:
-    """Names and seconds of the table."""
-    bound = (f"bound: 2 × undisturbed + {1e3 * found.target_s:g} ms", found.bound_s)
-    disturbed = [
-        ("disturbed step, p50", found.disturbed_p50_s),
-        ("disturbed step, p95", found.disturbed_p95_s),
-        ("disturbed step, max", found.disturbed_max_s),
-    ]
-    if isinstance(found, FoundText):
-        return [
-            ("undisturbed step, p50", found.undisturbed_p50_s),
-            ("undisturbed step, max", found.undisturbed_max_s),
-            *disturbed,
-            bound,
-            (
-                f"{found.computed_tokens:,} of {found.text_tokens:,} tokens embedded",
-                found.text_disturbed_s,
-            ),
-        ]
-    return [
-        ("undisturbed step, p50", found.undisturbed_p50_s),
-        ("undisturbed step, p95", found.undisturbed_p95_s),
-        *disturbed,
-        bound,
-        (f"prefill of {found.prompt_tokens:,}, alone", found.prefill_alone_s),
-        (f"prefill of {found.prompt_tokens:,}, beside the stream", found.prefill_disturbed_s),
-    ]
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=Path, help="a GGUF file; a random one by default")
     parser.add_argument("--prompt", type=int, default=4000, help="tokens of the long prompt")
     parser.add_argument("--embed", type=int, help="embed a text of so many tokens instead")
+    parser.add_argument("--swap", type=int, help="offload so many tokens and copy them back")
     parser.add_argument(
         "--steps", type=int, default=MOST_STREAMED - 2 * UNDISTURBED_STEPS, help="with --embed"
     )
@@ -280,20 +281,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hearth-bench-") as folder:
         path = arguments.model or random_model(Path(folder))
         settings = ModelSettings(
-            context=(arguments.embed or arguments.prompt) + STREAM_PROMPT + MOST_STREAMED,
+            context=(arguments.embed or arguments.swap or arguments.prompt)
+            + STREAM_PROMPT
+            + MOST_STREAMED,
             max_sessions=2,
             threads=arguments.threads,
             batch_threads=arguments.threads,
             flash_attention={"auto": None, "on": True, "off": False}[arguments.flash_attention],
         )
         loaded = open_model(ModelSpec(str(path), settings=settings), Path(folder))
-        found: Found | FoundText
+        target_s = arguments.target_ms / 1000
         if arguments.embed:
-            found = measure_text(
-                loaded, arguments.embed, arguments.target_ms / 1000, arguments.steps
-            )
+            found = measure_text(loaded, arguments.embed, target_s, arguments.steps)
+        elif arguments.swap:
+            found = measure_swap(loaded, arguments.swap, target_s)
         else:
-            found = measure(loaded, arguments.prompt, arguments.target_ms / 1000)
+            found = measure(loaded, arguments.prompt, target_s)
         info = loaded.info
         loaded.runner.close()
     print(
@@ -301,15 +304,16 @@ def main() -> None:
         f" (prefill {info.batch_threads}), flash attention {arguments.flash_attention},"
         f" {platform.machine()}, {datetime.date.today()}"
     )
-    rows = rows_of(found)
-    print(f"\n| {'what':<40} | {'ms':>9} |\n|{'-' * 42}|{'-' * 10}:|")
-    for name, seconds in rows:
-        print(f"| {name:<40} | {seconds * 1e3:>9,.1f} |")
-    held = found.disturbed_p95_s <= found.bound_s
-    print(f"\np95 over {found.disturbed_steps} steps is {'within' if held else 'BEYOND'} the bound")
+    for one in found:
+        print(f"\n| {'what':<44} | {'ms':>9} |\n|{'-' * 46}|{'-' * 10}:|")
+        for name, seconds in one.rows():
+            print(f"| {name:<44} | {seconds * 1e3:>9,.1f} |")
+        for name, value in (("p95", one.disturbed_p95_s), ("max", one.disturbed_max_s)):
+            verdict = "within" if value <= one.bound_s else "BEYOND"
+            print(f"{name} over {one.disturbed_steps} steps is {verdict} the bound")
     if arguments.json:
-        numbers = {**asdict(found), "bound_s": found.bound_s}
-        arguments.json.write_text(json.dumps({"model": path.name, **numbers}, indent=2))
+        numbers = [{**asdict(one), "bound_s": one.bound_s} for one in found]
+        arguments.json.write_text(json.dumps({"model": path.name, "found": numbers}, indent=2))
 
 
 if __name__ == "__main__":

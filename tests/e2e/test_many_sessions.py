@@ -12,7 +12,6 @@ from driven import Driven
 from guide_forms import guide_path
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine import scheduler, side_lane
-from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.llamacpp.load import open_model
@@ -72,7 +71,7 @@ def runner_of(guide_f32):
 
 def ask_all(runner, prompts, tokens=TOKENS):
     """What each of `prompts` is answered when all are asked at once."""
-    engine = Engine(runner)
+    engine = runner.engine()
     heard = []
     for ident, prompt in enumerate(prompts):
         made, listener = generation(ident, prompt, runner, tokens=tokens, end_ids=NO_END)
@@ -125,7 +124,7 @@ def test_when_put_aside_without_a_copy_they_say_the_same(truth, runner_of, monke
 def test_with_the_prefix_of_one_that_still_speaks_they_say_the_same(truth, runner_of):
     runner = runner_of(max_sessions=8)
     for prompt, said in truth[:6]:
-        engine = Engine(runner)
+        engine = runner.engine()
         donor, _ = generation(1, prompt, runner, tokens=200, end_ids=NO_END)
         engine.submit(donor)
         while donor.new_tokens < 20:
@@ -162,7 +161,7 @@ def test_when_computed_beside_the_steps_they_say_the_same(
     finally:
         raw.close()
     runner = runner_of(threads=2, batch_threads=2, context=2000)
-    engine = Engine(runner)
+    engine = runner.engine()
     streaming, _ = generation(9, prompts[0][:40], runner, tokens=1500, end_ids=NO_END)
     engine.submit(streaming)
     while streaming.new_tokens < 5:

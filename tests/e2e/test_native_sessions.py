@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from driven import Driven
 from hearth.backends.contract.models import ModelSettings, ModelSpec
-from hearth.backends.engine.engine import Engine
 from hearth.backends.native.load import open_model
 from raw_loop import RawModel
 from speakers import at_rest, drain, generation
@@ -54,7 +54,7 @@ def runner_of(guide_f32):
     def make(**changes):
         spec = ModelSpec(str(guide_f32), settings=replace(EXACT, **changes))
         opened.append(open_model(spec))
-        return opened[-1].runner
+        return Driven(opened[-1].runner)
 
     yield make
     for loaded in opened:
@@ -63,7 +63,7 @@ def runner_of(guide_f32):
 
 def ask_all(runner, prompts, tokens=TOKENS):
     """What each of `prompts` is answered when all are asked at once."""
-    engine = Engine(runner)
+    engine = runner.engine()
     heard = []
     for ident, prompt in enumerate(prompts):
         made, listener = generation(ident, prompt, runner, tokens=tokens, end_ids=NO_END)
@@ -101,7 +101,7 @@ def test_when_put_aside_and_computed_again_they_say_the_same(truth, runner_of):
 def test_with_the_prefix_of_one_that_still_speaks_they_say_the_same(truth, runner_of):
     runner = runner_of(max_sessions=8)
     for prompt, said in truth[:6]:
-        engine = Engine(runner)
+        engine = runner.engine()
         donor, _ = generation(1, prompt, runner, tokens=200, end_ids=NO_END)
         engine.submit(donor)
         while donor.new_tokens < 20:

@@ -19,7 +19,8 @@ class Driven:
         self._cached = CachedRunner(runner) if clock is None else CachedRunner(runner, clock)
 
     def engine(self, **how: Any) -> Engine:
-        """An engine over the runner; `cache` is the engine's from now on."""
+        """An engine over the runner; `cache` is the engine's from now on, and begins empty."""
+        self.cache.clear()
         engine = Engine(self.runner, **how)
         self._cached = engine._cached
         return engine
