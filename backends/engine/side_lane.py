@@ -87,7 +87,7 @@ class SideLane:
         if not self._prefill.room_for(len(tokens), held):
             return
         # The pool grows now, while little has to be moved, rather than when it is brought back.
-        if not kv.make_room(len(tokens) - held):
+        if not kv.has_memory(len(tokens) - held):
             return
         begun = kv.save(slot) if held else None
         if held and begun is None:

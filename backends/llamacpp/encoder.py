@@ -155,8 +155,14 @@ class _NoSequences:
     def cut(self, sequence: int, tokens: int) -> bool:
         raise _no_sequence(sequence)
 
+    is_growing = False
+
     def make_room(self, cells: int) -> None:
         """Nothing is allocated."""
+
+    def grow(self, cells: int) -> bool:
+        """Nothing is allocated."""
+        return True
 
     def shrink(self, cells: int) -> None:
         """Nothing is allocated."""

@@ -282,7 +282,8 @@ class LlamaRunner:
         """
         background = self._background
         taken = background.threads if background is not None and background.is_busy else 0
-        if self._embedder is not None and self._embedder.is_making_context:
+        is_making = self._embedder is not None and self._embedder.is_making_context
+        if is_making or self._store.is_growing:
             taken = min(taken + 1, self.threads - 1)
         if not taken and not self._taken and self._pace is None:
             return
@@ -336,7 +337,7 @@ class LlamaRunner:
         while a prompt is computed beside the steps: it is brought back as it is.
         """
         choice = self._choice
-        if choice is None or not choice.should_change(cells):
+        if choice is None or self._store.is_growing or not choice.should_change(cells):
             return
         if self._background is not None and self._background.is_busy:
             return

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from hearth.backends.engine.kv.store import SavedState
 from hearth.backends.engine.runner import RunnerLost
-from hearth.backends.errors import Busy, DoesNotFit, InternalError
+from hearth.backends.errors import Busy, DoesNotFit, HearthError, InternalError
 from hearth.backends.llamacpp.context import LlamaContext, State
 from hearth.backends.llamacpp.model import ModelFacts
 from hearth.backends.llamacpp.params import ContextPlan
@@ -18,6 +20,8 @@ from hearth.backends.machine.memory import available_bytes
 
 log = logging.getLogger(__name__)
 
+_RETRY_S = 10.0
+"""After a larger context could not be made in the background, none is tried for so long."""
 SAVE_MARGIN_BYTES = 256 << 20
 """What must be free beside a saved state: states are a convenience, memory for a step is not."""
 
@@ -39,8 +43,9 @@ class LlamaState:
 class LlamaStore:
     """Implements `hearth.backends.engine.kv.store.SequenceStore`.
 
-    The context starts with `plan.first_tokens` cells and doubles when steps fill it, because
-    llama.cpp zeroes a whole pool when it makes one. At rest it may shrink again.
+    The context starts with `plan.first_tokens` cells and doubles, because llama.cpp zeroes a whole
+    pool when it makes one. Where there is memory for both, the larger one is made in a thread while
+    steps go on, and what the pool holds is moved between two of them. At rest it may shrink again.
 
     What can be gone on from depends on the memory. Full attention: any first part. A recurrent
     state (hybrids have one too) has no past, so only the whole. A sliding window: the whole, or
@@ -84,6 +89,9 @@ class LlamaStore:
         self._window = facts.sliding_window
         self._torn: set[int] = set()
         self._context: LlamaContext | None = make_context(plan.first_tokens, by_channel)
+        self._growth: _Growth | None = None
+        self._refused_at = -math.inf
+        """When a larger context could not be made in the background."""
         has_spare = self.keeps_past and plan.sequences > plan.slots
         self._part_id = plan.sequences - 1 if has_spare else None
         """Empty but while a part is copied."""
@@ -249,8 +257,56 @@ class LlamaStore:
                 "Try again when another request is done.",
                 retry_after_s=1.0,
             )
+        if self._growth is not None and cells > self.context.cells:
+            self._growth.thread.join()
+            self._end_growth()
         if cells > self.context.cells:
             self._grow(min(most, max(cells, 2 * self.context.cells)))
+
+    @property
+    def is_growing(self) -> bool:
+        """See the protocol."""
+        return self._growth is not None
+
+    def grow(self, cells: int) -> bool:
+        """See the protocol. Nothing is made beyond the KV budget, nor on a GPU, whose memory may be
+        planned for one pool.
+        """
+        if self._growth is not None:
+            if not self._growth.thread.is_alive():
+                self._end_growth()
+        elif self.context.cells < cells <= self._plan.pool_tokens:
+            self._begin_growth(min(self._plan.pool_tokens, max(cells, 2 * self.context.cells)))
+        return cells <= self.allocated_tokens
+
+    def _begin_growth(self, cells: int) -> None:
+        token = self._plan.host_kv_bytes_per_token
+        if token < self.token_bytes or time.monotonic() - self._refused_at < _RETRY_S:
+            return
+        more_bytes = cells * token
+        if more_bytes > self.budget_left_bytes:
+            return
+        if more_bytes + self.context.state_bytes() + SAVE_MARGIN_BYTES > available_bytes():
+            return
+        self._growth = _Growth(lambda: self._make_context(cells, self.by_channel))
+
+    def _end_growth(self) -> None:
+        """The larger context was made, or could not be: move everything there."""
+        growth, self._growth = self._growth, None
+        assert growth is not None
+        if growth.context is None:
+            self._refused_at = time.monotonic()
+            return
+        old = self.context
+        try:
+            growth.context.restore(old.export())
+        except (MemoryError, InternalError) as error:
+            log.warning("the KV pool could not be moved to a larger one: %s", error)
+            growth.context.close()
+            self._refused_at = time.monotonic()
+            return
+        self._context = growth.context
+        old.close()
 
     def shrink(self, cells: int) -> None:
         """See the protocol: a pool that has grown over its KV budget's share for copies is made
@@ -261,7 +317,7 @@ class LlamaStore:
         """
         least = max(cells, self._plan.first_tokens)
         is_short = self.budget_left_bytes < cells * self.token_bytes
-        if not is_short or 2 * least > self.context.cells:
+        if not is_short or self.is_growing or 2 * least > self.context.cells:
             return
         try:
             self._move(least, by_channel=self.by_channel)
@@ -280,6 +336,11 @@ class LlamaStore:
 
     def close(self) -> None:
         """Free the context. May be called twice."""
+        growth, self._growth = self._growth, None
+        if growth is not None:
+            growth.thread.join()
+            if growth.context is not None:
+                growth.context.close()
         context, self._context = self._context, None
         if context is not None:
             context.close()
@@ -326,7 +387,8 @@ class LlamaStore:
             raise _cannot_move(old_cells, cells, "no memory for a copy of the old one") from error
         except UnknownLayout as error:
             raise _cannot_move(old_cells, cells, str(error)) from error
-        self.close()
+        self._context = None
+        old.close()
         refused: DoesNotFit | None = None
         try:
             context = self._make_context(cells, by_channel)
@@ -357,6 +419,28 @@ class LlamaStore:
                 f"Sequence {sequence} does not exist; there are {self._plan.sequences}."
             )
         return sequence
+
+
+class _Growth:
+    """A larger context that is being made, in a thread of its own.
+
+    Attributes:
+        context: once the thread has ended: it; None if it could not be made.
+    """
+
+    def __init__(self, make: Callable[[], LlamaContext]) -> None:
+        self.context: LlamaContext | None = None
+        self._make = make
+        self.thread = threading.Thread(target=self._run, name="larger KV pool", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.context = self._make()
+        except HearthError as error:
+            log.warning("no larger KV pool can be made now: %s", error.message)
+        except Exception:
+            log.exception("making a larger KV pool failed")
 
 
 def _cannot_move(old_cells: int, cells: int, why: str) -> Busy:

@@ -108,6 +108,7 @@ class EngineMachine(RuleBasedStateMachine):
         part_s=st.sampled_from([0.0, 0.015]),
         state_bytes=st.sampled_from([0, 50]),
         drafts=st.sampled_from([0, 0, 2]),
+        grows_after=st.sampled_from([None, 0, 2]),
     )
     @precondition(lambda self: self.engine is None)
     def load(self, kind, pool, slots, chunk, can_save, kept, beside, beside_fails, part_s, **hints):

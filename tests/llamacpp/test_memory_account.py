@@ -177,3 +177,31 @@ def test_a_pool_that_cannot_shrink_stays(make: Make, monkeypatch: pytest.MonkeyP
     again = Stepped(runner, 0, kept.tokens[:65])
     advance(runner, [again], 5)
     assert again.tokens == kept.tokens[:70]
+
+
+@pytest.mark.parametrize("budget", [None, 1000])
+def test_a_larger_pool_is_made_while_steps_go_on(make: Make, budget: int | None) -> None:
+    said = []
+    for grows in (False, True):
+        runner = make(budget)
+        session = Stepped(runner, 0, [(7 * k) % 251 for k in range(100)])
+        advance(runner, [session], 2)
+        if grows:
+            assert not runner.cache.has_memory(200) and runner.store.is_growing
+            advance(runner, [session], 20)
+            while not runner.cache.has_memory(200):
+                assert runner.store.is_growing
+            assert runner.store.allocated_tokens == 512 and not runner.store.is_growing
+        advance(runner, [session], 40)
+        runner.cache.check_integrity()
+        said.append(session.new)
+    assert said[0] == said[1]
+
+
+def test_no_larger_pool_is_made_beside_the_old_one_beyond_the_budget(make: Make) -> None:
+    runner = make(600)
+    assert not runner.cache.has_memory(400) and not runner.store.is_growing
+    running = Stepped(runner, 0, [1] * 200)
+    other = Stepped(runner, 1, [2] * 200)
+    advance(runner, [running, other], 2)
+    assert runner.store.allocated_tokens == 512, "the old one makes way for it"

@@ -44,8 +44,9 @@ class Driven:
         background = self.runner.background
         if background is None or not background.room_for(len(tokens), 0):
             return None
-        if not self.cache.make_room(len(tokens)):
-            return None
+        while not self.cache.has_memory(len(tokens)):
+            if not self.runner.store.is_growing:
+                return None
         return background.begin(tokens, None, 0, done)
 
     def __getattr__(self, name: str) -> Any:

@@ -47,7 +47,7 @@ class FakeRunner:
         slices_texts: whether texts can be computed in slices, and so be longer than a step.
         kept_beside: most cells of kept prefixes that stay in the pool while sequences run.
         worth_moving, part_tokens: see `KvLimits`.
-        most_offloaded, budget, state_bytes, on_copy, available_bytes: see `FakeStore`.
+        most_offloaded, budget, state_bytes, on_copy, available_bytes, grows_after: see `FakeStore`.
         clock: seconds, for the KV cache of `engine_of`.
     """
 
@@ -76,6 +76,7 @@ class FakeRunner:
         worth_moving: int = WORTH_MOVING,
         part_tokens: int = 16,
         allocated: int | None = None,
+        grows_after: int | None = None,
         slices_texts: bool = False,
         most_offloaded: int | None = None,
         budget: int | None = None,
@@ -96,6 +97,7 @@ class FakeRunner:
             state_bytes=state_bytes,
             on_copy=on_copy,
             available_bytes=available_bytes,
+            grows_after=grows_after,
         )
         self.limits = KvLimits(
             slots=slots,

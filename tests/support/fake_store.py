@@ -62,6 +62,8 @@ class FakeStore:
         state_bytes: of each sequence, whose tokens take nothing then; 0: tokens take 8 bytes each.
         on_copy: called with the tokens of each part that is copied, in or out.
         available_bytes: of plain memory; None: enough.
+        grows_after: after how many looks memory that was asked for by `grow` is there; None: it
+            never is.
     """
 
     def __init__(
@@ -79,7 +81,11 @@ class FakeStore:
         state_bytes: int = 0,
         on_copy: Callable[[int], None] = lambda tokens: None,
         available_bytes: Callable[[], int] | None = None,
+        grows_after: int | None = None,
     ) -> None:
+        self._grows_after = grows_after
+        self._looks_left: int | None = None
+        self._wanted = 0
         self._available_bytes = available_bytes
         self.most_offloaded = most_offloaded
         self._budget = budget
@@ -108,6 +114,20 @@ class FakeStore:
 
     def make_room(self, cells: int) -> None:
         self.allocated_tokens = max(self.allocated_tokens, min(cells, self._cells))
+        self._looks_left = None
+
+    def grow(self, cells: int) -> bool:
+        if self._looks_left == 0:
+            self.make_room(self._wanted)
+        elif self._looks_left is not None:
+            self._looks_left -= 1
+        elif self._grows_after is not None and self.allocated_tokens < cells <= self._cells:
+            self._wanted, self._looks_left = cells, self._grows_after
+        return cells <= self.allocated_tokens
+
+    @property
+    def is_growing(self) -> bool:
+        return self._looks_left is not None
 
     @property
     def most_offloaded_bytes(self) -> int:

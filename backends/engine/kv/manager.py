@@ -246,6 +246,8 @@ class KvManager:
             self._evict_excess()
             if self._is_alone(prefix):
                 self._unpin_excess()
+        if self._sequences is not None:  # Before it is full: little has to be moved then.
+            self._sequences.store.grow(self.cells + self._sequences.first.claims)
         return True
 
     def free_tokens(self) -> int:
@@ -303,16 +305,11 @@ class KvManager:
             self._settle(prefix)
         return True
 
-    def make_room(self, tokens: int) -> bool:
-        """Have memory for `tokens` tokens more than are in use, where the store grows by copying;
-        whether there is.
+    def has_memory(self, tokens: int) -> bool:
+        """Whether there is memory for `tokens` tokens more than are in use. If not, some is made
+        where steps need not wait for it: ask again.
         """
-        if self._sequences is not None:
-            try:
-                self._sequences.store.make_room(self.cells + tokens)
-            except Busy:
-                return False
-        return True
+        return self._sequences is None or self._sequences.store.grow(self.cells + tokens)
 
     # ---- copies
 
@@ -329,6 +326,8 @@ class KvManager:
         short. What is copied into slots comes first. Returns how many tokens arrived, by slot.
         """
         self._offloading.renew()
+        if self._is_growing:
+            self.has_memory(0)
         arrived = {slot: self._copy_in(slot) for slot in list(self._fetches)}
         if self._may_offload and not self._fetches:
             if any(self._slots):
@@ -595,16 +594,16 @@ class KvManager:
         fetch = self._fetches[slot]
         began = self.length(slot)
         while self.length(slot) < len(fetch.tokens):
-            if not self._offloading.has_time:
+            if not self._offloading.has_time or self._is_growing:
                 return self.length(slot) - began
             prefix = self._slots[slot]
             reserved = 0 if prefix is None else prefix.reserved
             if not self.reserve(slot, max(reserved, len(fetch.tokens))):
                 break
             prefix = self._prefix(slot)
-            is_done = self._offloading.copy_in(prefix, fetch)
+            is_done = not self._is_growing and self._offloading.copy_in(prefix, fetch)
             self._settle(prefix)
-            if not is_done:
+            if not is_done and not self._is_growing:
                 break
         del self._fetches[slot]
         return self.length(slot) - began
@@ -698,6 +697,10 @@ class KvManager:
         if self._blocks is not None and self._blocks.has_shrunk:
             self._blocks.has_shrunk = False
             self._keep_to_limits()
+
+    @property
+    def _is_growing(self) -> bool:
+        return self._sequences is not None and self._sequences.store.is_growing
 
     @property
     def _is_over(self) -> bool:

@@ -86,6 +86,17 @@ class SequenceStore(Store, Protocol):
         """
         ...
 
+    def grow(self, cells: int) -> bool:
+        """Whether there is memory for `cells` cells in all. If not, begin to make some without
+        holding up steps, where that can be done; to be asked again between steps.
+        """
+        ...
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether more memory is being made, so that `grow` is worth asking again."""
+        ...
+
     def shrink(self, cells: int) -> None:
         """No sequence runs, and `cells` cells are in use: have memory for fewer, where that decides
         whether what they hold may be offloaded.
