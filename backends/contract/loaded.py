@@ -109,8 +109,6 @@ class EngineStats:
     """What recurrent states take, of running sequences and kept prefixes."""
     offloaded_bytes: int = 0
     """What prefixes take that are kept outside the key-value memory."""
-    saved_bytes: int = 0
-    """What copies of preempted sequences take, where the memory keeps no past."""
     beside_bytes: int = 0
     """What other contexts have for keys and values: of a prompt that is computed in the background,
     and of texts to embed or rank."""
@@ -124,7 +122,7 @@ class EngineStats:
     def taken_bytes(self) -> int:
         """What an engine takes of memory now for keys, values and states, wherever they are."""
         held = self.allocated_bytes + self.state_bytes
-        return held + self.offloaded_bytes + self.saved_bytes + self.beside_bytes
+        return held + self.offloaded_bytes + self.beside_bytes
 
     @property
     def pool_bytes(self) -> int:

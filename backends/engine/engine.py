@@ -427,7 +427,6 @@ class Engine:
             window_pool_bytes=info.window_pool_bytes,
             state_bytes=cache.state_bytes,
             offloaded_bytes=cache.offloaded_bytes,
-            saved_bytes=self._scheduler.saved_bytes,
             beside_bytes=self._runner.beside_bytes,
         )
 

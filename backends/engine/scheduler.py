@@ -14,7 +14,7 @@ from hearth.backends.contract.loaded import RequestState, RequestStats
 from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.engine.pacer import Pacer
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan
-from hearth.backends.engine.sequence import Saved, Sequence
+from hearth.backends.engine.sequence import Sequence
 from hearth.backends.engine.side_lane import SideLane
 from hearth.backends.engine.waiting import Waiting
 
@@ -25,9 +25,6 @@ WORTH_HOLDING: Final = 2
 """Those who stream wait for a step of prompts if it takes this many times more of them."""
 WORTH_SAVING: Final = 64
 """Fewer tokens are computed again rather than copied."""
-MOST_COPY_BYTES: Final = 128 << 20
-"""Of a copy that cannot be made in parts, since streams wait meanwhile: at 6 GB/s a fiftieth of a
-second. What has more is computed again."""
 COPY_AHEAD_TOKENS: Final = 64
 """While fewer tokens are free for each running sequence, the one that would be put aside next is
 copied, some parts in each step, so that little is left to copy when that happens."""
@@ -51,8 +48,6 @@ class Scheduler:
         self._free_slots = list(reversed(range(info.max_sequences)))
         self._arrivals: dict[Sequence, int] = {}
         self._arrived = 0
-        self.saved_bytes = 0
-        """Of copies of those who were put aside."""
         self._arriving: dict[Sequence, int] = {}
         """Whose prefixes are being copied into their slots, and how many tokens were counted as
         cached for that; 0 for those that had been admitted before.
@@ -107,7 +102,6 @@ class Scheduler:
             return
         if sequence.slot is None:
             self._waiting.remove(sequence)
-            self._drop_saved(sequence)
         else:
             self._vacate(sequence, keep=keep)
         self._refused = None
@@ -169,7 +163,7 @@ class Scheduler:
         if (sequence := self._running.get(slot)) is not None:
             self._vacate(sequence, keep=False)
             sequence.computed = 0
-            sequence.stop(None)
+            sequence.stop()
             self._waiting.add(sequence, self._arrivals[sequence])
 
     # ---- who runs
@@ -191,9 +185,7 @@ class Scheduler:
             return False
         headroom = HEADROOM_TOKENS * len(self._running)
         slot = self._free_slots[-1]
-        computed = self._restored(slot, sequence, free - headroom)
-        if computed is None:
-            computed = self._kv.open(slot, sequence.reusable(), sequence.namespace)
+        computed = self._kv.open(slot, sequence.reusable(), sequence.namespace)
         fits = self._kv.reserve(slot, sequence.total)
         if not fits or self._kv.free_tokens() < headroom:
             self._kv.release(slot, keep=True)
@@ -201,7 +193,6 @@ class Scheduler:
             return False
         self._free_slots.pop()
         self._waiting.admit(sequence, self._arrived)
-        self._drop_saved(sequence)
         self._running[slot] = sequence
         self._refused = None
         arriving = self._kv.arriving(slot)
@@ -217,8 +208,6 @@ class Scheduler:
     def _tend(self) -> None:
         """Let the cache go on with its copies, and note what arrived."""
         arrived = self._kv.tend()
-        if self.saved_bytes:
-            self._shrink_saved()
         for slot, count in arrived.items():
             sequence = self._running[slot]
             sequence.computed += count
@@ -240,34 +229,12 @@ class Scheduler:
         """Whether more is copied into its slot, so that steps go on without it."""
         return sequence.slot is not None and self._kv.arriving(sequence.slot) > 0
 
-    def _shrink_saved(self) -> None:
-        """Drop copies of who comes back last, as far as memory is short: it is computed again."""
-        saved = [sequence for sequence in self._waiting if sequence.saved is not None]
-        most = self._kv.most_saved_bytes
-        for sequence in sorted(saved, key=self._rank):
-            if self.saved_bytes > most:
-                self._drop_saved(sequence)
-
     def _end_arrival(self, sequence: Sequence) -> None:
         """No more is copied for `sequence`; what did not come is not cached."""
         missing = self._arriving.pop(sequence, 0) - sequence.computed
         if missing > 0:
             sequence.cached -= missing
             self.found_tokens -= missing
-
-    def _restored(self, slot: int, sequence: Sequence, free: int) -> int | None:
-        """Bring back what was saved of `sequence`; returns how many tokens, None where there is
-        nothing, or something better is at hand.
-        """
-        saved = sequence.saved
-        if saved is None or free < sequence.total:
-            return None
-        if self._kv.match(sequence.reusable(), sequence.namespace) >= saved.tokens - 1:
-            return None
-        known = sequence.tokens[: saved.tokens]
-        if not self._kv.reserve(slot, saved.tokens):
-            return None
-        return saved.tokens if self._kv.restore(slot, saved.state, known) else None
 
     def _pin(self, sequence: Sequence) -> None:
         """Keep what `sequence` asks to be kept of what it has computed. What cannot be pinned is
@@ -295,35 +262,13 @@ class Scheduler:
         return sequence.priority, -self._arrivals[sequence]
 
     def _preempt(self, sequence: Sequence) -> None:
-        saved = None if self._info.keeps_past else self._saved(sequence)
-        if self._info.keeps_past and sequence.computed >= WORTH_SAVING:
+        if sequence.computed >= WORTH_SAVING:
             assert sequence.slot is not None
             self._kv.copy_out(sequence.slot, grows=False)
         self._vacate(sequence, keep=True)
-        sequence.stop(saved)
+        sequence.stop()
         self._waiting.add(sequence, self._arrivals[sequence])
         self.preemptions += 1
-
-    def _saved(self, sequence: Sequence) -> Saved | None:
-        """A copy of all that `sequence` holds, where the runner has one and there may be one more.
-        For memories without a past, which can copy no part of it.
-        """
-        assert sequence.slot is not None
-        if sequence.computed < WORTH_SAVING:
-            return None
-        needed = sequence.computed * self._info.kv_bytes_per_token + self._info.state_bytes
-        if needed > min(MOST_COPY_BYTES, self._kv.most_saved_bytes - self.saved_bytes):
-            return None
-        state = self._kv.save(sequence.slot)
-        if state is None:
-            return None
-        self.saved_bytes += state.nbytes
-        return Saved(state, sequence.computed)
-
-    def _drop_saved(self, sequence: Sequence) -> None:
-        if sequence.saved is not None:
-            self.saved_bytes -= sequence.saved.state.nbytes
-            sequence.saved = None
 
     def _vacate(self, sequence: Sequence, *, keep: bool) -> None:
         self._lane.drop(sequence)

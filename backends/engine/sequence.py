@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from hearth.backends.contract.events import Event, FinishReason
 from hearth.backends.contract.loaded import RequestState, RequestStats
 from hearth.backends.engine.draw_spec import DrawSpec
-from hearth.backends.engine.kv.store import SavedState
 from hearth.backends.engine.runner import Row, StepResult
 
 Emit = Callable[[Event], None]
@@ -29,20 +28,12 @@ class Clock:
     ended: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """What a preempted sequence held: the state after its first `tokens` tokens."""
-
-    state: SavedState
-    tokens: int
-
-
 class Sequence(ABC):
     """`total` tokens are known, `computed` of them are in the runner's memory.
 
     The scheduler gives a sequence tokens until `computed` reaches `total`. It may lose its slot in
-    between (preemption); `computed` is 0 then, and it catches up again from a saved state, a prefix
-    that is still kept, or by computing once more.
+    between (preemption); `computed` is 0 then, and it catches up again from a prefix that is still
+    kept or was offloaded, or by computing once more.
 
     Attributes:
         id: of the request; choices of one request have the same.
@@ -50,7 +41,6 @@ class Sequence(ABC):
         prompt_tokens: how many of them were there from the start.
         cached: prompt tokens that were found when it was first admitted.
         slot: its place in the runner, while it runs.
-        saved: what it held when it was preempted, if the runner could copy it.
         namespace: of what keys and values depend on besides the tokens and the model.
         pins: how many first tokens are to be kept, and for how many seconds from their last use;
             those that are not computed yet, the fewest first.
@@ -77,7 +67,6 @@ class Sequence(ABC):
         self.computed = 0
         self.cached = 0
         self.slot: int | None = None
-        self.saved: Saved | None = None
         self._stopped_at = 0
         self.done = False
         self.pins = sorted(pins)
@@ -132,11 +121,10 @@ class Sequence(ABC):
             (made - 1) / lasted_s if made > 1 and lasted_s > 0 else 0.0,
         )
 
-    def stop(self, saved: Saved | None) -> None:
+    def stop(self) -> None:
         """The scheduler put it aside; nothing of it is in the runner's memory now."""
         self._stopped_at = self.computed
         self.computed = 0
-        self.saved = saved
 
     def reusable(self) -> list[int]:
         """Tokens whose computation need not be repeated: those that are `findable`, or that it had

@@ -126,9 +126,7 @@ class Waiting:
             if shared < donor.computed + WORTH_WAITING_FOR:
                 continue
             if held < 0:
-                saved = place.sequence.saved
-                held = self._kv.match(place.sequence.findable(), place.sequence.namespace)
-                held = max(held, saved.tokens if saved is not None else 0)
+                held = self._kv.match(place.sequence.reusable(), place.sequence.namespace)
             if shared >= held + WORTH_WAITING_FOR and self._is_soon(donor, shared - held):
                 place.donor, place.shared, place.saves = donor, shared, shared - held
                 return True

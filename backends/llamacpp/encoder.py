@@ -171,6 +171,9 @@ class _NoSequences:
         """Nothing is copied."""
         return None
 
+    def saved_bytes(self, sequence: int) -> int:
+        raise _no_sequence(sequence)
+
     def save(self, sequence: int) -> None:
         raise _no_sequence(sequence)
 

@@ -195,14 +195,16 @@ class LlamaStore:
         if self._window and not self._only_whole:
             self._torn.update(range(self.sequences))
 
+    def saved_bytes(self, sequence: int) -> int:
+        """See the protocol."""
+        return self.context.sequence_bytes(self._checked(sequence))
+
     def save(self, sequence: int) -> LlamaState | None:
         """See the protocol."""
-        context = self.context
-        size = context.sequence_bytes(self._checked(sequence))
-        if size + SAVE_MARGIN_BYTES > available_bytes():
+        if self.saved_bytes(sequence) + SAVE_MARGIN_BYTES > available_bytes():
             return None
         try:
-            data = context.export_sequence(sequence)
+            data = self.context.export_sequence(sequence)
             return LlamaState(data, self.by_channel, self.fingerprint)
         except (MemoryError, InternalError):  # llama.cpp says that it had no memory by writing less
             return None

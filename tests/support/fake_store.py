@@ -186,6 +186,9 @@ class FakeStore:
         del held.cells[tokens:]
         return True
 
+    def saved_bytes(self, sequence: int) -> int:
+        return self._state_bytes or 8 * len(self._held[sequence].cells)
+
     def save(self, sequence: int) -> FakeState | None:
         assert self._held[sequence].cells, "there is nothing to save"
         if not self.can_save:

@@ -333,6 +333,9 @@ class BlockLeaves:
 
     # ---- copies
 
+    def saved_bytes(self, prefix: Prefix) -> int:
+        return prefix.length * self.store.token_bytes
+
     def save(self, prefix: Prefix) -> SavedState | None:
         return self.save_part(prefix, 0, prefix.length) if self.keeps_past else None
 

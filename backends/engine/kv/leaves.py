@@ -128,6 +128,10 @@ class Leaves(Protocol):
         """No sequence runs: give back memory that nothing is in."""
         ...
 
+    def saved_bytes(self, prefix: Prefix) -> int:
+        """What a copy of all that `prefix` has would take."""
+        ...
+
     def save(self, prefix: Prefix) -> SavedState | None:
         """A copy of all that `prefix` has; None if that cannot be had."""
         ...

@@ -192,16 +192,26 @@ class KvManager:
         prefix = self._slots[slot]
         if prefix is not None:
             prefix.namespace = namespace
-        if not self._enter(slot, tokens[:-1], namespace, copies=True):
+        is_whole = not self._leaves.keeps_past and self._fetch_whole(slot, tokens[:-1], namespace)
+        if not is_whole and not self._enter(slot, tokens[:-1], namespace, copies=True):
             self._enter(slot, tokens[:-1], namespace, copies=False)
         self._settle(self._begin(slot, namespace))
         self._evict_excess()
         self._note_shrunk()
         held = self.length(slot)
-        fetch = self._offloading.fetch(tokens[:-1], namespace, held)
+        if self._leaves.keeps_past:
+            fetch = self._offloading.fetch(tokens[:-1], namespace, held)
+            if fetch is not None:
+                self._fetches[slot] = fetch
+        return held
+
+    def _fetch_whole(self, slot: int, tokens: Seq[int], namespace: bytes) -> bool:
+        """Copy a whole prefix into `slot`, if that is more than the cache has."""
+        hit = next(self._leaves.hits(self._tree.root(namespace), tokens, copies=True), None)
+        fetch = self._offloading.fetch(tokens, namespace, 0 if hit is None else hit.length)
         if fetch is not None:
             self._fetches[slot] = fetch
-        return held
+        return fetch is not None
 
     def _enter(self, slot: int, tokens: Seq[int], namespace: bytes, *, copies: bool) -> bool:
         """Begin with what the cache has; False if there was no memory for a copy."""
@@ -358,13 +368,6 @@ class KvManager:
         """A copy of all that `slot` holds, for `restore`; None if that cannot be had."""
         prefix = self._prefix(slot)
         return self._leaves.save(prefix) if prefix.length else None
-
-    @property
-    def most_saved_bytes(self) -> int:
-        """What the states of `save` should take at most now, all together; they share a budget with
-        offloaded prefixes.
-        """
-        return max(0, self._offloading.most_bytes - self._offloading.prefixes.nbytes)
 
     def restore(self, slot: int, state: SavedState, tokens: Seq[int]) -> bool:
         """Give the empty `slot` what was saved: the state after `tokens`. Reserves as much as they

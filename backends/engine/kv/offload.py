@@ -21,6 +21,9 @@ computed. Even a few cells can cost running sequences a tenth of their speed: ll
 attention cuts the pool at its middle, a part a thread, from the 257th cell in use on."""
 LOOK_EVERY_S: Final = 1.0
 """Between two looks at how much memory is free, which take a tenth of a millisecond."""
+MOST_WHOLE_BYTES: Final = 128 << 20
+"""Of a copy that cannot be made in parts, since streams wait meanwhile: at 6 GB/s a fiftieth of a
+second. What has more is computed again."""
 COPY_S: Final = 0.02
 """Seconds of copies between two steps. One part is copied even if it takes longer."""
 
@@ -67,7 +70,7 @@ class Offloading:
         self._memory_bytes: float = 0
         """What offloaded prefixes might take then."""
         self._worth_moving = worth_moving
-        self.prefixes = OffloadedPrefixes(part_tokens)
+        self.prefixes = OffloadedPrefixes(part_tokens, keeps_past=leaves.keeps_past)
         self._copies = 0
         """Parts since `renew`."""
         self._spent_s = 0.0
@@ -115,13 +118,15 @@ class Offloading:
 
     def copy_out(self, prefix: Prefix, *, only_full_parts: bool = False) -> bool:
         """Copy what `prefix` has and the tier lacks, as far as there is time; whether all of it is
-        there now.
+        there now. Where the memory keeps no past, all of it or nothing.
         """
         tokens = self._leaves.tree.tokens(prefix).tolist()
+        if not self._leaves.keeps_past:
+            return not only_full_parts and self._copy_whole(prefix, tokens)
         part_tokens = self.prefixes.part_tokens
         if only_full_parts:
             del tokens[len(tokens) // part_tokens * part_tokens :]
-        if not self._leaves.keeps_past or not self._fits(len(tokens)):
+        if not self._fits(len(tokens)):
             return False
         prefixes = self.prefixes
         path = prefixes.path(tokens, prefix.namespace)
@@ -147,12 +152,34 @@ class Offloading:
             have = end
         return True
 
+    def _copy_whole(self, prefix: Prefix, tokens: list[int]) -> bool:
+        needed = self._leaves.saved_bytes(prefix)
+        if needed > min(MOST_WHOLE_BYTES, self.most_bytes):
+            return False
+        part = self.prefixes.whole(tokens, prefix.namespace)
+        if part is None or len(part.tokens) < len(tokens):
+            began = self._clock()
+            state = self._leaves.save(prefix)
+            self._count(began)
+            if state is None:
+                return False
+            part = self.prefixes.add([], tokens, state, prefix.namespace)
+        self.prefixes.use([part])
+        self.shrink()
+        return part in self.prefixes
+
     def fetch(self, tokens: Seq[int], namespace: bytes, held: int) -> Fetch | None:
-        """What should be copied into a slot that holds the first `held` of `tokens`: None unless
-        that saves enough tokens, and at least half of all that is copied is used.
+        """What should be copied into a slot that holds the first `held` of `tokens`, or where the
+        memory keeps no past, nothing: None unless that saves enough tokens, and at least half of
+        all that is copied is used.
         """
         if not self.prefixes.nbytes:
             return None
+        if not self._leaves.keeps_past:
+            part = self.prefixes.whole(tokens, namespace)
+            if part is None or len(part.tokens) - held < self._worth_moving:
+                return None
+            return Fetch([part], list(part.tokens), len(part.tokens))
         path = self.prefixes.path(tokens, namespace)
         if path and 2 * path[-1][1] < len(path[-1][0].tokens):
             path.pop()
@@ -170,7 +197,15 @@ class Offloading:
         """
         held = prefix.length
         part = fetch.part_at(held)
-        if part not in self.prefixes or not self._leaves.has_room_for_part(len(part.tokens)):
+        if part not in self.prefixes:
+            return False
+        if not self._leaves.keeps_past:
+            self.prefixes.use([part])
+            began = self._clock()
+            is_done = held == 0 and self._leaves.restore(prefix, part.state, fetch.tokens)
+            self._count(began)
+            return is_done
+        if not self._leaves.has_room_for_part(len(part.tokens)):
             return False
         at = held // fetch.part_tokens
         end = min(at * fetch.part_tokens + len(part.tokens), len(fetch.tokens))

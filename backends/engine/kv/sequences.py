@@ -116,6 +116,9 @@ class SequenceLeaves:
     def rest(self) -> None:
         self.store.shrink(self.first.used)
 
+    def saved_bytes(self, prefix: Prefix) -> int:
+        return self.store.saved_bytes(prefix.sequence)
+
     def save(self, prefix: Prefix) -> SavedState | None:
         return self.store.save(prefix.sequence)
 

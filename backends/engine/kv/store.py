@@ -103,6 +103,10 @@ class SequenceStore(Store, Protocol):
         """
         ...
 
+    def saved_bytes(self, sequence: int) -> int:
+        """What `save` would take."""
+        ...
+
     def save(self, sequence: int) -> SavedState | None:
         """A copy of what `sequence` holds, in plain memory; None if there is none to spare."""
         ...

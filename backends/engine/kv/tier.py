@@ -22,15 +22,17 @@ class Part:
 
 class OffloadedPrefixes:
     """A tree of parts, the least recently used dropped first and a parent never before its
-    children. Prefixes that begin alike share their first parts. Only for memories that keep their
-    past: any first tokens of a part can be used.
+    children. Prefixes that begin alike share their first parts. Where memories keep no past there
+    are whole prefixes only, each a part by itself.
 
     Args:
         part_tokens: tokens of each part but the last of a prefix, which may be shorter.
+        keeps_past: any first tokens of a part can be used.
     """
 
-    def __init__(self, part_tokens: int) -> None:
+    def __init__(self, part_tokens: int, *, keeps_past: bool = True) -> None:
         self.part_tokens = part_tokens
+        self._keeps_past = keeps_past
         self.tokens = 0
         """Of all parts."""
         self.nbytes = 0
@@ -65,6 +67,16 @@ class OffloadedPrefixes:
             children = part.children
         return found
 
+    def whole(self, tokens: Seq[int], namespace: bytes = b"") -> Part | None:
+        """The longest part that `tokens` begin with, all of it; None: there is none."""
+        found = None
+        for part in self._roots.get(namespace, {}).values():
+            length = len(part.tokens)
+            is_longer = found is None or length > len(found.tokens)
+            if is_longer and part.tokens == tuple(tokens[:length]):
+                found = part
+        return found
+
     def match(self, tokens: Seq[int]) -> int:
         """How many of the first of `tokens` are in parts."""
         return sum(common for _, common in self.path(tokens))
@@ -77,8 +89,9 @@ class OffloadedPrefixes:
         """
         siblings = parents[-1].children if parents else self._roots.setdefault(namespace, {})
         part = Part(tuple(tokens), state, siblings)
-        for covered in [key for key in siblings if key == part.tokens[: len(key)]]:
-            self._drop(siblings[covered])
+        if self._keeps_past:
+            for covered in [key for key in siblings if key == part.tokens[: len(key)]]:
+                self._drop(siblings[covered])
         siblings[part.tokens] = part
         self.tokens += len(part.tokens)
         self.nbytes += state.nbytes
@@ -105,7 +118,8 @@ class OffloadedPrefixes:
         seen: set[Part] = set()
         for part in self._order:
             assert part.siblings[part.tokens] is part
-            assert not part.children or len(part.tokens) == self.part_tokens
+            is_full = self._keeps_past and len(part.tokens) == self.part_tokens
+            assert is_full or not part.children
             assert all(child in seen for child in part.children.values()), "dropped first"
             seen.add(part)
         assert all(part in seen for roots in self._roots.values() for part in roots.values())
