@@ -42,7 +42,6 @@ from hearth.backends.bench.transformers_side import (
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.loaded_model import Loaded
-from hearth.backends.native.families.table import family_of_hf
 from hearth.backends.native.half_packing import HalfPacking
 from hearth.backends.native.load import is_halved
 from hearth.backends.native.models.decoder import Decoder
@@ -51,6 +50,7 @@ from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.varlen_attention import has_varlen
 from hearth.backends.native.weights import load_weights
 from hearth.kernels.device import best_device, free_bytes, multiplies
+from hearth.quant.families.table import family_of_hf
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors import SafetensorsFolder
 
@@ -110,7 +110,7 @@ class Ours:
         varlen: bool = True,
     ) -> None:
         fields = read_fields(folder / "config.json")
-        family = family_of_hf(fields.text("model_type"), fields.texts("architectures"))
+        family = family_of_hf(fields)
         config = family.from_hf(fields)
         settings = ModelSettings(context=2048, kv_type="f32" if dtype == torch.float32 else "f16")
         if sessions is not None:

@@ -47,10 +47,7 @@ class SafetensorsTensors:
         for header in self.headers:
             mapped = MappedFile(header.path, header.size_bytes)
             self._places |= {name: (mapped, entry) for name, entry in header.tensors.items()}
-        self._stored = {
-            name: StoredTensor(name, entry.shape, DTYPES[entry.dtype], nbytes=entry.nbytes)
-            for name, (_, entry) in self._places.items()
-        }
+        self._stored = {name: entry for name, (_, entry) in self._places.items()}
 
     @property
     def stored(self) -> Mapping[str, StoredTensor]:
@@ -61,11 +58,7 @@ class SafetensorsTensors:
         """A tensor over the map, not to be written to. Raises `KeyError` for an unknown name."""
         mapped, entry = self._places[name]
         mapped.prefetch(entry.start, entry.nbytes)
-        return mapped.tensor(entry.start, entry.nbytes, DTYPES[entry.dtype], entry.shape)
-
-    def read_packed(self, name: str) -> Tensor:
-        """Raises `KeyError` for an unknown name and `ValueError` for any other: none is packed."""
-        raise ValueError(f"{self._stored[name].name} is not packed")
+        return mapped.tensor(entry.start, entry.nbytes, DTYPES[entry.kind], entry.shape)
 
     def release(self, name: str) -> None:
         """What was read of `name` was copied: it may leave this process's memory."""

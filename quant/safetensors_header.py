@@ -19,29 +19,12 @@ from typing import Any, BinaryIO
 
 from hearth.quant.errors import CorruptFile
 from hearth.quant.gguf.faults import corrupt, quoted, unsupported
+from hearth.quant.stored import ELEMENT_BYTES, StoredTensor
 
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
 MAX_TENSORS = 262_144
 MAX_DIMS = 8
-ELEMENT_BYTES = {
-    "BOOL": 1,
-    "U8": 1,
-    "I8": 1,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
-    "I16": 2,
-    "U16": 2,
-    "F16": 2,
-    "BF16": 2,
-    "I32": 4,
-    "U32": 4,
-    "F32": 4,
-    "I64": 8,
-    "U64": 8,
-    "F64": 8,
-}
-"""Every type that can be read."""
 
 _LENGTH_BYTES = 8
 _METADATA = "__metadata__"
@@ -63,15 +46,10 @@ _FOREIGN = (
 
 
 @dataclass(frozen=True, slots=True)
-class TensorEntry:
-    """One tensor: its bytes lie from `start` of the file on."""
+class TensorEntry(StoredTensor):
+    """One tensor of the file, in which its bytes are from `start` on."""
 
-    name: str
-    dtype: str
-    """A key of `ELEMENT_BYTES`."""
-    shape: tuple[int, ...]
     start: int
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +225,7 @@ def _entry(path: Path, name: str, value: Any, first_byte: int, size: int) -> Ten
             f"end at byte {first_byte + end:,}, but the file ends at byte {size:,}",
             "The file is shorter than its header says: resume or repeat the download.",
         )
-    return TensorEntry(name, dtype, shape, first_byte + start, nbytes)
+    return TensorEntry(name, shape, dtype, nbytes, first_byte + start)
 
 
 def _dtype(path: Path, field: str, value: Any) -> str:
@@ -300,7 +278,7 @@ def _check_layout(path: Path, tensors: tuple[TensorEntry, ...], first_byte: int,
     """The tensors follow each other without overlaps and holes, up to the end of the file."""
     if len(tensors) > MAX_TENSORS:
         raise corrupt(path, "header", f"{len(tensors):,} tensors, at most {MAX_TENSORS:,}")
-    nowhere = TensorEntry("", "U8", (0,), first_byte, 0)
+    nowhere = TensorEntry("", (0,), "U8", 0, first_byte)
     ordered = sorted(tensors, key=lambda entry: (entry.start, entry.nbytes))
     for before, after in pairwise((nowhere, *ordered)):
         end = before.start + before.nbytes

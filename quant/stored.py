@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
-
-
+ELEMENT_BYTES = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I16": 2,
+    "U16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "I32": 4,
+    "U32": 4,
+    "F32": 4,
+    "I64": 8,
+    "U64": 8,
+    "F64": 8,
+}
+"""Of plain numbers: every type that safetensors can be read of."""
 STAYS_PACKED = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4"})
 """Types that are computed with as they are; anything else packed is unpacked when it is loaded."""
 DEQUANTIZED = STAYS_PACKED | {
@@ -18,6 +31,8 @@ DEQUANTIZED = STAYS_PACKED | {
 """Packed types that can be unpacked at all: `hearth.kernels.blocks.packings`, for those who must
 not import torch.
 """
+LOADED = DEQUANTIZED | {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
+"""Types of the tensors that the native runner can load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +42,11 @@ class StoredTensor:
     name: str
     shape: tuple[int, ...]
     """As PyTorch has it: a matrix that maps i inputs to o outputs is (o, i)."""
-    dtype: torch.dtype | None
-    """None: packed in blocks, see `packing`."""
-    packing: str = ""
-    """The GGUF type of a packed tensor, e.g. "Q4_K"; "" where `dtype` says it."""
-    nbytes: int = 0
+    kind: str
+    """The type as safetensors or GGUF name it, e.g. "BF16" or "Q4_K"."""
+    nbytes: int
+
+    @property
+    def packing(self) -> str:
+        """The GGUF type of a packed tensor; "" for one of plain numbers."""
+        return "" if self.kind in ELEMENT_BYTES else self.kind

@@ -34,7 +34,7 @@ def has_own_head(headers: Sequence[SafetensorsHeader]) -> bool:
     if EMBEDDING not in found or HEAD not in found:
         return False
     (path, embedding), (other_path, head) = found[EMBEDDING], found[HEAD]
-    if (embedding.dtype, embedding.shape) != (head.dtype, head.shape):
+    if (embedding.kind, embedding.shape) != (head.kind, head.shape):
         return True
     with path.open("rb") as stream, other_path.open("rb") as other:
         stream.seek(embedding.start)

@@ -149,8 +149,7 @@ def _open(path: Path) -> SafetensorsTensors | GgufTensorFile:
 
 def _rows(file: SafetensorsTensors | GgufTensorFile, name: str) -> Tensor:
     """[rows, ...]: the tensor as a matrix."""
-    packed = bool(file.stored[name].packing)
-    tensor = file.read_packed(name) if packed else file.read(name)
+    tensor = file.read(name)
     return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1] if tensor.ndim else 1)
 
 

@@ -225,7 +225,7 @@ def _folder_facts(path: Path) -> dict[str, Any]:
         "gguf_version": None,
         "tensor_count": sum(len(header.tensors) for header in folder.headers),
         "tensors": [
-            {"name": t.name, "type": t.dtype, "shape": list(t.shape), "size_bytes": t.nbytes}
+            {"name": t.name, "type": t.kind, "shape": list(t.shape), "size_bytes": t.nbytes}
             for t in folder.tensors
         ],
     }

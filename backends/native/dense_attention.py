@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.scores import additive, attend_to
+from hearth.quant.families.config import ModelConfig
 
 
 class DenseAttention:

@@ -13,10 +13,10 @@ from hearth.backends.contract.settings_checks import check_settings
 from hearth.backends.errors import DoesNotFit
 from hearth.backends.machine.gpus import has_cuda
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
 from hearth.backends.native.model_folder import DTYPE_BYTES, kv_number_bytes, read_model_folder
+from hearth.quant.families.config import ModelConfig
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
 from hearth.quant.stored import STAYS_PACKED

@@ -6,16 +6,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from hearth.backends.native.config import ModelConfig
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.gguf_fields import GgufFields
-from hearth.backends.native.families.table import family_of_gguf
 from hearth.backends.text.vocab.gguf_vocabulary import kind_of_vocabulary
 from hearth.quant.errors import UnsupportedModel
+from hearth.quant.families.config import ModelConfig
+from hearth.quant.families.family import Family
+from hearth.quant.families.gguf_fields import GgufFields
+from hearth.quant.families.table import family_of_gguf
 from hearth.quant.gguf.file import GgufFile
-from hearth.quant.stored import DEQUANTIZED
+from hearth.quant.stored import LOADED
 
-_PLAIN: Final = frozenset({"F64", "F32", "F16", "BF16"})
 _RANKS: Final = 4
 """LLAMA_POOLING_TYPE_RANK of llama.h."""
 
@@ -50,7 +49,7 @@ def refuse_what_cannot_run(header: GgufFile) -> None:
     kind_of_vocabulary(header)
     for tensor in header.all_tensors:
         name = tensor.type.name
-        if len(tensor.shape) > 1 and name not in _PLAIN and name not in DEQUANTIZED:
+        if len(tensor.shape) > 1 and name not in LOADED:
             raise UnsupportedModel(
                 f"Tensor '{tensor.name}' is of type {name}, which the native runner cannot use.",
                 "Run the model with --backend llamacpp.",

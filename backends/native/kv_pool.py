@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hearth.backends.engine.kv.store import GroupSpec, SavedState
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.lazy_zeros import LazyZeros
+from hearth.quant.families.config import ModelConfig
 
 Layout = Literal["heads", "pages"]
 """heads: all tokens of a head lie together, as products with one head after the other want them;

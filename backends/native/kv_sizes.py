@@ -11,7 +11,7 @@ from typing import Final
 
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.kv.group import most_blocks
-from hearth.backends.native.config import ModelConfig
+from hearth.quant.families.config import ModelConfig
 
 _TOKENS_OF_AN_END: Final = 65_536
 """Tokens of a pool for each kept prefix whose window is sure to have room. Kept prefixes have half

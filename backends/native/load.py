@@ -25,11 +25,8 @@ from hearth.backends.machine.threads import (
     usable_cores,
     usable_threads,
 )
-from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.dense_attention import DenseAttention
 from hearth.backends.native.determinism import make_deterministic
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.table import family_of_hf
 from hearth.backends.native.footprint import (
     MAX_SESSIONS,
     half_head_bytes,
@@ -38,7 +35,7 @@ from hearth.backends.native.footprint import (
 )
 from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.half_packing import HalfPacking
-from hearth.backends.native.model_folder import as_stored
+from hearth.backends.native.model_folder import as_stored, read_config
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.notices import (
     OWN_HEAD,
@@ -66,17 +63,17 @@ from hearth.backends.text.vocab.model_folder import read_json
 from hearth.kernels import device as devices
 from hearth.kernels.half_matrix import has_half_matrices
 from hearth.quant.convert.folder_files import chat_templates
+from hearth.quant.families.config import ModelConfig
+from hearth.quant.families.family import Family
 from hearth.quant.fingerprint import WeightFile, fingerprint
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.tensor_file import GgufTensorFile
-from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors import SafetensorsFolder
 from hearth.quant.stored import STAYS_PACKED
 
 NAME = "native"
 _PACKING_S = 1.0
 """Loading waits so long for matrices of half precision; the rest is packed between steps."""
-_CONFIG = "config.json"
 _NAMES: Mapping[torch.dtype, Dtype] = {
     torch.float32: "f32",
     torch.float16: "f16",
@@ -143,14 +140,7 @@ def _open_source(path: Path) -> _Source:
 
 
 def _open_folder(folder: Path) -> _Source:
-    if not (folder / _CONFIG).is_file():
-        raise ModelNotFound(
-            f"{folder} has no {_CONFIG}.",
-            "Name a folder with config.json, tokenizer.json and safetensors, or a GGUF file.",
-        )
-    fields = read_fields(folder / _CONFIG)
-    family = family_of_hf(fields.text("model_type"), fields.texts("architectures"))
-    said = family.from_hf(fields)
+    architecture, family, said = read_config(folder)
     tokenizer = vocabularies.open_folder(folder, rows=said.vocab_size)
     defaults = read_generation_defaults(folder)
     file = SafetensorsFolder(folder)
@@ -166,7 +156,7 @@ def _open_folder(folder: Path) -> _Source:
         templates=chat_templates(folder),
         defaults=defaults,
         pooling=_folder_pooling(folder),
-        architecture=fields.text("model_type"),
+        architecture=architecture,
         quantization=_most_common_dtype(file),
         weight_files=tuple(WeightFile(one.path, one.header_bytes) for one in file.headers),
         notices=(OWN_HEAD,) if config != said else (),
@@ -376,7 +366,7 @@ def _most_common_dtype(file: TensorFile) -> str:
     """What most numbers are stored as, by our names for dtypes, or a packing."""
     sizes: dict[str, int] = {}
     for one in file.stored.values():
-        name = one.packing or _NAMES.get(one.dtype or torch.float32, str(one.dtype))
+        name = one.packing or one.kind.lower()
         sizes[name] = sizes.get(name, 0) + one.nbytes
     return max(sizes, key=lambda name: sizes[name], default="f32")
 

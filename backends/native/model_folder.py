@@ -13,9 +13,9 @@ from typing import Final
 
 from hearth.backends.contract.models import Dtype, KvType
 from hearth.backends.errors import InvalidParameter, ModelNotFound
-from hearth.backends.native.config import ModelConfig
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.table import family_of_hf
+from hearth.quant.families.config import ModelConfig
+from hearth.quant.families.family import Family
+from hearth.quant.families.table import family_of_hf
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry
 from hearth.quant.safetensors_shards import read_folder
@@ -61,7 +61,7 @@ class ModelFolder:
         """How most bytes are stored: "BF16", "F32", "MXFP4" ..."""
         sizes: Counter[str] = Counter()
         for tensor in self.tensors:
-            kind = _MXFP4 if tensor.name.endswith(_MXFP4_BLOCKS) else tensor.dtype
+            kind = _MXFP4 if tensor.name.endswith(_MXFP4_BLOCKS) else tensor.kind
             sizes[kind] += tensor.nbytes
         return sizes.most_common(1)[0][0] if sizes else "F32"
 
@@ -73,7 +73,7 @@ class ModelFolder:
     def weight_bytes(self, dtype: Dtype) -> int:
         """Of the weights in memory, where plain ones are held as `dtype`."""
         return sum(
-            tensor.nbytes if tensor.dtype == "U8" else _numbers(tensor) * DTYPE_BYTES[dtype]
+            tensor.nbytes if tensor.kind == "U8" else _numbers(tensor) * DTYPE_BYTES[dtype]
             for tensor in self.tensors
         )
 
@@ -128,7 +128,7 @@ def read_config(folder: Path) -> tuple[str, Family, ModelConfig]:
         )
     fields = read_fields(folder / CONFIG)
     architecture = fields.text("model_type")
-    family = family_of_hf(architecture, fields.texts("architectures"))
+    family = family_of_hf(fields)
     return architecture, family, family.from_hf(fields)
 
 
@@ -145,6 +145,6 @@ def as_stored(config: ModelConfig, headers: Sequence[SafetensorsHeader]) -> Mode
 
 
 def _numbers(tensor: TensorEntry) -> int:
-    if tensor.dtype == "U8":
+    if tensor.kind == "U8":
         return 2 * tensor.nbytes if tensor.name.endswith(_MXFP4_BLOCKS) else 0
     return math.prod(tensor.shape)

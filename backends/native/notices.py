@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hearth.backends.native.config import ModelConfig
+from hearth.quant.families.config import ModelConfig
 
 OWN_HEAD: Final = (
     "The output matrix differs from the embedding, though config.json says that they are one "

@@ -9,9 +9,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.scores import additive, attend_to
+from hearth.quant.families.config import ModelConfig
 
 _PADDING: Final = 0.25
 """Of the pages that are read for single tokens of several sequences at once, so much may be there

@@ -9,11 +9,11 @@ import torch
 
 from hearth.backends.contract.models import KvType, ModelSettings
 from hearth.backends.errors import DoesNotFit, InvalidParameter
-from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES
 from hearth.backends.native.kv_sizes import KvSizes, kv_sizes, step_tokens
 from hearth.backends.native.varlen_attention import PAGE as VARLEN_PAGE
 from hearth.backends.native.varlen_attention import can_read
+from hearth.quant.families.config import ModelConfig
 
 Attention = Literal["gather", "varlen"]
 """How the pages are read: gathered for attention over texts that lie in one piece

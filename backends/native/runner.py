@@ -16,7 +16,6 @@ from hearth.backends.engine.kv.manager import KvLimits
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter
 from hearth.backends.native.attention import Attend
-from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.embedder import Embedder, NativeSlicedText
 from hearth.backends.native.half_packing import HalfPacking
 from hearth.backends.native.kv_pool import KvPool
@@ -25,6 +24,7 @@ from hearth.backends.native.outputs import step_result
 from hearth.backends.native.paged_attention import PagedAttention, PagedRow
 from hearth.backends.native.plan import NativePlan
 from hearth.backends.native.varlen_attention import VarlenAttention
+from hearth.quant.families.config import ModelConfig
 
 
 class NativeRunner:

@@ -7,8 +7,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.scores import additive, attend_to
+from hearth.quant.families.config import ModelConfig
 
 
 def sliced_bytes(config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:

@@ -1,5 +1,5 @@
 """Whether a model's files fit together, without reading its weights: configuration, tokenizer,
-template, and each tensor's name and shape.
+template, and each tensor's name and shape. Without torch.
 """
 
 from __future__ import annotations
@@ -7,34 +7,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from hearth.backends.errors import UnsupportedModel
-from hearth.backends.native.config import ModelConfig
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.table import family_of_gguf
 from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.model_folder import as_stored, read_model_folder
-from hearth.backends.native.models.decoder import Decoder
-from hearth.backends.native.stored_weights import take_inventory
-from hearth.backends.native.tensors import TensorFile
 from hearth.backends.text.vocab import load as vocabularies
 from hearth.quant.convert.folder_files import chat_templates
+from hearth.quant.families.inventory import take_inventory
+from hearth.quant.families.table import family_of_gguf
 from hearth.quant.gguf import preflight
-from hearth.quant.gguf.tensor_file import GgufTensorFile
-from hearth.quant.safetensors import SafetensorsFolder
+from hearth.quant.stored import LOADED, StoredTensor
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What was found right, and what stands out."""
+    """What was found."""
 
     family: str
     """Of the native runner; "" where it does not know the architecture of a GGUF."""
     skipped: tuple[str, ...] = ()
     """Tensors that are known and not needed."""
     unknown: tuple[str, ...] = ()
-    """Tensors that nobody knows: the model may not be what its configuration says."""
+    """Tensors that are not known: the model may not be what its configuration says."""
 
 
 def check_structure(path: Path) -> Structure:
@@ -50,23 +43,16 @@ def check_structure(path: Path) -> Structure:
         folder = read_model_folder(path)
         vocabularies.open_folder(path)
         chat_templates(path)
-        config = as_stored(folder.config, folder.headers)
-        return _compare(folder.family, config, SafetensorsFolder(path), is_gguf=False)
-    header = preflight.check(path)
-    try:
-        family_of_gguf(header.architecture)
-    except UnsupportedModel:
-        return Structure("")  # llama.cpp may well know it; all that can be said was checked.
-    family, config = read_gguf_config(header)
-    return _compare(family, config, GgufTensorFile(header), is_gguf=True)
-
-
-def _compare(family: Family, config: ModelConfig, file: TensorFile, *, is_gguf: bool) -> Structure:
-    """Every parameter against what is stored for it."""
-    try:
-        decoder = Decoder(config, torch.device("cpu"), torch.float32)
-        shapes = {name: tuple(one.shape) for name, one in decoder.named_parameters()}
-        found = take_inventory(family, config, shapes, file.stored, is_gguf=is_gguf)
-    finally:
-        file.close()
+        family, config = folder.family, as_stored(folder.config, folder.headers)
+        stored: dict[str, StoredTensor] = {one.name: one for one in folder.tensors}
+    else:
+        header = preflight.check(path)
+        try:
+            family_of_gguf(header.architecture)
+        except UnsupportedModel:
+            return Structure("")  # llama.cpp may well know it; all that can be said was checked.
+        family, config = read_gguf_config(header)
+        stored = {one.name: one.stored for one in header.all_tensors}
+    is_gguf = not path.is_dir()
+    found = take_inventory(family, config, stored, is_gguf=is_gguf, kinds=LOADED)
     return Structure(family.name, found.skipped, found.unknown)

@@ -10,8 +10,6 @@ from hearth.quant.stored import StoredTensor
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["StoredTensor", "TensorFile"]
-
 
 class TensorFile(Protocol):
     """The tensors of a model, of one file or several. What it gives is mapped: reading it touches
@@ -24,13 +22,9 @@ class TensorFile(Protocol):
         ...
 
     def read(self, name: str) -> Tensor:
-        """A plain tensor in its stored shape and dtype. Raises KeyError for an unknown name, and
-        ValueError for a packed one.
+        """A tensor in its stored shape and dtype; of a packed matrix the blocks: [*shape[:-1],
+        bytes of a row] uint8. Raises KeyError for an unknown name.
         """
-        ...
-
-    def read_packed(self, name: str) -> Tensor:
-        """The blocks of a packed matrix: [*shape[:-1], bytes of a row] uint8."""
         ...
 
     def release(self, name: str) -> None:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hearth.backends.errors import InternalError
-from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.paged_attention import PagedRow
+from hearth.quant.families.config import ModelConfig
 
 PAGE: Final = 256
 """Tokens of a block: the kernel in PyTorch (FlashAttention 2) takes multiples of it only."""

@@ -14,18 +14,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.quirks import MxFp4Blocks
-from hearth.backends.native.families.source import Part, rows_of
 from hearth.backends.native.large_memory import large_empty
 from hearth.backends.native.models.decoder import Decoder, Embedding
 from hearth.backends.native.models.experts import ExpertMatrix, PackedExpertMatrix
-from hearth.backends.native.stored_weights import Wanted, names_of, take_inventory
 from hearth.backends.native.tensors import TensorFile
 from hearth.kernels.dequantize import dequantize_into
 from hearth.quant.errors import CorruptFile
+from hearth.quant.families.family import Family
+from hearth.quant.families.inventory import Wanted, take_inventory
+from hearth.quant.families.quirks import MxFp4Blocks
+from hearth.quant.families.source import Part, rows_of
 from hearth.quant.gguf.tensor_file import GgufTensorFile
-from hearth.quant.linear import STAYS_PACKED, QuantEmbedding, QuantLinear, Rows
+from hearth.quant.linear import QuantEmbedding, QuantLinear, Rows
+from hearth.quant.stored import LOADED, STAYS_PACKED
 from hearth.quant.verify import finite_rows
 
 Progress = Callable[[int, int], None]
@@ -73,16 +74,10 @@ def load_weights(
         CorruptFile: a tensor is missing or misshapen, or its numbers are none.
         UnsupportedModel: a tensor is of a type that cannot be used.
     """
-    shapes = {name: tuple(one.shape) for name, one in decoder.named_parameters()}
-    inventory = take_inventory(
-        family,
-        decoder.config,
-        shapes,
-        file.stored,
-        is_gguf=isinstance(file, GgufTensorFile),
-    )
+    is_gguf = isinstance(file, GgufTensorFile)
+    inventory = take_inventory(family, decoder.config, file.stored, is_gguf=is_gguf, kinds=LOADED)
     loader = _Loader(decoder, file, device, packed=packed, mapped=mapped, verify=verify)
-    needed = {name for one in inventory.wanted.values() for name in names_of(one)}
+    needed = {name for one in inventory.wanted.values() for name in one.stored}
     total = sum(file.stored[name].nbytes for name in needed)
     done = 0
     for place, module in list(decoder.named_modules()):
@@ -93,7 +88,7 @@ def load_weights(
         if not wanted:
             continue
         loader.fill(place, module, wanted)
-        done += sum(file.stored[name].nbytes for one in wanted.values() for name in names_of(one))
+        done += sum(file.stored[name].nbytes for one in wanted.values() for name in one.stored)
         progress(done, total)
     if decoder.output is None and isinstance(decoder.embedding, QuantEmbedding):
         decoder.output = QuantLinear(decoder.embedding.parts)
@@ -217,9 +212,7 @@ class _Loader:
 
     def _read(self, name: str) -> Tensor:
         if name not in self._tensors:
-            is_packed = bool(self._file.stored[name].packing)
-            read = self._file.read_packed if is_packed else self._file.read
-            self._tensors[name] = read(name)
+            self._tensors[name] = self._file.read(name)
         return self._tensors[name]
 
     def _packing(self, part: Part, expert: int | None) -> str:

@@ -113,8 +113,8 @@ def not_native(header: GgufFile) -> str:
     """Why the native runner cannot run a GGUF on any machine; empty if it can, as far as its header
     tells.
     """
-    from hearth.backends.native.families.table import family_of_gguf
     from hearth.backends.native.gguf_model import refuse_what_cannot_run
+    from hearth.quant.families.table import family_of_gguf
 
     try:
         family_of_gguf(header.architecture)

@@ -11,12 +11,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from hearth.quant.convert.families import describe
 from hearth.quant.convert.folder_files import ALL, CONFIG
-from hearth.quant.convert.inventory import take_inventory
-from hearth.quant.convert.model import Model, Value
+from hearth.quant.convert.model import Model, Value, describe
 from hearth.quant.convert.special import sampling_values, special_values
-from hearth.quant.convert.tensors import with_own_head
+from hearth.quant.convert.tensors import find_tensors
 from hearth.quant.convert.vocabulary import Vocabulary, read_vocabulary
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.faults import corrupt, quoted
@@ -28,7 +26,6 @@ from hearth.quant.gguf.types import TensorType, ValueType
 from hearth.quant.gguf.writer import lay_out, numbers_bytes, pair_bytes, strings_bytes
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors_shards import read_folder
-from hearth.quant.tied_weights import has_own_head
 
 SUFFIX = ".safetensors"
 _TOKENIZER = "tokenizer.ggml."
@@ -61,11 +58,9 @@ class FolderSource:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._shards = read_folder(folder)
-        model = describe(read_fields(folder / CONFIG))
-        if model.tied and has_own_head(self._shards):
-            model = with_own_head(model)
-        self._found = take_inventory(folder, model, self._shards)
-        vocabulary = read_vocabulary(folder, model.vocabulary)
+        model = describe(read_fields(folder / CONFIG), self._shards)
+        self._found = find_tensors(folder, model, self._shards)
+        vocabulary = read_vocabulary(folder, model.config.vocab_size)
         self._pairs = _pairs(folder, model, vocabulary)
         layout = lay_out(self._pairs, [found.info for found in self._found])
         header = parse_header(BytesIO(layout.header), layout.size, folder)
@@ -82,7 +77,7 @@ class FolderSource:
         """Of plain numbers, the type that most weights are stored in."""
         sizes = Counter[TensorType]()
         for found in self._found:
-            if found.type in PLAIN and found.origin.names:
+            if found.type in PLAIN and found.part.names:
                 sizes[found.type] += prod(found.shape)
         return sizes.most_common(1)[0][0]
 
@@ -90,7 +85,7 @@ class FolderSource:
         """The file of the tensor `name`, or of its first part; what follows from the config lies
         there.
         """
-        stored = self._by_name[name].origin.names
+        stored = self._by_name[name].part.names
         return self._homes[stored[0]] if stored else self._folder / CONFIG
 
     def pairs(self) -> Mapping[str, bytes]:

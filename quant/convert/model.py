@@ -1,15 +1,31 @@
-"""What a family says of a model: metadata and tensors, as its GGUF has them."""
+"""What GGUF says of a model, from its `config.json`, and what is refused because GGUF has no words
+or llama.cpp no code for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from hearth.quant.convert.origin import Wanted
+from hearth.quant.convert.ropes import Kind, check_ropes, rope_values
+from hearth.quant.errors import UnsupportedModel
+from hearth.quant.families.config import ModelConfig, Rope
+from hearth.quant.families.family import Family
+from hearth.quant.families.gemma import gemma3_windows
+from hearth.quant.families.shapes import alternating_windows
+from hearth.quant.families.table import family_of_hf
+from hearth.quant.hf_defaults import GEMMA2_CAPS, GEMMA_LAYERS_OF_27B
+from hearth.quant.hf_names import HEAD
+from hearth.quant.hf_ropes import rope_section
 from hearth.quant.json_fields import Fields
+from hearth.quant.safetensors_header import SafetensorsHeader
+from hearth.quant.tied_weights import has_own_head
 
 Value = int | float | bool | str | tuple[bool, ...]
 """An int is stored as U32, a float as F32."""
+_ALWAYS_TIED = "gemma2"
+"""For its output llama.cpp takes the embedding, whatever a file has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,22 +33,214 @@ class Model:
     """A model in the words of GGUF."""
 
     architecture: str
+    family: Family
+    config: ModelConfig
     values: Mapping[str, Value]
     """Keys without the architecture before them."""
-    tensors: Sequence[Wanted]
-    layers: int
-    vocabulary: int
-    """Rows of the embedding."""
-    tied: bool
-    """The output matrix is the embedding; one that is stored besides is left out."""
+    factors: Mapping[str, tuple[float, ...]]
+    """Tensors of rotary positions, which follow from the config."""
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
-    """A kind of models. `describe` raises `CorruptFile` for values that cannot be, and
-    `UnsupportedModel` for those that llama.cpp has no words or no code for.
+class _Words:
+    """What GGUF and llama.cpp have for a family."""
+
+    scalings: tuple[Kind, ...]
+    """Of rotary positions."""
+    is_partial: bool = False
+    """Part of a head only may have positions."""
+    has_biases: bool = False
+    """Attention may have biases, as the config says."""
+    is_square: bool = False
+    """The heads together are as wide as the embedding."""
+    window: Literal["", "none", "one", "pattern"] = ""
+    """The words for windows: none at all, one for all layers, or a pattern of layers; "": a
+    `config.json` has none.
     """
 
-    model_types: tuple[str, ...]
-    """`model_type` of config.json."""
-    describe: Callable[[Fields], Model]
+
+_LLAMA = _Words(("linear", "llama3", "yarn"), has_biases=True)
+_QWEN = _Words(("linear", "yarn"), window="none")
+_GEMMA = _Words(("linear",), window="pattern")
+_WORDS: Mapping[str, _Words] = {
+    "llama": _LLAMA,
+    "mistral": replace(_LLAMA, window="one"),
+    "mixtral": replace(_LLAMA, window="one"),
+    "qwen2": replace(_QWEN, has_biases=True, is_square=True),
+    "qwen3": _QWEN,
+    "qwen3_moe": _QWEN,
+    "smollm3": _QWEN,
+    "phi3": _Words(("longrope",), is_partial=True, is_square=True, window="one"),
+    "gemma2": _GEMMA,
+    "gemma3": _GEMMA,
+    "gpt_oss": _Words(("yarn",), has_biases=True, window="pattern"),
+}
+"""By the name of the family."""
+
+
+def describe(fields: Fields, headers: Sequence[SafetensorsHeader]) -> Model:
+    """The model of a `config.json` in the words of GGUF.
+
+    Args:
+        headers: of the folder's files; an output matrix that is not the embedding counts, whatever
+            the config says.
+
+    Raises:
+        UnsupportedModel: an unknown family, a class that writes no text, or a variant that
+            llama.cpp has no words or no code for.
+        CorruptFile: a value that cannot be.
+    """
+    family = family_of_hf(fields)
+    fields = family.complete(fields)
+    _check_fields(family.name, fields)
+    config = family.from_complete(fields)
+    _check_config(family.name, fields, config)
+    if config.tied and has_own_head(headers):
+        config = replace(config, tied=False)
+        if family.name == _ALWAYS_TIED:
+            raise UnsupportedModel(
+                f"The folder has a tensor '{HEAD}' that differs from the embedding, though "
+                f"config.json says that they are one; llama.cpp has no place for it in "
+                f"{_ALWAYS_TIED} models.",
+                "Run the folder with --backend native.",
+                field=HEAD,
+                architecture=_ALWAYS_TIED,
+            )
+    sliding: tuple[bool, ...] = (False,) * len(config.layers)
+    if _WORDS[family.name].window == "pattern":
+        windows = gemma3_windows if family.name == "gemma3" else alternating_windows
+        sliding = windows(fields, len(config.layers))
+    ropes = [layer.rope for layer in config.layers if layer.rope is not None]
+    wide = [layer.rope for layer, slides in zip(config.layers, sliding, strict=True) if not slides]
+    rope = next((one for one in wide if one is not None), ropes[0])
+    rotary, factors = rope_values(rope)
+    values = {**_shape_values(config), **rotary}
+    values = (
+        _shape_values(config) | values | _values_of_family(family.name, fields, config, sliding)
+    )
+    architecture = family.architectures[0] if family.architectures else "llama"
+    return Model(architecture, family, config, values, factors)
+
+
+def _check_fields(name: str, fields: Fields) -> None:
+    """Raises `UnsupportedModel` for what llama.cpp has no words or no code for."""
+    words = _WORDS[name]
+    check_ropes(
+        fields,
+        "full_attention" if name == "gemma3" else "",
+        words.scalings,
+        is_partial=words.is_partial,
+        truncates=name != "gpt_oss",
+    )
+    if words.window == "none" and fields.flag("use_sliding_window", False):
+        raise fields.unsupported("use_sliding_window", "false: GGUF has no word for such layers")
+    has_biases, is_tied = (
+        fields.flag(key, False) for key in ("attention_bias", "tie_word_embeddings")
+    )
+    if has_biases and not words.has_biases:
+        raise fields.unsupported("attention_bias", "attention without biases")
+    if name == "gpt_oss" and not has_biases:
+        raise fields.unsupported("attention_bias", "attention with biases")
+    if name == "gpt_oss" and is_tied:
+        raise fields.unsupported("tie_word_embeddings", "false")
+    if name == "qwen3_moe" and not fields.flag("norm_topk_prob", False):
+        raise fields.unsupported("norm_topk_prob", "true")
+    if name == "gemma3" and fields.has("attn_logit_softcapping"):
+        raise fields.unsupported("attn_logit_softcapping", "none")
+    if name == "gemma2":
+        if not is_tied:
+            raise fields.unsupported("tie_word_embeddings", "true")
+        for key in GEMMA2_CAPS:
+            if not fields.has(key):
+                raise fields.unsupported(key, "a number: llama.cpp always caps")
+
+
+def _check_config(name: str, fields: Fields, config: ModelConfig) -> None:
+    """The same for what follows from several values."""
+    if _WORDS[name].is_square and config.heads * config.head_dim != config.width:
+        raise fields.unsupported(
+            "head_dim", f"heads that together have the width of {config.width:,}"
+        )
+    places = enumerate(config.layers, start=1)
+    if name == "smollm3" and any(
+        (layer.rope is None) != (place % 4 == 0) for place, layer in places
+    ):
+        # llama.cpp knows no other layers without positions than every fourth.
+        key = "no_rope_layers" if fields.has("no_rope_layers") else "no_rope_layer_interval"
+        raise fields.unsupported(key, "no positions in every fourth layer")
+
+
+def _shape_values(config: ModelConfig) -> dict[str, Value]:
+    """The keys that every architecture has."""
+    return {
+        "vocab_size": config.vocab_size,
+        "context_length": config.context,
+        "embedding_length": config.width,
+        "block_count": len(config.layers),
+        "feed_forward_length": config.feed_forward,
+        "attention.head_count": config.heads,
+        "attention.head_count_kv": config.kv_heads,
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.layer_norm_rms_epsilon": config.norm_eps,
+    }
+
+
+def _values_of_family(
+    name: str, fields: Fields, config: ModelConfig, sliding: tuple[bool, ...]
+) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    if config.experts is not None:
+        values["expert_count"] = config.experts.count
+        values["expert_used_count"] = config.experts.active
+        if name != "mixtral":
+            values["expert_feed_forward_length"] = config.experts.width
+    window = fields.integer("sliding_window", 0, least=0)
+    words = _WORDS[name]
+    if words.window == "one" and window:  # llama.cpp leaves it out.
+        values["attention.sliding_window"] = window
+    if words is _GEMMA:
+        values |= {key: fields.positive(key) for key in GEMMA2_CAPS if fields.has(key)}
+        values |= _scale(name, fields, config)
+    if name == "gemma3":
+        if not any(sliding):
+            return values
+        if not window:
+            raise fields.wrong("sliding_window", "must be given, as layers have windows")
+        values["rope.freq_base_swa"] = _local_theta(fields, config.layers[sliding.index(True)].rope)
+    if words.window == "pattern":
+        values |= _windows(window, sliding, config.context)
+    return values
+
+
+def _scale(name: str, fields: Fields, config: ModelConfig) -> dict[str, Value]:
+    """The key for what scores are multiplied by, where it is not what llama.cpp takes by itself: it
+    goes by the heads, and for the model of 27 billion, known by its layers, by the width. It does
+    not read the key; the native runner does.
+    """
+    by_width = len(config.layers) == GEMMA_LAYERS_OF_27B[name]
+    usual = config.width // config.heads if by_width else config.head_dim
+    wanted = fields.positive("query_pre_attn_scalar")
+    return {} if wanted == usual else {"attention.scale": wanted**-0.5}
+
+
+def _local_theta(fields: Fields, rope: Rope | None) -> float:
+    """Of the layers with windows, which llama.cpp never scales."""
+    assert rope is not None
+    if rope.scaling is not None:
+        raise rope_section(fields, "sliding_attention").unsupported("rope_type", "default")
+    return rope.theta
+
+
+def _windows(window: int, sliding: tuple[bool, ...], context: int) -> dict[str, Value]:
+    """The keys for windows in the layers that are `sliding`. Where none is, the window holds the
+    whole context: without the key, llama.cpp takes one of its own.
+    """
+    if not window or not any(sliding):
+        return {"attention.sliding_window": context}
+    pattern: Value = sliding
+    for period in range(2, len(sliding) + 1):  # A number n for "all but every n-th".
+        if sliding == tuple((layer + 1) % period != 0 for layer in range(len(sliding))):
+            pattern = period
+            break
+    return {"attention.sliding_window": window, "attention.sliding_window_pattern": pattern}

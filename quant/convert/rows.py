@@ -8,8 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from hearth.quant.convert.inventory import Found
-from hearth.quant.convert.origin import Origin
+from hearth.quant.convert.tensors import Found
+from hearth.quant.families.quirks import MxFp4Blocks, NormOffset, Transposed
 from hearth.quant.gguf.source import Bytes
 from hearth.quant.gguf.types import TensorType
 from hearth.quant.mxfp4 import pack_mxfp4
@@ -60,7 +60,7 @@ class FolderRows:
         """Let go of the pages that `name` was read from."""
         self._matrix = None
         self._open.clear()
-        for stored in self._found[name].origin.names:
+        for stored in self._found[name].part.names:
             self._tensors.release(stored)
 
     def _stored(self, name: str) -> Tensor:
@@ -70,54 +70,44 @@ class FolderRows:
         return self._open[name]
 
     def _changed(self, found: Found, first: int, count: int) -> Tensor:
-        """The rows as `found.origin` says: [count, row] or, of a vector, all of it."""
-        origin = found.origin
-        if origin.values:
-            return torch.tensor(origin.values, dtype=torch.float64)
-        if len(found.shape) == 1:
-            vector = self._stored(origin.names[0])
-            if origin.heads:
-                vector = vector[_alternating(origin.heads, 0, len(vector), len(vector))]
-            return vector.float() + 1.0 if origin.plus_one else vector
-        if len(found.shape) == 3 or origin.picked is not None:
-            return self._of_stack(found, first, count)
-        matrix = self._stored(origin.names[0])
-        if origin.heads:
-            return matrix[_alternating(origin.heads, first, count, found.rows)]
-        return matrix[first : first + count]
+        """The rows as `found` says: [count, row] or, of a vector, all of it."""
+        if found.values:
+            return torch.tensor(found.values, dtype=torch.float64)
+        names, quirks = found.part.names, found.part.quirks
+        if len(found.shape) == 3:
+            return self._of_stack(found, *divmod(first, found.rows), count)
+        stored = self._stored(names[0])
+        if found.picked is not None:
+            return stored[first : first + count, found.picked]
+        if found.heads:
+            length = len(stored) if stored.ndim == 1 else count
+            return stored[_alternating(found.heads, first, length, len(stored))]
+        if stored.ndim == 1:
+            return stored.float() + 1.0 if NormOffset() in quirks else stored
+        return stored[first : first + count]
 
-    def _of_stack(self, found: Found, first: int, count: int) -> Tensor:
-        origin = found.origin
-        if len(found.shape) == 2:
-            assert origin.picked is not None
-            return self._stored(origin.names[0])[first : first + count, origin.picked.rows]
-        expert, row = divmod(first, found.rows)
+    def _of_stack(self, found: Found, expert: int, row: int, count: int) -> Tensor:
+        names, quirks = found.part.names, found.part.quirks
         rows = slice(row, row + count)
-        if origin.packed:
-            blocks, scales = (
-                _picked(self._stored(name)[expert], origin)[rows] for name in origin.names
-            )
+        picked = found.picked or slice(None)
+        if MxFp4Blocks() in quirks:
+            blocks, scales = (self._stored(name)[expert][picked][rows] for name in names)
             return pack_mxfp4(blocks, scales)
-        if len(origin.names) > 1:
-            return self._stored(origin.names[expert])[rows]
-        if origin.transposed:
-            return self._transposed(found, expert)[rows]
-        return _picked(self._stored(origin.names[0])[expert], origin)[rows]
+        if len(names) > 1:
+            return self._stored(names[expert])[rows]
+        if Transposed() in quirks:
+            return self._transposed(found, expert, picked)[rows]
+        return self._stored(names[0])[expert][picked][rows]
 
-    def _transposed(self, found: Found, expert: int) -> Tensor:
+    def _transposed(self, found: Found, expert: int, picked: slice) -> Tensor:
         """One matrix of a transposed stack, in memory of its own: to gather a few rows of it from
         the file would read all of it each time.
         """
         held = self._matrix
         if held is None or held[:2] != (found.name, expert):
-            stored = self._stored(found.origin.names[0])[expert].transpose(0, 1)
-            held = (found.name, expert, _picked(stored, found.origin).contiguous())
-            self._matrix = held
+            stored = self._stored(found.part.names[0])[expert].transpose(0, 1)
+            held = self._matrix = (found.name, expert, stored[picked].contiguous())
         return held[2]
-
-
-def _picked(matrix: Tensor, origin: Origin) -> Tensor:
-    return matrix if origin.picked is None else matrix[origin.picked.rows]
 
 
 def _alternating(heads: int, first: int, count: int, rows: int) -> Tensor:

@@ -1,155 +1,109 @@
-"""The tensors that families share: names in safetensors, names in GGUF, shapes.
-
-Source of the names: transformers' modeling files, and llama.cpp's `llama-arch.cpp`.
-"""
+"""The tensors of a GGUF file, and where each comes from in a folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
 
-from hearth.quant.convert.model import Model, Value
-from hearth.quant.convert.origin import Origin, Picked, Wanted, one
-from hearth.quant.convert.ropes import Ropes
-from hearth.quant.convert.shape import Experts, shape_values
+from hearth.quant.convert.model import Model
 from hearth.quant.errors import UnsupportedModel
-from hearth.quant.hf_names import EMBEDDING, HEAD
-from hearth.quant.hf_shape import Shape
+from hearth.quant.families.inventory import Wanted, rows_of_parts, take_inventory
+from hearth.quant.families.quirks import InterleavedGateUp, InterleavedHeads, MxFp4Blocks
+from hearth.quant.families.source import Part
+from hearth.quant.gguf.faults import quoted
+from hearth.quant.gguf.file import TensorInfo
+from hearth.quant.gguf.quantize_types import may_change
+from hearth.quant.gguf.types import TensorType
+from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry
 
-_ALWAYS_TIED = frozenset({"gemma2"})
-"""Architectures for whose output llama.cpp takes the embedding, whatever a file has."""
-
-
-def model(
-    architecture: str,
-    shape: Shape,
-    ropes: Ropes,
-    layers: Iterable[Iterable[Wanted]],
-    more: Mapping[str, Value] = MappingProxyType({}),
-) -> Model:
-    """A model with the keys that every architecture has and `more`, and all its tensors: those
-    outside of the layers, factors of rotary positions, and `layers`.
-
-    A tied matrix may be stored as embedding, as output or as both.
-    """
-    size = (shape.vocabulary, shape.width)
-    found = [
-        Wanted("token_embd.weight", size, one(EMBEDDING) + (one(HEAD) if shape.tied else ())),
-        Wanted("output_norm.weight", (shape.width,), one("model.norm.weight")),
-    ]
-    if not shape.tied:
-        found.append(Wanted("output.weight", size, one(HEAD)))
-    found += [
-        Wanted(name, (len(factors),), (Origin(values=factors),))
-        for name, factors in ropes.tensors.items()
-    ]
-    for layer in layers:
-        found += layer
-    values = shape_values(shape, ropes) | dict(more)
-    return Model(architecture, values, found, shape.layers, shape.vocabulary, shape.tied)
+_TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
+_KINDS = (*_TYPES, "F64")
+"""The last is stored as F32."""
+_SHOWN_NAMES = 3
 
 
-def with_own_head(model: Model) -> Model:
-    """`model`, whose config ties the output matrix to the embedding, with one of its own.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A tensor of the GGUF, and where it comes from."""
+
+    name: str
+    shape: tuple[int, ...]
+    """As PyTorch has it."""
+    type: TensorType
+    """Of the numbers as they are stored; what llama.cpp wants as F32 is F32."""
+    part: Part
+    """What it is made of, by the names of the files."""
+    picked: slice | None = None
+    """Rows of stacked matrices or biases, along their second axis; None: all."""
+    heads: int = 0
+    """So many heads, whose rows are to alternate between their two rotary halves; 0: no change."""
+    values: tuple[float, ...] = ()
+    """Numbers that follow from the config, in place of stored ones."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of one matrix of a stack."""
+        return self.shape[-2] if len(self.shape) > 1 else 1
+
+    @property
+    def info(self) -> tuple[str, tuple[int, ...], TensorType, int]:
+        """Name, shape in ggml's order, type, bytes."""
+        shape = self.shape[::-1]
+        blocks = -(-shape[0] // self.type.block_elements)
+        return self.name, shape, self.type, blocks * self.type.block_bytes * prod(shape[1:])
+
+
+def find_tensors(
+    folder: Path, model: Model, headers: Sequence[SafetensorsHeader]
+) -> tuple[Found, ...]:
+    """Every tensor that the GGUF of `model` has, found in `folder`.
 
     Raises:
-        UnsupportedModel: llama.cpp has no place for it.
+        CorruptFile: one is missing or misshapen; `field` in `data` names it.
+        UnsupportedModel: one is of a type that cannot be used, or there is one that belongs to no
+            such model: without it, the GGUF would be another model.
     """
-    if model.architecture in _ALWAYS_TIED:
+    stored = {name: entry for header in headers for name, entry in header.tensors.items()}
+    inventory = take_inventory(model.family, model.config, stored, is_gguf=False, kinds=_KINDS)
+    if inventory.unknown:
+        names = inventory.unknown
+        shown = ", ".join(quoted(name) for name in names[:_SHOWN_NAMES])
+        more = f" and {len(names) - _SHOWN_NAMES:,} more" if len(names) > _SHOWN_NAMES else ""
         raise UnsupportedModel(
-            f"The folder has a tensor '{HEAD}' that differs from the embedding, though config.json "
-            f"says that they are one; llama.cpp has no place for it in {model.architecture} "
-            "models.",
-            "Run the folder with --backend native.",
-            field=HEAD,
-            architecture=model.architecture,
+            f"{folder.name} has tensors that no {model.architecture} model of its config has: "
+            f"{shown}{more}.",
+            "A file without them would be another model. Check config.json, or take a GGUF of it.",
+            field=names[0],
+            path=str(folder),
         )
-    embedding, last_norm, *rest = model.tensors
-    output = Wanted("output.weight", embedding.shape, one(HEAD))
-    return replace(model, tensors=[embedding, last_norm, output, *rest], tied=False)
+    found = [
+        Found(name, (len(factors),), TensorType.F32, Part(()), values=factors)
+        for name, factors in model.factors.items()
+    ]
+    for wanted in inventory.wanted.values():
+        found += _made_of(wanted, model, stored)
+    return tuple(found)
 
 
-def norm(shape: Shape, layer: int, stored: str, name: str, *, length: int = 0) -> Wanted:
-    """A norm of `layer`; `length` is the width where it is 0."""
-    source = one(f"model.layers.{layer}.{stored}.weight")
-    return Wanted(f"blk.{layer}.{name}.weight", (length or shape.width,), source)
-
-
-def attention(
-    shape: Shape, layer: int, *, paired: bool = False, biases: str = "", out_bias: bool = False
-) -> Iterator[Wanted]:
-    """The norm before attention, and its matrices.
-
-    Args:
-        paired: llama.cpp turns neighbours, so the rows of queries and keys are moved.
-        biases: of which projections there are biases, such as "qkv".
-    """
-    hf, block = f"model.layers.{layer}.", f"blk.{layer}."
-    yield norm(shape, layer, "input_layernorm", "attn_norm")
-    rows = {"q": shape.query_rows, "k": shape.key_rows, "v": shape.key_rows}
-    heads = {"q": shape.heads, "k": shape.kv_heads, "v": 0} if paired else dict.fromkeys("qkv", 0)
-    for part, count in rows.items():
-        stored = f"{hf}self_attn.{part}_proj"
-        moved = heads[part]
-        weight = Origin((f"{stored}.weight",), heads=moved)
-        yield Wanted(f"{block}attn_{part}.weight", (count, shape.width), (weight,))
-        if part in biases:
-            bias = Origin((f"{stored}.bias",), heads=moved)
-            yield Wanted(f"{block}attn_{part}.bias", (count,), (bias,))
-    yield Wanted(
-        f"{block}attn_output.weight",
-        (shape.width, shape.query_rows),
-        one(f"{hf}self_attn.o_proj.weight"),
-    )
-    if out_bias:
-        source = one(f"{hf}self_attn.o_proj.bias")
-        yield Wanted(f"{block}attn_output.bias", (shape.width,), source)
-
-
-def head_norms(shape: Shape, layer: int) -> Iterator[Wanted]:
-    """The norms of queries and keys, head by head."""
-    for part in "qk":
-        yield norm(
-            shape, layer, f"self_attn.{part}_norm", f"attn_{part}_norm", length=shape.head_dim
-        )
-
-
-def feed_forward(shape: Shape, layer: int) -> Iterator[Wanted]:
-    """The matrices of a feed-forward without experts."""
-    wide, narrow = (shape.feed_forward, shape.width), (shape.width, shape.feed_forward)
-    for part, size in (("gate", wide), ("up", wide), ("down", narrow)):
-        yield Wanted(
-            f"blk.{layer}.ffn_{part}.weight",
-            size,
-            one(f"model.layers.{layer}.mlp.{part}_proj.weight"),
-        )
-
-
-def router(shape: Shape, experts: Experts, layer: int, stored: str) -> Wanted:
-    """The matrix that chooses experts."""
-    size = (experts.count, shape.width)
-    source = one(f"model.layers.{layer}.{stored}.weight")
-    return Wanted(f"blk.{layer}.ffn_gate_inp.weight", size, source)
-
-
-def expert_tensors(
-    shape: Shape, experts: Experts, layer: int, block: str, names: tuple[str, str, str]
-) -> Iterator[Wanted]:
-    """Router and experts, stored one by one, or stacked with gate and up in one.
-
-    Args:
-        block: the name of the feed-forward in safetensors.
-        names: an expert's gate, up and down there.
-    """
-    stem = f"model.layers.{layer}.{block}.experts."
-    wide = (experts.count, experts.width, shape.width)
-    narrow = (experts.count, shape.width, experts.width)
-    yield router(shape, experts, layer, f"{block}.gate")
-    for part, stored, size in zip(("gate", "up", "down"), names, (wide, wide, narrow), strict=True):
-        each = Origin(tuple(f"{stem}{index}.{stored}.weight" for index in range(experts.count)))
-        stacked = Origin((f"{stem}down_proj",))
-        if part != "down":
-            half = Picked(experts.width, is_up=part == "up")
-            stacked = Origin((f"{stem}gate_up_proj",), picked=half)
-        yield Wanted(f"blk.{layer}.ffn_{part}_exps.weight", size, (each, stacked))
+def _made_of(wanted: Wanted, model: Model, entries: Mapping[str, TensorEntry]) -> Iterator[Found]:
+    """The tensors that hold what the decoder's parameter `wanted` holds."""
+    parts, stored = wanted.source.gguf[0], wanted.choice
+    axis, shape = wanted.axis, wanted.shape
+    rows = rows_of_parts(shape, axis, len(parts), model.config)
+    for index, (part, count) in enumerate(zip(parts, rows, strict=True)):
+        origin, picked = stored[min(index, len(stored) - 1)], None
+        if len(stored) < len(parts):  # Gate and up in one.
+            picked = slice(index * count, (index + 1) * count)
+            if InterleavedGateUp() in origin.quirks:
+                picked = slice(index, None, 2)
+        heads = sum(one.heads for one in part.quirks if isinstance(one, InterleavedHeads))
+        name, own_shape = part.names[0], (*shape[:axis], count, *shape[axis + 1 :])
+        kind = TensorType.F32
+        if MxFp4Blocks() in origin.quirks:
+            kind = TensorType.MXFP4
+        elif may_change(TensorInfo(name, own_shape[::-1], kind, 0, 0), model.architecture):
+            kinds = {entries[one].kind for one in origin.names}
+            kind = _TYPES.get(kinds.pop(), kind) if len(kinds) == 1 else kind
+        yield Found(name, own_shape, kind, origin, picked, heads)

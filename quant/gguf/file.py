@@ -13,6 +13,7 @@ from hearth.quant.fingerprint import WeightFile
 from hearth.quant.gguf.faults import corrupt, unsupported
 from hearth.quant.gguf.types import FILE_TYPE_NAMES, TensorType, ValueType
 from hearth.quant.gguf.values import NumberArray, StringArray
+from hearth.quant.stored import StoredTensor
 
 Value = int | float | bool | str | StringArray | NumberArray
 
@@ -52,6 +53,11 @@ class TensorInfo:
     @property
     def elements(self) -> int:
         return prod(self.shape)
+
+    @property
+    def stored(self) -> StoredTensor:
+        """The same for readers of any kind of file."""
+        return StoredTensor(self.name, self.shape[::-1], self.type.name, self.nbytes)
 
 
 @dataclass(frozen=True, slots=True)

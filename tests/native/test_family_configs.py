@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hearth.backends.native.config import ModelConfig
-from hearth.backends.native.families.table import FAMILIES, family_of_gguf, family_of_hf
 from hearth.quant.errors import CorruptFile, UnsupportedModel
+from hearth.quant.families.config import ModelConfig
+from hearth.quant.families.table import FAMILIES, family_of_gguf, family_of_hf
 from hearth.quant.json_fields import Fields, read_fields
 
 LLAMA: dict[str, Any] = {
@@ -27,25 +27,30 @@ LLAMA: dict[str, Any] = {
 
 
 def config(model_type: str = "llama", **changes: Any) -> ModelConfig:
-    values = {**LLAMA, "model_type": model_type, **changes}
-    return family_of_hf(model_type).from_hf(Fields(Path("config.json"), values))
+    fields = Fields(Path("config.json"), {**LLAMA, "model_type": model_type, **changes})
+    return family_of_hf(fields).from_hf(fields)
+
+
+def named(model_type: str, *classes: str) -> Fields:
+    values = {"model_type": model_type, "architectures": list(classes)}
+    return Fields(Path("config.json"), values)
 
 
 def test_every_family_is_found_by_its_names() -> None:
     for family in FAMILIES:
         for model_type in family.model_types:
-            assert family_of_hf(model_type) is family
+            assert family_of_hf(named(model_type)) is family
         for architecture in family.architectures:
             assert family_of_gguf(architecture) is family
 
 
 def test_an_unknown_family_is_refused_with_its_name_and_the_list() -> None:
     with pytest.raises(UnsupportedModel, match=r"'mamba'.*llama.*gpt_oss"):
-        family_of_hf("mamba")
+        family_of_hf(named("mamba"))
     with pytest.raises(UnsupportedModel, match=r"'rwkv7'.*llama.*gpt-oss"):
         family_of_gguf("rwkv7")
     with pytest.raises(UnsupportedModel, match="LlamaForSequenceClassification"):
-        family_of_hf("llama", ("LlamaForSequenceClassification",))
+        family_of_hf(named("llama", "LlamaForSequenceClassification"))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +132,7 @@ def test_layers_and_their_types_must_agree() -> None:
 
 def test_a_config_that_leaves_almost_everything_out() -> None:
     """google/gemma-3-4b-it says no more than this of its text."""
-    family = family_of_hf("gemma3", ("Gemma3ForConditionalGeneration",))
+    family = family_of_hf(named("gemma3", "Gemma3ForConditionalGeneration"))
     text = {
         "hidden_size": 2560,
         "intermediate_size": 10240,

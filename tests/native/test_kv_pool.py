@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from hearth.backends.native.config import LayerConfig, ModelConfig, Rope
 from hearth.backends.native.kv_pool import KvPool, Layout
 from hearth.backends.native.lazy_zeros import LazyZeros
+from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 
 PAGE, KV_HEADS, WIDTH = 16, 2, 64
 BLOCK_BYTES = 2 * KV_HEADS * PAGE * WIDTH * 4

@@ -12,11 +12,11 @@ import torch
 from hearth.app.library.fit import Room, fit_of_folder
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import DoesNotFit
-from hearth.backends.native.config import LayerConfig, ModelConfig, Rope
 from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES, half_head_bytes, needed_bytes
 from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
 from hearth.backends.native.model_folder import read_model_folder
 from hearth.backends.native.plan import NativePlan, plan_memory
+from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 from model_folders import write_folder
 
 CPU = torch.device("cpu")

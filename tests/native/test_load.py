@@ -16,13 +16,13 @@ from driven import Driven
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.native import footprint, load
-from hearth.backends.native.config import ModelConfig
-from hearth.backends.native.families.gemma import GEMMA2, GEMMA3
-from hearth.backends.native.families.llama import LLAMA
-from hearth.backends.native.families.phi3 import PHI3
 from hearth.backends.native.notices import about_positions, about_unpacking
 from hearth.backends.native.structure import check_structure
 from hearth.kernels import device as devices
+from hearth.quant.families.config import ModelConfig
+from hearth.quant.families.gemma import GEMMA2, GEMMA3
+from hearth.quant.families.llama import LLAMA
+from hearth.quant.families.phi3 import PHI3
 from hearth.quant.json_fields import read_fields
 from native_runners import advance
 from tiny_checkpoints import VOCABULARY, tiny_checkpoint

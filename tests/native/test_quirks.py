@@ -7,7 +7,8 @@ import pytest
 import torch
 from gguf.quants import dequantize, quantize
 
-from hearth.backends.native.families.quirks import (
+from hearth.quant.errors import UnsupportedModel
+from hearth.quant.families.quirks import (
     InterleavedGateUp,
     InterleavedHeads,
     MxFp4Blocks,
@@ -16,8 +17,7 @@ from hearth.backends.native.families.quirks import (
     Transposed,
     undo,
 )
-from hearth.backends.native.families.source import Part, choose, joined, one, rows_of, shape_of
-from hearth.quant.errors import UnsupportedModel
+from hearth.quant.families.source import Part, choose, joined, one, rows_of, shape_of
 from hearth.quant.hf_names import by_canonical_name
 from hearth.quant.mxfp4 import pack_mxfp4
 

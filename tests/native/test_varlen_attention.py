@@ -17,7 +17,6 @@ from torch.nn.attention import varlen
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import InternalError
-from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.plan import NativePlan, plan_memory
 from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.varlen_attention import (
@@ -26,6 +25,7 @@ from hearth.backends.native.varlen_attention import (
     has_varlen,
     reads_block_tables,
 )
+from hearth.quant.families.config import ModelConfig
 from native_runners import runner_of
 from paged_texts import LONG_STEPS, Texts
 from tiny_checkpoints import VOCABULARY, tiny_checkpoint

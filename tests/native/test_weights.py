@@ -280,7 +280,7 @@ def test_integers_are_no_weights(tmp_path: Path) -> None:
         tiny_checkpoint("llama2", tmp_path),
         lambda tensors: tensors.update({name: tensors[name].to(torch.int8)}),
     )
-    with pytest.raises(UnsupportedModel, match=f"'{name}' is of type int8"):
+    with pytest.raises(UnsupportedModel, match=f"'{name}' is of type I8"):
         load_folder(tmp_path)
 
 

@@ -10,22 +10,25 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.dense_attention import DenseAttention
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.gguf_fields import GgufFields
-from hearth.backends.native.families.source import Choice, choose, rows_of, shape_of
-from hearth.backends.native.families.table import family_of_gguf, family_of_hf
 from hearth.backends.native.models.decoder import Decoder
-from hearth.backends.native.tensors import StoredTensor
+from hearth.quant.families.config import ModelConfig
+from hearth.quant.families.family import Family
+from hearth.quant.families.gguf_fields import GgufFields
+from hearth.quant.families.source import Choice, choose, rows_of, shape_of
+from hearth.quant.families.table import family_of_gguf, family_of_hf
 from hearth.quant.gguf.preflight import check
 from hearth.quant.hf_names import by_canonical_name
 from hearth.quant.json_fields import Fields, read_fields
+from hearth.quant.safetensors import DTYPES
+from hearth.quant.stored import StoredTensor
+
+KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 
 
 def family_and_config(fields: Fields) -> tuple[Family, ModelConfig]:
     """What a config.json says."""
-    family = family_of_hf(fields.text("model_type"), fields.texts("architectures"))
+    family = family_of_hf(fields)
     return family, family.from_hf(fields)
 
 
@@ -57,15 +60,12 @@ class PlainTensors:
             for tensor in gguf.GGUFReader(path).tensors
         }
         self.stored = {
-            name: StoredTensor(name, tuple(value.shape), value.dtype)
+            name: StoredTensor(name, tuple(value.shape), KINDS[value.dtype], value.nbytes)
             for name, value in self.values.items()
         }
 
     def read(self, name: str) -> Tensor:
         return self.values[name]
-
-    def read_packed(self, name: str) -> Tensor:
-        raise ValueError(f"{name} is not packed")
 
     def close(self) -> None:
         self.values.clear()

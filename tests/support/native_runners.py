@@ -12,11 +12,11 @@ from driven import Driven
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.native.determinism import make_deterministic
-from hearth.backends.native.families.table import family_of_hf
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.plan import plan_memory
 from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.weights import load_weights
+from hearth.quant.families.table import family_of_hf
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors import SafetensorsFolder
 
@@ -37,7 +37,7 @@ def runner_of(
         varlen: the device has a kernel for block tables.
     """
     fields = read_fields(folder / "config.json")
-    family = family_of_hf(fields.text("model_type"), fields.texts("architectures"))
+    family = family_of_hf(fields)
     config = family.from_hf(fields)
     plan = plan_memory(
         settings,

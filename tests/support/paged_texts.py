@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from hearth.backends.native.attention import Attend
-from hearth.backends.native.config import LayerConfig, ModelConfig, Rope
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.paged_attention import PagedAttention, PagedRow
 from hearth.backends.native.plan import Attention
 from hearth.backends.native.varlen_attention import VarlenAttention, VarlenFunction
+from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 
 HEADS, KV_HEADS, WIDTH = 8, 2, 16
 Step = Sequence[tuple[int, int, int]]

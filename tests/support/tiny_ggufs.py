@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from gguf_builder import tiny_vocabulary
-from hearth.backends.native.config import ModelConfig, Rope, RopeScaling
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.quirks import InterleavedHeads
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.rope import inverse_frequencies
+from hearth.quant.families.config import ModelConfig, Rope, RopeScaling
+from hearth.quant.families.family import Family
+from hearth.quant.families.quirks import InterleavedHeads
 
 
 def write_gguf(path: Path, architecture: str, family: Family, decoder: Decoder) -> Path:

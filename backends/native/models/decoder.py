@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hearth.backends.native.attention import Attend
-from hearth.backends.native.config import ModelConfig, Rope
 from hearth.backends.native.models.layers import Layer, Norm, Rotary
 from hearth.backends.native.models.parts import linear, parameter
 from hearth.backends.native.models.rope import (
@@ -30,6 +29,7 @@ from hearth.backends.native.models.rope import (
     inverse_frequencies,
 )
 from hearth.kernels.table import LINEAR, pick
+from hearth.quant.families.config import ModelConfig, Rope
 
 
 class Embedding(nn.Module):

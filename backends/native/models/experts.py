@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from hearth.backends.native.config import Activation, ExpertsConfig
 from hearth.backends.native.models.parts import gated, parameter
 from hearth.kernels.table import LINEAR, pick
+from hearth.quant.families.config import Activation, ExpertsConfig
 
 
 class ExpertMatrix(nn.Module):

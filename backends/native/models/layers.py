@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from hearth.backends.native.attention import Attend
-from hearth.backends.native.config import ModelConfig
 from hearth.backends.native.models.experts import Experts
 from hearth.backends.native.models.parts import gated, linear, parameter
 from hearth.backends.native.models.rope import turn
 from hearth.kernels.table import RMS_NORM, pick
+from hearth.quant.families.config import ModelConfig
 
 Rotary = tuple[Tensor, Tensor]
 """Cosine and sine, see `cosine_and_sine`."""

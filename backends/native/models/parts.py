@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hearth.backends.native.config import Activation
 from hearth.kernels.table import LINEAR, pick
+from hearth.quant.families.config import Activation
 
 _SLOPE = 1.702
 _LIMIT = 7.0

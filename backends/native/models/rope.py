@@ -7,7 +7,7 @@ from math import ceil, floor, log, pi
 import torch
 from torch import Tensor
 
-from hearth.backends.native.config import Rope, RopeScaling
+from hearth.quant.families.config import Rope, RopeScaling
 
 
 def inverse_frequencies(rope: Rope, context: int) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hearth.backends.native.families.quirks import (
+from hearth.quant.families.quirks import (
     MxFp4Blocks,
     Quirk,
     Shape,

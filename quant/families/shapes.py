@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hearth.backends.native.config import LayerConfig, ModelConfig
-from hearth.backends.native.families.gguf_fields import GgufFields
-from hearth.backends.native.families.ropes import context_of_hf, rope_of_gguf, rope_of_hf
-from hearth.quant.hf_shape import MAX_WIDTH, read_shape
+from hearth.quant.families.config import LayerConfig, ModelConfig
+from hearth.quant.families.gguf_fields import GgufFields
+from hearth.quant.families.ropes import context_of_hf, rope_of_gguf, rope_of_hf
+from hearth.quant.hf_shape import MAX_WIDTH, read_shape, sliding_layers
 from hearth.quant.json_fields import Fields
 
 MAX_LAYERS = 1024
@@ -93,6 +93,11 @@ def config_of_gguf(fields: GgufFields, family: str, *, truncate: bool = True) ->
     )
 
 
+def alternating_windows(fields: Fields, layers: int) -> tuple[bool, ...]:
+    """[layers] which of them look through a window, where the first and every other one do."""
+    return sliding_layers(fields, layers, tuple(layer % 2 == 0 for layer in range(layers)))
+
+
 def windowed(config: ModelConfig, sliding: tuple[bool, ...], window: int) -> ModelConfig:
     """`config` with a window in the layers that are `sliding`; 0, or a window in which the whole
     context fits, is none.
@@ -104,3 +109,38 @@ def windowed(config: ModelConfig, sliding: tuple[bool, ...], window: int) -> Mod
         for layer, is_sliding in zip(config.layers, sliding, strict=True)
     )
     return replace(config, layers=layers)
+
+
+def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Of the parameters that a decoder of `config` may have, by their names there, those of a layer
+    without "layers.N." before them. A matrix from i to o is (o, i).
+    """
+    width, head, hidden = config.width, config.head_dim, config.feed_forward
+    queries, keys = config.heads * head, config.kv_heads * head
+    table = (config.vocab_size, width)
+    norms = ["norm", "attention_norm", "attention_post_norm"]
+    norms += ["feed_forward_norm", "feed_forward_post_norm"]
+    shapes: dict[str, tuple[int, ...]] = {f"{name}.weight": (width,) for name in norms} | {
+        "embedding.weight": table,
+        "output.weight": table,
+        "query_norm.weight": (head,),
+        "key_norm.weight": (head,),
+        "sinks": (config.heads,),
+        "qkv.weight": (queries + 2 * keys, width),
+        "qkv.bias": (queries + 2 * keys,),
+        "out.weight": (width, queries),
+        "out.bias": (width,),
+        "gate_up.weight": (2 * hidden, width),
+        "down.weight": (width, hidden),
+    }
+    if config.experts is not None:
+        count, hidden = config.experts.count, config.experts.width
+        shapes |= {
+            "router.weight": (count, width),
+            "router.bias": (count,),
+            "experts.gate_up.weight": (count, 2 * hidden, width),
+            "experts.gate_up.bias": (count, 2 * hidden),
+            "experts.down.weight": (count, width, hidden),
+            "experts.down.bias": (count, width),
+        }
+    return shapes

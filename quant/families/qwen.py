@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hearth.backends.native.config import ExpertsConfig, ModelConfig
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.gguf_fields import GgufFields
-from hearth.backends.native.families.shapes import (
+from hearth.quant import hf_defaults
+from hearth.quant.families.config import ExpertsConfig, ModelConfig
+from hearth.quant.families.family import Family, defaults
+from hearth.quant.families.gguf_fields import GgufFields
+from hearth.quant.families.shapes import (
     MAX_EXPERTS,
     config_of_gguf,
     config_of_hf,
     windowed,
 )
-from hearth.backends.native.families.source import Source
-from hearth.backends.native.families.tensor_names import (
+from hearth.quant.families.source import Source
+from hearth.quant.families.tensor_names import (
     attention_names,
     collected,
     expert_names,
     feed_forward_names,
     feed_forward_norm_names,
 )
-from hearth.quant import hf_defaults
 from hearth.quant.hf_shape import MAX_WIDTH, sliding_layers
 from hearth.quant.json_fields import Fields
 
 
 def qwen2_from_hf(fields: Fields) -> ModelConfig:
-    config = config_of_hf(fields.over(hf_defaults.QWEN), "qwen2")
+    config = config_of_hf(fields, "qwen2")
     config = replace(config, qkv_bias=True, out_bias=False)
     return _with_upper_windows(config, fields)
 
@@ -38,7 +38,7 @@ def qwen2_from_gguf(fields: GgufFields) -> ModelConfig:
 
 
 def qwen3_from_hf(fields: Fields) -> ModelConfig:
-    config = config_of_hf(fields.over(hf_defaults.QWEN3), "qwen3")
+    config = config_of_hf(fields, "qwen3")
     config = replace(config, head_norms=True)
     return _with_upper_windows(config, fields)
 
@@ -56,7 +56,7 @@ def moe_from_hf(fields: Fields) -> ModelConfig:
         width=fields.integer("moe_intermediate_size", most=MAX_WIDTH),
         renormalise=fields.flag("norm_topk_prob", False),
     )
-    config = config_of_hf(fields.over(hf_defaults.QWEN), "qwen3_moe")
+    config = config_of_hf(fields, "qwen3_moe")
     config = replace(config, head_norms=True, experts=experts)
     if not fields.flag("use_sliding_window", False):
         return config
@@ -101,6 +101,30 @@ def _with_upper_windows(config: ModelConfig, fields: Fields) -> ModelConfig:
     return windowed(config, sliding, fields.integer("sliding_window", 4096))
 
 
-QWEN2 = Family("qwen2", ("qwen2",), ("qwen2",), qwen2_from_hf, qwen2_from_gguf, names)
-QWEN3 = Family("qwen3", ("qwen3",), ("qwen3",), qwen3_from_hf, qwen3_from_gguf, names)
-QWEN3_MOE = Family("qwen3_moe", ("qwen3_moe",), ("qwen3moe",), moe_from_hf, moe_from_gguf, names)
+QWEN2 = Family(
+    name="qwen2",
+    model_types=("qwen2",),
+    architectures=("qwen2",),
+    complete=defaults(hf_defaults.QWEN),
+    from_complete=qwen2_from_hf,
+    from_gguf=qwen2_from_gguf,
+    names=names,
+)
+QWEN3 = Family(
+    name="qwen3",
+    model_types=("qwen3",),
+    architectures=("qwen3",),
+    complete=defaults(hf_defaults.QWEN3),
+    from_complete=qwen3_from_hf,
+    from_gguf=qwen3_from_gguf,
+    names=names,
+)
+QWEN3_MOE = Family(
+    name="qwen3_moe",
+    model_types=("qwen3_moe",),
+    architectures=("qwen3moe",),
+    complete=defaults(hf_defaults.QWEN),
+    from_complete=moe_from_hf,
+    from_gguf=moe_from_gguf,
+    names=names,
+)

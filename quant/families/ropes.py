@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hearth.backends.native.config import Rope, RopeScaling
-from hearth.backends.native.families.gguf_fields import GgufFields
+from hearth.quant.families.config import Rope, RopeScaling
+from hearth.quant.families.gguf_fields import GgufFields
 from hearth.quant.hf_ropes import (
     longrope,
     original_context,
@@ -49,12 +49,17 @@ def _scaling_of_hf(section: Fields, fields: Fields, dimensions: int) -> RopeScal
         case "linear":
             return RopeScaling("linear", factor=section.positive("factor"))
         case "llama3":
+            low, high = section.positive("low_freq_factor"), section.positive("high_freq_factor")
+            if high <= low:
+                raise section.wrong(
+                    "high_freq_factor", f"must be greater than the low one, {low:g}"
+                )
             return RopeScaling(
                 "llama3",
                 factor=section.positive("factor"),
                 original_context=original_context(section, fields),
-                low_freq_factor=section.positive("low_freq_factor"),
-                high_freq_factor=section.positive("high_freq_factor"),
+                low_freq_factor=low,
+                high_freq_factor=high,
             )
         case "yarn":
             factor, original, attention = yarn(section, fields)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hearth.backends.native.config import ModelConfig
-from hearth.backends.native.families.quirks import InterleavedHeads, Quirk
-from hearth.backends.native.families.source import Choice, Part, Source, joined, one
+from hearth.quant.families.config import ModelConfig
+from hearth.quant.families.quirks import InterleavedHeads, Quirk
+from hearth.quant.families.source import Choice, Part, Source, joined, one
 from hearth.quant.hf_names import EMBEDDING, HEAD
 
 
-def outer_names() -> dict[str, Source]:
+def outer_names(config: ModelConfig) -> dict[str, Source]:
     """The parameters outside of the layers. A tied matrix may be stored as embedding, as output or
     as both.
     """
-    return {
-        "embedding.weight": Source(
-            hf=one(EMBEDDING) + one(HEAD), gguf=one("token_embd.weight") + one("output.weight")
-        ),
-        "norm.weight": Source(hf=one("model.norm.weight"), gguf=one("output_norm.weight")),
-        "output.weight": Source(hf=one(HEAD), gguf=one("output.weight")),
-    }
+    embedding = Source(hf=one(EMBEDDING), gguf=one("token_embd.weight"))
+    output = Source(hf=one(HEAD), gguf=one("output.weight"))
+    norm = Source(hf=one("model.norm.weight"), gguf=one("output_norm.weight"))
+    if config.tied:
+        either = Source(hf=embedding.hf + output.hf, gguf=embedding.gguf + output.gguf)
+        return {"embedding.weight": either, "norm.weight": norm}
+    return {"embedding.weight": embedding, "norm.weight": norm, "output.weight": output}
 
 
 def attention_names(config: ModelConfig, layer: int, *, turned: bool = False) -> dict[str, Source]:
@@ -112,9 +112,7 @@ def expert_names(
 
 def collected(config: ModelConfig, layers: Iterable[Mapping[str, Source]]) -> dict[str, Source]:
     """The names of a whole model: those outside of the layers, and those of `layers`."""
-    names = outer_names()
-    if config.tied:
-        del names["output.weight"]
+    names = outer_names(config)
     for layer in layers:
         names.update(layer)
     return names

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hearth.backends.native.config import ExpertsConfig, ModelConfig
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.gguf_fields import GgufFields
-from hearth.backends.native.families.shapes import (
+from hearth.quant import hf_defaults
+from hearth.quant.families.config import ExpertsConfig, ModelConfig
+from hearth.quant.families.family import Family, defaults
+from hearth.quant.families.gguf_fields import GgufFields
+from hearth.quant.families.shapes import (
     MAX_EXPERTS,
     config_of_gguf,
     config_of_hf,
     windowed,
 )
-from hearth.backends.native.families.source import Source
-from hearth.backends.native.families.tensor_names import (
+from hearth.quant.families.source import Source
+from hearth.quant.families.tensor_names import (
     attention_names,
     collected,
     expert_names,
     feed_forward_names,
     feed_forward_norm_names,
 )
-from hearth.quant import hf_defaults
 from hearth.quant.json_fields import Fields
 
 
 def from_hf(fields: Fields) -> ModelConfig:
-    return config_of_hf(fields.over(hf_defaults.LLAMA), "llama")
+    return config_of_hf(fields, "llama")
 
 
 def from_gguf(fields: GgufFields) -> ModelConfig:
@@ -60,4 +60,12 @@ def names(config: ModelConfig) -> Mapping[str, Source]:
     )
 
 
-LLAMA = Family("llama", ("llama",), ("llama", "mistral3"), from_hf, from_gguf, names)
+LLAMA = Family(
+    name="llama",
+    model_types=("llama",),
+    architectures=("llama", "mistral3"),
+    complete=defaults(hf_defaults.LLAMA),
+    from_complete=from_hf,
+    from_gguf=from_gguf,
+    names=names,
+)

@@ -8,34 +8,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hearth.backends.native.config import ExpertsConfig, ModelConfig
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.gguf_fields import GgufFields
-from hearth.backends.native.families.quirks import InterleavedGateUp, MxFp4Blocks, Transposed
-from hearth.backends.native.families.shapes import (
+from hearth.quant.families.config import ExpertsConfig, ModelConfig
+from hearth.quant.families.family import Family
+from hearth.quant.families.gguf_fields import GgufFields
+from hearth.quant.families.quirks import InterleavedGateUp, MxFp4Blocks, Transposed
+from hearth.quant.families.shapes import (
     MAX_EXPERTS,
+    alternating_windows,
     config_of_gguf,
     config_of_hf,
     windowed,
 )
-from hearth.backends.native.families.source import Part, Source, joined, one
-from hearth.backends.native.families.tensor_names import (
+from hearth.quant.families.source import Part, Source, joined, one
+from hearth.quant.families.tensor_names import (
     attention_names,
     collected,
     feed_forward_norm_names,
 )
 from hearth.quant.hf_defaults import gpt_oss_fields
-from hearth.quant.hf_shape import MAX_WIDTH, sliding_layers
+from hearth.quant.hf_shape import MAX_WIDTH
 from hearth.quant.json_fields import Fields
 
 
 def from_hf(fields: Fields) -> ModelConfig:
-    fields = gpt_oss_fields(fields)
     config = config_of_hf(fields, "gpt_oss")
-    count = len(config.layers)
     experts = fields.integer("num_local_experts", most=MAX_EXPERTS)
     active = fields.integer("num_experts_per_tok", most=experts)
-    sliding = sliding_layers(fields, count, tuple(layer % 2 == 0 for layer in range(count)))
+    sliding = alternating_windows(fields, len(config.layers))
     config = _with_experts(config, experts, active, config.feed_forward)
     return windowed(config, sliding, fields.integer("sliding_window", 0, least=0))
 
@@ -98,4 +97,12 @@ def _layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
     return found
 
 
-GPT_OSS = Family("gpt_oss", ("gpt_oss",), ("gpt-oss",), from_hf, from_gguf, names)
+GPT_OSS = Family(
+    name="gpt_oss",
+    model_types=("gpt_oss",),
+    architectures=("gpt-oss",),
+    complete=gpt_oss_fields,
+    from_complete=from_hf,
+    from_gguf=from_gguf,
+    names=names,
+)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hearth.backends.native.config import ExpertsConfig, ModelConfig
-from hearth.backends.native.families import llama
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.shapes import MAX_EXPERTS, config_of_hf, windowed
 from hearth.quant import hf_defaults
+from hearth.quant.families import llama
+from hearth.quant.families.config import ExpertsConfig, ModelConfig
+from hearth.quant.families.family import defaults
+from hearth.quant.families.shapes import MAX_EXPERTS, config_of_hf, windowed
 from hearth.quant.json_fields import Fields
 
 
 def from_hf(fields: Fields) -> ModelConfig:
-    return _with_window(config_of_hf(fields.over(hf_defaults.LLAMA), "mistral"), fields)
+    return _with_window(config_of_hf(fields, "mistral"), fields)
 
 
 def mixtral_from_hf(fields: Fields) -> ModelConfig:
-    config = _with_window(config_of_hf(fields.over(hf_defaults.MIXTRAL), "mixtral"), fields)
+    config = _with_window(config_of_hf(fields, "mixtral"), fields)
     count = fields.integer("num_local_experts", most=MAX_EXPERTS)
     active = fields.integer("num_experts_per_tok", 2, most=count)
     return replace(config, experts=ExpertsConfig(count, active, width=config.feed_forward))
@@ -28,5 +28,17 @@ def _with_window(config: ModelConfig, fields: Fields) -> ModelConfig:
     return windowed(config, (True,) * len(config.layers), window)
 
 
-MISTRAL = Family("mistral", ("mistral",), (), from_hf, llama.from_gguf, llama.names)
-MIXTRAL = Family("mixtral", ("mixtral",), (), mixtral_from_hf, llama.from_gguf, llama.names)
+MISTRAL = replace(
+    llama.LLAMA,
+    name="mistral",
+    model_types=("mistral",),
+    architectures=(),
+    from_complete=from_hf,
+)
+MIXTRAL = replace(
+    MISTRAL,
+    name="mixtral",
+    model_types=("mixtral",),
+    complete=defaults(hf_defaults.MIXTRAL),
+    from_complete=mixtral_from_hf,
+)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hearth.backends.native.config import ModelConfig
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.gguf_fields import GgufFields
-from hearth.backends.native.families.shapes import config_of_gguf, config_of_hf, windowed
-from hearth.backends.native.families.source import Source, one
-from hearth.backends.native.families.tensor_names import (
+from hearth.quant import hf_defaults
+from hearth.quant.families.config import ModelConfig
+from hearth.quant.families.family import Family, defaults
+from hearth.quant.families.gguf_fields import GgufFields
+from hearth.quant.families.shapes import config_of_gguf, config_of_hf, windowed
+from hearth.quant.families.source import Source, one
+from hearth.quant.families.tensor_names import (
     attention_names,
     collected,
     feed_forward_names,
     feed_forward_norm_names,
 )
-from hearth.quant import hf_defaults
 from hearth.quant.json_fields import Fields
 
 
 def from_hf(fields: Fields) -> ModelConfig:
-    config = config_of_hf(fields.over(hf_defaults.PHI3), "phi3")
+    config = config_of_hf(fields, "phi3")
     window = fields.integer("sliding_window", 0, least=0)
     return windowed(config, (True,) * len(config.layers), window)
 
@@ -42,7 +42,7 @@ def _layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
         attention_names(config, layer) | feed_forward_norm_names(layer) | feed_forward_names(layer)
     )
     found[f"{ours}qkv.weight"] = Source(
-        hf=one(f"{hf}self_attn.qkv_proj.weight"), gguf=found[f"{ours}qkv.weight"].gguf
+        hf=one(f"{hf}self_attn.qkv_proj.weight"), gguf=found[f"{ours}qkv.weight"].gguf[::-1]
     )
     found[f"{ours}gate_up.weight"] = Source(
         hf=one(f"{hf}mlp.gate_up_proj.weight"), gguf=one(f"{gguf}ffn_up.weight")
@@ -50,4 +50,12 @@ def _layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
     return found
 
 
-PHI3 = Family("phi3", ("phi3",), ("phi3",), from_hf, from_gguf, names)
+PHI3 = Family(
+    name="phi3",
+    model_types=("phi3",),
+    architectures=("phi3",),
+    complete=defaults(hf_defaults.PHI3),
+    from_complete=from_hf,
+    from_gguf=from_gguf,
+    names=names,
+)

@@ -1,41 +1,28 @@
-"""What a file holds beside what a decoder asks of it: checked by name, shape and type before
-anything is read or any memory is taken.
+"""What a model's files hold beside what its config asks for: checked by name, shape and type before
+anything is read or any memory is taken. Without torch.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-import torch
-
-from hearth.backends.native.config import ModelConfig
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.quirks import MxFp4Blocks
-from hearth.backends.native.families.source import Choice, Part, choose, shape_of
-from hearth.backends.native.tensors import StoredTensor
-from hearth.kernels.blocks import packings
 from hearth.quant.errors import CorruptFile, UnsupportedModel
+from hearth.quant.families.config import ModelConfig
+from hearth.quant.families.family import Family
+from hearth.quant.families.quirks import MxFp4Blocks, Shape
+from hearth.quant.families.shapes import parameter_shapes
+from hearth.quant.families.source import Choice, Part, Source, choose, shape_of
 from hearth.quant.hf_names import HEAD, canonical, is_needless, is_of_another_quantization
+from hearth.quant.stored import StoredTensor
 
-Shape = tuple[int, ...]
-
-_FLOATS = frozenset(
-    {
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-    }
-)
 _NEEDLESS_IN_GGUF = re.compile(
     r"^(v|a|mm)\.|^rope_(freqs|factors_long|factors_short)\.weight$|\.nextn\.|\.attn_rot_embd$"
 )
 """The same as `is_needless`, by the names of GGUF."""
 _LAYER = re.compile(r"(?:model\.layers|blk)\.(\d+)\.")
+_WITHOUT_LAYER = re.compile(r"^layers\.\d+\.")
 _SHOWN_NAMES = 5
 
 
@@ -47,7 +34,18 @@ class Wanted:
     shape: Shape
     choice: Choice
     """Parts, by the names of the file."""
-    axis: int
+    source: Source
+    """By the names of either kind of file."""
+
+    @property
+    def axis(self) -> int:
+        """Along which parts are joined."""
+        return self.source.axis
+
+    @property
+    def stored(self) -> Iterator[str]:
+        """The tensors that it is made of."""
+        return (name for part in self.choice for name in part.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +57,22 @@ class Inventory:
     skipped: tuple[str, ...]
     """Tensors of the file that are known and not needed."""
     unknown: tuple[str, ...]
-    """Tensors of the file that nobody knows."""
+    """Tensors of the file that are not known."""
 
 
 def take_inventory(
     family: Family,
     config: ModelConfig,
-    shapes: Mapping[str, Shape],
     stored: Mapping[str, StoredTensor],
     *,
     is_gguf: bool,
+    kinds: Collection[str],
 ) -> Inventory:
     """Finds every parameter in the file.
 
     Args:
-        shapes: of the decoder's parameters, by name.
         stored: the tensors of the file.
+        kinds: types that can be used, besides gpt-oss's MXFP4 in two tensors.
 
     Raises:
         CorruptFile: a tensor is missing or misshapen; `field` in `data` names it.
@@ -85,16 +83,15 @@ def take_inventory(
     for name in stored:
         if is_of_another_quantization(name):
             raise UnsupportedModel(
-                f"The model is quantized in a way that the native runner does not know: it has a "
-                f"tensor '{name}'.",
+                f"The model is quantized in a way that is not known here: it has a tensor "
+                f"'{name}'.",
                 "Use the model's original weights, or a GGUF of it.",
                 field=name,
             )
-    sources = family.names(config)
+    shapes = parameter_shapes(config)
     wanted: dict[str, Wanted] = {}
     missing: list[str] = []
-    for name, shape in shapes.items():
-        source = sources[name]
+    for name, source in family.names(config).items():
         choices = source.gguf if is_gguf else source.hf
         choice = choose(choices, spelled)
         if choice is None:
@@ -103,16 +100,27 @@ def take_inventory(
         parts = tuple(
             Part(tuple(spelled[one] for one in part.names), part.quirks) for part in choice
         )
-        wanted[name] = Wanted(name, shape, parts, source.axis)
+        shape = shapes[_WITHOUT_LAYER.sub("", name)]
+        wanted[name] = Wanted(name, shape, parts, source)
     if missing:
         raise _missing_error(missing)
     for one in wanted.values():
-        _check(one, config, stored)
-    used = {name for one in wanted.values() for part in one.choice for name in part.names}
+        _check(one, config, stored, kinds)
+    used = {name for one in wanted.values() for name in one.stored}
     rest = [(ours, name) for ours, name in spelled.items() if name not in used]
     skipped = {name for ours, name in rest if _is_needless(ours, config)}
     unknown = tuple(name for _, name in rest if name not in skipped)
     return Inventory(wanted, tuple(sorted(skipped)), unknown)
+
+
+def rows_of_parts(shape: Shape, axis: int, parts: int, config: ModelConfig) -> list[int]:
+    """How many rows each of the `parts` of a parameter has: queries, keys and values, or gate and
+    up.
+    """
+    if parts == 3:
+        keys = config.kv_heads * config.head_dim
+        return [config.heads * config.head_dim, keys, keys]
+    return [shape[axis] // parts] * parts
 
 
 def _canonical_names(stored: Mapping[str, StoredTensor]) -> dict[str, str]:
@@ -148,31 +156,27 @@ def _missing_error(names: list[str]) -> CorruptFile:
     )
 
 
-def _check(wanted: Wanted, config: ModelConfig, stored: Mapping[str, StoredTensor]) -> None:
+def _check(
+    wanted: Wanted,
+    config: ModelConfig,
+    stored: Mapping[str, StoredTensor],
+    kinds: Collection[str],
+) -> None:
     """Types can be used, and shapes are what the decoder asks for."""
     found: list[Shape] = []
     for part in wanted.choice:
         for name in part.names:
-            _check_type(stored[name], part)
+            _check_type(stored[name], part, kinds)
         shapes = [stored[name].shape for name in part.names]
         try:
             found.append(shape_of(part, shapes))
         except (ValueError, IndexError) as error:
             raise _misshapen(wanted, stored, f"{error}") from error
     lengths = [shape[wanted.axis] if len(shape) > wanted.axis else 0 for shape in found]
-    expected = _rows_of_parts(wanted, config)
+    expected = rows_of_parts(wanted.shape, wanted.axis, len(wanted.choice), config)
     whole = [(*shape[: wanted.axis], sum(lengths), *shape[wanted.axis + 1 :]) for shape in found]
     if any(shape != wanted.shape for shape in whole) or lengths != expected:
         raise _misshapen(wanted, stored, f"the config asks for {_joined(expected, wanted)}")
-
-
-def _rows_of_parts(wanted: Wanted, config: ModelConfig) -> list[int]:
-    """How many rows each part must have: queries, keys and values, or gate and up."""
-    total, parts = wanted.shape[wanted.axis], len(wanted.choice)
-    if parts == 3:
-        keys = config.kv_heads * config.head_dim
-        return [config.heads * config.head_dim, keys, keys]
-    return [total // parts] * parts
 
 
 def _joined(lengths: list[int], wanted: Wanted) -> str:
@@ -184,7 +188,7 @@ def _joined(lengths: list[int], wanted: Wanted) -> str:
 
 
 def _misshapen(wanted: Wanted, stored: Mapping[str, StoredTensor], problem: str) -> CorruptFile:
-    names = [name for part in wanted.choice for name in part.names]
+    names = list(wanted.stored)
     shown = " and ".join(f"'{name}' {stored[name].shape}" for name in names[:3])
     return CorruptFile(
         f"Tensor {shown} cannot be the model's {wanted.name}: {problem}.",
@@ -193,17 +197,11 @@ def _misshapen(wanted: Wanted, stored: Mapping[str, StoredTensor], problem: str)
     )
 
 
-def _check_type(tensor: StoredTensor, part: Part) -> None:
-    if tensor.packing:
-        usable = tensor.packing in packings()
-        kind = tensor.packing
-    else:
-        is_mxfp4 = bool(part.quirks) and isinstance(part.quirks[0], MxFp4Blocks)
-        usable = tensor.dtype == torch.uint8 if is_mxfp4 else tensor.dtype in _FLOATS
-        kind = str(tensor.dtype).removeprefix("torch.")
-    if not usable:
+def _check_type(tensor: StoredTensor, part: Part, kinds: Collection[str]) -> None:
+    is_mxfp4 = bool(part.quirks) and isinstance(part.quirks[0], MxFp4Blocks)
+    if tensor.kind != "U8" if is_mxfp4 else tensor.kind not in kinds:
         raise UnsupportedModel(
-            f"Tensor '{tensor.name}' is of type {kind}, which the native runner cannot use.",
+            f"Tensor '{tensor.name}' is of type {tensor.kind}, which cannot be used here.",
             "Choose another file of this model.",
             field=tensor.name,
         )
@@ -216,9 +214,3 @@ def _is_needless(name: str, config: ModelConfig) -> bool:
     layer = _LAYER.match(name)
     beyond = layer is not None and int(layer[1]) >= len(config.layers)
     return beyond or is_needless(name) or _NEEDLESS_IN_GGUF.search(name) is not None
-
-
-def names_of(wanted: Wanted) -> Iterator[str]:
-    """The stored tensors that `wanted` is made of."""
-    for part in wanted.choice:
-        yield from part.names

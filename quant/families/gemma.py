@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hearth.backends.native.config import LayerConfig, ModelConfig, Rope
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.gguf_fields import GgufFields
-from hearth.backends.native.families.quirks import NormOffset
-from hearth.backends.native.families.ropes import rope_of_hf
-from hearth.backends.native.families.shapes import config_of_gguf, config_of_hf, windowed
-from hearth.backends.native.families.source import Source, one
-from hearth.backends.native.families.tensor_names import (
+from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
+from hearth.quant.families.family import Family
+from hearth.quant.families.gguf_fields import GgufFields
+from hearth.quant.families.quirks import NormOffset
+from hearth.quant.families.ropes import rope_of_hf
+from hearth.quant.families.shapes import (
+    alternating_windows,
+    config_of_gguf,
+    config_of_hf,
+    windowed,
+)
+from hearth.quant.families.source import Source, one
+from hearth.quant.families.tensor_names import (
     attention_names,
     collected,
     feed_forward_names,
@@ -23,10 +28,8 @@ from hearth.quant.json_fields import Fields
 
 
 def gemma2_from_hf(fields: Fields) -> ModelConfig:
-    fields = gemma2_fields(fields)
     config = _common_of_hf(fields, "gemma2")
-    count = len(config.layers)
-    sliding = sliding_layers(fields, count, tuple(layer % 2 == 0 for layer in range(count)))
+    sliding = alternating_windows(fields, len(config.layers))
     config = replace(config, attention_softcap=fields.number("attn_logit_softcapping", 0.0))
     return windowed(config, sliding, fields.integer("sliding_window", 0, least=0))
 
@@ -42,14 +45,17 @@ def gemma2_from_gguf(fields: GgufFields) -> ModelConfig:
 
 
 def gemma3_from_hf(fields: Fields) -> ModelConfig:
-    fields = gemma3_fields(fields)
     config = replace(_common_of_hf(fields, "gemma3", "full_attention"), head_norms=True)
-    count = len(config.layers)
-    period = fields.integer("sliding_window_pattern", 6)
-    pattern = tuple((layer + 1) % period != 0 for layer in range(count))
-    sliding = sliding_layers(fields, count, pattern)
+    sliding = gemma3_windows(fields, len(config.layers))
     config = _with_local_rope(config, sliding, _local_rope_of_hf(fields, config.head_dim))
     return windowed(config, sliding, fields.integer("sliding_window", 0, least=0))
+
+
+def gemma3_windows(fields: Fields, layers: int) -> tuple[bool, ...]:
+    """[layers] which of them look through a window."""
+    period = fields.integer("sliding_window_pattern", 6)
+    usual = tuple((layer + 1) % period != 0 for layer in range(layers))
+    return sliding_layers(fields, layers, usual)
 
 
 def gemma3_from_gguf(fields: GgufFields) -> ModelConfig:
@@ -150,7 +156,21 @@ def _with_local_rope(config: ModelConfig, sliding: tuple[bool, ...], local: Rope
     return replace(config, layers=layers)
 
 
-GEMMA2 = Family("gemma2", ("gemma2",), ("gemma2",), gemma2_from_hf, gemma2_from_gguf, names)
+GEMMA2 = Family(
+    name="gemma2",
+    model_types=("gemma2",),
+    architectures=("gemma2",),
+    complete=gemma2_fields,
+    from_complete=gemma2_from_hf,
+    from_gguf=gemma2_from_gguf,
+    names=names,
+)
 GEMMA3 = Family(
-    "gemma3", ("gemma3_text", "gemma3"), ("gemma3",), gemma3_from_hf, gemma3_from_gguf, names
+    name="gemma3",
+    model_types=("gemma3_text", "gemma3"),
+    architectures=("gemma3",),
+    complete=gemma3_fields,
+    from_complete=gemma3_from_hf,
+    from_gguf=gemma3_from_gguf,
+    names=names,
 )

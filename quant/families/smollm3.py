@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hearth.backends.native.config import ModelConfig
-from hearth.backends.native.families import llama
-from hearth.backends.native.families.family import Family
-from hearth.backends.native.families.gguf_fields import GgufFields
-from hearth.backends.native.families.shapes import config_of_gguf, config_of_hf, windowed
 from hearth.quant import hf_defaults
+from hearth.quant.families import llama
+from hearth.quant.families.config import ModelConfig
+from hearth.quant.families.family import Family, defaults
+from hearth.quant.families.gguf_fields import GgufFields
+from hearth.quant.families.shapes import config_of_gguf, config_of_hf, windowed
 from hearth.quant.hf_shape import sliding_layers
 from hearth.quant.json_fields import Fields
 
@@ -17,7 +17,7 @@ _PERIOD = 4
 
 
 def from_hf(fields: Fields) -> ModelConfig:
-    config = config_of_hf(fields.over(hf_defaults.SMOLLM3), "smollm3")
+    config = config_of_hf(fields, "smollm3")
     count = len(config.layers)
     turned = _every_but(fields.integer("no_rope_layer_interval", _PERIOD), count)
     if fields.has("no_rope_layers"):
@@ -49,4 +49,12 @@ def _without_ropes(config: ModelConfig, turned: tuple[bool, ...]) -> ModelConfig
     return replace(config, layers=layers)
 
 
-SMOLLM3 = Family("smollm3", ("smollm3",), ("smollm3",), from_hf, from_gguf, llama.names)
+SMOLLM3 = Family(
+    name="smollm3",
+    model_types=("smollm3",),
+    architectures=("smollm3",),
+    complete=defaults(hf_defaults.SMOLLM3),
+    from_complete=from_hf,
+    from_gguf=from_gguf,
+    names=llama.names,
+)
