@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.gguf_fields import GgufFields
-from hearth.quant.families.source import Source
+from hearth.quant.families.quirks import NormOffset
+from hearth.quant.families.source import Source, one
+from hearth.quant.families.tensor_names import outer_names
 from hearth.quant.json_fields import Fields
 
 
@@ -28,12 +30,26 @@ class Family:
     """A config.json with the family's defaults for what it leaves out."""
     from_complete: Callable[[Fields], ModelConfig]
     from_gguf: Callable[[GgufFields], ModelConfig]
-    names: Callable[[ModelConfig], Mapping[str, Source]]
-    """Every parameter of the decoder, by its name there."""
+    layer_names: Callable[[ModelConfig, int], Mapping[str, Source]]
+    """The parameters of a layer, by their names in the decoder."""
+    norms_minus_one: bool = False
+    """Safetensors have the weights of norms minus one; GGUF has them as they are."""
 
     def from_hf(self, fields: Fields) -> ModelConfig:
         """What a config.json says."""
         return self.from_complete(self.complete(fields))
+
+    def names(self, config: ModelConfig) -> dict[str, Source]:
+        """Every parameter of the decoder, by its name there."""
+        found = outer_names(config)
+        for layer in range(len(config.layers)):
+            found |= self.layer_names(config, layer)
+        if self.norms_minus_one:
+            for name, source in found.items():
+                if name.endswith("norm.weight"):
+                    hf = one(source.hf[0][0].names[0], NormOffset())
+                    found[name] = replace(source, hf=hf)
+        return found
 
 
 def defaults(values: Mapping[str, object]) -> Callable[[Fields], Fields]:

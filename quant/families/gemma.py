@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 from hearth.quant.families.family import Family
 from hearth.quant.families.gguf_fields import GgufFields
-from hearth.quant.families.quirks import NormOffset
 from hearth.quant.families.ropes import rope_of_hf
 from hearth.quant.families.shapes import (
     alternating_windows,
@@ -19,8 +17,8 @@ from hearth.quant.families.shapes import (
 from hearth.quant.families.source import Source, one
 from hearth.quant.families.tensor_names import (
     attention_names,
-    collected,
     feed_forward_names,
+    prefixes,
 )
 from hearth.quant.hf_defaults import GEMMA_LAYERS_OF_27B, gemma2_fields, gemma3_fields
 from hearth.quant.hf_shape import sliding_layers
@@ -72,18 +70,8 @@ def gemma3_from_gguf(fields: GgufFields) -> ModelConfig:
     return windowed(_with_local_rope(config, sliding, local), sliding, window)
 
 
-def names(config: ModelConfig) -> Mapping[str, Source]:
-    """Safetensors store norms minus one; GGUF stores them as they are."""
-    found = collected(config, (_layer_names(config, layer) for layer in range(len(config.layers))))
-    for name, source in found.items():
-        if name.endswith("norm.weight"):
-            hf = source.hf[0][0].names[0]
-            found[name] = Source(hf=one(hf, NormOffset()), gguf=source.gguf)
-    return found
-
-
-def _layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
-    hf, gguf, ours = f"model.layers.{layer}.", f"blk.{layer}.", f"layers.{layer}."
+def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
+    hf, gguf, ours = prefixes(layer)
     norms = {
         "attention_post_norm": ("post_attention_layernorm", "post_attention_norm"),
         "feed_forward_norm": ("pre_feedforward_layernorm", "ffn_norm"),
@@ -163,7 +151,8 @@ GEMMA2 = Family(
     complete=gemma2_fields,
     from_complete=gemma2_from_hf,
     from_gguf=gemma2_from_gguf,
-    names=names,
+    layer_names=layer_names,
+    norms_minus_one=True,
 )
 GEMMA3 = Family(
     name="gemma3",
@@ -172,5 +161,6 @@ GEMMA3 = Family(
     complete=gemma3_fields,
     from_complete=gemma3_from_hf,
     from_gguf=gemma3_from_gguf,
-    names=names,
+    layer_names=layer_names,
+    norms_minus_one=True,
 )

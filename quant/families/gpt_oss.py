@@ -5,7 +5,6 @@ Source of the shapes: transformers' `modeling_gpt_oss`, and llama.cpp's `src/mod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from hearth.quant.families.config import ExpertsConfig, ModelConfig
@@ -22,8 +21,8 @@ from hearth.quant.families.shapes import (
 from hearth.quant.families.source import Part, Source, joined, one
 from hearth.quant.families.tensor_names import (
     attention_names,
-    collected,
     feed_forward_norm_names,
+    prefixes,
 )
 from hearth.quant.hf_defaults import gpt_oss_fields
 from hearth.quant.hf_shape import MAX_WIDTH
@@ -49,17 +48,13 @@ def from_gguf(fields: GgufFields) -> ModelConfig:
     return windowed(config, sliding, fields.integer("attention.sliding_window"))
 
 
-def names(config: ModelConfig) -> Mapping[str, Source]:
-    return collected(config, (_layer_names(config, layer) for layer in range(len(config.layers))))
-
-
 def _with_experts(config: ModelConfig, count: int, active: int, width: int) -> ModelConfig:
     experts = ExpertsConfig(count, active, width, routing="topk_then_softmax", biases=True)
     return replace(config, activation="swiglu_clamped", sinks=True, experts=experts)
 
 
-def _layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
-    hf, gguf, ours = f"model.layers.{layer}.", f"blk.{layer}.", f"layers.{layer}."
+def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
+    hf, gguf, ours = prefixes(layer)
     experts = f"{hf}mlp.experts."
     found = attention_names(config, layer) | feed_forward_norm_names(
         layer, gguf="post_attention_norm"
@@ -104,5 +99,5 @@ GPT_OSS = Family(
     complete=gpt_oss_fields,
     from_complete=from_hf,
     from_gguf=from_gguf,
-    names=names,
+    layer_names=layer_names,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from hearth.quant import hf_defaults
@@ -18,7 +17,6 @@ from hearth.quant.families.shapes import (
 from hearth.quant.families.source import Source
 from hearth.quant.families.tensor_names import (
     attention_names,
-    collected,
     expert_names,
     feed_forward_names,
     feed_forward_norm_names,
@@ -43,21 +41,12 @@ def from_gguf(fields: GgufFields) -> ModelConfig:
     return replace(config, experts=ExpertsConfig(count, active, width=config.feed_forward))
 
 
-def names(config: ModelConfig) -> Mapping[str, Source]:
+def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
     """llama.cpp turns neighbours by rotary positions, so its converter has moved the rows."""
-    return collected(
-        config,
-        (
-            attention_names(config, layer, turned=True)
-            | feed_forward_norm_names(layer)
-            | (
-                expert_names(config, layer, "block_sparse_moe", "w1", "w3", "w2")
-                if config.experts
-                else feed_forward_names(layer)
-            )
-            for layer in range(len(config.layers))
-        ),
-    )
+    found = attention_names(config, layer, turned=True) | feed_forward_norm_names(layer)
+    if config.experts is None:
+        return found | feed_forward_names(layer)
+    return found | expert_names(config, layer, "block_sparse_moe", "w1", "w3", "w2")
 
 
 LLAMA = Family(
@@ -67,5 +56,5 @@ LLAMA = Family(
     complete=defaults(hf_defaults.LLAMA),
     from_complete=from_hf,
     from_gguf=from_gguf,
-    names=names,
+    layer_names=layer_names,
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from hearth.quant import hf_defaults
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family, defaults
@@ -12,9 +10,9 @@ from hearth.quant.families.shapes import config_of_gguf, config_of_hf, windowed
 from hearth.quant.families.source import Source, one
 from hearth.quant.families.tensor_names import (
     attention_names,
-    collected,
     feed_forward_names,
     feed_forward_norm_names,
+    prefixes,
 )
 from hearth.quant.json_fields import Fields
 
@@ -32,12 +30,8 @@ def from_gguf(fields: GgufFields) -> ModelConfig:
     return windowed(config, (True,) * len(config.layers), window)
 
 
-def names(config: ModelConfig) -> Mapping[str, Source]:
-    return collected(config, (_layer_names(config, layer) for layer in range(len(config.layers))))
-
-
-def _layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
-    hf, gguf, ours = f"model.layers.{layer}.", f"blk.{layer}.", f"layers.{layer}."
+def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
+    hf, gguf, ours = prefixes(layer)
     found = (
         attention_names(config, layer) | feed_forward_norm_names(layer) | feed_forward_names(layer)
     )
@@ -57,5 +51,5 @@ PHI3 = Family(
     complete=defaults(hf_defaults.PHI3),
     from_complete=from_hf,
     from_gguf=from_gguf,
-    names=names,
+    layer_names=layer_names,
 )

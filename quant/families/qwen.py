@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from hearth.quant import hf_defaults
@@ -18,7 +17,6 @@ from hearth.quant.families.shapes import (
 from hearth.quant.families.source import Source
 from hearth.quant.families.tensor_names import (
     attention_names,
-    collected,
     expert_names,
     feed_forward_names,
     feed_forward_norm_names,
@@ -75,20 +73,11 @@ def moe_from_gguf(fields: GgufFields) -> ModelConfig:
     return replace(config, head_norms=True, experts=experts)
 
 
-def names(config: ModelConfig) -> Mapping[str, Source]:
-    return collected(
-        config,
-        (
-            attention_names(config, layer)
-            | feed_forward_norm_names(layer)
-            | (
-                expert_names(config, layer, "mlp", "gate_proj", "up_proj", "down_proj")
-                if config.experts
-                else feed_forward_names(layer)
-            )
-            for layer in range(len(config.layers))
-        ),
-    )
+def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
+    found = attention_names(config, layer) | feed_forward_norm_names(layer)
+    if config.experts is None:
+        return found | feed_forward_names(layer)
+    return found | expert_names(config, layer, "mlp", "gate_proj", "up_proj", "down_proj")
 
 
 def _with_upper_windows(config: ModelConfig, fields: Fields) -> ModelConfig:
@@ -108,7 +97,7 @@ QWEN2 = Family(
     complete=defaults(hf_defaults.QWEN),
     from_complete=qwen2_from_hf,
     from_gguf=qwen2_from_gguf,
-    names=names,
+    layer_names=layer_names,
 )
 QWEN3 = Family(
     name="qwen3",
@@ -117,7 +106,7 @@ QWEN3 = Family(
     complete=defaults(hf_defaults.QWEN3),
     from_complete=qwen3_from_hf,
     from_gguf=qwen3_from_gguf,
-    names=names,
+    layer_names=layer_names,
 )
 QWEN3_MOE = Family(
     name="qwen3_moe",
@@ -126,5 +115,5 @@ QWEN3_MOE = Family(
     complete=defaults(hf_defaults.QWEN),
     from_complete=moe_from_hf,
     from_gguf=moe_from_gguf,
-    names=names,
+    layer_names=layer_names,
 )

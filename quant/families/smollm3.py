@@ -56,5 +56,5 @@ SMOLLM3 = Family(
     complete=defaults(hf_defaults.SMOLLM3),
     from_complete=from_hf,
     from_gguf=from_gguf,
-    names=llama.names,
+    layer_names=llama.layer_names,
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.quirks import InterleavedHeads, Quirk
 from hearth.quant.families.source import Choice, Part, Source, joined, one
 from hearth.quant.hf_names import EMBEDDING, HEAD
+
+
+def prefixes(layer: int) -> tuple[str, str, str]:
+    """Of the names of a layer in safetensors, in GGUF and in the decoder."""
+    return f"model.layers.{layer}.", f"blk.{layer}.", f"layers.{layer}."
 
 
 def outer_names(config: ModelConfig) -> dict[str, Source]:
@@ -29,7 +32,7 @@ def attention_names(config: ModelConfig, layer: int, *, turned: bool = False) ->
     Args:
         turned: GGUF's rows of queries and keys are interleaved (see `InterleavedHeads`).
     """
-    hf, gguf, ours = _prefixes(layer)
+    hf, gguf, ours = prefixes(layer)
     names: dict[str, Source] = {
         f"{ours}attention_norm.weight": Source(
             hf=one(f"{hf}input_layernorm.weight"), gguf=one(f"{gguf}attn_norm.weight")
@@ -54,7 +57,7 @@ def attention_names(config: ModelConfig, layer: int, *, turned: bool = False) ->
 
 def feed_forward_norm_names(layer: int, *, gguf: str = "ffn_norm") -> dict[str, Source]:
     """The norm before the feed-forward; `gguf` is its name there."""
-    hf, block, ours = _prefixes(layer)
+    hf, block, ours = prefixes(layer)
     source = Source(
         hf=one(f"{hf}post_attention_layernorm.weight"), gguf=one(f"{block}{gguf}.weight")
     )
@@ -63,7 +66,7 @@ def feed_forward_norm_names(layer: int, *, gguf: str = "ffn_norm") -> dict[str, 
 
 def feed_forward_names(layer: int) -> dict[str, Source]:
     """The matrices of a feed-forward without experts."""
-    hf, gguf, ours = _prefixes(layer)
+    hf, gguf, ours = prefixes(layer)
     return {
         f"{ours}gate_up.weight": Source(
             hf=joined(f"{hf}mlp.gate_proj.weight", f"{hf}mlp.up_proj.weight"),
@@ -86,7 +89,7 @@ def expert_names(
     """
     if config.experts is None:
         raise ValueError("the model has no experts")
-    hf, gguf, ours = _prefixes(layer)
+    hf, gguf, ours = prefixes(layer)
     hf = f"{hf}{block}."
 
     def each(matrix: str, count: int) -> Part:
@@ -110,14 +113,6 @@ def expert_names(
     }
 
 
-def collected(config: ModelConfig, layers: Iterable[Mapping[str, Source]]) -> dict[str, Source]:
-    """The names of a whole model: those outside of the layers, and those of `layers`."""
-    names = outer_names(config)
-    for layer in layers:
-        names.update(layer)
-    return names
-
-
 def _gguf_qkv(config: ModelConfig, block: str, kind: str, turned: bool) -> tuple[Choice, ...]:
     """Queries, keys and values apart, or as one tensor."""
 
@@ -131,10 +126,6 @@ def _gguf_qkv(config: ModelConfig, block: str, kind: str, turned: bool) -> tuple
     )
     fused = Part((f"{block}attn_qkv.{kind}",), quirks(config.heads + config.kv_heads))
     return (apart, (fused,))
-
-
-def _prefixes(layer: int) -> tuple[str, str, str]:
-    return f"model.layers.{layer}.", f"blk.{layer}.", f"layers.{layer}."
 
 
 def _kinds(bias: bool) -> tuple[str, ...]:
