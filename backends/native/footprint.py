@@ -10,16 +10,19 @@ from typing import Final
 
 from hearth.backends.contract.models import Dtype, ModelSettings
 from hearth.backends.contract.settings_checks import check_settings
-from hearth.backends.errors import DoesNotFit
 from hearth.backends.machine.gpus import has_cuda
 from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
-from hearth.backends.native.model_folder import DTYPE_BYTES, kv_number_bytes, read_model_folder
+from hearth.backends.native.model_folder import (
+    kv_number_bytes,
+    own_dtype,
+    read_model_folder,
+    weight_bytes,
+)
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.gguf import preflight
-from hearth.quant.gguf.file import GgufFile
-from hearth.quant.stored import STAYS_PACKED
+from hearth.quant.stored import StoredTensor
 
 MAX_SESSIONS: Final = 256
 """Rows of one step, at most."""
@@ -31,7 +34,6 @@ reads block tables they are larger (`varlen_attention.PAGE`), and a full context
 such block more than is worked out here.
 """
 _HALF_BYTES: Final = 2
-_PLAIN: Final[dict[str, Dtype]] = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 
 
 def needed_bytes(path: Path, settings: ModelSettings) -> int:
@@ -49,19 +51,18 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
     if path.suffix == ".safetensors":
         path = path.parent
     on_gpu = is_on_gpu(settings)
+    stored: list[StoredTensor]
     if path.is_dir():
         folder = read_model_folder(path)
-        dtype = settings.dtype or folder.dtype
-        weights = folder.weight_bytes(dtype)
-        config = folder.config
-        packed = False
+        stored, config = list(folder.tensors), folder.config
     else:
         header = preflight.check(path)
-        dtype = settings.dtype or gguf_dtype(header)
-        unpacked = gguf_weight_bytes(header, dtype, packed=False)
-        packed = stays_packed(unpacked, settings.memory_fraction, on_gpu=on_gpu)
-        weights = gguf_weight_bytes(header, dtype, packed=packed)
+        stored = [tensor.stored for tensor in header.all_tensors]
         _, config = read_gguf_config(header)
+    dtype = settings.dtype or own_dtype(stored)
+    unpacked = weight_bytes(stored, dtype, packed=False)
+    packed = stays_packed(unpacked, settings.memory_fraction, on_gpu=on_gpu)
+    weights = weight_bytes(stored, dtype, packed=packed)
     if not (packed or is_mapped(weights)):
         weights += half_head_bytes(config, settings, dtype)
     number_bytes = kv_number_bytes(settings.kv_type)
@@ -81,18 +82,8 @@ def pool_bytes(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:
     context = settings.context or trained
     times = settings.max_sessions if settings.kv_pool == "static" else 1
     asked = sizes.pool_bytes(times * sizes.pages(context) * sizes.page)
-    budget = settings.kv_budget_bytes
-    if budget is None:
-        return asked
-    if sizes.pool_bytes(settings.context or 1) > budget:
-        raise DoesNotFit(
-            f"{settings.context or sizes.page:,} tokens need more than the KV budget of {budget:,} "
-            "bytes.",
-            "Use a larger kv_budget (--kv-budget), or a smaller context (--ctx).",
-            available_bytes=budget,
-            context=context,
-        )
-    return min(asked, budget)
+    budget = sizes.checked_budget(settings)
+    return asked if budget is None else min(asked, budget)
 
 
 def stays_packed(unpacked_bytes: int, memory_fraction: float, *, on_gpu: bool) -> bool:
@@ -123,28 +114,3 @@ def half_head_bytes(config: ModelConfig, settings: ModelSettings, dtype: Dtype) 
     if not config.tied or dtype == "f32" or settings.deterministic or is_on_gpu(settings):
         return 0
     return _HALF_BYTES * config.vocab_size * config.width
-
-
-def gguf_dtype(header: GgufFile) -> Dtype:
-    """What plain weights of a GGUF are held in on a processor, unless another one is asked for: as
-    most of them are stored, or half precision.
-    """
-    sizes: dict[str, int] = {}
-    for tensor in header.all_tensors:
-        sizes[tensor.type.name] = sizes.get(tensor.type.name, 0) + tensor.nbytes
-    most = max(sizes, key=lambda name: sizes[name], default="F32")
-    return _PLAIN.get(most, "bf16")
-
-
-def gguf_weight_bytes(header: GgufFile, dtype: Dtype, *, packed: bool) -> int:
-    """Of the weights of a GGUF in memory.
-
-    Args:
-        dtype: of plain weights.
-        packed: types that can stay packed do.
-    """
-    number = DTYPE_BYTES[dtype]
-    return sum(
-        tensor.nbytes if packed and tensor.type.name in STAYS_PACKED else tensor.elements * number
-        for tensor in header.all_tensors
-    )

@@ -11,6 +11,7 @@ from typing import Final
 
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.kv.group import most_blocks
+from hearth.backends.errors import DoesNotFit
 from hearth.quant.families.config import ModelConfig
 
 _TOKENS_OF_AN_END: Final = 65_536
@@ -83,6 +84,25 @@ class KvSizes:
         return self.page * bisect_right(
             pages, room_bytes, key=lambda count: self.pool_bytes(count * self.page)
         )
+
+    def checked_budget(self, settings: ModelSettings) -> int | None:
+        """The KV budget in bytes; None: there is none.
+
+        Raises:
+            DoesNotFit: not one token fits into it, or not the context that was asked for.
+        """
+        budget = settings.kv_budget_bytes
+        need = self.pool_bytes(settings.context or 1)
+        if budget is not None and need > budget:
+            raise DoesNotFit(
+                f"{settings.context or self.page:,} tokens need {need:,} bytes for keys and "
+                f"values; the KV budget is {budget:,} bytes.",
+                f"Set a kv_budget (--kv-budget) of {need} or more, or a smaller context (--ctx).",
+                needed_bytes=need,
+                available_bytes=budget,
+                context=settings.context,
+            )
+        return budget
 
     def _window_blocks(self, window: int, ends: int) -> int:
         running = self.slots * most_blocks(window, self.step_tokens, self.page)

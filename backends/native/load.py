@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,13 @@ from hearth.backends.native.footprint import (
 )
 from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.half_packing import HalfPacking
-from hearth.backends.native.model_folder import as_stored, read_config
+from hearth.backends.native.model_folder import (
+    as_stored,
+    most_common_kind,
+    own_dtype,
+    read_config,
+    weight_bytes,
+)
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.notices import (
     OWN_HEAD,
@@ -69,7 +74,6 @@ from hearth.quant.fingerprint import WeightFile, fingerprint
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.safetensors import SafetensorsFolder
-from hearth.quant.stored import STAYS_PACKED
 
 NAME = "native"
 _PACKING_S = 1.0
@@ -157,7 +161,7 @@ def _open_folder(folder: Path) -> _Source:
         defaults=defaults,
         pooling=_folder_pooling(folder),
         architecture=architecture,
-        quantization=_most_common_dtype(file),
+        quantization=most_common_kind(file.stored.values()),
         weight_files=tuple(WeightFile(one.path, one.header_bytes) for one in file.headers),
         notices=(OWN_HEAD,) if config != said else (),
     )
@@ -194,17 +198,18 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
     settings, config = spec.settings, source.config
     device = _device(settings, len(config.layers))
     dtype = _dtype(settings, source, device)
-    unpacked = _weight_bytes(source, dtype, packed=False)
-    packed_bytes = _weight_bytes(source, dtype, packed=True)
+    stored = source.file.stored.values()
+    unpacked = weight_bytes(stored, _NAMES[dtype], packed=False)
+    packed_bytes = weight_bytes(stored, _NAMES[dtype], packed=True)
     free = available_bytes() if device.type == "cpu" else devices.free_bytes(device)
     packed = stays_packed(unpacked, settings.memory_fraction, on_gpu=device.type != "cpu")
-    weight_bytes = packed_bytes if packed else unpacked
-    mapped = is_mapped(weight_bytes)
+    held_bytes = packed_bytes if packed else unpacked
+    mapped = is_mapped(held_bytes)
     # What stays packed or over its file does so because memory is short.
     has_room = not (packed or mapped)
     halved = is_halved(device, dtype) and has_room and not settings.deterministic
     if halved:
-        weight_bytes += half_head_bytes(config, settings, _NAMES[dtype])
+        held_bytes += half_head_bytes(config, settings, _NAMES[dtype])
     compute_dtype = _compute_dtype(config, device, dtype)
     plan = plan_memory(
         settings,
@@ -212,7 +217,7 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         device=device,
         dtype=dtype,
         compute_dtype=compute_dtype,
-        weight_bytes=weight_bytes,
+        weight_bytes=held_bytes,
         available_bytes=free,
         varlen=has_varlen(device, compute_dtype),
     )
@@ -342,12 +347,9 @@ def _dtype(settings: ModelSettings, source: _Source, device: torch.device) -> to
     """What plain weights are held in: as asked, else as most of them are stored where the device
     can use that, else the device's own choice.
     """
-    if settings.dtype is not None:
-        return _DTYPES[settings.dtype]
-    if device.type == "cpu":
-        # Packed ones lose nothing that matters in half precision, and take half of the memory.
-        return _DTYPES.get(_most_common_dtype(source.file), torch.bfloat16)
-    return devices.default_dtype(device)
+    if settings.dtype is None and device.type != "cpu":
+        return devices.default_dtype(device)
+    return _DTYPES[settings.dtype or own_dtype(source.file.stored.values())]
 
 
 def is_halved(device: torch.device, dtype: torch.dtype) -> bool:
@@ -360,23 +362,6 @@ def _compute_dtype(config: ModelConfig, device: torch.device, dtype: torch.dtype
     """What activations are held in, where weights are of `dtype`."""
     overflows = dtype == torch.float16 and config.overflows_f16
     return dtype if devices.multiplies(device, dtype) and not overflows else torch.float32
-
-
-def _most_common_dtype(file: TensorFile) -> str:
-    """What most numbers are stored as, by our names for dtypes, or a packing."""
-    sizes: dict[str, int] = {}
-    for one in file.stored.values():
-        name = one.packing or one.kind.lower()
-        sizes[name] = sizes.get(name, 0) + one.nbytes
-    return max(sizes, key=lambda name: sizes[name], default="f32")
-
-
-def _weight_bytes(source: _Source, dtype: torch.dtype, *, packed: bool) -> int:
-    """Of the weights in memory: packed ones as they are, others in the dtype of the run."""
-    return sum(
-        one.nbytes if packed and one.packing in STAYS_PACKED else prod(one.shape) * dtype.itemsize
-        for one in source.file.stored.values()
-    )
 
 
 def _fingerprint(source: _Source, plan: NativePlan) -> bytes:

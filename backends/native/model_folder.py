@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -19,11 +19,12 @@ from hearth.quant.families.table import family_of_hf
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry
 from hearth.quant.safetensors_shards import read_folder
+from hearth.quant.stored import STAYS_PACKED, StoredTensor
 from hearth.quant.tied_weights import has_own_head
 
 CONFIG: Final = "config.json"
 DTYPE_BYTES: Final[dict[Dtype, int]] = {"f32": 4, "f16": 2, "bf16": 2}
-_STORED: Final[dict[str, Dtype]] = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+_OF_KINDS: Final[dict[str, Dtype]] = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 _MXFP4_BLOCKS: Final = "_blocks"
 """How gpt-oss names packed bytes of two numbers each; their exponents end in `_scales`."""
 _MXFP4: Final = "MXFP4"
@@ -59,23 +60,16 @@ class ModelFolder:
     @property
     def stored(self) -> str:
         """How most bytes are stored: "BF16", "F32", "MXFP4" ..."""
-        sizes: Counter[str] = Counter()
-        for tensor in self.tensors:
-            kind = _MXFP4 if tensor.name.endswith(_MXFP4_BLOCKS) else tensor.kind
-            sizes[kind] += tensor.nbytes
-        return sizes.most_common(1)[0][0] if sizes else "F32"
+        return most_common_kind(self.tensors)
 
     @property
     def dtype(self) -> Dtype:
         """The dtype that it is run in on a processor, unless another one is asked for."""
-        return _STORED.get(self.stored, "f32")
+        return own_dtype(self.tensors)
 
     def weight_bytes(self, dtype: Dtype) -> int:
         """Of the weights in memory, where plain ones are held as `dtype`."""
-        return sum(
-            tensor.nbytes if tensor.kind == "U8" else _numbers(tensor) * DTYPE_BYTES[dtype]
-            for tensor in self.tensors
-        )
+        return weight_bytes(self.tensors, dtype, packed=False)
 
     def kv_bytes_per_token(self, kv_type: KvType) -> int:
         """Of all layers, as if none had a window: the most that a token takes (`KvSizes` has the
@@ -85,6 +79,38 @@ class ModelFolder:
             InvalidParameter: a packed type.
         """
         return self.config.kv_elements * len(self.config.layers) * kv_number_bytes(kv_type)
+
+
+def most_common_kind(stored: Iterable[StoredTensor]) -> str:
+    """How most bytes are stored: "BF16", "F32", "Q4_K", "MXFP4" ..."""
+    sizes = Counter[str]()
+    for tensor in stored:
+        kind = _MXFP4 if tensor.name.endswith(_MXFP4_BLOCKS) else tensor.kind
+        sizes[kind] += tensor.nbytes
+    return sizes.most_common(1)[0][0] if sizes else "F32"
+
+
+def own_dtype(stored: Iterable[StoredTensor]) -> Dtype:
+    """What plain weights are held in on a processor, unless another dtype is asked for: as most of
+    them are stored, or half precision. Packed ones lose nothing that matters in it.
+    """
+    return _OF_KINDS.get(most_common_kind(stored), "bf16")
+
+
+def weight_bytes(stored: Iterable[StoredTensor], dtype: Dtype, *, packed: bool) -> int:
+    """Of weights in memory.
+
+    Args:
+        dtype: of plain weights.
+        packed: types of GGUF that can stay packed do.
+    """
+    number = DTYPE_BYTES[dtype]
+    return sum(
+        tensor.nbytes
+        if tensor.kind == "U8" or (packed and tensor.packing in STAYS_PACKED)
+        else math.prod(tensor.shape) * number
+        for tensor in stored
+    )
 
 
 def kv_number_bytes(kv_type: KvType) -> int:

@@ -8,9 +8,10 @@ from typing import Final, Literal
 import torch
 
 from hearth.backends.contract.models import KvType, ModelSettings
-from hearth.backends.errors import DoesNotFit, InvalidParameter
+from hearth.backends.errors import DoesNotFit
 from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES
-from hearth.backends.native.kv_sizes import KvSizes, kv_sizes, step_tokens
+from hearth.backends.native.kv_sizes import kv_sizes, step_tokens
+from hearth.backends.native.model_folder import kv_number_bytes
 from hearth.backends.native.varlen_attention import PAGE as VARLEN_PAGE
 from hearth.backends.native.varlen_attention import can_read
 from hearth.quant.families.config import ModelConfig
@@ -25,8 +26,6 @@ MIN_OUTPUTS: Final = 32
 """Rows of logits that a step can have, at least: scoring asks for many of one sequence."""
 _GROWTH: Final = 1.5
 """While a pool doubles, the largest of its tensors is there twice."""
-
-_KV_DTYPES: Final[dict[KvType, torch.dtype]] = {"f32": torch.float32, "f16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +70,10 @@ def kv_dtype(kv_type: KvType, dtype: torch.dtype, device: torch.device) -> torch
     Raises:
         InvalidParameter: a packed type.
     """
-    if kv_type not in _KV_DTYPES:
-        raise InvalidParameter(
-            "kv_type",
-            f"The native runner keeps keys and values as f32 or f16, not as {kv_type}.",
-            "Set kv_type (--kv-type) to f16, or backend (--backend) to llamacpp.",
-        )
-    if kv_type == "f16" and device.type != "cpu" and dtype == torch.bfloat16:
-        return torch.bfloat16
-    return _KV_DTYPES[kv_type]
+    if kv_number_bytes(kv_type) == torch.float32.itemsize:
+        return torch.float32
+    is_bf16 = device.type != "cpu" and dtype == torch.bfloat16
+    return torch.bfloat16 if is_bf16 else torch.float16
 
 
 def plan_memory(
@@ -136,7 +130,8 @@ def plan_memory(
             context=wanted,
             fitting_context=fits,
         )
-    allowed = _allowed(settings, sizes, wanted, most)
+    budget = sizes.checked_budget(settings)
+    allowed = most if budget is None else sizes.tokens_in(budget, most)
     context = min(wanted, fits, allowed)
     pool_tokens = min(sizes.pages(context) * page * slots, fits, allowed)
     blocks = sizes.blocks(pool_tokens)
@@ -179,24 +174,6 @@ def _start_blocks(
     # A processor's pool grows without copying, so nothing is won by taking some in advance.
     start = 0 if device.type == "cpu" else START_TOKENS // page
     return tuple(min(most, start) for most in blocks)
-
-
-def _allowed(settings: ModelSettings, sizes: KvSizes, wanted: int, most: int) -> int:
-    """Tokens that the KV budget allows, of `most` at most."""
-    budget = settings.kv_budget_bytes
-    if budget is None:
-        return most
-    need = sizes.pool_bytes(settings.context or 1)
-    if need > budget:
-        raise DoesNotFit(
-            f"{settings.context or sizes.page:,} tokens need {need:,} bytes for keys and values; "
-            f"the KV budget is {budget:,} bytes.",
-            f"Set a kv_budget (--kv-budget) of {need} or more, or a smaller context (--ctx).",
-            needed_bytes=need,
-            available_bytes=budget,
-            context=wanted,
-        )
-    return sizes.tokens_in(budget, most)
 
 
 def _notices(

@@ -149,12 +149,13 @@ def _least_bytes(header: GgufFile, settings: ModelSettings) -> int:
     """What the native runner takes of a card: weights, workspace, and the context that was asked
     for.
     """
-    from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES, gguf_weight_bytes
+    from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES
     from hearth.backends.native.gguf_model import read_gguf_config
     from hearth.backends.native.kv_sizes import kv_sizes
-    from hearth.backends.native.model_folder import kv_number_bytes
+    from hearth.backends.native.model_folder import kv_number_bytes, weight_bytes
 
-    weights = gguf_weight_bytes(header, settings.dtype or "bf16", packed=True)
+    stored = [tensor.stored for tensor in header.all_tensors]
+    weights = weight_bytes(stored, settings.dtype or "bf16", packed=True)
     _, config = read_gguf_config(header)
     number_bytes = kv_number_bytes(settings.kv_type)
     sizes = kv_sizes(config, settings, number_bytes=number_bytes, page=PAGE)

@@ -14,7 +14,8 @@ import pytest
 from gguf_builder import tiny_llama
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.errors import HearthError, UnsupportedModel
-from hearth.backends.native.footprint import WORKSPACE_BYTES, gguf_weight_bytes
+from hearth.backends.native.footprint import WORKSPACE_BYTES
+from hearth.backends.native.model_folder import weight_bytes
 from hearth.backends.worker.choice import Machine, choose, not_native
 from hearth.backends.worker.footprint import Footprints
 from hearth.backends.worker.runners import open_model
@@ -220,7 +221,8 @@ def test_a_type_of_matrix_that_cannot_be_unpacked_is_not_chosen(gguf: Path) -> N
 
 
 def test_a_model_that_the_card_has_no_room_for_is_not_chosen(gguf: Path) -> None:
-    weights = gguf_weight_bytes(preflight.check(gguf), "bf16", packed=True)
+    stored = [tensor.stored for tensor in preflight.check(gguf).all_tensors]
+    weights = weight_bytes(stored, "bf16", packed=True)
     least = int((weights + WORKSPACE_BYTES) / 0.9) + 100_000
     assert chosen(gguf, replace(CARD, card_free_bytes=least))[0] == "native"
     full = replace(CARD, card_free_bytes=least - 200_000)
