@@ -1,4 +1,5 @@
-"""A helper process that can be killed: work that strangers shape, bounded in time and memory.
+"""A helper process that can be killed: work that requests and models shape, bounded in time and
+memory.
 
 The helper's side is `hearth.backends.machine.helper_child`.
 """
@@ -10,7 +11,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO, Final, cast
 
 from hearth.backends.errors import InternalError
@@ -46,44 +47,39 @@ class Helper:
     """One helper process that answers one question at a time. Thread-safe.
 
     It is started by `start` or by the first question, is kept, and is killed and started again when
-    a question takes too long or brings it down. One thread does all this: it outlives every
-    process, because Linux kills a helper with the thread that started it.
+    a question takes too long or brings it down.
 
     Args:
         module: what the process runs, e.g. "hearth.backends.text.render_helper".
-        owner: who speaks in errors, e.g. "The renderer of chat templates".
+        owner: subject of error messages, e.g. "The renderer of chat templates".
     """
 
     def __init__(self, module: str, owner: str) -> None:
         self._module = module
         self._owner = owner
-        self._turn = threading.Lock()
-        self._changed = threading.Condition()
-        self._keeper: threading.Thread | None = None
+        self._asking = threading.Lock()
+        """Held for a question."""
+        self._lock = threading.Lock()
+        """Of the attributes below."""
+        # Linux kills a helper with the thread that started it: this one outlives all of them.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix=module.rpartition(".")[2])
         self._process: _Process | None = None
-        self._next_process: _Process | None = None
-        self._wakes_at: float | None = None
-        """When the keeper looks by itself; None: it must be told."""
-        self._suspicious_at: float | None = None
-        self._deadline: float | None = None
-        self._overdue = False
-        self._start_failed = False
+        self._next: Future[_Process] | None = None
         self._closed = False
 
     def start(self) -> None:
-        """Start the helper in the background, so that the first question need not wait for it."""
-        with self._changed:
-            if self._keeper is None and not self._closed:
-                self._keeper = threading.Thread(
-                    target=self._keep, name=self._module.rpartition(".")[2], daemon=True
-                )
-                self._keeper.start()
+        """Start a helper in the background, so that the next question that needs one need not wait
+        for it.
+        """
+        with self._lock:
+            if self._next is None and not self._closed:
+                self._next = self._starter.submit(_Process, self._module)
 
     @property
     def pid(self) -> int | None:
-        """The process that would answer the next question; None while there is none."""
-        with self._changed:
-            return None if self._process is None else self._process.pid
+        """The process that answered the last question; None while there is none."""
+        process = self._process
+        return None if process is None else process.pid
 
     def ask(self, question: bytes, timeout_s: float) -> dict[str, Any]:
         """What the helper answers to `question`, a frame of `framing`.
@@ -95,142 +91,88 @@ class Helper:
             HelperLost: there is no answer; the next question finds another helper.
             InternalError: the helper cannot be started, or is closed.
         """
-        self.start()
-        with self._turn:
-            return self._ask(question, timeout_s)
+        with self._asking:
+            process = self._ready_process()
+            answered, overdue = threading.Event(), threading.Event()
+
+            def watch() -> None:
+                if answered.wait(_SUSPICION * timeout_s):
+                    return
+                self.start()
+                if not answered.wait((1 - _SUSPICION) * timeout_s):
+                    overdue.set()
+                    process.kill()
+
+            watcher = threading.Thread(target=watch, name="helper watch", daemon=True)
+            watcher.start()
+            answer = None
+            try:
+                answer = process.ask(question)
+            except (EOFError, OSError, ValueError) as error:
+                if self._closed:
+                    raise InternalError(f"{self._owner} was closed.") from error
+            finally:
+                answered.set()
+                watcher.join()
+                if answer is None or overdue.is_set():
+                    self._retire(process)
+            if answer is None:
+                raise HelperLost(overdue=overdue.is_set())
+            return answer
 
     def close(self) -> None:
         """End the process; a question that is under way fails."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            for helper in (self._process, self._next_process):
-                if helper is not None:
-                    helper.kill()
-            self._changed.notify_all()
-            keeper = self._keeper
-        if keeper is not None:
-            keeper.join()
-        with self._turn, self._changed:
-            for helper in (self._process, self._next_process):
-                if helper is not None:
-                    helper.close()
-            self._process = self._next_process = None
-
-    def _ask(self, question: bytes, timeout_s: float) -> dict[str, Any]:
-        helper = self._ready_process()
-        with self._changed:
-            self._overdue = False
-            now = time.monotonic()
-            self._deadline = now + timeout_s
-            self._suspicious_at = now + _SUSPICION * timeout_s
-            # Most answers come long before: the keeper need not wake up for each.
-            if self._wakes_at is None or self._wakes_at > self._suspicious_at:
-                self._changed.notify_all()
-        try:
-            answer = helper.ask(question)
-        except (EOFError, OSError, ValueError) as error:
-            overdue = self._retire(helper)
-            if self._closed:
-                raise InternalError(f"{self._owner} was closed.") from error
-            raise HelperLost(overdue=overdue) from error
-        with self._changed:
-            self._deadline = self._suspicious_at = None
-            overdue = self._overdue
-        if overdue:  # killed just after it answered
-            self._retire(helper)
-        return answer
+            if self._process is not None:
+                self._process.kill()
+        with self._asking:
+            self._starter.shutdown()
+            if self._process is not None:
+                self._process.close()
+            if self._next is not None and self._next.exception() is None:
+                self._next.result().close()
+            self._process = self._next = None
 
     def _ready_process(self) -> _Process:
-        """A running helper; waits for the keeper to start one."""
-        with self._changed:
-            idle = self._process
-        if idle is not None and not idle.is_alive():
-            self._retire(idle)
-        with self._changed:
-            self._start_failed = False
-            if self._process is None:
-                self._changed.notify_all()
-                self._changed.wait_for(
-                    lambda: self._process is not None or self._start_failed or self._closed,
-                    _START_S,
-                )
-            if self._process is None or self._closed:
-                why = "is closed" if self._closed else "could not start its helper process"
-                raise InternalError(f"{self._owner} {why}.")
-            return self._process
-
-    def _retire(self, helper: _Process) -> bool:
-        """Let the keeper start another helper; returns whether this one was killed for its time."""
-        with self._changed:
-            overdue = self._overdue
-            self._overdue = False
-            self._deadline = self._suspicious_at = None
-            self._process = None
-            self._changed.notify_all()
-        helper.close()
-        return overdue
-
-    def _keep(self) -> None:
-        """The keeper's loop: start helpers where they are needed, kill the one that is overdue."""
-        while self._wait_for_work():
-            with self._changed:
-                helper = self._next_process
-                needed = self._process is None
-            if helper is None:
-                helper = self._spawned()
-            if needed and helper is not None and not _comes_up(helper):
-                helper.close()
-                helper = None
-            with self._changed:
-                self._next_process = None if needed else helper
-                if needed:
-                    self._process = helper
-                    self._start_failed = helper is None
-                self._changed.notify_all()
-
-    def _wait_for_work(self) -> bool:
-        """True when a helper has to be started, False when all of it closes."""
-        with self._changed:
-            while not self._closed:
-                now = time.monotonic()
-                if self._process is None and not self._start_failed:
-                    return True
-                if self._process is not None and self._deadline is not None:
-                    if now >= self._deadline:
-                        self._overdue = True
-                        self._deadline = self._suspicious_at = None
-                        self._process.kill()
-                    elif self._suspicious_at is not None and now >= self._suspicious_at:
-                        self._suspicious_at = None
-                        if self._next_process is None:
-                            return True
-                alarm = self._wakes_at = self._suspicious_at or self._deadline
-                self._changed.wait(None if alarm is None else max(0.0, alarm - now))
-                self._wakes_at = None
-            return False
-
-    def _spawned(self) -> _Process | None:
-        """A new helper, not ready yet; None if the system has no memory or process left for one."""
+        """A running helper."""
+        if self._process is not None:
+            if self._process.is_alive():
+                return self._process
+            self._retire(self._process)
+        self.start()
+        with self._lock:
+            starting, self._next = self._next, None
+        if starting is None:
+            raise InternalError(f"{self._owner} is closed.")
         try:
-            helper = _Process(self._module)
-        except OSError:
-            return None
-        with self._changed:
-            self._next_process = helper
+            process = starting.result()
+        except OSError as error:  # The system has no memory or process left for one.
+            raise self._not_started() from error
+        with self._lock:
+            self._process = process
             if self._closed:
-                helper.kill()
-        return helper
-
-
-def _comes_up(helper: _Process) -> bool:
-    """Wait for a new helper; one that hangs is killed after `_START_S`."""
-    alarm = threading.Timer(_START_S, helper.kill)
-    alarm.daemon = True
-    alarm.start()
-    try:
-        return helper.wait_ready()
-    finally:
+                process.kill()
+        alarm = threading.Timer(_START_S, process.kill)
+        alarm.daemon = True
+        alarm.start()
+        is_ready = process.wait_ready()
         alarm.cancel()
+        if not is_ready:
+            self._retire(process)
+            raise self._not_started()
+        return process
+
+    def _not_started(self) -> InternalError:
+        why = "is closed" if self._closed else "could not start its helper process"
+        return InternalError(f"{self._owner} {why}.")
+
+    def _retire(self, process: _Process) -> None:
+        """Let another helper answer the next question."""
+        with self._lock:
+            self._process = None
+        process.close()
+        self.start()
 
 
 class _Process:
