@@ -15,10 +15,9 @@ from torch.nn import functional
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.errors import DoesNotFit, InternalError, InvalidParameter, prompt_too_long
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.native.dense_attention import DenseAttention
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.plan import NativePlan
-from hearth.backends.native.sliced_attention import SlicedAttention, sliced_bytes
+from hearth.backends.native.text_attention import SlicedAttention, TextsAttention, sliced_bytes
 from hearth.kernels import device as devices
 
 _TOGETHER: Final = 2048
@@ -96,7 +95,7 @@ class Embedder:
         lengths = [len(text) for text in texts]
         tokens = torch.tensor([token for text in texts for token in text], device=device)
         positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
-        attend = DenseAttention(self._decoder.config, lengths)
+        attend = TextsAttention(self._decoder.config, lengths)
         hidden = self._decoder(tokens, positions, attend).float()
         return torch.stack([_pool(text, pooling) for text in hidden.split(lengths)])
 

@@ -24,7 +24,6 @@ from hearth.backends.machine.threads import (
     usable_cores,
     usable_threads,
 )
-from hearth.backends.native.dense_attention import DenseAttention
 from hearth.backends.native.determinism import make_deterministic
 from hearth.backends.native.footprint import (
     MAX_SESSIONS,
@@ -51,6 +50,7 @@ from hearth.backends.native.notices import (
 from hearth.backends.native.plan import NativePlan, plan_memory
 from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.tensors import TensorFile
+from hearth.backends.native.text_attention import TextsAttention
 from hearth.backends.native.varlen_attention import has_varlen
 from hearth.backends.native.weights import load_weights
 from hearth.backends.text.chat_templates import ChatTemplates, template_for, templates_of
@@ -310,7 +310,7 @@ def _fastest_threads(decoder: Decoder, device: torch.device) -> int:
 
     def step(threads: int) -> None:
         torch.set_num_threads(threads)
-        decoder.logits(decoder(token, token, DenseAttention(decoder.config, [1])))
+        decoder.logits(decoder(token, token, TextsAttention(decoder.config, [1])))
 
     return measure_threads(step, candidates(cores, usable_threads())).threads
 

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hearth.backends.native.dense_attention import DenseAttention
 from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.text_attention import TextsAttention
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
 from hearth.quant.families.gguf_fields import GgufFields
@@ -126,7 +126,7 @@ def logits_of(decoder: Decoder, *texts: Sequence[int]) -> Tensor:
     tokens = torch.tensor([token for text in texts for token in text])
     positions = torch.cat([torch.arange(length) for length in lengths])
     with torch.no_grad():
-        hidden = decoder(tokens, positions, DenseAttention(decoder.config, lengths))
+        hidden = decoder(tokens, positions, TextsAttention(decoder.config, lengths))
         return decoder.logits(hidden)
 
 

@@ -1,8 +1,8 @@
-"""Attention over one text that is computed in slices: it keeps keys and values as they are
-computed, so that the result is that of the whole text.
-"""
+"""Attention over texts without the paged memory: for embeddings and tests."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ def sliced_bytes(config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:
 
 
 class SlicedAttention:
-    """An `Attend` for one slice after the other.
+    """An `Attend` for one text, one slice after the other: it keeps keys and values as they are
+    computed, so that the result is that of the whole text.
 
     Args:
         tokens: of the whole text.
@@ -46,14 +47,17 @@ class SlicedAttention:
         config = self._config
         window = config.layers[layer].window
         new = key_value.permute(1, 2, 0, 3)
-        keys, values = self._with_kept(layer, window, new)
+        is_whole = len(query) == self._tokens
+        keys, values = new if is_whole else self._with_kept(layer, window, new)
+        is_causal = self._start == 0 and (window is None or window >= self._end)
         groups = (config.kv_heads, config.heads // config.kv_heads)
         attended = attend_to(
             query.transpose(0, 1).reshape(*groups, len(query), config.head_dim),
             keys[:, None],
             values[:, None],
             scale=config.scale,
-            mask=self._mask(window, keys.shape[1], query),
+            mask=None if is_causal else self._mask(window, keys.shape[1], query),
+            causal=is_causal,
             softcap=config.attention_softcap,
             sinks=None if sinks is None else sinks.view(*groups, 1, 1),
         )
@@ -83,3 +87,23 @@ class SlicedAttention:
                 sees &= positions > queries - window
             mask = self._masks[window] = additive(sees, like.dtype)[None, None]
         return mask
+
+
+class TextsAttention:
+    """An `Attend` over texts that are computed whole, in one forward pass."""
+
+    def __init__(self, config: ModelConfig, lengths: Sequence[int]) -> None:
+        """`lengths`: tokens of each text, in the order in which they follow one another."""
+        self._lengths = list(lengths)
+        self._texts = [SlicedAttention(config, length) for length in lengths]
+        for text, length in zip(self._texts, lengths, strict=True):
+            text.advance(length)
+
+    def __call__(
+        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
+    ) -> Tensor:
+        """As `Attend`."""
+        queries = torch.split_with_sizes(query, self._lengths)
+        seen = torch.split_with_sizes(key_value, self._lengths)
+        each = zip(self._texts, queries, seen, strict=True)
+        return torch.cat([text(layer, own, keys, sinks) for text, own, keys in each])
