@@ -7,10 +7,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from hearth.backends.contract.loaded import Capability, ModelInfo
+from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.loaded_model import Loaded
-from hearth.backends.engine.runner import RunnerInfo
 from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.backends.llamacpp import attention, footprint, selftest
 from hearth.backends.llamacpp.attention_choice import Attention
@@ -23,9 +22,8 @@ from hearth.backends.llamacpp.params import ContextPlan, check_settings, gpu_lay
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.text.chat_templates import ChatTemplates, template_for, templates_of
-from hearth.backends.text.output.families import takes_tools, thinks
-from hearth.backends.text.tokenizer import Tokenizer
+from hearth.backends.text.chat_templates import template_for, templates_of
+from hearth.backends.text.output.families import capabilities_of
 from hearth.backends.text.vocab.generation_defaults import (
     about_sampling,
     gguf_generation_defaults,
@@ -112,7 +110,13 @@ def open_model(
         has_chat_template=template is not None,
         template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
         notices=(*_notices(plan, notice), *about_sampling(gguf_generation_defaults(header))),
-        capabilities=_capabilities(templates, tokenizer, runner.info),
+        capabilities=capabilities_of(
+            templates,
+            tokenizer,
+            generates=runner.info.generates,
+            embeds=runner.info.embedding_width > 0,
+            ranks=runner.info.can_rank,
+        ),
         max_sessions=runner.info.max_sequences,
         max_batch_tokens=runner.info.max_batch_tokens,
         longest_token_bytes=longest_token_bytes(header),
@@ -140,22 +144,6 @@ def _runner(
         attention=costs,
         fingerprint=fingerprint(header.weight_files),
     )
-
-
-def _capabilities(
-    templates: ChatTemplates, tokenizer: Tokenizer, info: RunnerInfo
-) -> tuple[Capability, ...]:
-    template = template_for(templates, tools=False)
-    generates = info.generates
-    can: dict[Capability, bool] = {
-        "chat": generates and template is not None,
-        "tools": generates and takes_tools(template_for(templates, tools=True)),
-        "thinking": generates and thinks(template),
-        "infill": generates and tokenizer.infill_ids is not None,
-        "embed": info.embedding_width > 0,
-        "rank": info.can_rank,
-    }
-    return tuple(capability for capability, is_possible in can.items() if is_possible)
 
 
 def _plan(settings: ModelSettings, header: GgufFile, offload: Offload | None) -> ContextPlan:

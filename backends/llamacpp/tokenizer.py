@@ -10,11 +10,11 @@ from types import MappingProxyType
 from hearth.backends.errors import InternalError, InvalidParameter, LimitExceeded
 from hearth.backends.llamacpp.deep_call import call_deeply
 from hearth.backends.llamacpp.model import LlamaModel
+from hearth.backends.text.vocab.base import pair_ids, refuse_surrogates
 from hearth.backends.text.vocab.gguf_vocabulary import NAMED_TOKENS
 
 _TOO_LARGE = -(2**31)
 """What llama_tokenize answers when the result would not fit an int32."""
-_PLACES = re.compile(r"(\{query\}|\{document\})")
 _SPACES = frozenset(" \t\n\v\f\r")
 _RUN = re.compile(r"[ \t-\r]+|[^ \t-\r]+")
 """Characters in a row without a change between white space and others."""
@@ -94,15 +94,8 @@ class LlamaTokenizer:
                 white space, which the library cannot cut into words.
             Busy: there is no memory to cut a long run into words.
         """
-        try:
-            data = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InvalidParameter(
-                "text",
-                f"The text holds a lone surrogate (U+{ord(text[error.start]):04X}) "
-                f"at position {error.start}.",
-                "Send valid Unicode.",
-            ) from error
+        refuse_surrogates(text)
+        data = text.encode("utf-8")
         if len(data) >= 2**31:
             raise InvalidParameter(
                 "text", f"The text has {len(data):,} bytes; 2^31 - 1 is the most."
@@ -117,32 +110,20 @@ class LlamaTokenizer:
         return begin + call_deeply(lambda: self._tokenize(data, special), stack_bytes) + end
 
     def encode_pair(self, query: str, text: str) -> list[int]:
-        """Token ids of a question and a text (see the protocol): as the model's own template for
-        ranking says, else the two closed and separated by the vocabulary's tokens for that, as
-        llama.cpp's server does.
-        """
-        template = self._model.metadata("tokenizer.chat_template.rerank")
-        if template is None:
-            return self._separated(query, text)
-        ids: list[int] = []
-        for part in _PLACES.split(template):
-            typed = {"{query}": query, "{document}": text}.get(part)
-            ids += self.encode(
-                part if typed is None else typed, special=typed is None, add_bos=False
-            )
-        return ids
-
-    def _separated(self, query: str, text: str) -> list[int]:
+        """Token ids of a question and a text (see the protocol)."""
         api, vocab = self._api, self._model.vocab
         separator = int(api.llama_vocab_sep(vocab))
         closing = int(api.llama_vocab_eos(vocab))
         if closing < 0:
             closing = separator
-        end = [closing] if api.llama_vocab_get_add_eos(vocab) and closing >= 0 else []
-        between = [separator] if api.llama_vocab_get_add_sep(vocab) and separator >= 0 else []
-        first = self.encode(query, special=False, add_bos=True)
-        second = self.encode(text, special=False, add_bos=False)
-        return first + end + between + second + end
+        return pair_ids(
+            self.encode,
+            query,
+            text,
+            self._model.metadata("tokenizer.chat_template.rerank"),
+            end=[closing] if api.llama_vocab_get_add_eos(vocab) and closing >= 0 else [],
+            between=[separator] if api.llama_vocab_get_add_sep(vocab) and separator >= 0 else [],
+        )
 
     def piece(self, token_id: int, *, special: bool = False) -> bytes:
         """The bytes of one token (see the protocol).

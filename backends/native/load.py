@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hearth.backends.contract.loaded import Capability, ModelInfo
+from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import Dtype, ModelSettings, ModelSpec
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.contract.settings_checks import check_settings
@@ -54,7 +54,7 @@ from hearth.backends.native.text_attention import TextsAttention
 from hearth.backends.native.varlen_attention import has_varlen
 from hearth.backends.native.weights import load_weights
 from hearth.backends.text.chat_templates import ChatTemplates, template_for, templates_of
-from hearth.backends.text.output.families import takes_tools, thinks
+from hearth.backends.text.output.families import capabilities_of
 from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.text.vocab import load as vocabularies
 from hearth.backends.text.vocab.generation_defaults import (
@@ -279,7 +279,7 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
             *about_tensors(report.unknown),
             *about_sampling(source.defaults),
         ),
-        capabilities=_capabilities(templates, source.tokenizer),
+        capabilities=capabilities_of(templates, source.tokenizer),
         max_sessions=plan.slots,
         max_batch_tokens=plan.max_batch_tokens,
         longest_token_bytes=source.longest_token_bytes,
@@ -381,15 +381,3 @@ def _folder_pooling(folder: Path) -> Pooling:
     if config.get("pooling_mode_lasttoken") is True:
         return "last"
     return "cls" if config.get("pooling_mode_cls_token") is True else "mean"
-
-
-def _capabilities(templates: ChatTemplates, tokenizer: Tokenizer) -> tuple[Capability, ...]:
-    template = template_for(templates, tools=False)
-    can: dict[Capability, bool] = {
-        "chat": template is not None,
-        "tools": takes_tools(template_for(templates, tools=True)),
-        "thinking": thinks(template),
-        "infill": tokenizer.infill_ids is not None,
-        "embed": True,
-    }
-    return tuple(capability for capability, is_possible in can.items() if is_possible)

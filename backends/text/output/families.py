@@ -7,6 +7,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
+from hearth.backends.contract.loaded import Capability
+from hearth.backends.text.chat_templates import ChatTemplates, template_for
 from hearth.backends.text.output.deepseek import DeepSeekFormat
 from hearth.backends.text.output.generic import GenericFormat, Llama3Format
 from hearth.backends.text.output.harmony import HarmonyFormat
@@ -14,6 +16,7 @@ from hearth.backends.text.output.hermes import HermesFormat
 from hearth.backends.text.output.mistral import MistralFormat
 from hearth.backends.text.output.qwen_coder import QwenCoderFormat
 from hearth.backends.text.output.tagged_format import MakeId, OutputFormat, call_id, random_text
+from hearth.backends.text.tokenizer import Tokenizer
 
 _NO_TOKENS: Final[Mapping[str, int]] = MappingProxyType({})
 _THOUGHTS: Final = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
@@ -91,6 +94,27 @@ def takes_tools(template: str | None) -> bool:
 def thinks(template: str | None) -> bool:
     """Does the template speak of reasoning?"""
     return template is not None and any(mark in template for mark in _TALK_OF_THINKING)
+
+
+def capabilities_of(
+    templates: ChatTemplates,
+    tokenizer: Tokenizer,
+    *,
+    generates: bool = True,
+    embeds: bool = True,
+    ranks: bool = False,
+) -> tuple[Capability, ...]:
+    """What a model can be asked for, by its templates, its vocabulary and what its runner can."""
+    template = template_for(templates, tools=False)
+    can: dict[Capability, bool] = {
+        "chat": generates and template is not None,
+        "tools": generates and takes_tools(template_for(templates, tools=True)),
+        "thinking": generates and thinks(template),
+        "infill": generates and tokenizer.infill_ids is not None,
+        "embed": embeds,
+        "rank": ranks,
+    }
+    return tuple(capability for capability, is_possible in can.items() if is_possible)
 
 
 def _thoughts(template: str) -> tuple[str, str] | None:

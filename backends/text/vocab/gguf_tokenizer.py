@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
-from hearth.backends.text.vocab.base import BaseTokenizer, refuse_surrogates
+from hearth.backends.text.vocab.base import BaseTokenizer, pair_ids, refuse_surrogates
 from hearth.backends.text.vocab.bpe import BpeEncoder, SentencePieceEncoder, SpacelessEncoder
 from hearth.backends.text.vocab.byte_alphabet import to_bytes
 from hearth.backends.text.vocab.gguf_vocabulary import (
@@ -23,7 +22,6 @@ from hearth.backends.text.vocab.partition import Partition
 from hearth.backends.text.vocab.unigram import UnigramEncoder
 from hearth.backends.text.vocab.word_piece import WordPieceEncoder
 
-_PLACES: Final = re.compile(r"(\{query\}|\{document\})")
 _UNSPOKEN: Final = (Kind.CONTROL, Kind.UNKNOWN)
 _RECOGNISED: Final = (*_UNSPOKEN, Kind.USER_DEFINED)
 
@@ -97,19 +95,18 @@ class GgufTokenizer(BaseTokenizer):
         return ids
 
     def encode_pair(self, query: str, text: str) -> list[int]:
-        """Token ids of a question and a text (see the protocol): as the model's own template for
-        ranking says, else the two closed and separated by the vocabulary's tokens for that.
-        """
-        template = self._vocabulary.rank_template
-        if template is None:
-            return self._separated(query, text)
-        ids: list[int] = []
-        for part in _PLACES.split(template):
-            typed = {"{query}": query, "{document}": text}.get(part)
-            ids += self.encode(
-                part if typed is None else typed, special=typed is None, add_bos=False
-            )
-        return ids
+        """Token ids of a question and a text (see the protocol)."""
+        vocabulary = self._vocabulary
+        separator = vocabulary.separator
+        closing = separator if vocabulary.eos is None else vocabulary.eos
+        return pair_ids(
+            self.encode,
+            query,
+            text,
+            vocabulary.rank_template,
+            end=[closing] if vocabulary.adds_eos and closing is not None else [],
+            between=[separator] if vocabulary.adds_separator and separator is not None else [],
+        )
 
     def _written(self, token_id: int | None) -> str:
         return "" if token_id is None else self.decode([token_id])
@@ -119,16 +116,6 @@ class GgufTokenizer(BaseTokenizer):
         if vocabulary.model == WORD_PIECE:
             return vocabulary.separator
         return vocabulary.eos if vocabulary.adds_eos else None
-
-    def _separated(self, query: str, text: str) -> list[int]:
-        vocabulary = self._vocabulary
-        separator = vocabulary.separator
-        closing = separator if vocabulary.eos is None else vocabulary.eos
-        end = [closing] if vocabulary.adds_eos and closing is not None else []
-        between = [separator] if vocabulary.adds_separator and separator is not None else []
-        first = self.encode(query, special=False, add_bos=True)
-        second = self.encode(text, special=False, add_bos=False)
-        return first + end + between + second + end
 
 
 def _encoder(vocabulary: GgufVocabulary) -> Encoder:
