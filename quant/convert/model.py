@@ -13,11 +13,11 @@ from hearth.quant.errors import UnsupportedModel
 from hearth.quant.families.config import ModelConfig, Rope
 from hearth.quant.families.family import Family
 from hearth.quant.families.gemma import gemma3_windows
+from hearth.quant.families.ropes import rope_section
 from hearth.quant.families.shapes import alternating_windows
 from hearth.quant.families.table import family_of_hf
 from hearth.quant.hf_defaults import GEMMA2_CAPS, GEMMA_LAYERS_OF_27B
 from hearth.quant.hf_names import HEAD
-from hearth.quant.hf_ropes import rope_section
 from hearth.quant.json_fields import Fields
 from hearth.quant.safetensors_header import SafetensorsHeader
 from hearth.quant.tied_weights import has_own_head

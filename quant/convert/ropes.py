@@ -6,7 +6,7 @@ from math import pi
 from typing import Literal
 
 from hearth.quant.families.config import Rope, RopeScaling
-from hearth.quant.hf_ropes import rope_section, scaling_kind, yarn_mscale
+from hearth.quant.families.ropes import rope_section, scaling_kind, yarn_mscale
 from hearth.quant.json_fields import Fields
 
 Kind = Literal["linear", "llama3", "yarn", "longrope"]

@@ -12,6 +12,7 @@ from hearth.quant.families.shapes import (
     alternating_windows,
     config_of_gguf,
     config_of_hf,
+    sliding_layers,
     windowed,
 )
 from hearth.quant.families.source import Source, one
@@ -21,7 +22,6 @@ from hearth.quant.families.tensor_names import (
     prefixes,
 )
 from hearth.quant.hf_defaults import GEMMA_LAYERS_OF_27B, gemma2_fields, gemma3_fields
-from hearth.quant.hf_shape import sliding_layers
 from hearth.quant.json_fields import Fields
 
 
@@ -29,7 +29,7 @@ def gemma2_from_hf(fields: Fields) -> ModelConfig:
     config = _common_of_hf(fields, "gemma2")
     sliding = alternating_windows(fields, len(config.layers))
     config = replace(config, attention_softcap=fields.number("attn_logit_softcapping", 0.0))
-    return windowed(config, sliding, fields.integer("sliding_window", 0, least=0))
+    return windowed(config, fields.integer("sliding_window", 0, least=0), sliding)
 
 
 def gemma2_from_gguf(fields: GgufFields) -> ModelConfig:
@@ -39,14 +39,14 @@ def gemma2_from_gguf(fields: GgufFields) -> ModelConfig:
         logit_softcap=fields.positive("final_logit_softcapping", 30.0),
     )
     sliding = fields.pattern("attention.sliding_window_pattern", len(config.layers), 2)
-    return windowed(config, sliding, fields.integer("attention.sliding_window", 4096, least=0))
+    return windowed(config, fields.integer("attention.sliding_window", 4096, least=0), sliding)
 
 
 def gemma3_from_hf(fields: Fields) -> ModelConfig:
     config = replace(_common_of_hf(fields, "gemma3", "full_attention"), head_norms=True)
     sliding = gemma3_windows(fields, len(config.layers))
     config = _with_local_rope(config, sliding, _local_rope_of_hf(fields, config.head_dim))
-    return windowed(config, sliding, fields.integer("sliding_window", 0, least=0))
+    return windowed(config, fields.integer("sliding_window", 0, least=0), sliding)
 
 
 def gemma3_windows(fields: Fields, layers: int) -> tuple[bool, ...]:
@@ -67,7 +67,7 @@ def gemma3_from_gguf(fields: GgufFields) -> ModelConfig:
         return config
     sliding = fields.pattern("attention.sliding_window_pattern", len(config.layers), 6)
     local = Rope(fields.positive("rope.freq_base_swa", 10_000.0), config.head_dim)
-    return windowed(_with_local_rope(config, sliding, local), sliding, window)
+    return windowed(_with_local_rope(config, sliding, local), window, sliding)
 
 
 def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:

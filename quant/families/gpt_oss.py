@@ -13,6 +13,7 @@ from hearth.quant.families.gguf_fields import GgufFields
 from hearth.quant.families.quirks import InterleavedGateUp, MxFp4Blocks, Transposed
 from hearth.quant.families.shapes import (
     MAX_EXPERTS,
+    MAX_WIDTH,
     alternating_windows,
     config_of_gguf,
     config_of_hf,
@@ -25,7 +26,6 @@ from hearth.quant.families.tensor_names import (
     prefixes,
 )
 from hearth.quant.hf_defaults import gpt_oss_fields
-from hearth.quant.hf_shape import MAX_WIDTH
 from hearth.quant.json_fields import Fields
 
 
@@ -35,7 +35,7 @@ def from_hf(fields: Fields) -> ModelConfig:
     active = fields.integer("num_experts_per_tok", most=experts)
     sliding = alternating_windows(fields, len(config.layers))
     config = _with_experts(config, experts, active, config.feed_forward)
-    return windowed(config, sliding, fields.integer("sliding_window", 0, least=0))
+    return windowed(config, fields.integer("sliding_window", 0, least=0), sliding)
 
 
 def from_gguf(fields: GgufFields) -> ModelConfig:
@@ -45,7 +45,7 @@ def from_gguf(fields: GgufFields) -> ModelConfig:
     width = fields.same("expert_feed_forward_length", len(config.layers))
     sliding = fields.pattern("attention.sliding_window_pattern", len(config.layers), 2)
     config = _with_experts(config, experts, active, min(width, MAX_WIDTH))
-    return windowed(config, sliding, fields.integer("attention.sliding_window"))
+    return windowed(config, fields.integer("attention.sliding_window"), sliding)
 
 
 def _with_experts(config: ModelConfig, count: int, active: int, width: int) -> ModelConfig:

@@ -33,7 +33,7 @@ def from_gguf(fields: GgufFields) -> ModelConfig:
         raise fields.unsupported("attention.temperature_scale", "attention without temperatures")
     config = config_of_gguf(fields, "llama")
     window = fields.integer("attention.sliding_window", 0, least=0)
-    config = windowed(config, (True,) * len(config.layers), window)
+    config = windowed(config, window)
     count = fields.integer("expert_count", 0, least=0, most=MAX_EXPERTS)
     if not count:
         return config

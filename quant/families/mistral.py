@@ -25,7 +25,7 @@ def mixtral_from_hf(fields: Fields) -> ModelConfig:
 
 def _with_window(config: ModelConfig, fields: Fields) -> ModelConfig:
     window = fields.integer("sliding_window", 0, least=0)
-    return windowed(config, (True,) * len(config.layers), window)
+    return windowed(config, window)
 
 
 MISTRAL = replace(

@@ -20,14 +20,14 @@ from hearth.quant.json_fields import Fields
 def from_hf(fields: Fields) -> ModelConfig:
     config = config_of_hf(fields, "phi3")
     window = fields.integer("sliding_window", 0, least=0)
-    return windowed(config, (True,) * len(config.layers), window)
+    return windowed(config, window)
 
 
 def from_gguf(fields: GgufFields) -> ModelConfig:
     """With the window that the file names, as the model was trained; llama.cpp leaves it out."""
     config = config_of_gguf(fields, "phi3")
     window = fields.integer("attention.sliding_window", 0, least=0)
-    return windowed(config, (True,) * len(config.layers), window)
+    return windowed(config, window)
 
 
 def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:

@@ -10,8 +10,10 @@ from hearth.quant.families.family import Family, defaults
 from hearth.quant.families.gguf_fields import GgufFields
 from hearth.quant.families.shapes import (
     MAX_EXPERTS,
+    MAX_WIDTH,
     config_of_gguf,
     config_of_hf,
+    sliding_layers,
     windowed,
 )
 from hearth.quant.families.source import Source
@@ -21,7 +23,6 @@ from hearth.quant.families.tensor_names import (
     feed_forward_names,
     feed_forward_norm_names,
 )
-from hearth.quant.hf_shape import MAX_WIDTH, sliding_layers
 from hearth.quant.json_fields import Fields
 
 
@@ -58,7 +59,7 @@ def moe_from_hf(fields: Fields) -> ModelConfig:
     config = replace(config, head_norms=True, experts=experts)
     if not fields.flag("use_sliding_window", False):
         return config
-    return windowed(config, (True,) * len(config.layers), fields.integer("sliding_window", 4096))
+    return windowed(config, fields.integer("sliding_window", 4096))
 
 
 def moe_from_gguf(fields: GgufFields) -> ModelConfig:
@@ -87,7 +88,7 @@ def _with_upper_windows(config: ModelConfig, fields: Fields) -> ModelConfig:
     count = len(config.layers)
     first = fields.integer("max_window_layers", 28, least=0)
     sliding = sliding_layers(fields, count, tuple(layer >= first for layer in range(count)))
-    return windowed(config, sliding, fields.integer("sliding_window", 4096))
+    return windowed(config, fields.integer("sliding_window", 4096), sliding)
 
 
 QWEN2 = Family(

@@ -11,9 +11,10 @@ from dataclasses import replace
 from hearth.quant.families.config import LayerConfig, ModelConfig
 from hearth.quant.families.gguf_fields import GgufFields
 from hearth.quant.families.ropes import context_of_hf, rope_of_gguf, rope_of_hf
-from hearth.quant.hf_shape import MAX_WIDTH, read_shape, sliding_layers
 from hearth.quant.json_fields import Fields
 
+MAX_WIDTH = 1 << 20
+MAX_VOCABULARY = 1 << 24
 MAX_LAYERS = 1024
 MAX_EXPERTS = 4096
 
@@ -36,24 +37,36 @@ def config_of_hf(
         UnsupportedModel: an activation, a quantization or biases that the decoder has no code for.
         CorruptFile: a value that cannot be.
     """
-    shape = read_shape(
-        fields, activation_key=activation_key, activation=activation, most_layers=MAX_LAYERS
-    )
-    rope = rope_of_hf(fields, shape.head_dim, layer_type)
+    if fields.has("quantization_config"):
+        raise fields.unsupported("quantization_config", "weights in F32, F16 and BF16")
+    if fields.has(activation_key) and fields.text(activation_key) != activation:
+        raise fields.unsupported(activation_key, activation)
+    if fields.flag("mlp_bias", False):
+        raise fields.unsupported("mlp_bias", "feed-forwards without biases")
+    width = fields.integer("hidden_size", most=MAX_WIDTH)
+    heads = fields.integer("num_attention_heads", most=MAX_WIDTH)
+    kv_heads = fields.integer("num_key_value_heads", heads, most=heads)
+    if heads % kv_heads:
+        raise fields.wrong("num_key_value_heads", f"must divide the {heads} heads")
+    if width % heads and not fields.has("head_dim"):
+        raise fields.wrong("num_attention_heads", f"must divide the hidden_size of {width}")
+    head_dim = fields.integer("head_dim", max(1, width // heads), most=MAX_WIDTH)
+    rope = rope_of_hf(fields, head_dim, layer_type)
+    biases = fields.flag("attention_bias", False)
     return ModelConfig(
         family=family,
-        vocab_size=shape.vocabulary,
-        width=shape.width,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        feed_forward=shape.feed_forward,
-        layers=(LayerConfig(rope),) * shape.layers,
+        vocab_size=fields.integer("vocab_size", most=MAX_VOCABULARY),
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        feed_forward=fields.integer("intermediate_size", most=MAX_WIDTH),
+        layers=(LayerConfig(rope),) * fields.integer("num_hidden_layers", most=MAX_LAYERS),
         context=context_of_hf(fields, rope),
-        norm_eps=shape.norm_eps,
-        tied=shape.tied,
-        qkv_bias=shape.biases,
-        out_bias=shape.biases,
+        norm_eps=fields.positive("rms_norm_eps"),
+        tied=fields.flag("tie_word_embeddings", False),
+        qkv_bias=biases,
+        out_bias=biases,
     )
 
 
@@ -93,20 +106,41 @@ def config_of_gguf(fields: GgufFields, family: str, *, truncate: bool = True) ->
     )
 
 
+def sliding_layers(fields: Fields, layers: int, default: tuple[bool, ...]) -> tuple[bool, ...]:
+    """[layers] which of them look through a window: `layer_types`, or `default` without it.
+
+    Raises:
+        UnsupportedModel: another type of layer.
+        CorruptFile: a type for each layer is not there.
+    """
+    types = fields.texts("layer_types")
+    if not types:
+        return default
+    if len(types) != layers:
+        raise fields.wrong("layer_types", f"must have {layers} entries")
+    if not set(types) <= {"sliding_attention", "full_attention"}:
+        raise fields.unsupported("layer_types", "sliding_attention and full_attention")
+    return tuple(kind == "sliding_attention" for kind in types)
+
+
 def alternating_windows(fields: Fields, layers: int) -> tuple[bool, ...]:
     """[layers] which of them look through a window, where the first and every other one do."""
     return sliding_layers(fields, layers, tuple(layer % 2 == 0 for layer in range(layers)))
 
 
-def windowed(config: ModelConfig, sliding: tuple[bool, ...], window: int) -> ModelConfig:
-    """`config` with a window in the layers that are `sliding`; 0, or a window in which the whole
-    context fits, is none.
+def windowed(
+    config: ModelConfig, window: int, sliding: tuple[bool, ...] | None = None
+) -> ModelConfig:
+    """`config` with a window in the layers that are `sliding`, which is all for None; 0, or a
+    window in which the whole context fits, is none.
     """
     if not 0 < window < config.context:
         return config
     layers = tuple(
         replace(layer, window=window if is_sliding else None)
-        for layer, is_sliding in zip(config.layers, sliding, strict=True)
+        for layer, is_sliding in zip(
+            config.layers, sliding or (True,) * len(config.layers), strict=True
+        )
     )
     return replace(config, layers=layers)
 

@@ -9,8 +9,12 @@ from hearth.quant.families import llama
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family, defaults
 from hearth.quant.families.gguf_fields import GgufFields
-from hearth.quant.families.shapes import config_of_gguf, config_of_hf, windowed
-from hearth.quant.hf_shape import sliding_layers
+from hearth.quant.families.shapes import (
+    config_of_gguf,
+    config_of_hf,
+    sliding_layers,
+    windowed,
+)
 from hearth.quant.json_fields import Fields
 
 _PERIOD = 4
@@ -29,7 +33,7 @@ def from_hf(fields: Fields) -> ModelConfig:
     if not fields.flag("use_sliding_window", False):
         return config
     sliding = sliding_layers(fields, count, tuple(not has_rope for has_rope in turned[:count]))
-    return windowed(config, sliding, fields.integer("sliding_window", 0, least=0))
+    return windowed(config, fields.integer("sliding_window", 0, least=0), sliding)
 
 
 def from_gguf(fields: GgufFields) -> ModelConfig:
