@@ -145,8 +145,8 @@ def describe(found: FoundModel, *, tensors: bool) -> dict[str, Any]:
 
 
 def _gguf_facts(path: Path) -> dict[str, Any]:
-    from hearth.backends.text.vocab.generation_defaults import gguf_generation_defaults
     from hearth.backends.text.vocab.gguf_vocabulary import end_tokens
+    from hearth.quant.generation_defaults import gguf_generation_defaults
 
     header = preflight.check(path)
     tokens = header.value(_TOKENS)
@@ -188,8 +188,8 @@ def _folder_facts(path: Path) -> dict[str, Any]:
     from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
     from hearth.backends.native.model_folder import kv_number_bytes, read_model_folder
     from hearth.backends.text.chat_templates import DEFAULT
-    from hearth.backends.text.vocab.generation_defaults import read_generation_defaults
     from hearth.quant.convert.folder_files import chat_templates
+    from hearth.quant.generation_defaults import read_generation_defaults
 
     folder = read_model_folder(path)
     templates, defaults = chat_templates(path), read_generation_defaults(path)

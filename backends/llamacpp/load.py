@@ -24,12 +24,12 @@ from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
 from hearth.backends.machine.memory import available_bytes
 from hearth.backends.text.chat_templates import template_for, templates_of
 from hearth.backends.text.output.families import capabilities_of
-from hearth.backends.text.vocab.generation_defaults import (
+from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
+from hearth.quant.fingerprint import fingerprint
+from hearth.quant.generation_defaults import (
     about_sampling,
     gguf_generation_defaults,
 )
-from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
-from hearth.quant.fingerprint import fingerprint
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
 

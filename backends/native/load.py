@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -57,20 +56,19 @@ from hearth.backends.text.chat_templates import ChatTemplates, template_for, tem
 from hearth.backends.text.output.families import capabilities_of
 from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.text.vocab import load as vocabularies
-from hearth.backends.text.vocab.generation_defaults import (
+from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
+from hearth.kernels import device as devices
+from hearth.kernels.half_matrix import has_half_matrices
+from hearth.quant.convert.folder_files import chat_templates, optional_fields
+from hearth.quant.families.config import ModelConfig
+from hearth.quant.families.family import Family
+from hearth.quant.fingerprint import WeightFile, fingerprint
+from hearth.quant.generation_defaults import (
     GenerationDefaults,
     about_sampling,
     gguf_generation_defaults,
     read_generation_defaults,
 )
-from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
-from hearth.backends.text.vocab.model_folder import read_json
-from hearth.kernels import device as devices
-from hearth.kernels.half_matrix import has_half_matrices
-from hearth.quant.convert.folder_files import chat_templates
-from hearth.quant.families.config import ModelConfig
-from hearth.quant.families.family import Family
-from hearth.quant.fingerprint import WeightFile, fingerprint
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.safetensors import SafetensorsFolder
@@ -377,7 +375,7 @@ def _fingerprint(source: _Source, plan: NativePlan) -> bytes:
 
 def _folder_pooling(folder: Path) -> Pooling:
     """What sentence-transformers notes beside a model, or mean."""
-    config: Mapping[str, Any] = read_json(folder, "1_Pooling/config.json")
+    config = optional_fields(folder, "1_Pooling/config.json").values
     if config.get("pooling_mode_lasttoken") is True:
         return "last"
     return "cls" if config.get("pooling_mode_cls_token") is True else "mean"

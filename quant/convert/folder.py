@@ -13,9 +13,10 @@ from typing import Any
 
 from hearth.quant.convert.folder_files import ALL, CONFIG
 from hearth.quant.convert.model import Model, Value, describe
-from hearth.quant.convert.special import sampling_values, special_values
+from hearth.quant.convert.special import special_values
 from hearth.quant.convert.tensors import find_tensors
 from hearth.quant.convert.vocabulary import Vocabulary, read_vocabulary
+from hearth.quant.generation_defaults import read_generation_defaults
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.faults import corrupt, quoted
 from hearth.quant.gguf.file import GgufFile
@@ -105,7 +106,7 @@ def _pairs(folder: Path, model: Model, vocabulary: Vocabulary) -> dict[str, byte
         "general.architecture": model.architecture,
         "general.type": "model",
         "general.name": _name(folder, model, vocabulary),
-        **sampling_values(folder),
+        **read_generation_defaults(folder).gguf_values,
         **{f"{model.architecture}.{key}": value for key, value in model.values.items()},
         f"{_TOKENIZER}model": vocabulary.model,
         f"{_TOKENIZER}pre": vocabulary.pre,

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from hearth.quant.errors import CorruptFile
+from hearth.quant.errors import CorruptFile, UnsupportedModel
 from hearth.quant.json_fields import Fields, read_fields
 
 CONFIG: Final = "config.json"
+TOKENIZER: Final = "tokenizer.json"
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 SPECIAL_TOKENS: Final = "special_tokens_map.json"
 ADDED_TOKENS: Final = "added_tokens.json"
@@ -17,10 +18,13 @@ GENERATION: Final = "generation_config.json"
 TEMPLATE: Final = "chat_template.jinja"
 TEMPLATE_JSON: Final = "chat_template.json"
 ALL: Final = (
-    *(CONFIG, "tokenizer.json", TOKENIZER_CONFIG, SPECIAL_TOKENS, ADDED_TOKENS),
+    *(CONFIG, TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS, ADDED_TOKENS),
     *(GENERATION, TEMPLATE, TEMPLATE_JSON),
 )
 """What is read, where it is there."""
+_OTHER_VOCABULARIES: Final = (
+    *("tokenizer.model", "tiktoken.model", "vocab.json", "vocab.txt", "tekken.json"),
+)
 _LARGEST_BYTES: Final = 64 << 20
 _LARGEST_TEMPLATE: Final = 1 << 20
 _DEFAULT: Final = "default"
@@ -39,11 +43,40 @@ def optional_fields(folder: Path, name: str) -> Fields:
 
 
 def token_text(fields: Fields, key: str) -> str | None:
-    """The text of a token in those files, which is a string or an object with its "content"."""
-    value = fields.values.get(key)
+    """The text of a token in those files; None where there is none."""
+    return text_of(fields.values.get(key))
+
+
+def text_of(value: object) -> str | None:
+    """The same of a value, which is a string or an object with its "content"."""
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) and value else None
+
+
+def tokenizer_path(folder: Path) -> Path:
+    """The `tokenizer.json` of `folder`.
+
+    Raises:
+        UnsupportedModel: there is only a vocabulary in another format.
+        CorruptFile: there is none.
+    """
+    path = folder / TOKENIZER
+    if path.is_file():
+        return path
+    other = next((name for name in _OTHER_VOCABULARIES if (folder / name).is_file()), None)
+    if other is None:
+        raise CorruptFile(
+            f"{folder} has no {TOKENIZER}.",
+            "Download the whole folder of the model.",
+            field=TOKENIZER,
+        )
+    raise UnsupportedModel(
+        f"{folder} has {other} but no {TOKENIZER}, and only that is read.",
+        f"Download the model's {TOKENIZER} into the folder, or write one with transformers: "
+        "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
+        field=TOKENIZER,
+    )
 
 
 def chat_templates(folder: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which tokens begin and end texts, and how the makers of a model sample from it."""
+"""Which tokens begin and end texts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,6 @@ from hearth.quant.json_fields import Fields
 
 _PREFIX = "tokenizer.ggml."
 _FURTHER_ENDS = ("eot_token_id", "eom_token_id")
-_SAMPLING = {
-    "temperature": "temp",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "repetition_penalty": "penalty_repeat",
-}
 
 
 def special_values(folder: Path, vocabulary: Vocabulary) -> dict[str, Value]:
@@ -77,24 +71,6 @@ def special_values(folder: Path, vocabulary: Vocabulary) -> dict[str, Value]:
         if unknown is not None:
             values[f"{_PREFIX}unknown_token_id"] = unknown
         values[f"{_PREFIX}add_space_prefix"] = vocabulary.adds_space
-    return values
-
-
-def sampling_values(folder: Path) -> dict[str, Value]:
-    """The keys `general.sampling.*`, as `generation_config.json` has them.
-
-    Raises:
-        CorruptFile: a value is no number.
-    """
-    fields = optional_fields(folder, GENERATION)
-    prefix = "general.sampling."
-    values: dict[str, Value] = {
-        f"{prefix}{name}": fields.number(key) for key, name in _SAMPLING.items() if fields.has(key)
-    }
-    if fields.has("do_sample") and not fields.flag("do_sample"):
-        values[f"{prefix}temp"] = 0.0
-    if fields.has("top_k"):
-        values[f"{prefix}top_k"] = fields.integer("top_k", least=0)
     return values
 
 

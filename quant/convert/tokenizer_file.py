@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hearth.quant.errors import CorruptFile, UnsupportedModel
+from hearth.quant.convert.folder_files import tokenizer_path
+from hearth.quant.errors import CorruptFile
 from hearth.quant.gguf.faults import quoted
 from hearth.quant.json_fields import Fields, read_fields
 
-NAME: Final = "tokenizer.json"
 _LARGEST_BYTES: Final = 256 << 20
 _MOST_TOKENS: Final = 1 << 24
 _HINT: Final = "Download the file again."
-_OTHERS: Final = ("tokenizer.model", "tiktoken.model", "vocab.json", "vocab.txt", "tekken.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,7 @@ def read_tokenizer(folder: Path) -> TokenizerFile:
         UnsupportedModel: GGUF has no words for a vocabulary of this kind.
         OSError: it cannot be read.
     """
-    path = folder / NAME
-    if not path.is_file():
-        raise _missing(folder)
+    path = tokenizer_path(folder)
     fields = read_fields(path, _LARGEST_BYTES)
     model = fields.section("model")
     if model is None:
@@ -91,20 +88,6 @@ def read_tokenizer(folder: Path) -> TokenizerFile:
         unknown=model.text("unk_token", "") or None,
         spells_bytes=model.flag("byte_fallback", False),
         ignores_merges=model.flag("ignore_merges", False),
-    )
-
-
-def _missing(folder: Path) -> CorruptFile | UnsupportedModel:
-    other = next((name for name in _OTHERS if (folder / name).is_file()), None)
-    if other is None:
-        return CorruptFile(
-            f"{folder} has no {NAME}.", "Download the whole folder of the model.", field=NAME
-        )
-    return UnsupportedModel(
-        f"{folder} has {other} but no {NAME}, and only that is read.",
-        f"Download the model's {NAME} into the folder, or write one with transformers: "
-        "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
-        field=NAME,
     )
 
 

@@ -10,10 +10,16 @@ from typing import Any, Final
 from tokenizers import AddedToken
 
 from hearth.backends.errors import CorruptFile
-from hearth.backends.text.vocab.generation_defaults import read_generation_defaults
-from hearth.backends.text.vocab.model_folder import read_json, token_text
+from hearth.quant.convert.folder_files import (
+    ADDED_TOKENS,
+    CONFIG,
+    SPECIAL_TOKENS,
+    TOKENIZER_CONFIG,
+    optional_fields,
+    text_of,
+)
+from hearth.quant.generation_defaults import read_generation_defaults
 
-CONFIG: Final = "tokenizer_config.json"
 _NAMED: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _LISTS: Final = ("additional_special_tokens", "extra_special_tokens")
 
@@ -41,14 +47,15 @@ def read_settings(folder: Path) -> FolderSettings:
     Raises:
         CorruptFile: a file is no JSON object, or a value has the wrong type.
     """
-    config = read_json(folder, CONFIG)
-    names = {**read_json(folder, "special_tokens_map.json"), **config}
+    config = optional_fields(folder, TOKENIZER_CONFIG).values
+    names = {**optional_fields(folder, SPECIAL_TOKENS).values, **config}
+    model = optional_fields(folder, CONFIG).values
     return FolderSettings(
-        bos=token_text(names.get("bos_token")),
-        eos=token_text(names.get("eos_token")),
+        bos=text_of(names.get("bos_token")),
+        eos=text_of(names.get("eos_token")),
         named=_named(names),
         added=tuple(_added(folder, config, names)),
-        end_ids=read_generation_defaults(folder).eos_ids | _ids(read_json(folder, "config.json")),
+        end_ids=read_generation_defaults(folder).eos_ids | _ids(model),
     )
 
 
@@ -62,7 +69,7 @@ def _ids(config: Mapping[str, Any]) -> frozenset[int]:
 
 
 def _named(names: Mapping[str, Any]) -> dict[str, str]:
-    found = {f"{role}_token": token_text(names.get(f"{role}_token")) for role in _NAMED}
+    found = {f"{role}_token": text_of(names.get(f"{role}_token")) for role in _NAMED}
     return {
         name: text
         for name, text in found.items()
@@ -75,17 +82,17 @@ def _added(
 ) -> list[tuple[AddedToken, int | None]]:
     found: dict[str, tuple[AddedToken, int | None]] = {}
     for key, value in _object(config, "added_tokens_decoder").items():
-        text = token_text(value)
+        text = text_of(value)
         if not key.isdecimal() or text is None:
-            raise CorruptFile(f"{CONFIG} of {folder} has no token text for id {key!r}.")
+            raise CorruptFile(f"{TOKENIZER_CONFIG} of {folder} has no token text for id {key!r}.")
         found[text] = _described(text, value), int(key)
-    for text, ident in read_json(folder, "added_tokens.json").items():
+    for text, ident in optional_fields(folder, ADDED_TOKENS).values.items():
         if not isinstance(ident, int):
             raise CorruptFile(f"added_tokens.json of {folder} has no id for {text!r}.")
         found.setdefault(text, (AddedToken(text), ident))
     listed = [token for name in _LISTS for token in _values(names.get(name))]
     for value in (*(names.get(f"{name}_token") for name in _NAMED), *listed):
-        text = token_text(value)
+        text = text_of(value)
         if text is not None and text not in found:
             found[text] = _described(text, {"special": True, **_flags(value)}), None
     return sorted(found.values(), key=lambda one: (one[1] is None, one[1] or 0))
@@ -104,7 +111,9 @@ def _flags(value: Any) -> Mapping[str, Any]:
 def _object(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = config.get(name) or {}
     if not isinstance(found, Mapping):
-        raise CorruptFile(f"{CONFIG} has a {type(found).__name__} as {name}, not an object.")
+        raise CorruptFile(
+            f"{TOKENIZER_CONFIG} has a {type(found).__name__} as {name}, not an object."
+        )
     return found
 
 

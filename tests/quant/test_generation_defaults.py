@@ -10,7 +10,7 @@ import pytest
 
 from gguf_builder import tiny_llama
 from hearth.backends.errors import CorruptFile
-from hearth.backends.text.vocab.generation_defaults import (
+from hearth.quant.generation_defaults import (
     GenerationDefaults,
     gguf_generation_defaults,
     read_generation_defaults,

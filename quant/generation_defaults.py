@@ -8,11 +8,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from hearth.backends.errors import CorruptFile
-from hearth.backends.text.vocab.model_folder import read_json
+from hearth.quant.convert.folder_files import GENERATION, optional_fields
+from hearth.quant.errors import CorruptFile
 from hearth.quant.gguf.file import GgufFile
 
-_FILE: Final = "generation_config.json"
 _GGUF_KEYS: Final = {
     "temperature": "general.sampling.temp",
     "top_k": "general.sampling.top_k",
@@ -42,6 +41,11 @@ class GenerationDefaults:
         return {name: value for name, value in values.items() if value is not None}
 
     @property
+    def gguf_values(self) -> Mapping[str, float]:
+        """The same by GGUF's keys for them."""
+        return {_GGUF_KEYS[name]: value for name, value in self.named.items()}
+
+    @property
     def words(self) -> str:
         """Them in a line; empty where the files say nothing."""
         return ", ".join(f"{name} {value:g}" for name, value in self.named.items())
@@ -58,7 +62,7 @@ def read_generation_defaults(folder: Path) -> GenerationDefaults:
     Raises:
         CorruptFile: it is no JSON object, or a value is no number.
     """
-    config = read_json(folder, _FILE)
+    config = optional_fields(folder, GENERATION).values
     values = {**config, "temperature": 0} if config.get("do_sample") is False else config
     return GenerationDefaults(**_numbers(folder, values), eos_ids=_ids(folder, config))
 
