@@ -187,27 +187,42 @@ def plan_context(
     batch = max(settings.max_batch_tokens, sequences)
     plain = settings.flash_attention is False
     ubatch = min(batch, PLAIN_UBATCH if plain else UBATCH)
-    costs = _Costs(
-        states=a_state * sequences,
-        token=facts.kv_bytes_per_token(settings.kv_type, settings.kv_type),
-        scratch=4 * ubatch * head_count(facts) if plain else 0,
-        factor=GROWTH_FACTOR[settings.kv_pool],
-    )
-    memories = [costs.on_host(settings, weight_bytes, available_bytes, offload)]
+    states = a_state * sequences
+    token = facts.kv_bytes_per_token(settings.kv_type, settings.kv_type)
+    scratch = 4 * ubatch * head_count(facts) if plain else 0
+
+    def memory_of(
+        free: int, weights: int, share: float, copied: float, *, is_on_gpus: bool
+    ) -> _Memory:
+        """One that has `share` of keys, values and states, and `copied` times all of them while the
+        pool grows.
+        """
+        return _Memory(
+            usable=int(free * settings.memory_fraction),
+            fixed=weights + int(states * share) + COMPUTE_BYTES,
+            cell=token * (share + copied) + (scratch if share else 0) if token else 0.0,
+            is_on_gpus=is_on_gpus,
+        )
+
+    on_host = weight_bytes if offload is None else offload.host_weight_bytes
+    host_share = 1.0 if offload is None else offload.host_kv_share
+    copied = GROWTH_FACTOR[settings.kv_pool] - 1
+    memories = [memory_of(available_bytes, on_host, host_share, copied, is_on_gpus=False)]
     if offload is not None:
-        memories.append(costs.on_gpus(settings, offload))
+        free, weights = offload.free_bytes, offload.weight_bytes
+        memories.append(memory_of(free, weights, offload.kv_share, 0.0, is_on_gpus=True))
     fits, memory = min(
         ((memory.tokens(most=wanted * slots), memory) for memory in memories),
         key=lambda pair: pair[0],
     )
     if fits == 0 or (settings.context is not None and fits < wanted):
         raise _does_not_fit(settings, wanted, fits, memory)
-    allowed = _allowed_by_budget(settings, costs, wanted)
+    allowed = _allowed_by_budget(settings, states, token, wanted)
     context = min(wanted, fits, allowed)
     pool_tokens = min(context * slots, fits, allowed)
     is_quantized = _BLOCK[settings.kv_type] > 1
     # A memory without a cost per token (recurrent) has nothing to grow.
-    grows = settings.kv_pool == "grow" and costs.token > 0
+    grows = settings.kv_pool == "grow" and token > 0
     return ContextPlan(
         context=context,
         pool_tokens=pool_tokens,
@@ -225,8 +240,8 @@ def plan_context(
         flash_attention={None: 1 if is_quantized else -1, False: 0, True: 1}[
             settings.flash_attention
         ],
-        kv_bytes_per_token=costs.token,
-        host_kv_bytes_per_token=int(costs.token * _host_share(offload)),
+        kv_bytes_per_token=token,
+        host_kv_bytes_per_token=int(token * host_share),
         state_bytes=a_state,
         notices=_notices(
             settings,
@@ -316,57 +331,6 @@ class _Memory:
         return self.fixed + int(cells * self.cell)
 
 
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """What keys and values of a model take, in bytes, wherever they are."""
-
-    states: int
-    """Recurrent states of all sequence ids."""
-    token: int
-    """Keys and values of one token."""
-    scratch: int
-    """What a graph needs for one cell of the pool, without flash attention."""
-    factor: float
-    """Of the pool's size, while it grows: the rest is a copy, in memory of the machine."""
-
-    def on_host(
-        self,
-        settings: ModelSettings,
-        weight_bytes: int,
-        available_bytes: int,
-        offload: Offload | None,
-    ) -> _Memory:
-        """Of the machine's memory."""
-        weights = weight_bytes if offload is None else offload.host_weight_bytes
-        share = _host_share(offload)
-        return _Memory(
-            usable=int(available_bytes * settings.memory_fraction),
-            fixed=weights + int(self.states * share) + COMPUTE_BYTES,
-            cell=self._cell(share, self.factor - 1),
-        )
-
-    def on_gpus(self, settings: ModelSettings, offload: Offload) -> _Memory:
-        """Of the memory of GPUs."""
-        share = offload.kv_share
-        return _Memory(
-            usable=int(offload.free_bytes * settings.memory_fraction),
-            fixed=offload.weight_bytes + int(self.states * share) + COMPUTE_BYTES,
-            cell=self._cell(share, 0.0),
-            is_on_gpus=True,
-        )
-
-    def _cell(self, share: float, copied: float) -> float:
-        """Of a cell, where `share` of it is, and `copied` times all of it."""
-        if self.token == 0:
-            return 0.0
-        return self.token * (share + copied) + (self.scratch if share else 0)
-
-
-def _host_share(offload: Offload | None) -> float:
-    """Of keys, values and recurrent states in memory of the machine."""
-    return 1.0 if offload is None else offload.host_kv_share
-
-
 def _whole_blocks(cells: int) -> int:
     """`cells` rounded down to what llama.cpp does not round up."""
     return cells // CELL_ALIGNMENT * CELL_ALIGNMENT
@@ -383,7 +347,7 @@ def _sequences(slots: int, a_state: int, budget: int | None) -> int:
     return min(wanted, MAX_SEQUENCES)
 
 
-def _allowed_by_budget(settings: ModelSettings, costs: _Costs, wanted: int) -> int:
+def _allowed_by_budget(settings: ModelSettings, states: int, token: int, wanted: int) -> int:
     """Cells that the KV budget allows, in whole blocks.
 
     Raises:
@@ -393,7 +357,7 @@ def _allowed_by_budget(settings: ModelSettings, costs: _Costs, wanted: int) -> i
     if budget is None:
         return MAX_CONTEXT * MAX_SEQUENCES
     asked = settings.context or CELL_ALIGNMENT
-    need = costs.states + math.ceil(asked / CELL_ALIGNMENT) * CELL_ALIGNMENT * costs.token
+    need = states + math.ceil(asked / CELL_ALIGNMENT) * CELL_ALIGNMENT * token
     if need > budget:
         what = "This context" if settings.context else "The smallest pool"
         raise DoesNotFit(
@@ -405,9 +369,9 @@ def _allowed_by_budget(settings: ModelSettings, costs: _Costs, wanted: int) -> i
             available_bytes=budget,
             context=wanted,
         )
-    if costs.token == 0:
+    if token == 0:
         return MAX_CONTEXT * MAX_SEQUENCES
-    return _whole_blocks((budget - costs.states) // costs.token)
+    return _whole_blocks((budget - states) // token)
 
 
 def _notices(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from pathlib import Path
 
 from hearth.quant.convert.folder_files import (
@@ -23,18 +22,8 @@ from hearth.quant.convert.sentence_piece import BYTES, SPACE_MARK, prefixes_spac
 from hearth.quant.convert.tokenizer_file import AddedToken, TokenizerFile, read_tokenizer
 from hearth.quant.errors import CorruptFile, UnsupportedModel
 from hearth.quant.gguf.faults import quoted
+from hearth.quant.gguf.types import TokenKind
 from hearth.quant.json_fields import Fields
-
-
-class TokenKind(IntEnum):
-    """`tokenizer.ggml.token_type`."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,18 @@ NUMBER_FORMATS: dict[ValueType, str] = {
 """`struct` and `array` code of each value type of fixed size."""
 
 
+class TokenKind(IntEnum):
+    """`tokenizer.ggml.token_type`."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
 class TensorType(IntEnum):
     """Type of a tensor's elements. Numbers that are missing here were removed from ggml."""
 

@@ -15,15 +15,15 @@ from hearth.backends.text.vocab.gguf_vocabulary import (
     UNIGRAM,
     WORD_PIECE,
     GgufVocabulary,
-    Kind,
 )
 from hearth.backends.text.vocab.merges import SPACE_MARK
 from hearth.backends.text.vocab.partition import Partition
 from hearth.backends.text.vocab.unigram import UnigramEncoder
 from hearth.backends.text.vocab.word_piece import WordPieceEncoder
+from hearth.quant.gguf.types import TokenKind
 
-_UNSPOKEN: Final = (Kind.CONTROL, Kind.UNKNOWN)
-_RECOGNISED: Final = (*_UNSPOKEN, Kind.USER_DEFINED)
+_UNSPOKEN: Final = (TokenKind.CONTROL, TokenKind.UNKNOWN)
+_RECOGNISED: Final = (*_UNSPOKEN, TokenKind.USER_DEFINED)
 
 
 class Encoder(Protocol):
@@ -54,13 +54,13 @@ class GgufTokenizer(BaseTokenizer):
             unspoken=frozenset(_ids_of(special, *_UNSPOKEN)),
             control_tokens={
                 pieces[ident].decode("utf-8", "replace"): ident
-                for ident in reversed(_ids_of(special, Kind.CONTROL))  # The first of a text.
+                for ident in reversed(_ids_of(special, TokenKind.CONTROL))  # The first of a text.
             },
         )
         self._vocabulary = vocabulary
         self._encoder = _encoder(vocabulary)
         written = vocabulary.special.written
-        plain = [one for one in _ids_of(special, Kind.USER_DEFINED) if one not in written]
+        plain = [one for one in _ids_of(special, TokenKind.USER_DEFINED) if one not in written]
         self._all_special = _partition(vocabulary, special)
         self._plain_special = _partition(vocabulary, plain)
         self.bos_text = self._written(vocabulary.bos)
@@ -144,7 +144,7 @@ def _encoder(vocabulary: GgufVocabulary) -> Encoder:
     return SentencePieceEncoder(ids, vocabulary.scores, adds_space=vocabulary.adds_space)
 
 
-def _ids_of(tokens: Mapping[int, Kind], *kinds: Kind) -> list[int]:
+def _ids_of(tokens: Mapping[int, TokenKind], *kinds: TokenKind) -> list[int]:
     return [ident for ident, kind in tokens.items() if kind in kinds]
 
 
@@ -156,13 +156,13 @@ def _partition(vocabulary: GgufVocabulary, special: Iterable[int]) -> Partition:
     )
 
 
-def _piece(vocabulary: GgufVocabulary, text: str, kind: Kind) -> bytes:
+def _piece(vocabulary: GgufVocabulary, text: str, kind: TokenKind) -> bytes:
     """The bytes that a token stands for; unused ones stand for none."""
     if kind in _RECOGNISED:
         return text.encode("utf-8", "surrogateescape")
-    if kind is Kind.BYTE:
+    if kind is TokenKind.BYTE:
         return bytes((int(text[3:5], 16),))
-    if kind is not Kind.NORMAL:
+    if kind is not TokenKind.NORMAL:
         return b""
     if vocabulary.escapes_spaces:
         return text.replace(SPACE_MARK, " ").encode("utf-8", "surrogateescape")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final, TypeVar
 
 from hearth.backends.errors import UnsupportedModel
@@ -16,6 +15,7 @@ from hearth.backends.text.vocab.patterns import PreType, pre_type
 from hearth.backends.text.vocab.special_ids import Role, SpecialIds, special_ids
 from hearth.quant.gguf.faults import corrupt
 from hearth.quant.gguf.file import GgufFile
+from hearth.quant.gguf.types import TokenKind
 from hearth.quant.gguf.values import NumberArray, StringArray
 
 PREFIX: Final = "tokenizer.ggml."
@@ -30,18 +30,6 @@ SENTENCE_PIECE, WORD_PIECE, UNIGRAM, BPE, BPE_SPACES, BPE_WORDS = (
 )
 """Values of `tokenizer.ggml.model`."""
 BPE_MODELS: Final = (BPE, BPE_SPACES, BPE_WORDS)
-
-
-class Kind(IntEnum):
-    """The type of a token, as GGUF numbers it."""
-
-    UNDEFINED = 0
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
 
 
 def longest_token_bytes(file: GgufFile) -> int:
@@ -105,7 +93,7 @@ class GgufVocabulary:
     keeps_newlines: bool
     tokens: list[str]
     """Bytes that are not UTF-8 are lone surrogates, which no text has."""
-    kinds: list[Kind]
+    kinds: list[TokenKind]
     scores: list[float]
     merges: list[str]
     charsmap: bytes
@@ -144,7 +132,7 @@ class GgufVocabulary:
         return {
             text: ident
             for ident, (text, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
-            if kind is not Kind.CONTROL and ident not in self.special.written
+            if kind is not TokenKind.CONTROL and ident not in self.special.written
         }
 
 
@@ -283,15 +271,15 @@ def _numbers(file: GgufFile, name: str) -> NumberArray | tuple[()]:
     return found if isinstance(found, NumberArray) else ()
 
 
-def _kinds(file: GgufFile, count: int, special: SpecialIds) -> list[Kind]:
-    known = {kind.value: kind for kind in Kind}
+def _kinds(file: GgufFile, count: int, special: SpecialIds) -> list[TokenKind]:
+    known = {kind.value: kind for kind in TokenKind}
     types = _numbers(file, "token_type")
-    kinds = [known.get(int(value), Kind.UNDEFINED) for value in types][:count]
-    kinds = kinds or [Kind.NORMAL] * count
+    kinds = [known.get(int(value), TokenKind.UNDEFINED) for value in types][:count]
+    kinds = kinds or [TokenKind.NORMAL] * count
     for group, kind in (
-        (special.control, Kind.CONTROL),
-        (special.written, Kind.USER_DEFINED),
-        (special.ordinary, Kind.NORMAL),
+        (special.control, TokenKind.CONTROL),
+        (special.written, TokenKind.USER_DEFINED),
+        (special.ordinary, TokenKind.NORMAL),
     ):
         for ident in group:
             kinds[ident] = kind
@@ -299,7 +287,7 @@ def _kinds(file: GgufFile, count: int, special: SpecialIds) -> list[Kind]:
 
 
 def _strips(
-    file: GgufFile, pre: str, ids: Mapping[str, int], kinds: list[Kind]
+    file: GgufFile, pre: str, ids: Mapping[str, int], kinds: list[TokenKind]
 ) -> tuple[frozenset[int], frozenset[int]]:
     """Tokens that swallow white space before, and after. No file says it, so llama.cpp goes by
     names, and so do we.
@@ -318,8 +306,8 @@ def _strips(
     return frozenset({ids[masks]} if masks in ids else ()), frozenset()
 
 
-def _special_of_phi3(ids: Mapping[str, int], kinds: list[Kind]) -> frozenset[int]:
-    special = (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
+def _special_of_phi3(ids: Mapping[str, int], kinds: list[TokenKind]) -> frozenset[int]:
+    special = (TokenKind.CONTROL, TokenKind.USER_DEFINED, TokenKind.UNKNOWN)
     found = {ident for ident, kind in enumerate(kinds) if kind in special}
     found.update(ids[name] for name in ("</s>",) if name in ids)
     return frozenset(found - {ids.get(name) for name in ("<unk>", "<s>", "<|endoftext|>")})

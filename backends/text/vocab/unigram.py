@@ -9,12 +9,13 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from hearth.backends.text.vocab.gguf_vocabulary import GgufVocabulary, Kind
+from hearth.backends.text.vocab.gguf_vocabulary import GgufVocabulary
 from hearth.backends.text.vocab.merges import SPACE_MARK
 from hearth.backends.text.vocab.partition import Partition
+from hearth.quant.gguf.types import TokenKind
 
 _UNKNOWN_PENALTY: Final = 10.0
-_SPELLABLE: Final = (Kind.NORMAL, Kind.USER_DEFINED, Kind.UNUSED)
+_SPELLABLE: Final = (TokenKind.NORMAL, TokenKind.USER_DEFINED, TokenKind.UNUSED)
 
 
 class UnigramEncoder:
@@ -30,12 +31,12 @@ class UnigramEncoder:
         lowest = math.inf
         written: dict[str, int] = {}
         for ident, (text, kind, score) in enumerate(tokens):
-            if kind is Kind.NORMAL:
+            if kind is TokenKind.NORMAL:
                 lowest = min(lowest, score)
-            if kind is Kind.USER_DEFINED:
+            if kind is TokenKind.USER_DEFINED:
                 written[text] = ident
             if kind in _SPELLABLE:
-                self._scores[text] = (0.0 if kind is Kind.USER_DEFINED else score, ident)
+                self._scores[text] = (0.0 if kind is TokenKind.USER_DEFINED else score, ident)
         self._unknown_score = lowest - _UNKNOWN_PENALTY
         self._longest = max(map(len, self._scores), default=0)
         self._prefixes = {text[:end] for text in self._scores for end in range(1, len(text) + 1)}

@@ -10,8 +10,9 @@ import llama_tree
 from guide_forms import guide_path
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
 from hearth.backends.text.vocab.gguf_tokenizer import GgufTokenizer
-from hearth.backends.text.vocab.gguf_vocabulary import GgufVocabulary, Kind, read_vocabulary
+from hearth.backends.text.vocab.gguf_vocabulary import GgufVocabulary, read_vocabulary
 from hearth.quant.gguf.reader import read_header
+from hearth.quant.gguf.types import TokenKind
 from random_texts import RandomTexts
 
 PROSE = Path(__file__).parents[3].joinpath("assets", "texts", "guide.txt")
@@ -56,7 +57,7 @@ def agree_on(texts: list[str], ours: GgufTokenizer, theirs: LlamaTokenizer) -> N
 def test_everything_is_as_llama_cpp_has_it(
     path: Path, vocabulary: GgufVocabulary, tokenizer: GgufTokenizer
 ) -> None:
-    marked = (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
+    marked = (TokenKind.CONTROL, TokenKind.USER_DEFINED, TokenKind.UNKNOWN)
     specials = [
         text
         for text, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True)
