@@ -22,7 +22,6 @@ from hearth.kernels.dequantize import dequantize_into
 from hearth.quant.errors import CorruptFile
 from hearth.quant.families.family import Family
 from hearth.quant.families.inventory import Wanted, take_inventory
-from hearth.quant.families.quirks import MxFp4Blocks
 from hearth.quant.families.source import Part, rows_of
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.linear import QuantEmbedding, QuantLinear, Rows
@@ -216,7 +215,7 @@ class _Loader:
         return self._tensors[name]
 
     def _packing(self, part: Part, expert: int | None) -> str:
-        if _is_mxfp4(part):
+        if part.is_mxfp4:
             return "MXFP4"
         name = part.names[expert or 0] if _is_by_expert(part) else part.names[0]
         return self._file.stored[name].packing
@@ -245,17 +244,14 @@ class _Loader:
         self._tensors.clear()
 
 
-def _is_mxfp4(part: Part) -> bool:
-    return bool(part.quirks) and isinstance(part.quirks[0], MxFp4Blocks)
-
-
 def _is_by_expert(part: Part) -> bool:
     """Whether each expert is a tensor of its own."""
-    return len(part.names) > 1 and not _is_mxfp4(part)
+    return len(part.names) > 1 and not part.is_mxfp4
 
 
 def _is_one_tensor(wanted: Wanted) -> bool:
     """Whether it might be used as it is stored."""
-    if len(wanted.choice) > 1 or len(wanted.choice[0].names) > 1:
+    part = wanted.choice[0]
+    if len(wanted.choice) > 1 or len(part.names) > 1:
         return False
-    return wanted.axis == 0 or not wanted.choice[0].quirks
+    return wanted.axis == 0 or part == Part(part.names)

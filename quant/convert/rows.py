@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from hearth.quant.convert.tensors import Found
-from hearth.quant.families.quirks import MxFp4Blocks, NormOffset, Transposed
 from hearth.quant.gguf.source import Bytes
 from hearth.quant.gguf.types import TensorType
 from hearth.quant.mxfp4 import pack_mxfp4
@@ -73,7 +72,7 @@ class FolderRows:
         """The rows as `found` says: [count, row] or, of a vector, all of it."""
         if found.values:
             return torch.tensor(found.values, dtype=torch.float64)
-        names, quirks = found.part.names, found.part.quirks
+        part, names = found.part, found.part.names
         if len(found.shape) == 3:
             return self._of_stack(found, *divmod(first, found.rows), count)
         stored = self._stored(names[0])
@@ -83,19 +82,19 @@ class FolderRows:
             length = len(stored) if stored.ndim == 1 else count
             return stored[_alternating(found.heads, first, length, len(stored))]
         if stored.ndim == 1:
-            return stored.float() + 1.0 if NormOffset() in quirks else stored
+            return stored.float() + 1.0 if part.is_minus_one else stored
         return stored[first : first + count]
 
     def _of_stack(self, found: Found, expert: int, row: int, count: int) -> Tensor:
-        names, quirks = found.part.names, found.part.quirks
+        part, names = found.part, found.part.names
         rows = slice(row, row + count)
         picked = found.picked or slice(None)
-        if MxFp4Blocks() in quirks:
+        if part.is_mxfp4:
             blocks, scales = (self._stored(name)[expert][picked][rows] for name in names)
             return pack_mxfp4(blocks, scales)
         if len(names) > 1:
             return self._stored(names[expert])[rows]
-        if Transposed() in quirks:
+        if part.is_transposed:
             return self._transposed(found, expert, picked)[rows]
         return self._stored(names[0])[expert][picked][rows]
 

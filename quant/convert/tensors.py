@@ -10,7 +10,6 @@ from pathlib import Path
 from hearth.quant.convert.model import Model
 from hearth.quant.errors import UnsupportedModel
 from hearth.quant.families.inventory import Wanted, rows_of_parts, take_inventory
-from hearth.quant.families.quirks import InterleavedGateUp, InterleavedHeads, MxFp4Blocks
 from hearth.quant.families.source import Part
 from hearth.quant.gguf.faults import quoted
 from hearth.quant.gguf.file import TensorInfo
@@ -96,14 +95,13 @@ def _made_of(wanted: Wanted, model: Model, entries: Mapping[str, TensorEntry]) -
         origin, picked = stored[min(index, len(stored) - 1)], None
         if len(stored) < len(parts):  # Gate and up in one.
             picked = slice(index * count, (index + 1) * count)
-            if InterleavedGateUp() in origin.quirks:
+            if origin.alternates:
                 picked = slice(index, None, 2)
-        heads = sum(one.heads for one in part.quirks if isinstance(one, InterleavedHeads))
         name, own_shape = part.names[0], (*shape[:axis], count, *shape[axis + 1 :])
         kind = TensorType.F32
-        if MxFp4Blocks() in origin.quirks:
+        if origin.is_mxfp4:
             kind = TensorType.MXFP4
         elif may_change(TensorInfo(name, own_shape[::-1], kind, 0, 0), model.architecture):
             kinds = {entries[one].kind for one in origin.names}
             kind = _TYPES.get(kinds.pop(), kind) if len(kinds) == 1 else kind
-        yield Found(name, own_shape, kind, origin, picked, heads)
+        yield Found(name, own_shape, kind, origin, picked, part.heads)

@@ -1,3 +1,3 @@
 """Families of models: what each consists of, and the names of its weights in safetensors and in
-GGUF. One short module a family; data and formulas, no arithmetic on weights except undoing quirks.
+GGUF. One short module a family; data and formulas.
 """

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.gguf_fields import GgufFields
-from hearth.quant.families.quirks import NormOffset
-from hearth.quant.families.source import Source, one
+from hearth.quant.families.source import Source
 from hearth.quant.families.tensor_names import outer_names
 from hearth.quant.json_fields import Fields
 
@@ -47,8 +46,8 @@ class Family:
         if self.norms_minus_one:
             for name, source in found.items():
                 if name.endswith("norm.weight"):
-                    hf = one(source.hf[0][0].names[0], NormOffset())
-                    found[name] = replace(source, hf=hf)
+                    part = replace(source.hf[0][0], is_minus_one=True)
+                    found[name] = replace(source, hf=((part,),))
         return found
 
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from hearth.quant.families.config import ExpertsConfig, ModelConfig
 from hearth.quant.families.family import Family
 from hearth.quant.families.gguf_fields import GgufFields
-from hearth.quant.families.quirks import InterleavedGateUp, MxFp4Blocks, Transposed
 from hearth.quant.families.shapes import (
     MAX_EXPERTS,
     MAX_WIDTH,
@@ -69,20 +68,23 @@ def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
     both = (f"{experts}gate_up_proj_blocks", f"{experts}gate_up_proj_scales")
     found[f"{ours}experts.gate_up.weight"] = Source(
         hf=(
-            (Part(both, (MxFp4Blocks(), InterleavedGateUp())),),
-            *one(f"{experts}gate_up_proj", Transposed(), InterleavedGateUp()),
+            (Part(both, is_mxfp4=True, alternates=True),),
+            (Part((f"{experts}gate_up_proj",), is_transposed=True, alternates=True),),
         ),
         gguf=joined(f"{gguf}ffn_gate_exps.weight", f"{gguf}ffn_up_exps.weight"),
         axis=1,
     )
     found[f"{ours}experts.gate_up.bias"] = Source(
-        hf=one(f"{experts}gate_up_proj_bias", InterleavedGateUp()),
+        hf=((Part((f"{experts}gate_up_proj_bias",), alternates=True),),),
         gguf=joined(f"{gguf}ffn_gate_exps.bias", f"{gguf}ffn_up_exps.bias"),
         axis=1,
     )
     both = (f"{experts}down_proj_blocks", f"{experts}down_proj_scales")
     found[f"{ours}experts.down.weight"] = Source(
-        hf=((Part(both, (MxFp4Blocks(),)),), *one(f"{experts}down_proj", Transposed())),
+        hf=(
+            (Part(both, is_mxfp4=True),),
+            (Part((f"{experts}down_proj",), is_transposed=True),),
+        ),
         gguf=one(f"{gguf}ffn_down_exps.weight"),
         axis=1,
     )

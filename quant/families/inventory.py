@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hearth.quant.errors import CorruptFile, UnsupportedModel
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
-from hearth.quant.families.quirks import MxFp4Blocks, Shape
 from hearth.quant.families.shapes import parameter_shapes
-from hearth.quant.families.source import Choice, Part, Source, choose, shape_of
+from hearth.quant.families.source import Choice, Part, Shape, Source, choose, shape_of
 from hearth.quant.hf_names import HEAD, canonical, is_needless, is_of_another_quantization
 from hearth.quant.stored import StoredTensor
 
@@ -98,7 +97,7 @@ def take_inventory(
             missing += _missing(choices, spelled)
             continue
         parts = tuple(
-            Part(tuple(spelled[one] for one in part.names), part.quirks) for part in choice
+            replace(part, names=tuple(spelled[one] for one in part.names)) for part in choice
         )
         shape = shapes[_WITHOUT_LAYER.sub("", name)]
         wanted[name] = Wanted(name, shape, parts, source)
@@ -198,8 +197,7 @@ def _misshapen(wanted: Wanted, stored: Mapping[str, StoredTensor], problem: str)
 
 
 def _check_type(tensor: StoredTensor, part: Part, kinds: Collection[str]) -> None:
-    is_mxfp4 = bool(part.quirks) and isinstance(part.quirks[0], MxFp4Blocks)
-    if tensor.kind != "U8" if is_mxfp4 else tensor.kind not in kinds:
+    if tensor.kind != "U8" if part.is_mxfp4 else tensor.kind not in kinds:
         raise UnsupportedModel(
             f"Tensor '{tensor.name}' is of type {tensor.kind}, which cannot be used here.",
             "Choose another file of this model.",

@@ -1,4 +1,7 @@
-"""Where a parameter comes from: which stored tensors, joined how, with which quirks."""
+"""Where a parameter comes from: which stored tensors, changed and joined how.
+
+Torch is imported when something is changed, since configs are read without it too.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,40 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hearth.quant.families.quirks import (
-    MxFp4Blocks,
-    Quirk,
-    Shape,
-    undo,
-    undone_shape,
-)
+from hearth.quant.errors import UnsupportedModel
 from hearth.quant.mxfp4 import pack_mxfp4
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Shape = tuple[int, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of a parameter that are stored together.
-
-    One name: that tensor. Several: one for each expert, stacked along a new first axis; with the
-    quirk `MxFp4Blocks` first, the blocks and the scales of one tensor.
+    """Rows of a parameter that are stored together, and what is done to them in the order of the
+    fields, since files store some of them otherwise than the decoder wants them.
     """
 
     names: tuple[str, ...]
-    quirks: tuple[Quirk, ...] = ()
-    """Undone one after the other, from the first on, once the names are stacked."""
+    """One tensor; one for each expert, stacked along a new first axis; or blocks and scales."""
+    is_mxfp4: bool = False
+    """Two tensors, blocks [experts, rows, groups, 16] uint8 and scales [experts, rows, groups]
+    uint8 (gpt-oss). Together they are what GGUF packs as MXFP4.
+    """
+    is_transposed: bool = False
+    """Stacked matrices are stored [experts, inputs, outputs] (gpt-oss in plain dtypes)."""
+    alternates: bool = False
+    """Rows of gate and up alternate: [experts, 2 · width, ...], gate first (gpt-oss)."""
+    heads: int = 0
+    """The first rows are those of so many heads, and rows of each alternate between its two rotary
+    halves (llama.cpp's converter does that to queries and keys of architectures whose rotary pairs
+    are neighbours).
+    """
+    head_dim: int = 0
+    """Rows of one of these heads; further rows are left alone."""
+    is_minus_one: bool = False
+    """A norm's weight is stored minus one (Gemma's safetensors)."""
 
 
 Choice = tuple[Part, ...]
@@ -59,9 +72,9 @@ def choose(choices: tuple[Choice, ...], stored: Container[str]) -> Choice | None
     return None
 
 
-def one(name: str, *quirks: Quirk) -> tuple[Choice, ...]:
+def one(name: str) -> tuple[Choice, ...]:
     """A parameter that is one stored tensor."""
-    return ((Part((name,), quirks),),)
+    return ((Part((name,)),),)
 
 
 def joined(*names: str) -> tuple[Choice, ...]:
@@ -70,26 +83,36 @@ def joined(*names: str) -> tuple[Choice, ...]:
 
 
 def rows_of(part: Part, tensors: Sequence[Tensor]) -> Tensor:
-    """The rows of a parameter that `part` stands for, quirks undone.
+    """The rows of a parameter that `part` stands for: a view where possible, else a new tensor.
 
     Args:
-        tensors: what is stored under `part.names`, plain or packed.
+        tensors: what is stored under `part.names`, plain or packed: uint8 [*, rows, bytes of a
+            row], of which whole rows may be moved and nothing else.
 
     Raises:
-        UnsupportedModel, ValueError: as `undo`.
+        UnsupportedModel: packed rows would have to be changed.
+        ValueError: the shapes do not suit `part`.
     """
     import torch
 
-    quirks = part.quirks
-    if quirks and isinstance(quirks[0], MxFp4Blocks):
-        blocks, scales = tensors
-        joined_tensors = pack_mxfp4(blocks, scales)
-        quirks = quirks[1:]
+    if part.is_mxfp4:
+        rows = pack_mxfp4(*tensors)
     else:
-        joined_tensors = tensors[0] if len(tensors) == 1 else torch.stack(tuple(tensors))
-    for quirk in quirks:
-        joined_tensors = undo(quirk, joined_tensors)
-    return joined_tensors
+        rows = tensors[0] if len(tensors) == 1 else torch.stack(tuple(tensors))
+    if rows.dtype is torch.uint8 and (part.is_transposed or part.is_minus_one):
+        raise UnsupportedModel(
+            f"Tensor '{part.names[0]}' is packed, and plain numbers are needed.",
+            "Convert the model again, with this tensor in F32.",
+        )
+    if part.is_transposed:
+        rows = rows.transpose(-1, -2)
+    if part.alternates:
+        if rows.shape[1] % 2:
+            raise ValueError(f"{rows.shape[1]} rows do not alternate between gate and up")
+        rows = torch.cat((rows[:, 0::2], rows[:, 1::2]), dim=1)
+    if part.heads:
+        rows = _halves_of_heads(rows, part.heads, part.head_dim)
+    return rows.float() + 1.0 if part.is_minus_one else rows
 
 
 def shape_of(part: Part, shapes: Sequence[Shape]) -> Shape:
@@ -102,10 +125,21 @@ def shape_of(part: Part, shapes: Sequence[Shape]) -> Shape:
         ValueError: experts of different shapes.
     """
     shape = shapes[0]
-    if len(part.names) > 1 and not (part.quirks and isinstance(part.quirks[0], MxFp4Blocks)):
+    if part.is_mxfp4:
+        return (*shape[:-2], shape[-2] * 2 * shape[-1])
+    if len(part.names) > 1:
         if len(set(shapes)) > 1:
             raise ValueError(f"experts have different shapes: {sorted(set(shapes))}")
         shape = (len(shapes), *shape)
-    for quirk in part.quirks:
-        shape = undone_shape(quirk, shape)
-    return shape
+    return (*shape[:-2], shape[-1], shape[-2]) if part.is_transposed else shape
+
+
+def _halves_of_heads(rows: Tensor, heads: int, head_dim: int) -> Tensor:
+    import torch
+
+    count = heads * head_dim
+    if rows.shape[0] < count or head_dim % 2:
+        raise ValueError(f"{rows.shape[0]} rows do not hold {heads} heads of {head_dim}")
+    pairs = rows[:count].reshape(heads, head_dim // 2, 2, *rows.shape[1:])
+    halves = pairs.transpose(1, 2).flatten(0, 2)
+    return halves if count == rows.shape[0] else torch.cat((halves, rows[count:]))

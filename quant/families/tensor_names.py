@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hearth.quant.families.config import ModelConfig
-from hearth.quant.families.quirks import InterleavedHeads, Quirk
 from hearth.quant.families.source import Choice, Part, Source, joined, one
 from hearth.quant.hf_names import EMBEDDING, HEAD
 
@@ -30,7 +29,7 @@ def attention_names(config: ModelConfig, layer: int, *, turned: bool = False) ->
     """The attention's matrices, and the norm before it.
 
     Args:
-        turned: GGUF's rows of queries and keys are interleaved (see `InterleavedHeads`).
+        turned: GGUF's rows of queries and keys are interleaved (see `Part.heads`).
     """
     hf, gguf, ours = prefixes(layer)
     names: dict[str, Source] = {
@@ -116,16 +115,13 @@ def expert_names(
 def _gguf_qkv(config: ModelConfig, block: str, kind: str, turned: bool) -> tuple[Choice, ...]:
     """Queries, keys and values apart, or as one tensor."""
 
-    def quirks(heads: int) -> tuple[Quirk, ...]:
-        return (InterleavedHeads(heads, config.head_dim),) if turned else ()
+    def part(letters: str, heads: int) -> Part:
+        name = f"{block}attn_{letters}.{kind}"
+        return Part((name,), heads=heads, head_dim=config.head_dim) if turned else Part((name,))
 
-    apart: Choice = (
-        Part((f"{block}attn_q.{kind}",), quirks(config.heads)),
-        Part((f"{block}attn_k.{kind}",), quirks(config.kv_heads)),
-        Part((f"{block}attn_v.{kind}",)),
-    )
-    fused = Part((f"{block}attn_qkv.{kind}",), quirks(config.heads + config.kv_heads))
-    return (apart, (fused,))
+    queries, keys = config.heads, config.kv_heads
+    apart: Choice = (part("q", queries), part("k", keys), Part((f"{block}attn_v.{kind}",)))
+    return (apart, (part("qkv", queries + keys),))
 
 
 def _kinds(bias: bool) -> tuple[str, ...]:

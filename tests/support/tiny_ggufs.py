@@ -19,7 +19,6 @@ from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.rope import inverse_frequencies
 from hearth.quant.families.config import ModelConfig, Rope, RopeScaling
 from hearth.quant.families.family import Family
-from hearth.quant.families.quirks import InterleavedHeads
 
 
 def write_gguf(path: Path, architecture: str, family: Family, decoder: Decoder) -> Path:
@@ -36,9 +35,8 @@ def write_gguf(path: Path, architecture: str, family: Family, decoder: Decoder) 
         for part, rows in zip(
             parts, _split(parameters[name], source.axis, name, len(parts), config), strict=True
         ):
-            for quirk in part.quirks:
-                assert isinstance(quirk, InterleavedHeads)
-                rows = _interleaved(rows, quirk)
+            if part.heads:
+                rows = _interleaved(rows, part.heads)
             writer.add_tensor(part.names[0], rows.contiguous().numpy())
     for name, factors in _factors(config).items():
         writer.add_tensor(name, torch.tensor(factors).numpy())
@@ -136,7 +134,7 @@ def _split(
     return tensor.chunk(parts, dim=axis)
 
 
-def _interleaved(rows: Tensor, quirk: InterleavedHeads) -> Tensor:
+def _interleaved(rows: Tensor, heads: int) -> Tensor:
     """What llama.cpp's converter does to queries and keys."""
-    halves = rows.reshape(quirk.heads, 2, rows.shape[0] // quirk.heads // 2, *rows.shape[1:])
+    halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
     return halves.swapaxes(1, 2).reshape(rows.shape)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gguf
 import pytest
 import torch
 from gguf.quants import dequantize, quantize
 
 from hearth.quant.errors import UnsupportedModel
-from hearth.quant.families.quirks import (
-    InterleavedGateUp,
-    InterleavedHeads,
-    MxFp4Blocks,
-    NormOffset,
-    Quirk,
-    Transposed,
-    undo,
-)
 from hearth.quant.families.source import Part, choose, joined, one, rows_of, shape_of
 from hearth.quant.hf_names import by_canonical_name
 from hearth.quant.mxfp4 import pack_mxfp4
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 MXFP4 = gguf.GGMLQuantizationType.MXFP4
+
+
+def undone(stored: torch.Tensor, **how: Any) -> torch.Tensor:
+    """`stored` as the decoder wants it."""
+    return rows_of(Part(("stored",), **how), [stored])
 
 
 def as_the_converter_does(weight: torch.Tensor, heads: int) -> torch.Tensor:
@@ -35,37 +33,37 @@ def as_the_converter_does(weight: torch.Tensor, heads: int) -> torch.Tensor:
 def test_rows_of_heads_come_back(shape: tuple[int, ...]) -> None:
     weight = torch.randn(shape)
     stored = as_the_converter_does(weight, 3)
-    assert torch.equal(undo(InterleavedHeads(3, 16), stored), weight)
+    assert torch.equal(undone(stored, heads=3, head_dim=16), weight)
 
 
 def test_rows_after_the_heads_stay() -> None:
     weight = torch.randn(48, 8)
     stored = torch.cat((as_the_converter_does(weight[:32], 2), weight[32:]))
-    assert torch.equal(undo(InterleavedHeads(2, 16), stored), weight)
+    assert torch.equal(undone(stored, heads=2, head_dim=16), weight)
 
 
 @pytest.mark.parametrize(
-    ("quirk", "rows"), [(InterleavedHeads(4, 16), (64,)), (InterleavedGateUp(), (3, 64))]
+    ("how", "rows"), [({"heads": 4, "head_dim": 16}, (64,)), ({"alternates": True}, (3, 64))]
 )
-def test_packed_rows_move_as_plain_ones(quirk: Quirk, rows: tuple[int, ...]) -> None:
+def test_packed_rows_move_as_plain_ones(how: dict[str, Any], rows: tuple[int, ...]) -> None:
     plain = torch.randn(*rows, 96).numpy()
     packed = quantize(plain, Q8_0)
-    moved = undo(quirk, torch.from_numpy(packed))
-    expected = undo(quirk, torch.from_numpy(dequantize(packed, Q8_0)))
+    moved = undone(torch.from_numpy(packed), **how)
+    expected = undone(torch.from_numpy(dequantize(packed, Q8_0)), **how)
     assert torch.equal(torch.from_numpy(dequantize(moved.numpy(), Q8_0)), expected)
 
 
 def test_norms_get_their_one_back_in_float32() -> None:
     stored = torch.tensor([0.00390625, -0.5], dtype=torch.bfloat16)
-    undone = undo(NormOffset(), stored)
-    assert undone.dtype is torch.float32
-    assert undone.tolist() == [1.00390625, 0.5]
+    found = undone(stored, is_minus_one=True)
+    assert found.dtype is torch.float32
+    assert found.tolist() == [1.00390625, 0.5]
 
 
-@pytest.mark.parametrize("quirk", [NormOffset(), Transposed()])
-def test_what_packed_rows_do_not_allow_is_refused(quirk: Quirk) -> None:
-    with pytest.raises(UnsupportedModel, match=type(quirk).__name__):
-        undo(quirk, torch.zeros(2, 2, 34, dtype=torch.uint8))
+@pytest.mark.parametrize("how", ["is_minus_one", "is_transposed"])
+def test_what_packed_rows_do_not_allow_is_refused(how: str) -> None:
+    with pytest.raises(UnsupportedModel, match="'stored' is packed"):
+        undone(torch.zeros(2, 2, 34, dtype=torch.uint8), **{how: True})
 
 
 @pytest.mark.parametrize("shape", [(2, 6, 3, 16), (1, 2, 1, 16)])
@@ -89,9 +87,9 @@ def test_parts_tell_their_shape_before_anything_is_read() -> None:
 
     expert = torch.zeros(6, 4)
     assert check(Part(("a", "b", "c")), expert, expert, expert) == (3, 6, 4)
-    turned = Part(("a",), (Transposed(), InterleavedGateUp()))
+    turned = Part(("a",), is_transposed=True, alternates=True)
     assert check(turned, torch.zeros(2, 4, 6)) == (2, 6, 4)
-    packed = Part(("blocks", "scales"), (MxFp4Blocks(), InterleavedGateUp()))
+    packed = Part(("blocks", "scales"), is_mxfp4=True, alternates=True)
     blocks = torch.zeros(2, 6, 3, 16, dtype=torch.uint8)
     assert rows_of(packed, (blocks, blocks[..., 0])).shape == (2, 6, 51)
     assert shape_of(packed, [(2, 6, 3, 16), (2, 6, 3)]) == (2, 6, 96)
