@@ -16,9 +16,9 @@ from hearth.backends.llamacpp.model import ModelFacts
 from hearth.backends.llamacpp.params import CELL_ALIGNMENT, FLASH_TILE, UBATCH, ContextPlan
 
 WORTH_MOVES: Final = 4.0
-"""Change when that would have saved so many times what it costs."""
+"""Change when that would have saved this many times what it costs."""
 MOVE_BYTES_S: Final = 0.5e9
-"""Bytes of keys and values that are moved in a second: copied out, turned, copied in."""
+"""Bytes of keys and values that are moved in a second: copied out, transposed, copied in."""
 MOVE_S: Final = 0.1
 """And what a new context takes."""
 
@@ -90,7 +90,7 @@ def choice_of(
     attention: Attention | None, plan: ContextPlan, facts: ModelFacts
 ) -> AttentionChoice | None:
     """Begins with flash attention; None where there is nothing to choose: costs are not known, or
-    the memory is not one of full attention, whose values can be turned.
+    the memory is not one of full attention, whose values can be transposed.
     """
     if attention is None or not facts.can_roll_back or facts.sliding_window:
         return None

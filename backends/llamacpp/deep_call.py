@@ -17,7 +17,7 @@ _ONE_AT_A_TIME: Final = threading.Lock()
 
 
 def call_deeply(work: Callable[[], Result], stack_bytes: int) -> Result:
-    """What `work` returns, on a thread with so many bytes of stack, or a little more. Of the stack
+    """What `work` returns, on a thread with `stack_bytes` of stack, or a little more. Of the stack
     only what is used takes memory.
 
     Raises:

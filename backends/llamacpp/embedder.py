@@ -49,7 +49,7 @@ LOGIT_BYTES = 256 << 20
 """A generating model computes the logits of every token too, wanted or not: its batches are no
 larger than fits into this."""
 QUICK_BYTES = 64 << 20
-"""A context with so many bytes of keys and values is made in no time."""
+"""A context with at most this many bytes of keys and values is made in no time."""
 WHOLE_LOGIT_BYTES = 1 << 30
 """The same for texts that cannot be cut."""
 

@@ -45,7 +45,7 @@ def open_model(
         spec: the file and how to load it.
         cache_dir: where the verdict on the library (`selftest.verdict`) and what attention costs
             (`attention.measured`) are kept; None: tested and measured each time.
-        progress: told the share of the weights that is loaded; what it raises ends the load.
+        progress: called with the share of the weights that is loaded; what it raises ends the load.
 
     Raises:
         ModelNotFound: there is no such file.

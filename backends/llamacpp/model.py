@@ -74,7 +74,7 @@ class LlamaModel:
             extra_buffers: let llama.cpp repack weights (AMX, interleaved quants).
             map_file: map the file where llama.cpp thinks it of use, so that the system can drop
                 weights and read them again; otherwise they are read into memory of our own.
-            progress: told how far loading is; what it raises ends the load and is raised here.
+            progress: called with the share that is loaded; what it raises ends the load.
 
         Raises:
             CorruptFile: llama.cpp rejects the file.

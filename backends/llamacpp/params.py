@@ -37,9 +37,9 @@ TILE = 16
 has AVX-512, then four, and what is left one by one, each for the price of nearly four
 (ggml-cpu/arch/x86/repack.cpp)."""
 FLASH_TILE = 64
-"""From so many tokens of one sequence on, flash attention on processors works in tiles and costs as
-much for a cell as the other kind; with fewer it takes several times as much (`ggml_fa_tile_config`
-in ggml-cpu)."""
+"""From this many tokens of one sequence on, flash attention on processors works in tiles and costs
+as much for a cell as the other kind; with fewer it takes several times as much
+(`ggml_fa_tile_config` in ggml-cpu)."""
 CELL_ALIGNMENT = 256
 """llama.cpp rounds a context up to a multiple of this."""
 START_CELLS = 4096
@@ -125,7 +125,7 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
     if settings.deterministic:
         raise UnsupportedParameter(
             "deterministic",
-            "llama.cpp does not promise that answers are independent of what runs beside them.",
+            "llama.cpp does not promise that answers are independent of other requests.",
             "Run the model with --backend native, or in llama.cpp's exact mode: kv_type f32 "
             "(--kv-type) and flash_attention false.",
         )
@@ -152,7 +152,7 @@ def plan_context(
     `(available * memory_fraction - weights - recurrent states - 256 MiB) / (kv_bytes * factor)`;
     factor is 1.5 for a pool that grows and 1 for a static one, and without flash attention a cell
     costs its share of the graph's scratch buffer too. The budget holds recurrent states
-    and cells. Half the pool at most is kept for prefixes that nobody runs.
+    and cells. Half the pool at most is kept for prefixes without a running sequence.
 
     Where layers are on GPUs, what fits there is computed in the same way from what these layers
     take, and the lesser of both is taken. The factor is 1 for GPUs: a pool that grows is copied to

@@ -38,7 +38,7 @@ NMSE_BOUND = 0.01
 """Of quantized against float32 logits with equal weights. Rounding activations to 8 bits costs
 about 1e-4; a wrong kernel gives about 1."""
 _CRASHES = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE")
-"""Signals that the code itself caused; SIGKILL, say, comes from somebody short of memory."""
+"""Signals that the code itself caused; SIGKILL, say, comes from a system short of memory."""
 _WINDOWS_CRASHES = (0xC0000005, 0xC000001D)
 """Access violation, illegal instruction."""
 _PREFILL = 40

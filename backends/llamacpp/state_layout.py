@@ -1,5 +1,5 @@
 """Saved key-value memory between llama.cpp's two layouts: with flash attention the values of a
-token lie together, without it those of a channel do.
+token are contiguous, without it those of a channel.
 
 The format is llama.cpp's own (`llama_kv_cache::state_write` in llama-kv-cache.cpp), read here as
 far as one memory of full attention goes. What is not exactly that is refused, never guessed.
@@ -20,7 +20,7 @@ State = NDArray[np.uint8]
 _SEQUENCE_MAGIC = 0xAF143CD8
 """What a state of one sequence begins with (`io_magic` in llama-context.cpp)."""
 _ELEMENT_BYTES = {0: 4, 1: 2}
-"""Of float32 and float16; blocks of quantized values cannot be turned."""
+"""Of float32 and float16; blocks of quantized values cannot be transposed."""
 
 
 class UnknownLayout(Exception):
@@ -53,7 +53,7 @@ def turned(state: State, *, by_channel: bool) -> State:
         return state
     at = reader.at
     if reader.integer() != (not by_channel):
-        raise UnknownLayout("the values lie that way already")
+        raise UnknownLayout("the values have that layout already")
     values = list(reader.values(cells, by_channel=not by_channel))
     out = np.empty_like(state)  # either layout takes as much, also of its heads
     out[: reader.values_at] = state[: reader.values_at]

@@ -12,7 +12,7 @@ from torch import Tensor
 class Attend(Protocol):
     """Attention over the rows of one forward pass, all sequences of it flattened.
 
-    Made for one forward; it knows where the keys and values of each sequence lie.
+    Made for one forward; it knows where the keys and values of each sequence are.
     """
 
     def __call__(
@@ -22,7 +22,7 @@ class Attend(Protocol):
 
         Args:
             layer: number of the layer; its window comes from the model's config.
-            query: [tokens, heads, head_dim], turned by rotary positions already.
+            query: [tokens, heads, head_dim], with rotary positions applied.
             key_value: [tokens, 2, kv_heads, head_dim]: keys, likewise, before values.
             sinks: [heads] learned scores of gpt-oss, or None.
 

@@ -2,9 +2,9 @@
 they leave, in PyTorch.
 
 numpy and a device round differently, so a step also says where that might matter: which rows are
-so near to a boundary that numpy might decide otherwise. They are few, and somebody else draws them.
+so near to a boundary that numpy might decide otherwise. They are few, and the sampler draws them.
 
-Rows lie in ascending order of their token ids; what a step dropped has the value -inf.
+Rows are in ascending order of their token ids; what a step dropped has the value -inf.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 `HalfLinear`s take the places of a loaded model's matrices.
 
 To make them takes longer than to read their file, so that loading does not wait for more than a
-moment of it. What is left is done between steps: at once while nobody asks anything, and in a small
-part of the time otherwise.
+moment of it. The rest is done between steps: at once without requests, and in a small part
+of the time otherwise.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HalfPacking:
     A matrix that float16 does not hold stays as it is.
 
     Args:
-        decoder: with weights, on the processor; nobody else changes it.
+        decoder: with weights, on the processor; it is not changed elsewhere.
         threads: that pack at the same time.
     """
 

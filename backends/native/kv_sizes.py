@@ -109,7 +109,7 @@ class KvSizes:
         return running + ends * most_blocks(window, 0, self.page)
 
     def _bytes(self, counts: tuple[int, ...], *, windows: bool) -> int:
-        """Of so many tokens of each group that has a window, or of each that has none."""
+        """Of `counts` tokens of each group that has a window, or of each that has none."""
         return sum(
             count * size
             for count, size, window in zip(counts, self.token_bytes, self.windows, strict=True)

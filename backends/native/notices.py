@@ -61,7 +61,7 @@ def _fraction_that_keeps_packed(unpacked_bytes: int, available_bytes: int) -> fl
 
 
 def about_tensors(unknown: Sequence[str]) -> tuple[str, ...]:
-    """What is in the file and nobody knows."""
+    """What is in the file and not known."""
     if not unknown:
         return ()
     shown = ", ".join(unknown[:_SHOWN_NAMES])

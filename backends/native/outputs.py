@@ -13,7 +13,7 @@ from hearth.backends.native.drawing import draw
 
 
 class DeviceLogits(Mapping[int, NDArray[np.float32]]):
-    """Logits by slot, copied to the host when somebody asks for them.
+    """Logits by slot, copied to the host when they are asked for.
 
     Args:
         logits: [outputs of all slots, V] float32.

@@ -19,7 +19,7 @@ only to make their lengths equal; sequences that differ by more are read apart.
 """
 
 _MANY_KEYS: Final = 384
-"""From so many of all rows together on, keys and values are not widened for single tokens; with
+"""From this many of all rows together on, keys and values are not widened for single tokens; with
 fewer it costs little. Printed by `benchmarks/half_attention.py`.
 """
 
@@ -37,7 +37,7 @@ class PagedRow:
 
 
 _Pages = Tensor | slice
-"""Numbers of pages; those that follow one another are read where they lie."""
+"""Numbers of pages; those that follow one another are read in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +288,8 @@ class PagedAttention:
         return _Singles(tokens, len(rows), found, slice(first, last), mask, dtype)
 
     def _dtype_for(self, keys: int) -> torch.dtype:
-        """Of the arithmetic of single tokens that see about so many: many keys are not widened, as
-        that takes longer than all that is done with them.
+        """Of the arithmetic of single tokens that see `keys` keys: many are not widened, that takes
+        longer than all that is done with them.
         """
         plain = self._fused and not self._config.attention_softcap and not self._config.sinks
         return self._kept if plain and keys >= _MANY_KEYS else self._compute

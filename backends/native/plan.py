@@ -91,7 +91,7 @@ def plan_memory(
 
     With context C and S sessions the pool holds C * S tokens, or what fits, or what the KV budget
     allows, whichever is least, in whole pages; layers with a window take what `KvSizes` says beside
-    them. Half of it at most is kept for prefixes that nobody runs.
+    them. Half of it at most is kept for prefixes without a running sequence.
 
     Args:
         settings: already through `check_settings`.

@@ -71,9 +71,9 @@ def has_varlen(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def reads_block_tables(function: VarlenFunction, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `function` has all parameters, and finds one token that is said to lie in the second
-    page of two: releases differ in which of their kernels know block tables, and cards in which
-    kernels they run.
+    """Whether `function` has all parameters, and finds one token that the block table places in the
+    second page of two: releases differ in which of their kernels know block tables, and cards in
+    which kernels they run.
     """
     if not signature(function).parameters.keys() >= _PARAMETERS:
         return False
@@ -189,7 +189,7 @@ class _Step:
 def _moved(
     rows: Sequence[PagedRow], windows: Sequence[int | None], page: int, device: torch.device
 ) -> _Step:
-    """All numbers of a step, brought to the device in one copy that nobody waits for."""
+    """All numbers of a step, brought to the device in one asynchronous copy."""
     counts = np.array([row.count for row in rows], dtype=np.int32)
     reaches = [_Reaches(rows, group, window, page) for group, window in enumerate(windows)]
     parts = [reach.slots.view(np.int32) for reach in reaches]  # First: eight bytes each.
@@ -219,7 +219,7 @@ def _moved(
 
 class _Reaches:
     """What the rows of a step see of a group: each from the block on where its first token's
-    window begins. Blocks before, which the window has left behind, are not told of.
+    window begins. Blocks before, which the window has left behind, are left out.
     """
 
     def __init__(self, rows: Sequence[PagedRow], group: int, window: int | None, page: int) -> None:
@@ -253,5 +253,5 @@ def _torch_function() -> VarlenFunction:
     """Raises `ImportError` where this PyTorch has none."""
     from torch.nn.attention.varlen import varlen_attn
 
-    # It gives a pair where it is asked for one, which nobody does here.
+    # It gives a pair where it is asked for one, which is not done here.
     return cast(VarlenFunction, varlen_attn)

@@ -39,9 +39,9 @@ class LoadReport:
     """What of a file was not loaded."""
 
     skipped: tuple[str, ...]
-    """Tensors that are known and not needed: eyes, rotary frequencies, a head that is tied."""
+    """Tensors that are known and not needed: vision parts, rotary frequencies, a tied head."""
     unknown: tuple[str, ...]
-    """Tensors that nobody knows: the model may not be what its config says."""
+    """Tensors that are not known: the model may not be what its config says."""
     weight_bytes: int
     """Of all weights as they are held now, mapped or not."""
 
@@ -60,7 +60,7 @@ def load_weights(
     """Put the weights of `file` into `decoder`, whose parameters are on `meta`.
 
     Args:
-        family: says where each parameter lies.
+        family: says where each parameter is stored.
         file: a GGUF or safetensors; it may be closed afterwards.
         device: where the weights shall be.
         packed: matrices whose type is worth it stay packed; otherwise all get the decoder's dtype.
@@ -235,7 +235,7 @@ class _Loader:
                 )
 
     def _release_copied(self, used: list[Tensor]) -> None:
-        """Let go of the pages of stored tensors that no tensor in `used` lies over."""
+        """Let go of the pages of stored tensors that no tensor in `used` is a view of."""
         addresses = sorted(tensor.data_ptr() for tensor in used)
         for name, stored in self._tensors.items():
             begin = bisect_left(addresses, stored.data_ptr())

@@ -103,7 +103,7 @@ def _fitting_calls(
         )
     has_both = any(message.content and message.tool_calls for message in messages)
     if has_both and not traits.content_beside_calls:
-        lost = "This model's chat template loses text that stands beside tool calls"
+        lost = "This model's chat template loses text next to tool calls"
         if traits.must_alternate:
             notices.append(f"{lost}: the model does not see what it said there.")
         else:

@@ -1,9 +1,9 @@
-"""From a rendered template to token ids, so that nobody can forge a turn by typing a special token.
+"""From a rendered template to token ids, so that a typed special token cannot forge a message.
 
 A template's own special tokens must be recognised; the same characters in what people, tools and
 schemas say must not. So all of that is protected before rendering: a control token written out in
-it is put between two marks, which are taken out of the rendered text again, and what stands between
-them is read as plain text. The marks are digits that nobody can guess: a template may trim, quote,
+it is put between two marks, which are taken out of the rendered text again, and what is between
+them is read as plain text. The marks are digits that cannot be guessed: a template may trim, quote,
 escape or change the case of what it is given, and they stay what they are.
 """
 

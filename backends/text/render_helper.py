@@ -1,6 +1,6 @@
 """The small process that renders chat templates: `python -P -m hearth.backends.text.render_helper`.
 
-What it may do and for how long is told in `hearth.backends.machine.helper_child`.
+What it may do and for how long: see `hearth.backends.machine.helper_child`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chat templates, compiled and rendered in the sandbox; what goes wrong is said in plain words.
+"""Chat templates, compiled and rendered in the sandbox; errors are explained in plain words.
 
 This runs in the helper process (`render_helper`), which bounds what the sandbox cannot: time,
 memory and the interpreter itself.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back. Thread-safe: the worker tokenizes beside its step loop."""
+    """Text to token ids and back. Thread-safe: the worker tokenizes outside of its step loop."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -48,7 +48,7 @@ class Tokenizer(Protocol):
 
         Args:
             special: recognise special tokens that are written out in `text` (rendered templates);
-                otherwise they are plain text (what people typed), so nobody can forge a turn.
+                otherwise they are plain text (what people typed), so that no message can be forged.
             add_bos: put the beginning-of-sequence token first where the model wants one.
             add_eos: put the end-of-sequence (or separator) token last where the model wants one,
                 which matters for embeddings.

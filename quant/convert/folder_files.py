@@ -1,4 +1,4 @@
-"""The small JSON files beside a model's weights, and its chat template."""
+"""The small JSON files next to a model's weights, and its chat template."""
 
 from __future__ import annotations
 

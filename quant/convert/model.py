@@ -114,10 +114,8 @@ def describe(fields: Fields, headers: Sequence[SafetensorsHeader]) -> Model:
     wide = [layer.rope for layer, slides in zip(config.layers, sliding, strict=True) if not slides]
     rope = next((one for one in wide if one is not None), ropes[0])
     rotary, factors = rope_values(rope)
-    values = {**_shape_values(config), **rotary}
-    values = (
-        _shape_values(config) | values | _values_of_family(family.name, fields, config, sliding)
-    )
+    more = _values_of_family(family.name, fields, config, sliding)
+    values: dict[str, Value] = {**_shape_values(config), **rotary, **more}
     architecture = family.architectures[0] if family.architectures else "llama"
     return Model(architecture, family, config, values, factors)
 

@@ -26,8 +26,8 @@ def check_ropes(
     """Whether GGUF and llama.cpp have what `config.json` says of positions.
 
     Args:
-        layer_type: whose, where the file tells types of layers apart.
-        kinds: scalings that llama.cpp computes for the family, beside none.
+        layer_type: whose, where the file distinguishes types of layers.
+        kinds: scalings that llama.cpp computes for the family, besides none.
         is_partial: the family may turn a part of a head only.
         truncates: whether the model rounds YaRN's ramp; llama.cpp always does, and gpt-oss is the
             one that is close enough without.

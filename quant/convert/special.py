@@ -25,7 +25,7 @@ def special_values(folder: Path, vocabulary: Vocabulary) -> dict[str, Value]:
     """The keys `tokenizer.ggml.*` for single tokens.
 
     Raises:
-        UnsupportedModel: GGUF has no words for what stands around a text, or for so many ends.
+        UnsupportedModel: GGUF has no words for what surrounds a text, or for the number of ends.
         CorruptFile: no token ends a text, or a value has the wrong type.
     """
     config = optional_fields(folder, TOKENIZER_CONFIG)
@@ -75,7 +75,7 @@ def special_values(folder: Path, vocabulary: Vocabulary) -> dict[str, Value]:
 
 
 def _surroundings(vocabulary: Vocabulary) -> tuple[int | None, int | None]:
-    """What stands before a text and behind it: what `tokenizer.json` puts there. What
+    """What precedes and follows a text: what `tokenizer.json` puts there. What
     `tokenizer_config.json` has to say of it (`add_bos_token`) counts for nothing beside that file,
     as in transformers (`PreTrainedTokenizerBase._from_pretrained`).
     """

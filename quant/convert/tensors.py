@@ -37,7 +37,7 @@ class Found:
     picked: slice | None = None
     """Rows of stacked matrices or biases, along their second axis; None: all."""
     heads: int = 0
-    """So many heads, whose rows are to alternate between their two rotary halves; 0: no change."""
+    """Number of heads whose rows are to alternate between their two rotary halves; 0: no change."""
     values: tuple[float, ...] = ()
     """Numbers that follow from the config, in place of stored ones."""
 

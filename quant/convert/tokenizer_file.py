@@ -134,7 +134,7 @@ def _added(fields: Fields) -> Iterator[AddedToken]:
 
 
 def _flat(fields: Fields, key: str, list_key: str) -> tuple[Fields, ...]:
-    """What stands under `key`, sequences taken apart."""
+    """What is under `key`, sequences taken apart."""
     section = fields.section(key)
     return () if section is None else tuple(_steps(section, list_key))
 

@@ -140,7 +140,7 @@ def _add(found: dict[str, AddedToken], token: AddedToken, file: TokenizerFile) -
     if ident != token.ident:
         raise CorruptFile(
             f"{quoted(token.text)} is token {ident:,} of {file.path.name} and token "
-            f"{token.ident:,} of the files beside it.",
+            f"{token.ident:,} of the other files of the folder.",
             "Download the folder again.",
             path=str(file.path),
             field=token.text[:80],

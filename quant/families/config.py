@@ -45,11 +45,11 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary positions, in the layout of halves ("neox"): dimension i turns with i + d / 2."""
+    """Rotary positions, in the layout of halves ("neox"): dimension i is rotated with i + d / 2."""
 
     theta: float
     dimensions: int
-    """Of a head that are turned, from the first on."""
+    """Of a head that are rotated, from the first on."""
     scaling: RopeScaling | None = None
 
 
@@ -102,7 +102,7 @@ class ModelConfig:
     out_bias: bool = False
     """Of attention's output matrix."""
     head_norms: bool = False
-    """Queries and keys are normalised head by head before they are turned."""
+    """Queries and keys are normalised head by head before they are rotated."""
     post_norms: bool = False
     """What attention and feed-forward give is normalised before it is added (Gemma 2 and 3)."""
     overflows_f16: bool = False

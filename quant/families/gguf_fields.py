@@ -14,8 +14,8 @@ from hearth.quant.json_fields import Getters
 
 @dataclass(frozen=True, slots=True)
 class GgufFields(Getters):
-    """The metadata of a GGUF model, and the list of its tensors: some of what a config says is told
-    by them. Without torch: the host asks before it chooses a runner.
+    """The metadata of a GGUF model, and the list of its tensors: some of what a config says follows
+    from them. Without torch: the host asks before it chooses a runner.
 
     Keys are given without the architecture before them.
     """

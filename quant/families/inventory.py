@@ -1,5 +1,5 @@
-"""What a model's files hold beside what its config asks for: checked by name, shape and type before
-anything is read or any memory is taken. Without torch.
+"""What a model's files hold, compared with what its config asks for: names, shapes, types, before
+anything is read or memory is taken. Without torch.
 """
 
 from __future__ import annotations

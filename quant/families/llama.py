@@ -42,8 +42,8 @@ def from_gguf(fields: GgufFields) -> ModelConfig:
 
 
 def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
-    """llama.cpp turns neighbours by rotary positions, so its converter has moved the rows."""
-    found = attention_names(config, layer, turned=True) | feed_forward_norm_names(layer)
+    """llama.cpp rotates neighbours, so its converter has moved the rows."""
+    found = attention_names(config, layer, interleaved=True) | feed_forward_norm_names(layer)
     if config.experts is None:
         return found | feed_forward_names(layer)
     return found | expert_names(config, layer, "block_sparse_moe", "w1", "w3", "w2")

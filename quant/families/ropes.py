@@ -17,8 +17,8 @@ _FULL: Final = "full_attention"
 
 
 def rope_of_hf(fields: Fields, head_dim: int, layer_type: str = "") -> Rope:
-    """The rotary positions of `config.json`; those of `layer_type`, where the file tells types of
-    layers apart.
+    """The rotary positions of `config.json`; those of `layer_type`, where the file distinguishes
+    types of layers.
 
     Raises:
         UnsupportedModel: an unknown type of scaling.
@@ -126,7 +126,7 @@ def _scaling_of_gguf(fields: GgufFields, dimensions: int, truncate: bool) -> Rop
     frequencies = fields.vector("rope_freqs.weight", dimensions // 2)
     if frequencies:
         if kind == "yarn" or factor != 1.0:
-            raise fields.unsupported("rope.scaling.type", "no scaling beside rope_freqs.weight")
+            raise fields.unsupported("rope.scaling.type", "no other scaling with rope_freqs.weight")
         return RopeScaling("llama3", frequency_factors=frequencies)
     if kind == "yarn":
         return _yarn_of_gguf(fields, factor, original, attention, truncate)
@@ -152,7 +152,7 @@ def _yarn_of_gguf(
 
 
 def rope_section(fields: Fields, layer_type: str = "") -> Fields:
-    """The object that tells of rotary positions; an empty one where there is none.
+    """The object that describes rotary positions; an empty one where there is none.
 
     Files have them in three generations: `rope_scaling`, `rope_parameters`, and `rope_parameters`
     by type of layer. Where two are there, the older one counts, since people add it to files as
@@ -160,7 +160,7 @@ def rope_section(fields: Fields, layer_type: str = "") -> Fields:
     attention. Source: transformers' `RotaryEmbeddingConfigMixin` and `Gemma3TextConfig`.
 
     Args:
-        layer_type: whose, where the file tells types of layers apart.
+        layer_type: whose, where the file distinguishes types of layers.
 
     Raises:
         CorruptFile: one of them is no object.
@@ -177,7 +177,7 @@ def rope_section(fields: Fields, layer_type: str = "") -> Fields:
 
 
 def scaling_kind(section: Fields, kinds: tuple[str, ...]) -> str:
-    """The scaling that `section` tells of, which is "default" or one of `kinds`.
+    """The scaling that `section` describes, which is "default" or one of `kinds`.
 
     Raises:
         UnsupportedModel: it is another one.

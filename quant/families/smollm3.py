@@ -23,16 +23,16 @@ _PERIOD = 4
 def from_hf(fields: Fields) -> ModelConfig:
     config = config_of_hf(fields, "smollm3")
     count = len(config.layers)
-    turned = _every_but(fields.integer("no_rope_layer_interval", _PERIOD), count)
+    with_ropes = _every_but(fields.integer("no_rope_layer_interval", _PERIOD), count)
     if fields.has("no_rope_layers"):
         # A list of ones for the layers that do have positions, whatever its name says.
-        turned = tuple(value != 0 for value in fields.numbers("no_rope_layers"))
-        if len(turned) < count:
+        with_ropes = tuple(value != 0 for value in fields.numbers("no_rope_layers"))
+        if len(with_ropes) < count:
             raise fields.wrong("no_rope_layers", f"must have {count} entries")
-    config = _without_ropes(config, turned[:count])
+    config = _without_ropes(config, with_ropes[:count])
     if not fields.flag("use_sliding_window", False):
         return config
-    sliding = sliding_layers(fields, count, tuple(not has_rope for has_rope in turned[:count]))
+    sliding = sliding_layers(fields, count, tuple(not has_rope for has_rope in with_ropes[:count]))
     return windowed(config, fields.integer("sliding_window", 0, least=0), sliding)
 
 
@@ -45,10 +45,10 @@ def _every_but(period: int, count: int) -> tuple[bool, ...]:
     return tuple((layer + 1) % period != 0 for layer in range(count))
 
 
-def _without_ropes(config: ModelConfig, turned: tuple[bool, ...]) -> ModelConfig:
+def _without_ropes(config: ModelConfig, with_ropes: tuple[bool, ...]) -> ModelConfig:
     layers = tuple(
         layer if has_rope else replace(layer, rope=None)
-        for layer, has_rope in zip(config.layers, turned, strict=True)
+        for layer, has_rope in zip(config.layers, with_ropes, strict=True)
     )
     return replace(config, layers=layers)
 

@@ -35,7 +35,7 @@ class Part:
     alternates: bool = False
     """Rows of gate and up alternate: [experts, 2 · width, ...], gate first (gpt-oss)."""
     heads: int = 0
-    """The first rows are those of so many heads, and rows of each alternate between its two rotary
+    """Number of heads whose rows come first; rows of each alternate between its two rotary
     halves (llama.cpp's converter does that to queries and keys of architectures whose rotary pairs
     are neighbours).
     """

@@ -25,11 +25,13 @@ def outer_names(config: ModelConfig) -> dict[str, Source]:
     return {"embedding.weight": embedding, "norm.weight": norm, "output.weight": output}
 
 
-def attention_names(config: ModelConfig, layer: int, *, turned: bool = False) -> dict[str, Source]:
+def attention_names(
+    config: ModelConfig, layer: int, *, interleaved: bool = False
+) -> dict[str, Source]:
     """The attention's matrices, and the norm before it.
 
     Args:
-        turned: GGUF's rows of queries and keys are interleaved (see `Part.heads`).
+        interleaved: GGUF's rows of queries and keys are interleaved (see `Part.heads`).
     """
     hf, gguf, ours = prefixes(layer)
     names: dict[str, Source] = {
@@ -40,7 +42,7 @@ def attention_names(config: ModelConfig, layer: int, *, turned: bool = False) ->
     for kind in _kinds(config.qkv_bias):
         projections = [f"{hf}self_attn.{name}_proj.{kind}" for name in "qkv"]
         names[f"{ours}qkv.{kind}"] = Source(
-            hf=joined(*projections), gguf=_gguf_qkv(config, gguf, kind, turned)
+            hf=joined(*projections), gguf=_gguf_qkv(config, gguf, kind, interleaved)
         )
     for kind in _kinds(config.out_bias):
         names[f"{ours}out.{kind}"] = Source(
@@ -112,12 +114,14 @@ def expert_names(
     }
 
 
-def _gguf_qkv(config: ModelConfig, block: str, kind: str, turned: bool) -> tuple[Choice, ...]:
+def _gguf_qkv(config: ModelConfig, block: str, kind: str, interleaved: bool) -> tuple[Choice, ...]:
     """Queries, keys and values apart, or as one tensor."""
 
     def part(letters: str, heads: int) -> Part:
         name = f"{block}attn_{letters}.{kind}"
-        return Part((name,), heads=heads, head_dim=config.head_dim) if turned else Part((name,))
+        return (
+            Part((name,), heads=heads, head_dim=config.head_dim) if interleaved else Part((name,))
+        )
 
     queries, keys = config.heads, config.kv_heads
     apart: Choice = (part("q", queries), part("k", keys), Part((f"{block}attn_v.{kind}",)))

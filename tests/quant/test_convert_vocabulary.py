@@ -377,5 +377,5 @@ def test_files_that_contradict_each_other(tmp_path: Path) -> None:
     add_vocabulary(tmp_path)
     decoder = {"3": {"content": "<|end|>"}}
     change_json(tmp_path / "tokenizer_config.json", added_tokens_decoder=decoder)
-    with pytest.raises(HearthError, match=r"<\|end\|>' is token 269 .* token 3 of the files"):
+    with pytest.raises(HearthError, match=r"<\|end\|>' is token 269 .* token 3 of the other files"):
         read_vocabulary(tmp_path, VOCABULARY)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.models.experts import Experts
 from hearth.backends.native.models.parts import gated, linear, parameter
-from hearth.backends.native.models.rope import turn
+from hearth.backends.native.models.rope import apply_rope
 from hearth.kernels.table import RMS_NORM, pick
 from hearth.quant.families.config import ModelConfig
 
@@ -83,14 +83,14 @@ class Layer(nn.Module):
     def _attention(self, hidden: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
         qkv: Tensor = self.qkv(hidden)
         heads = qkv.view(len(qkv), -1, self.head_dim)
-        turned = heads[:, : self.heads + self.kv_heads]
-        wide = turned.float()
+        rotated = heads[:, : self.heads + self.kv_heads]
+        wide = rotated.float()
         if self.query_norm is not None and self.key_norm is not None:
             wide = self._normalised_heads(wide, self.query_norm, self.key_norm)
         if rotary is not None:
-            turn(wide, *rotary, out=turned)
-        elif wide is not turned:
-            turned.copy_(wide)
+            apply_rope(wide, *rotary, out=rotated)
+        elif wide is not rotated:
+            rotated.copy_(wide)
         query = heads[:, : self.heads]
         key_value = heads[:, self.heads :].view(len(qkv), 2, self.kv_heads, self.head_dim)
         attended = attend(self.index, query, key_value, self.sinks)

@@ -15,7 +15,7 @@ def inverse_frequencies(rope: Rope, context: int) -> Tensor:
 
     Args:
         context: tokens that a sequence may have. With longrope it decides, once for all, which
-            factors are used, as llama.cpp does: keys that were turned with others would not fit.
+            factors are used, as llama.cpp does: keys that were rotated with others would not fit.
     """
     powers = torch.arange(0, rope.dimensions, 2, dtype=torch.float32) / rope.dimensions
     plain = 1.0 / rope.theta**powers
@@ -43,7 +43,7 @@ def attention_factor(rope: Rope) -> float:
 
 
 def cosine_and_sine(positions: Tensor, frequencies: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """Of every position, worked out anew for each step: a table for 128k tokens is tens of
+    """Of every position, computed again for each step: a table for 128k tokens is tens of
     megabytes, and all layers of a step share these.
 
     Args:
@@ -53,7 +53,7 @@ def cosine_and_sine(positions: Tensor, frequencies: Tensor, factor: float) -> tu
 
     Returns:
         Twice [tokens, 1, d] float32: the cosines of both halves, and the sines, which count
-        negative for the first half, as `turn` wants them.
+        negative for the first half, as `apply_rope` wants them.
     """
     angles = positions[:, None, None].float() * frequencies
     cosine, sine = angles.cos(), angles.sin()
@@ -61,14 +61,14 @@ def cosine_and_sine(positions: Tensor, frequencies: Tensor, factor: float) -> tu
     return (cosine, sine) if factor == 1.0 else (cosine * factor, sine * factor)
 
 
-def turn(heads: Tensor, cosine: Tensor, sine: Tensor, out: Tensor) -> None:
-    """Turns the first d dimensions of each head.
+def apply_rope(heads: Tensor, cosine: Tensor, sine: Tensor, out: Tensor) -> None:
+    """Rotates the first d dimensions of each head.
 
     Args:
         heads: [tokens, heads, head_dim] float32, head_dim at least d.
         cosine: [tokens, 1, d] float32, see `cosine_and_sine`.
         sine: likewise.
-        out: where they go, turned, [tokens, heads, head_dim] of any float dtype; it may be `heads`.
+        out: the result, [tokens, heads, head_dim] of any float dtype; it may be `heads`.
     """
     size = cosine.shape[-1]
     if heads.shape[-1] > size:

@@ -1,4 +1,4 @@
-"""What a model writes, taken apart as it comes: reasoning, answer, tool calls.
+"""What a model writes, parsed while it streams: reasoning, answer, tool calls.
 
 One module a family of templates; `families` chooses. Nothing here imports a runner or the engine.
 """

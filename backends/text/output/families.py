@@ -129,7 +129,7 @@ def _is_hermes(template: str) -> bool:
 
 
 def _has_word(text: str, word: str) -> bool:
-    """Does `word` stand in `text`, and not as a part of a longer name?"""
+    """Is `word` in `text`, and not as a part of a longer name?"""
     at = text.find(word)
     while at >= 0:
         before, after = text[at - 1 : at], text[at + len(word) : at + len(word) + 1]

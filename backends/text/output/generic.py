@@ -27,7 +27,7 @@ class GenericFormat(TaggedFormat):
             self.think,
             {_FENCE + "json": _fenced},
             envelopes,
-            modest=frozenset((_FENCE + "json",)),
+            ambiguous=frozenset((_FENCE + "json",)),
             separators=",;",
         )
 

@@ -91,9 +91,9 @@ def _call(lark: Lark, tool: Tool, *, required: bool) -> str:
 class HarmonyParser(OutputParser):
     """Reads one answer of gpt-oss.
 
-    The analysis channel is reasoning; messages to nobody in the others are content; those to a
-    function among `tools` are calls. A header that says anything else becomes content itself, and
-    so does what follows it.
+    The analysis channel is reasoning; messages without a recipient in the others are content;
+    those to a function among `tools` are calls. A header that says anything else becomes content
+    itself, and so does what follows it.
 
     Args:
         prompt: ends in the beginning of a message, or inside one.

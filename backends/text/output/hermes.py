@@ -22,7 +22,7 @@ class HermesFormat(TaggedFormat):
     end: str
     """May be empty."""
     is_list: bool
-    """A list of calls stands between the tags, else one call; both are read."""
+    """A list of calls is between the tags, else one call; both are read."""
 
     def style(self, tools: Sequence[Tool]) -> Style:
         return Style(

@@ -1,5 +1,5 @@
 """Mistral: `[TOOL_CALLS][{"name": ..., "arguments": ..., "id": ...}]`, and from 2025 on
-`[TOOL_CALLS]name[ARGS]{...}`; reasoning stands between `[THINK]` and `[/THINK]`.
+`[TOOL_CALLS]name[ARGS]{...}`; reasoning is between `[THINK]` and `[/THINK]`.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class QwenCoderFormat(TaggedFormat):
     says nothing; else it is JSON."""
 
     is_wrapped: bool
-    """A call stands between `<tool_call>` tags."""
+    """A call is between `<tool_call>` tags."""
     is_json: bool
     """The template writes arguments as one JSON object, so a grammar asks for that."""
 
@@ -215,7 +215,7 @@ def _kinds(schema: Any) -> frozenset[str] | None:
 
 
 def _listed(value: Any) -> Sequence[Any]:
-    """`value` if it is a list: nobody has checked what stands inside a schema."""
+    """`value` if it is a list: the inside of a schema is not checked."""
     return value if isinstance(value, (list, tuple)) else ()
 
 

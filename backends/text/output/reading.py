@@ -76,7 +76,7 @@ def string(first: str) -> Reader[str]:
 
 def scan(first: str, take: Callable[[str], None]) -> Reader[None]:
     """A JSON value, no number, that begins with the character `first`; `take` gets every character
-    as it comes.
+    as it arrives.
     """
     scanner = JsonScanner()
     step = scanner.take(first)

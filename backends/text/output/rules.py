@@ -1,6 +1,6 @@
 """What an answer must look like, as the body of a Lark rule in llguidance's dialect.
 
-Schemas and patterns come from strangers: they are measured here, before anything compiles them.
+Schemas and patterns come with requests: they are measured here, before anything compiles them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_CHOICES: Final = 256
 LARGEST_CHOICES_BYTES: Final = 16 * 1024
 LARGEST_GRAMMAR_BYTES: Final = 64 * 1024
 GBNF: Final = "%gbnf"
-"""Stands before a grammar of llama.cpp, as a JSON string, in place of a rule; the grammar helper
+"""Precedes a grammar of llama.cpp, as a JSON string, in place of a rule; the grammar helper
 converts it.
 """
 
@@ -124,7 +124,7 @@ def _check_keyword(key: str, value: Any, param: str) -> None:
 
 
 def _walk(schema: Any) -> Iterator[tuple[str, Any, int]]:
-    """Every value in `schema` with the key it stands under ("" in a list) and its depth."""
+    """Every value in `schema` with its key ("" in a list) and its depth."""
     pending: list[tuple[str, Any, int]] = [("", schema, 1)]
     while pending:
         key, value, depth = pending.pop()

@@ -25,7 +25,7 @@ class Style:
     """Markers that begin a call, and how what follows them is read."""
     bare: ReadCall | None = None
     """Reads a call that begins the answer, or follows a call, with a bracket and no marker."""
-    modest: frozenset[str] = frozenset()
+    ambiguous: frozenset[str] = frozenset()
     """Of `calls`, those that often begin something else."""
     closers: tuple[str, ...] = ()
     """Markers that end a call and say nothing more."""
@@ -141,7 +141,7 @@ class TaggedParser(OutputParser):
         shown, marker, at = self._begin_marks.find(text, at)
         self._say(shown)
         if marker is not None:
-            is_suspect = marker not in self._style.modest
+            is_suspect = marker not in self._style.ambiguous
             unsaid = self._take_space() + marker
             self._begin_call(self._calls[marker], unsaid, is_suspect=is_suspect)
         return at

@@ -26,7 +26,7 @@ def call_id() -> str:
 
 
 def random_text(length: int) -> str:
-    """So many letters and digits, which nobody can guess."""
+    """`length` letters and digits that cannot be guessed."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(length))
 
 

@@ -1,4 +1,4 @@
-"""What the files beside a `tokenizer.json` say of its special tokens."""
+"""What the files next to a `tokenizer.json` say of its special tokens."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def _add(tokenizer: Tokenizer, added: Sequence[tuple[AddedToken, int | None]]) -
         if ident is not None and tokenizer.token_to_id(text) != ident:
             raise CorruptFile(
                 f"{text!r} is token {tokenizer.token_to_id(text)} of tokenizer.json and"
-                f" token {ident} of the files beside it.",
+                f" token {ident} of the other files of the folder.",
                 "Download the folder again.",
             )
 

@@ -98,7 +98,7 @@ class WordCutter:
 def _matches(
     expression: re.Pattern[str], text: str, spans: list[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Matches and what lies between them, in each of `spans`."""
+    """Matches and what is between them, in each of `spans`."""
     for start, end in spans:
         place = start
         for found in expression.finditer(text, start, end):
