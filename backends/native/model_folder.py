@@ -69,7 +69,7 @@ class ModelFolder:
 
     def weight_bytes(self, dtype: Dtype) -> int:
         """Of the weights in memory, where plain ones are held as `dtype`."""
-        return weight_bytes(self.tensors, dtype, packed=False)
+        return weight_bytes(self.tensors, dtype, packed=True)
 
     def kv_bytes_per_token(self, kv_type: KvType) -> int:
         """Of all layers, as if none had a window: the most that a token takes (`KvSizes` has the
@@ -102,13 +102,13 @@ def weight_bytes(stored: Iterable[StoredTensor], dtype: Dtype, *, packed: bool) 
 
     Args:
         dtype: of plain weights.
-        packed: types of GGUF that can stay packed do.
+        packed: types that can stay packed do: some of GGUF's, and gpt-oss's MXFP4.
     """
     number = DTYPE_BYTES[dtype]
     return sum(
         tensor.nbytes
-        if tensor.kind == "U8" or (packed and tensor.packing in STAYS_PACKED)
-        else math.prod(tensor.shape) * number
+        if packed and (tensor.kind == "U8" or tensor.packing in STAYS_PACKED)
+        else _numbers(tensor) * number
         for tensor in stored
     )
 
@@ -170,7 +170,7 @@ def as_stored(config: ModelConfig, headers: Sequence[SafetensorsHeader]) -> Mode
     return config
 
 
-def _numbers(tensor: TensorEntry) -> int:
+def _numbers(tensor: StoredTensor) -> int:
     if tensor.kind == "U8":
         return 2 * tensor.nbytes if tensor.name.endswith(_MXFP4_BLOCKS) else 0
     return math.prod(tensor.shape)

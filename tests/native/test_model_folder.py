@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +19,10 @@ from hearth.backends.errors import (
     UnsupportedModel,
 )
 from hearth.backends.native.footprint import WORKSPACE_BYTES, needed_bytes
-from hearth.backends.native.model_folder import read_model_folder
+from hearth.backends.native.model_folder import read_model_folder, weight_bytes
 from hearth.quant.gguf import preflight
 from model_folders import write_folder
+from tiny_folders import pack_experts, tiny_folder
 
 TOKEN = 2 * 2 * 16 * 2 * 2
 """Bytes: keys and values, 2 heads of 16, 2 layers, f16."""
@@ -92,3 +94,14 @@ def test_it_is_told_without_torch(tmp_path: Path) -> None:
         [sys.executable, "-P", "-c", code, str(path)], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_packed_experts_are_counted_as_they_are_held(tmp_path: Path) -> None:
+    folder = pack_experts(tiny_folder("gpt_oss", tmp_path / "tiny"))
+    found = read_model_folder(folder)
+    packed = {one.name: one for one in found.tensors if one.kind == "U8"}
+    blocks = sum(one.nbytes for name, one in packed.items() if name.endswith("_blocks"))
+    plain = sum(2 * math.prod(one.shape) for one in found.tensors if one.name not in packed)
+    held = sum(one.nbytes for one in packed.values())
+    assert weight_bytes(found.tensors, "bf16", packed=True) == plain + held
+    assert weight_bytes(found.tensors, "bf16", packed=False) == plain + 2 * 2 * blocks
