@@ -29,6 +29,30 @@ _FIELDS: Final = (
 )
 
 
+def context_notices(
+    settings: ModelSettings, context: int, trained: int, *, is_budget: bool
+) -> tuple[str, ...]:
+    """What a user should know of a context that was planned.
+
+    Args:
+        context: tokens that a sequence may have.
+        trained: tokens that the model was trained for; 0: not known.
+        is_budget: the KV budget is what limits the context.
+    """
+    notices = []
+    if context < (settings.context or trained):
+        reason = "what the KV budget holds" if is_budget else "what fits in memory"
+        notices.append(
+            f"Context is {context:,} tokens, {reason}; the model was trained for {trained:,}."
+        )
+    if settings.context is not None and 0 < trained < settings.context:
+        notices.append(
+            f"Context {settings.context:,} is beyond the {trained:,} tokens the model was "
+            "trained for: expect poor answers past that."
+        )
+    return tuple(notices)
+
+
 def check_settings(settings: ModelSettings, max_sequences: int) -> None:
     """Refuse values that no runner can take.
 

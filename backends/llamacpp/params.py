@@ -244,12 +244,7 @@ def plan_context(
         host_kv_bytes_per_token=int(token * host_share),
         state_bytes=a_state,
         notices=_notices(
-            settings,
-            context,
-            wanted,
-            trained,
-            is_budget=allowed < fits,
-            is_encoder=is_encoder,
+            settings, context, trained, is_budget=allowed < fits, is_encoder=is_encoder
         ),
         kv_budget_bytes=settings.kv_budget_bytes,
     )
@@ -375,29 +370,14 @@ def _allowed_by_budget(settings: ModelSettings, states: int, token: int, wanted:
 
 
 def _notices(
-    settings: ModelSettings,
-    context: int,
-    wanted: int,
-    trained: int,
-    *,
-    is_budget: bool,
-    is_encoder: bool,
+    settings: ModelSettings, context: int, trained: int, *, is_budget: bool, is_encoder: bool
 ) -> tuple[str, ...]:
-    notices = []
-    if context < wanted:
-        reason = "what the KV budget holds" if is_budget else "what fits in memory"
-        notices.append(
-            f"Context is {context:,} tokens, {reason}; the model was trained for {trained:,}."
-        )
-    if settings.context is not None and 0 < trained < settings.context:
-        notices.append(
+    if is_encoder and settings.context is not None and 0 < trained < settings.context:
+        return (
             f"Texts can have {trained:,} tokens, not {settings.context:,}: the model was trained "
-            "for that many and is computed with no more."
-            if is_encoder
-            else f"Context {settings.context:,} is beyond the {trained:,} tokens the model was "
-            "trained for: expect poor answers past that."
+            "for that many and is computed with no more.",
         )
-    return tuple(notices)
+    return settings_checks.context_notices(settings, context, trained, is_budget=is_budget)
 
 
 def _does_not_fit(settings: ModelSettings, wanted: int, fits: int, memory: _Memory) -> DoesNotFit:

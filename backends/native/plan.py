@@ -8,6 +8,7 @@ from typing import Final, Literal
 import torch
 
 from hearth.backends.contract.models import KvType, ModelSettings
+from hearth.backends.contract.settings_checks import context_notices
 from hearth.backends.errors import DoesNotFit
 from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES
 from hearth.backends.native.kv_sizes import kv_sizes, step_tokens
@@ -156,7 +157,7 @@ def plan_memory(
         deterministic=settings.deterministic,
         # Sums of the device may depend on how many rows there are, so log probabilities would.
         draws=device.type != "cpu" and not settings.deterministic,
-        notices=_notices(settings, config, context, wanted, is_budget=allowed < fits),
+        notices=_notices(settings, context, config.context, is_budget=allowed < fits),
     )
 
 
@@ -177,20 +178,12 @@ def _start_blocks(
 
 
 def _notices(
-    settings: ModelSettings, config: ModelConfig, context: int, wanted: int, *, is_budget: bool
+    settings: ModelSettings, context: int, trained: int, *, is_budget: bool
 ) -> tuple[str, ...]:
-    notices = []
-    if context < wanted:
-        reason = "what the KV budget holds" if is_budget else "what fits in memory"
-        notices.append(
-            f"Context is {context:,} tokens, {reason}; the model was trained for "
-            f"{config.context:,}."
-        )
-    if settings.context is not None and config.context < settings.context:
-        notices.append(
-            f"Context {settings.context:,} is beyond the {config.context:,} tokens the model was "
-            "trained for: expect poor answers past that."
-        )
-    if settings.extra_buffers is not None:
-        notices.append("extra_buffers is a setting of llama.cpp; the native runner has no such.")
-    return tuple(notices)
+    notices = context_notices(settings, context, trained, is_budget=is_budget)
+    if settings.extra_buffers is None:
+        return notices
+    return (
+        *notices,
+        "extra_buffers is a setting of llama.cpp; the native runner has no such.",
+    )
