@@ -48,10 +48,9 @@ from hearth.backends.native.notices import (
 )
 from hearth.backends.native.plan import NativePlan, plan_memory
 from hearth.backends.native.runner import NativeRunner
-from hearth.backends.native.tensors import TensorFile
 from hearth.backends.native.text_attention import TextsAttention
 from hearth.backends.native.varlen_attention import has_varlen
-from hearth.backends.native.weights import load_weights
+from hearth.backends.native.weights import TensorFile, load_weights
 from hearth.backends.text.chat_templates import ChatTemplates, template_for, templates_of
 from hearth.backends.text.output.families import capabilities_of
 from hearth.backends.text.tokenizer import Tokenizer

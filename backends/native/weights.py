@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from hearth.backends.native.large_memory import large_empty
 from hearth.backends.native.models.decoder import Decoder, Embedding
 from hearth.backends.native.models.experts import ExpertMatrix, PackedExpertMatrix
-from hearth.backends.native.tensors import TensorFile
 from hearth.kernels.dequantize import dequantize_into
 from hearth.quant.errors import CorruptFile
 from hearth.quant.families.family import Family
@@ -25,9 +24,12 @@ from hearth.quant.families.inventory import Wanted, take_inventory
 from hearth.quant.families.source import Part, rows_of
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.linear import QuantEmbedding, QuantLinear, Rows
+from hearth.quant.safetensors import SafetensorsTensors
 from hearth.quant.stored import LOADED, STAYS_PACKED
 from hearth.quant.verify import finite_rows
 
+TensorFile = SafetensorsTensors | GgufTensorFile
+"""Where weights come from: mapped, not copied, and not to be written to."""
 Progress = Callable[[int, int], None]
 """Called with the bytes of the file that are done, and all that are needed."""
 _CHECKED_ROWS = 4096

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from hearth.backends.native.model_folder import as_stored
 from hearth.backends.native.models.decoder import Decoder
-from hearth.backends.native.tensors import TensorFile
-from hearth.backends.native.weights import LoadReport, load_weights
+from hearth.backends.native.weights import LoadReport, TensorFile, load_weights
 from hearth.quant.families.gguf_fields import GgufFields
 from hearth.quant.families.table import family_of_gguf
 from hearth.quant.gguf.preflight import check

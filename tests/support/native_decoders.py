@@ -20,10 +20,6 @@ from hearth.quant.families.table import family_of_gguf, family_of_hf
 from hearth.quant.gguf.preflight import check
 from hearth.quant.hf_names import by_canonical_name
 from hearth.quant.json_fields import Fields, read_fields
-from hearth.quant.safetensors import DTYPES
-from hearth.quant.stored import StoredTensor
-
-KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 
 
 def family_and_config(fields: Fields) -> tuple[Family, ModelConfig]:
@@ -45,30 +41,17 @@ def decoder_of_gguf(path: Path, *, context: int | None = None) -> Decoder:
     """The decoder of a GGUF file without packed tensors."""
     header = check(path)
     family = family_of_gguf(header.architecture)
-    tensors = PlainTensors(path)
     config = family.from_gguf(GgufFields(header))
     names = {name: source.gguf for name, source in family.names(config).items()}
-    return _filled(config, family, names, tensors.values, context)
+    return _filled(config, family, names, plain_tensors(path), context)
 
 
-class PlainTensors:
-    """A `TensorFile` that is read with gguf-py."""
-
-    def __init__(self, path: Path) -> None:
-        self.values = {
-            tensor.name: torch.from_numpy(tensor.data.copy())
-            for tensor in gguf.GGUFReader(path).tensors
-        }
-        self.stored = {
-            name: StoredTensor(name, tuple(value.shape), KINDS[value.dtype], value.nbytes)
-            for name, value in self.values.items()
-        }
-
-    def read(self, name: str) -> Tensor:
-        return self.values[name]
-
-    def close(self) -> None:
-        self.values.clear()
+def plain_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a GGUF file, read with gguf-py."""
+    return {
+        tensor.name: torch.from_numpy(tensor.data.copy())
+        for tensor in gguf.GGUFReader(path).tensors
+    }
 
 
 def assembled(
