@@ -47,7 +47,7 @@ class HalfPacking:
     def __init__(self, decoder: Decoder, threads: int) -> None:
         self._decoder = decoder
         self._threads = threads
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._steps = self._seen = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="half packing", daemon=True)
@@ -56,7 +56,7 @@ class HalfPacking:
     @contextmanager
     def step(self) -> Iterator[None]:
         """For as long as a step runs, nothing is packed, and no matrix changes."""
-        with self._turn:
+        with self._lock:
             self._steps += 1
             yield
 
@@ -84,7 +84,7 @@ class HalfPacking:
 
     def _round(self, jobs: list[_Job], workers: ThreadPoolExecutor) -> None:
         """Pack some rows, then make way."""
-        with self._turn:
+        with self._lock:
             began = time.monotonic()
             for job, packed in zip(jobs, workers.map(_packed, jobs), strict=True):
                 job.place.take(job, packed)
