@@ -1,0 +1,124 @@
+"""Whether `kv_budget` is a limit: the most anonymous memory that a process takes beyond what it has
+when its model is loaded and idle, during a mixed load.
+
+    python benchmarks/memory_account.py [--model FILE.gguf] [--budget-mb 256] [--sessions 12]
+
+One engine over one runner, in this process. The sessions' prompts fill the budget and their answers
+exceed it, so that some are preempted, and copied to plain memory as far as the budget leaves any;
+each is asked twice, so that what is kept and offloaded is found again. Meanwhile texts are embedded.
+RssAnon is read every few milliseconds. The bound is 1.05 times the budget and 64 MiB. Without
+--model a random 100M-parameter Q8_0 llama is written to a temporary folder. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import platform
+import tempfile
+import threading
+from pathlib import Path
+
+from interference import Sessions, random_model
+
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.worker.runners import open_model
+
+_EVERY_S = 0.005
+_SLACK_BYTES = 64 << 20
+_TARGET_S = 0.05
+_GROWTH_TOKENS = 64
+"""Tokens of each answer; there is room for half of them."""
+
+
+def anonymous_bytes() -> int:
+    """RssAnon of this process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise SystemExit("This system does not tell RssAnon: run it on Linux.")
+
+
+class HighWater:
+    """The most anonymous memory between `start` and `stop`."""
+
+    def __init__(self) -> None:
+        self.most = anonymous_bytes()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> int:
+        """What was seen."""
+        self._over.set()
+        self._thread.join()
+        return self.most
+
+    def _run(self) -> None:
+        while not self._over.wait(_EVERY_S):
+            self.most = max(self.most, anonymous_bytes())
+
+
+def load(sessions: Sessions, count: int, prompt_tokens: int) -> None:
+    """`count` sessions at once, texts to embed next to them, and the sessions' next questions."""
+    asked = [sessions.begin(prompt_tokens, _GROWTH_TOKENS) for _ in range(count)]
+    texts = [sessions.embed(500) for _ in range(8)]
+    while not all(one.done for one in (*asked, *texts)):
+        sessions.engine.turn()
+    again = [sessions.ask([*one.tokens[:prompt_tokens], 5, 6, 7], 20) for one in asked]
+    texts = [sessions.embed(500) for _ in range(8)]
+    while not all(one.done for one in (*again, *texts)):
+        sessions.engine.turn()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", type=Path, help="a GGUF file; a random one by default")
+    parser.add_argument("--budget-mb", type=int, default=256)
+    parser.add_argument("--sessions", type=int, default=12)
+    parser.add_argument("--kv-pool", choices=("grow", "static"), default="grow")
+    arguments = parser.parse_args()
+    budget = arguments.budget_mb << 20
+    with tempfile.TemporaryDirectory(prefix="hearth-bench-") as folder:
+        path = arguments.model or random_model(Path(folder))
+        settings = ModelSettings(
+            context=4096,
+            max_sessions=arguments.sessions,
+            kv_budget_bytes=budget,
+            kv_pool=arguments.kv_pool,
+        )
+        loaded = open_model(ModelSpec(str(path), settings=settings), Path(folder))
+        sessions = Sessions(loaded, _TARGET_S)
+        warm = sessions.begin(64, 2)
+        sessions.first_token_s(warm)
+        sessions.end(warm)
+        info = loaded.runner.info
+        prompt_tokens = info.pool_tokens // arguments.sessions - _GROWTH_TOKENS // 2
+        water = HighWater()
+        idle = anonymous_bytes()
+        water.start()
+        load(sessions, arguments.sessions, prompt_tokens)
+        growth = water.stop() - idle
+        stats = sessions.engine.stats()
+        loaded.runner.close()
+    bound = 1.05 * budget + _SLACK_BYTES
+    print(
+        f"{loaded.info.name}, {loaded.info.quantization}, pool of {info.pool_tokens:,} tokens,"
+        f" {arguments.kv_pool}, {arguments.sessions} sessions of {prompt_tokens:,},"
+        f" {platform.machine()}, {datetime.date.today()}"
+    )
+    print(
+        f"preemptions {stats.preemptions}, offloaded at the end {stats.offloaded_tokens:,} tokens"
+    )
+    print("\n| what | MiB |\n|---|---:|")
+    for name, nbytes in (("budget", budget), ("growth", growth), ("bound", bound)):
+        print(f"| {name} | {nbytes / 2**20:,.0f} |")
+    print(f"\n{'within' if growth <= bound else 'BEYOND'} the bound")
+
+
+if __name__ == "__main__":
+    main()
