@@ -3,11 +3,11 @@ when its model is loaded and idle, during a mixed load.
 
     python benchmarks/memory_account.py [--model FILE.gguf] [--budget-mb 256] [--sessions 12]
 
-One engine over one runner, in this process. The sessions' prompts fill the budget and their answers
-exceed it, so that some are preempted, and copied to plain memory as far as the budget leaves any;
-each is asked twice, so that what is kept and offloaded is found again. Meanwhile texts are embedded.
-RssAnon is read every few milliseconds. The bound is 1.05 times the budget and 64 MiB. Without
---model a random 100M-parameter Q8_0 llama is written to a temporary folder. Linux only.
+One engine over one runner, in this process. The prompts of the sessions fill the budget and their
+answers exceed it, so that some are preempted, and copied to plain memory as far as the budget
+leaves any; each is asked twice, so that what is kept and offloaded is found again. Meanwhile texts
+are embedded. RssAnon is read every few milliseconds. The bound is 1.05 times the budget and 64 MiB.
+Without --model a random 100M-parameter Q8_0 llama is written to a temporary folder. Linux only.
 """
 
 from __future__ import annotations
