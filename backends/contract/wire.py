@@ -1,10 +1,12 @@
 """Length-prefixed msgpack frames between front ends, host and workers.
 
-A frame is four bytes of big-endian length and a msgpack array: `[id, kind, body]` for an answer,
-`[id, kind, body, model, session, cost]` for a call. `kind` names one of the types below or an event
-of this package. Front ends and workers decode the body into that type, so a malformed frame
-is a `WireError` before anything acts on it; the host relays bodies as bytes (`Sealed`). Nothing
-that is executed is ever sent: no pickles.
+A frame is four bytes of length, eight of id (both big-endian), and its content, a msgpack array:
+`[kind, body]` for an answer, `[kind, body, model, session, cost]` for a call. `kind` names one of
+the types below or an event of this package. Front ends and workers decode the body into that type,
+so a malformed frame is a `WireError` before anything acts on it; the host relays contents as bytes
+(`Sealed`) under another id. Nothing that is executed is ever sent: no pickles.
+
+A new call is one class here, a subclass of `Call`, or of `ModelCall` if a worker answers it.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from dataclasses import dataclass, replace
-from typing import BinaryIO, get_args
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -41,7 +44,8 @@ MAX_FRAME_BYTES = 64 << 20
 NUMBER_BYTES = 9
 """Of a number in a frame, at most."""
 _READ_BYTES = 256 << 10
-_LENGTH = struct.Struct(">I")
+_HEAD = struct.Struct(">IQ")
+_Answer = TypeVar("_Answer", covariant=True)
 
 
 class WireError(Exception):
@@ -90,6 +94,48 @@ class Cost:
     """None where nothing is certain."""
 
 
+def _size(text: str | tuple[int, ...]) -> int:
+    """Bytes of a text, or the number of token ids."""
+    if isinstance(text, str) and not text.isascii():
+        return len(text.encode(errors="surrogatepass"))
+    return len(text)
+
+
+def _prompt_size(request: Request) -> int:
+    """Bytes of its text, or its number of token ids."""
+    texts = [request.text or "", request.suffix or ""]
+    for message in request.messages or ():
+        texts += (message.content, message.reasoning)
+        texts += (call.arguments for call in message.tool_calls)
+    texts += (f"{tool.description}{tool.parameters}" for tool in request.tools)
+    return len(request.token_ids or ()) + sum(map(_size, texts))
+
+
+def _certain_bytes(request: Request) -> int:
+    """Bytes of text that the prompt is certain to hold: templates leave out thoughts, tools and
+    parts of earlier answers, and strip white space, but keep what the user writes.
+    """
+    texts = [request.text or "", request.suffix or ""]
+    texts += (one.content.strip() for one in request.messages or () if one.role == "user")
+    return sum(map(_size, texts))
+
+
+def _texts_cost(
+    texts: Sequence[str | tuple[int, ...]], each: int = 0, *, certain: bool = True
+) -> Cost:
+    """Of a call with `texts`, to each of which `each` bytes are added; the largest of them is what
+    is `certain`.
+    """
+    sizes = [each + _size(text) for text in texts]
+    least = None
+    if sizes and certain:
+        size = max(sizes)
+        index = sizes.index(size)
+        name = "nbytes" if isinstance(texts[index], str) else "tokens"
+        least = Least(f"texts[{index}]", **{name: size})
+    return Cost(1, sum(sizes), least=least)
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """First frame of a front end. `limits` hold from then on, for all front ends; None: those that
@@ -108,28 +154,37 @@ class Welcome:
     pid: int
 
 
+class Call(Generic[_Answer]):
+    """What a front end asks of the host. The type argument is the answer's; `Generate` alone gets
+    several.
+    """
+
+    def cost(self) -> Cost | None:
+        """What it may take; None where it needs neither model work nor preparation."""
+        return None
+
+
+class ModelCall(Call[_Answer]):
+    """A call that a worker answers; the host relays it without decoding it."""
+
+
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Call["Text"]):
     """Asks the host to leave: at once if it is idle, else it answers `Busy`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Load the model of the frame; answered by `ModelInfo`."""
+class Load(Call[ModelInfo]):
+    """Load the model of the frame."""
 
 
 @dataclass(frozen=True, slots=True)
-class Generate:
-    """Run `request`; answered by its events."""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Asks, before a large call is sent, whether one of the frame's cost can fit at all; answered
-    by an empty `Text`, or by the error that refuses it.
+class Check(Call["Text"]):
+    """Asks, before a large call is sent, whether one of this cost can fit at all; answered by an
+    empty `Text`, or by the error that refuses it.
     """
+
+    of: Cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,88 +193,107 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokenize:
-    """Answered by `Ids`."""
+class Generate(ModelCall["Answer"]):
+    """Run `request`; answered by its events."""
 
+    request: Request
+
+    def cost(self) -> Cost:
+        request, least = self.request, None
+        if request.truncate_prompt_tokens is None:
+            ids = len(request.token_ids or ())
+            least = Least(request.prompt_field, ids, _certain_bytes(request))
+        return Cost(request.n, _prompt_size(request), least=least)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize(ModelCall["Ids"]):
     text: str
     special: bool
     add_special: bool = False
     """Add the tokens that the model wants at the beginning and at the end of a text."""
 
+    def cost(self) -> Cost:
+        return Cost(1, _size(self.text), computes=False)
+
 
 @dataclass(frozen=True, slots=True)
-class Detokenize:
-    """Answered by `Text`."""
-
+class Detokenize(ModelCall["Text"]):
     ids: tuple[int, ...]
 
+    def cost(self) -> Cost:
+        return Cost(1, len(self.ids), computes=False)
+
 
 @dataclass(frozen=True, slots=True)
-class Render:
-    """Answered by `Prompt`: what the model would get for `request`."""
+class Render(ModelCall[Prompt]):
+    """What the model would get for `request`."""
 
     request: Request
 
+    def cost(self) -> Cost:
+        return Cost(1, _prompt_size(self.request), computes=False)
+
 
 @dataclass(frozen=True, slots=True)
-class Score:
-    """Answered by `Scores`."""
-
+class Score(ModelCall[Scores]):
     ids: tuple[int, ...]
-    session: str = ""
     top: int = 0
 
+    def cost(self) -> Cost:
+        return Cost(1, len(self.ids), least=Least("token_ids", tokens=len(self.ids)))
+
 
 @dataclass(frozen=True, slots=True)
-class Embed:
-    """Answered by `Embeddings`."""
-
+class Embed(ModelCall[Embeddings]):
     texts: tuple[str | tuple[int, ...], ...]
     pooling: Pooling
-    session: str = ""
     truncate: bool = False
     """Texts that exceed the context are cut at their end. False: they are refused."""
 
+    def cost(self) -> Cost:
+        return _texts_cost(self.texts, certain=not self.truncate)
+
 
 @dataclass(frozen=True, slots=True)
-class Rank:
-    """Answered by `Ranks`."""
-
+class Rank(ModelCall[Ranks]):
     query: str
     texts: tuple[str, ...]
-    session: str = ""
+
+    def cost(self) -> Cost:
+        return _texts_cost(self.texts, _size(self.query))
 
 
 @dataclass(frozen=True, slots=True)
-class ClearCache:
-    """Forget every kept prefix; answered by `EngineStats`."""
+class ClearCache(Call[EngineStats]):
+    """Forget every kept prefix."""
 
     load: bool = True
     """False: only where the model is loaded, with whatever settings, else `ModelNotFound`."""
 
 
 @dataclass(frozen=True, slots=True)
-class GetEngineStats:
-    """Asked by the host of a worker, which answers at once with `EngineStats`."""
+class GetEngineStats(Call[EngineStats]):
+    """Asked by the host of a worker, which answers at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class GetStats:
-    """Answered by `HostStats`."""
+class GetStats(Call[HostStats]):
+    """What the host runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unload:
-    """Stop the worker of the model with this path or name, or all of them; answered by `Text` (how
-    many).
+class Unload(Call["Text"]):
+    """Stop the worker of the model with this path or name, or all of them; the answer says how
+    many.
     """
 
     model: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class EndRequest:
-    """End somebody's call as if they had cancelled it; answered by `Text`: how many were ended."""
+class EndRequest(Call["Text"]):
+    """End somebody's call as if they had cancelled it; the answer says how many were ended."""
 
     pid: int
     """Of the worker that runs it."""
@@ -237,23 +311,6 @@ class Text:
     text: str
 
 
-Call = (
-    Load
-    | Check
-    | Generate
-    | Tokenize
-    | Detokenize
-    | Render
-    | Score
-    | Embed
-    | Rank
-    | ClearCache
-    | GetEngineStats
-    | GetStats
-    | Unload
-    | EndRequest
-    | Leave
-)
 Answer = (
     ModelInfo
     | Ids
@@ -272,43 +329,68 @@ Answer = (
     | Finished
     | Failed
 )
-Body = Hello | Welcome | Cancel | Call | Answer
+Body = Hello | Welcome | Cancel | Call[object] | Answer
 
-
+_KINDS = (
+    *(Hello, Welcome, Cancel),
+    *(
+        kind
+        for base in (Call, ModelCall)
+        for kind in base.__subclasses__()
+        if kind is not ModelCall
+    ),
+    *get_args(Answer),
+)
+_DECODERS: dict[str, msgspec.msgpack.Decoder[Body]] = {
+    kind.__name__: msgspec.msgpack.Decoder(kind) for kind in _KINDS
+}
+RELAYED = frozenset(kind.__name__ for kind in ModelCall.__subclasses__())
+"""Kinds of calls that the host does not decode."""
 _MORE_FOLLOWS = frozenset(
     kind.__name__ for kind in (Started, Progress, Token, ToolCallPart, ChoiceFinished)
 )
 
 
-_EMPTY = msgspec.Raw(b"\xc0")
-
-
-@dataclass(slots=True)  # Not frozen: one is made for each token, and freezing costs a microsecond.
-class Sealed:
-    """A body as its bytes: the host relays it without decoding it."""
+class Sealed(msgspec.Struct, array_like=True, gc=False):
+    """A frame's content as it is sent, its body not decoded: the host relays it as bytes."""
 
     kind: str
     """Name of the body's type."""
-    raw: msgspec.Raw
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the body in bytes."""
-        return memoryview(self.raw).nbytes
+    body: msgspec.Raw
+    model: ModelSpec | None = None
+    session: str = ""
+    cost: Cost | None = None
+    content: bytes = b""
+    """All of it, encoded."""
 
     def drop(self) -> None:
         """Free the bytes, which may be megabytes, once they are relayed."""
-        self.raw = _EMPTY
+        self.content, self.body = b"", msgspec.Raw()
 
     def open(self) -> Body:
         """The decoded body. Raises `WireError` if it is not what its kind says."""
-        decoder = _DECODERS.get(self.kind)
-        if decoder is None:
-            raise WireError(f"unknown frame kind {self.kind!r}")
         try:
-            return decoder.decode(self.raw)
+            return _DECODERS[self.kind].decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise WireError(f"malformed {self.kind} frame: {error}") from error
+
+
+@dataclass(slots=True)  # Not frozen: one is made for each token, and freezing costs a microsecond.
+class Frame:
+    """One message. `id` ties an answer to its call. `model`, `session` and `cost` belong to calls:
+    which model a front end's call is for, who asks, and what it may take.
+    """
+
+    id: int
+    body: Body | Sealed
+    model: ModelSpec | None = None
+    session: str = ""
+    cost: Cost | None = None
+
+
+# Made once: finding out what a type is costs more than reading a frame.
+_CONTENT = msgspec.msgpack.Decoder(Sealed)
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 def unsealed(body: Body | Sealed) -> Body:
@@ -326,62 +408,6 @@ def is_last(answer: Answer | Sealed) -> bool:
     return kind_of(answer) not in _MORE_FOLLOWS
 
 
-_DECODERS: dict[str, msgspec.msgpack.Decoder[Body]] = {
-    kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(Body)
-}
-
-
-@dataclass(slots=True)  # Not frozen: one is made for each token, and freezing costs a microsecond.
-class Frame:
-    """One message. `id` ties an answer to its call. `model`, `session` and `cost` belong to calls:
-    which model a front end's call is for, who asks, and what it may take.
-    """
-
-    id: int
-    body: Body | Sealed
-    model: ModelSpec | None = None
-    session: str = ""
-    cost: Cost | None = None
-
-
-RELAYED = frozenset(
-    kind.__name__ for kind in (Generate, Tokenize, Detokenize, Render, Score, Embed, Rank)
-)
-"""Kinds of calls that the host does not decode."""
-
-
-def session_of(call: Body) -> str:
-    """Whom `call` is for; empty where it does not say."""
-    if isinstance(call, Generate | Render):
-        return call.request.session
-    return call.session if isinstance(call, Score | Embed | Rank) else ""
-
-
-def for_session(call: Body, session: str) -> Body:
-    """`call` for `session`, where it does not say whom it is for."""
-    if not session or session_of(call):
-        return call
-    if isinstance(call, Generate):
-        return Generate(replace(call.request, session=session))
-    return replace(call, session=session) if isinstance(call, Score | Embed | Rank) else call
-
-
-class _Envelope(msgspec.Struct, array_like=True, gc=False):
-    """A frame as it is sent; an answer has the first three only."""
-
-    id: int
-    kind: str
-    body: msgspec.Raw
-    model: ModelSpec | None = None
-    session: str = ""
-    cost: Cost | None = None
-
-
-# Made once: finding out what a type is costs more than reading a frame.
-_ENVELOPE = msgspec.msgpack.Decoder(_Envelope)
-_ENCODER = msgspec.msgpack.Encoder()
-
-
 def encode(frame: Frame) -> bytes:
     """The frame's bytes, length first.
 
@@ -391,18 +417,19 @@ def encode(frame: Frame) -> bytes:
             surrogates, whole numbers beyond 64 bits.
     """
     body = frame.body
+    if isinstance(body, Sealed):
+        return _HEAD.pack(len(body.content), frame.id) + body.content
     kind = kind_of(body)
-    content = body.raw if isinstance(body, Sealed) else body
-    parts: tuple[object, ...] = (frame.id, kind, content)
+    parts: tuple[object, ...] = (kind, body)
     if frame.model is not None or frame.session or frame.cost is not None:
         parts = (*parts, frame.model, frame.session, frame.cost)
     try:
-        payload = _ENCODER.encode(parts)
+        content = _ENCODER.encode(parts)
     except (UnicodeEncodeError, OverflowError, TypeError, RecursionError) as error:
         raise WireError(f"a {kind} frame cannot be written: {error}") from error
-    if len(payload) > MAX_FRAME_BYTES:
-        raise FrameTooLarge(f"a {kind} frame of {len(payload):,} bytes exceeds {MAX_FRAME_BYTES:,}")
-    return _LENGTH.pack(len(payload)) + payload
+    if len(content) > MAX_FRAME_BYTES:
+        raise FrameTooLarge(f"a {kind} frame of {len(content):,} bytes exceeds {MAX_FRAME_BYTES:,}")
+    return _HEAD.pack(len(content), frame.id) + content
 
 
 def check_answer_fits(param: str, count: int, each_bytes: int) -> None:
@@ -435,124 +462,78 @@ def encode_answer(ident: int, body: Body | Sealed) -> bytes:
     return encode(Frame(ident, Failed(to_info(failure))))
 
 
-def decode_sealed(payload: bytes) -> Frame:
-    """The frame in `payload` (without its length), its body a `Sealed`. Raises `WireError`."""
+def sealed_frame(ident: int, content: bytes) -> Frame:
+    """The frame that has `content`, its body a `Sealed`. Raises `WireError`."""
     try:
-        found = _ENVELOPE.decode(payload)
+        sealed = _CONTENT.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"malformed frame: {error}") from error
-    if found.kind not in _DECODERS:
-        raise WireError(f"unknown frame kind {found.kind!r}")
-    body = Sealed(found.kind, found.body)
-    return Frame(found.id, body, found.model, found.session, found.cost)
+    if sealed.kind not in _DECODERS:
+        raise WireError(f"unknown frame kind {sealed.kind!r}")
+    sealed.content = content
+    return Frame(ident, sealed, sealed.model, sealed.session, sealed.cost)
 
 
 def opened(frame: Frame) -> Frame:
     """`frame` with its body decoded. Raises `BodyError`."""
-    if isinstance(frame.body, Sealed):
-        try:
-            frame.body = frame.body.open()
-        except WireError as error:
-            raise BodyError(frame.id, str(error)) from error
+    try:
+        frame.body = unsealed(frame.body)
+    except WireError as error:
+        raise BodyError(frame.id, str(error)) from error
     return frame
 
 
-def decode(payload: bytes) -> Frame:
-    """The frame in `payload` (without its length). Raises `BodyError` or another `WireError`."""
-    return opened(decode_sealed(payload))
+def _check_length(size: int) -> None:
+    if size > MAX_FRAME_BYTES:
+        raise FrameTooLarge(f"a frame of {size:,} bytes exceeds {MAX_FRAME_BYTES:,}")
 
 
-def _checked_length(head: bytes | bytearray) -> int:
-    (length,) = _LENGTH.unpack(head)
-    if length > MAX_FRAME_BYTES:
-        raise FrameTooLarge(f"a frame of {length:,} bytes exceeds {MAX_FRAME_BYTES:,}")
-    return int(length)
+async def sealed_frames(reader: asyncio.StreamReader) -> AsyncGenerator[Frame, None]:
+    """The frames that `reader` gets, their bodies `Sealed`, to a clean end. Those of one step of a
+    model arrive together, and are read together.
 
-
-async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
-    """The next frame; None at a clean end. Raises `WireError` for a malformed or cut one."""
-    frame = await read_sealed_frame(reader)
-    return None if frame is None else opened(frame)
-
-
-async def read_sealed_frame(reader: asyncio.StreamReader) -> Frame | None:
-    """`read_frame` without decoding the body."""
-    try:
-        head = await reader.readexactly(_LENGTH.size)
-    except asyncio.IncompleteReadError as error:
-        if error.partial:
-            raise WireError("the connection ended inside a frame") from error
-        return None
-    try:
-        return decode_sealed(await reader.readexactly(_checked_length(head)))
-    except asyncio.IncompleteReadError as error:
-        raise WireError("the connection ended inside a frame") from error
-
-
-class FrameReader:
-    """Reads frames many at a time: those of one step of a model arrive together."""
-
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
-        self._buffer = bytearray()
-
-    async def read(self) -> list[bytes]:
-        """The payloads that have come, at least one; none at a clean end.
-
-        Raises:
-            WireError: the connection ended inside a frame, or one is too large.
-        """
-        while True:
-            payloads = self._take()
-            if payloads:
-                return payloads
-            data = await self._reader.read(_READ_BYTES)
-            if not data:
-                if self._buffer:
-                    raise WireError("the connection ended inside a frame")
-                return []
-            self._buffer += data
-
-    def _take(self) -> list[bytes]:
-        """Whole frames out of the buffer. What came before one that is too large is taken first."""
-        buffer, start = self._buffer, 0
-        payloads: list[bytes] = []
-        while len(buffer) - start >= _LENGTH.size:
-            body = start + _LENGTH.size
-            try:
-                end = body + _checked_length(buffer[start:body])
-            except WireError:
-                if not payloads:
-                    raise
-                break
+    Raises:
+        WireError: one is malformed or too large, or the connection ended inside one.
+    """
+    buffer = bytearray()
+    while data := await reader.read(_READ_BYTES):
+        buffer += data
+        start = 0
+        while len(buffer) - start >= _HEAD.size:
+            size, ident = _HEAD.unpack_from(buffer, start)
+            _check_length(size)
+            begin, end = start + _HEAD.size, start + _HEAD.size + size
             if end > len(buffer):
                 break
-            payloads.append(bytes(buffer[body:end]))
+            yield sealed_frame(ident, bytes(buffer[begin:end]))
             start = end
         del buffer[:start]
-        return payloads
+    if buffer:
+        raise WireError("the connection ended inside a frame")
 
 
-def read_frame_blocking(stream: BinaryIO) -> Frame | None:
-    """`read_frame` for the worker's reader thread, on an unbuffered or buffered binary stream."""
-    head = _read_exactly(stream, _LENGTH.size)
+def read_frame(stream: BinaryIO) -> Frame | None:
+    """The next frame of a blocking stream, buffered or not; None at a clean end. Raises
+    `BodyError` or another `WireError`.
+    """
+    head = _read(stream, _HEAD.size)
     if not head:
         return None
-    if len(head) < _LENGTH.size:
-        raise WireError("the connection ended inside a frame")
-    length = _checked_length(head)
-    payload = _read_exactly(stream, length)
-    if len(payload) < length:
-        raise WireError("the connection ended inside a frame")
-    return decode(payload)
+    size, ident = _HEAD.unpack(head)
+    _check_length(size)
+    return opened(sealed_frame(ident, _read(stream, size)))
 
 
-def _read_exactly(stream: BinaryIO, count: int) -> bytes:
-    parts = []
-    while count:
-        part = stream.read(count)
+def _read(stream: BinaryIO, count: int) -> bytes:
+    """`count` bytes; none at the end where a head should be. Raises `WireError` at any other."""
+    parts: list[bytes] = []
+    left = count
+    while left:
+        part = stream.read(left)
+        if not part and not parts and count == _HEAD.size:
+            return b""
         if not part:
-            break
+            raise WireError("the connection ended inside a frame")
         parts.append(part)
-        count -= len(part)
+        left -= len(part)
     return b"".join(parts)

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from hearth.backends.contract.requests import Request
-from hearth.backends.contract.wire import (
-    MAX_FRAME_BYTES,
-    Call,
-    Cost,
-    Detokenize,
-    Embed,
-    Generate,
-    Least,
-    Rank,
-    Render,
-    Score,
-    Tokenize,
-)
+from hearth.backends.contract.wire import MAX_FRAME_BYTES, Cost, Least
 from hearth.backends.errors import Busy, prompt_too_long
 
 MOST_HELD_BYTES: Final = 2 * MAX_FRAME_BYTES
@@ -29,76 +16,6 @@ PRESENT_S: Final = 10.0
 """Half stays free for an identity this long after its last call, in seconds."""
 _MOST_IDENTITIES: Final = 1024
 """More are not remembered; those that hold something always are."""
-
-
-def cost(call: Call) -> Cost | None:
-    """What `call` may take; None where it needs neither model work nor preparation."""
-    match call:
-        case Generate(request):
-            return _generation_cost(request)
-        case Score(ids):
-            return Cost(1, len(ids), least=Least("token_ids", tokens=len(ids)))
-        case Embed():
-            sizes = [_size(text) for text in call.texts]
-            return Cost(1, sum(sizes), least=None if call.truncate else _least(call.texts, sizes))
-        case Rank():
-            query = _size(call.query)
-            sizes = [query + _size(text) for text in call.texts]
-            return Cost(1, sum(sizes), least=_least(call.texts, sizes))
-        case Tokenize():
-            return Cost(1, _size(call.text), computes=False)
-        case Detokenize(ids):
-            return Cost(1, len(ids), computes=False)
-        case Render(request):
-            return Cost(1, _prompt_size(request), computes=False)
-        case _:
-            return None
-
-
-def _generation_cost(request: Request) -> Cost:
-    least = None
-    if request.truncate_prompt_tokens is None:
-        ids, certain = len(request.token_ids or ()), _certain_bytes(request)
-        least = Least(request.prompt_field, ids, certain)
-    return Cost(request.n, _prompt_size(request), least=least)
-
-
-def _least(texts: Sequence[str | tuple[int, ...]], sizes: Sequence[int]) -> Least | None:
-    """What the largest of `texts` is certain to have, with `sizes` of them."""
-    if not sizes:
-        return None
-    size = max(sizes)
-    index = sizes.index(size)
-    param = f"texts[{index}]"
-    return Least(param, nbytes=size) if isinstance(texts[index], str) else Least(param, size)
-
-
-def _prompt_size(request: Request) -> int:
-    """Bytes of its text, or its number of token ids."""
-    texts = [request.text or "", request.suffix or ""]
-    for message in request.messages or ():
-        texts += (message.content, message.reasoning)
-        texts += (call.arguments for call in message.tool_calls)
-    texts += (f"{tool.description}{tool.parameters}" for tool in request.tools)
-    return len(request.token_ids or ()) + sum(map(_size, texts))
-
-
-def _certain_bytes(request: Request) -> int:
-    """Bytes of text that the prompt is certain to hold: templates leave out thoughts, tools and
-    parts of earlier answers, and strip white space, but keep what the user writes.
-    """
-    texts = [request.text or "", request.suffix or ""]
-    for message in request.messages or ():
-        if message.role == "user":
-            texts.append(message.content.strip())
-    return sum(map(_size, texts))
-
-
-def _size(text: str | tuple[int, ...]) -> int:
-    """Bytes of a text, or the number of token ids."""
-    if isinstance(text, str) and not text.isascii():
-        return len(text.encode(errors="surrogatepass"))
-    return len(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 import itertools
 import os
+import secrets
 import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import cast
+from typing import TypeVar, cast
 
 from hearth.backends.contract.events import Embeddings, Event, Failed, Prompt, Ranks, Scores
 from hearth.backends.contract.loaded import EngineStats, HostStats, ModelInfo
@@ -27,31 +28,26 @@ from hearth.backends.contract.wire import (
     Cancel,
     Check,
     ClearCache,
-    Cost,
     Detokenize,
     Embed,
     EndRequest,
     Frame,
-    FrameReader,
     Generate,
     GetStats,
     Hello,
-    Ids,
     Leave,
     Load,
     Rank,
     Render,
     Score,
-    Text,
     Tokenize,
     Unload,
     Welcome,
     WireError,
-    decode,
     encode,
     is_last,
-    read_frame,
-    session_of,
+    opened,
+    sealed_frames,
 )
 from hearth.backends.errors import (
     HostUnreachable,
@@ -61,7 +57,6 @@ from hearth.backends.errors import (
     from_info,
     to_info,
 )
-from hearth.backends.host.admission import cost
 from hearth.backends.machine.local_socket import HostPlace, connect
 from hearth.backends.machine.logs import open_log
 
@@ -74,17 +69,20 @@ _LARGE_TOKENS = 256 << 10
 """A call of more, by the upper bound in `Cost`, is sent only once the host says that it may fit."""
 _FIRST_WAIT_S = 0.01
 _LONGEST_WAIT_S = 0.1
+_A = TypeVar("_A")
 
 
 class HostClient:
     """One attached front end. Get it from `HostClient.attach`."""
 
     def __init__(
-        self, place: HostPlace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, place: HostPlace, frames: AsyncIterator[Frame], writer: asyncio.StreamWriter
     ) -> None:
         self._place = place
-        self._reader = reader
+        self._frames = frames
         self._writer = writer
+        self._name = f"client-{secrets.token_hex(8)}"
+        """Whom calls are for that name nobody."""
         self._idents = itertools.count(1)
         self._answers: dict[int, asyncio.Queue[Answer]] = {}
         self._lost = False
@@ -140,23 +138,17 @@ class HostClient:
 
     async def stats(self) -> HostStats:
         """The host and its workers."""
-        answer = await self.ask(GetStats())
-        assert isinstance(answer, HostStats)
-        return answer
+        return await self.ask(GetStats())
 
     async def unload(self, model: str | None = None) -> int:
         """Unload the model with this path or name, or all; returns how many were loaded."""
-        answer = await self.ask(Unload(model))
-        assert isinstance(answer, Text)
-        return int(answer.text)
+        return int((await self.ask(Unload(model))).text)
 
     async def end_request(self, pid: int, request: int) -> bool:
         """End the call `RequestStats.id` of the worker with this process id as cancelled, whoever
         made it; False if it is over.
         """
-        answer = await self.ask(EndRequest(pid, request))
-        assert isinstance(answer, Text)
-        return answer.text != "0"
+        return (await self.ask(EndRequest(pid, request))).text != "0"
 
     async def clear_cache(self, model: ModelSpec, *, load: bool = True) -> EngineStats:
         """Forget the kept prefixes of `model`, loaded if need be; returns what is left.
@@ -164,39 +156,37 @@ class HostClient:
         Raises:
             ModelNotFound: it is not loaded, and `load` is false; then its settings do not matter.
         """
-        answer = await self.ask(ClearCache(load), _absolute(model))
-        assert isinstance(answer, EngineStats)
-        return answer
+        return await self.ask(ClearCache(load), _absolute(model))
 
-    async def ask(self, call: Call, model: ModelSpec | None = None, session: str = "") -> Answer:
+    async def ask(self, call: Call[_A], model: ModelSpec | None = None, session: str = "") -> _A:
         """The answer to a call that has one. Raises what the host or the worker says."""
         async with contextlib.aclosing(self.stream(call, model, session)) as answers:
             async for answer in answers:
                 if isinstance(answer, Failed):
                     raise from_info(answer.error)
-                return answer
+                return cast(_A, answer)
         raise InternalError("A call got no answer.")
 
     async def stream(
-        self, call: Call, model: ModelSpec | None = None, session: str = ""
+        self, call: Call[object], model: ModelSpec | None = None, session: str = ""
     ) -> AsyncGenerator[Answer, None]:
         """The answers to `call`, to the last one; closing the iterator early cancels the call.
 
         Args:
-            session: whom the call is for, where it does not say so itself.
+            session: whom the call is for; empty: this front end.
 
         Raises:
             InvalidParameter: the call cannot be sent: it is too large, or its text is not Unicode.
         """
-        session, wanted = session_of(call) or session, cost(call)
+        wanted = call.cost()
         if wanted is not None and wanted.least and wanted.prompt_tokens > _LARGE_TOKENS:
-            refusal = await self._check(model, wanted)
-            if isinstance(refusal, Failed):
-                yield refusal
-                return
+            async for answer in self.stream(Check(wanted), model):
+                if isinstance(answer, Failed):
+                    yield answer
+                    return
         ident = next(self._idents)
         try:
-            question = encode(Frame(ident, call, model, session, wanted))
+            question = encode(Frame(ident, call, model, session or self._name, wanted))
         except WireError as error:
             raise InvalidParameter(
                 "request", f"The request cannot be sent: {error}.", "Shorten or correct it."
@@ -218,25 +208,11 @@ class HostClient:
             if not over and not self._lost:
                 self._writer.write(encode(Frame(ident, Cancel())))
 
-    async def _check(self, model: ModelSpec | None, wanted: Cost) -> Answer:
-        """`Failed` if a call of this cost cannot fit, before its megabytes are sent."""
-        ident = next(self._idents)
-        queue = self._answers[ident] = asyncio.Queue()
-        try:
-            if self._lost:
-                return self._lost_answer()
-            self._writer.write(encode(Frame(ident, Check(), model, cost=wanted)))
-            return await queue.get()
-        finally:
-            del self._answers[ident]
-
     async def _read(self) -> None:
         try:
-            frames = FrameReader(self._reader)
-            while payloads := await frames.read():
-                for frame in map(decode, payloads):
-                    if (queue := self._answers.get(frame.id)) is not None:
-                        queue.put_nowait(frame.body)  # type: ignore[arg-type]
+            async for frame in self._frames:
+                if (queue := self._answers.get(frame.id)) is not None:
+                    queue.put_nowait(opened(frame).body)  # type: ignore[arg-type]
         except (OSError, WireError):
             pass  # The connection is lost either way; every open stream says so below.
         finally:
@@ -263,43 +239,34 @@ class HostBackend:
 
     async def info(self) -> ModelInfo:
         """Load the model if need be and say what it is."""
-        answer = await self._ask(Load())
-        assert isinstance(answer, ModelInfo)
-        return answer
+        return await self._ask(Load())
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The events of one request; closing the iterator cancels it."""
         # As they come, and not by a generator around them: each costs time for every token.
-        answers = self._client.stream(Generate(request), self.spec, self._session)
+        session = request.session or self._session
+        answers = self._client.stream(Generate(request), self.spec, session)
         return cast("AsyncGenerator[Event, None]", answers)
 
     async def tokenize(
         self, text: str, *, special: bool = False, add_special: bool = False
     ) -> list[int]:
         """Token ids of `text`; see `contract.Backend.tokenize`."""
-        answer = await self._ask(Tokenize(text, special, add_special))
-        assert isinstance(answer, Ids)
-        return list(answer.ids)
+        return list((await self._ask(Tokenize(text, special, add_special))).ids)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens written out."""
-        answer = await self._ask(Detokenize(tuple(ids)))
-        assert isinstance(answer, Text)
-        return answer.text
+        return (await self._ask(Detokenize(tuple(ids)))).text
 
     async def render(self, request: Request) -> Prompt:
         """What the model would get for `request`; nothing is generated."""
-        answer = await self._ask(Render(request))
-        assert isinstance(answer, Prompt)
-        return answer
+        return await self._ask(Render(request), request.session)
 
     async def score(self, ids: Sequence[int], *, top: int = 0, session: str = "") -> Scores:
         """Log probability of each of `ids` (two or more) after those before it, and the `top`
         likeliest in its place.
         """
-        answer = await self._ask(Score(tuple(ids), session, top))
-        assert isinstance(answer, Scores)
-        return answer
+        return await self._ask(Score(tuple(ids), top), session)
 
     async def embed(
         self,
@@ -310,18 +277,14 @@ class HostBackend:
         truncate: bool = False,
     ) -> Embeddings:
         """One vector a text (or its token ids); see `contract.Backend.embed`."""
-        answer = await self._ask(Embed(tuple(texts), pooling, session, truncate))
-        assert isinstance(answer, Embeddings)
-        return answer
+        return await self._ask(Embed(tuple(texts), pooling, truncate), session)
 
     async def rank(self, query: str, texts: Sequence[str], *, session: str = "") -> Ranks:
         """How well each text answers `query`, by a model that was trained to say so."""
-        answer = await self._ask(Rank(query, tuple(texts), session))
-        assert isinstance(answer, Ranks)
-        return answer
+        return await self._ask(Rank(query, tuple(texts)), session)
 
-    async def _ask(self, call: Call) -> Answer:
-        return await self._client.ask(call, self.spec, self._session)
+    async def _ask(self, call: Call[_A], session: str = "") -> _A:
+        return await self._client.ask(call, self.spec, session or self._session)
 
 
 def _absolute(spec: ModelSpec) -> ModelSpec:
@@ -367,27 +330,34 @@ async def _attach(
 async def _greet(place: HostPlace, limits: HostLimits | None) -> HostClient | None:
     """A client of the running host; None if it was an older one that is leaving now."""
     reader, writer = await connect(place)
+    frames = sealed_frames(reader)
     kept = False
     try:
         writer.write(encode(Frame(0, Hello(hearth_version(), limits))))
-        frame = await read_frame(reader)
-        if frame is None or not isinstance(frame.body, Welcome):
+        welcome = await _next(frames)
+        if not isinstance(welcome, Welcome):
             raise WireError("the host did not greet")
-        if frame.body.version == hearth_version():
+        if welcome.version == hearth_version():
             kept = True
-            return HostClient(place, reader, writer)
+            return HostClient(place, frames, writer)
         writer.write(encode(Frame(0, Leave())))
-        answer = await read_frame(reader)
+        answer = await _next(frames)
     finally:
         if not kept:
             writer.close()
-    if answer is not None and isinstance(answer.body, Failed):
+    if isinstance(answer, Failed):
         raise HostUnreachable(
-            f"A host of Hearth {frame.body.version} is busy; this is Hearth {hearth_version()}.",
+            f"A host of Hearth {welcome.version} is busy; this is Hearth {hearth_version()}.",
             "Wait until it is idle, or end it.",
-            pid=frame.body.pid,
+            pid=welcome.pid,
         )
     return None
+
+
+async def _next(frames: AsyncIterator[Frame]) -> object:
+    """The body of the next of `frames`; None at their end."""
+    frame = await anext(frames, None)
+    return None if frame is None else opened(frame).body
 
 
 def _start_host(place: HostPlace, idle_s: float) -> subprocess.Popen[bytes]:

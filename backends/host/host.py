@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import itertools
 import logging
 import os
 import signal
@@ -45,7 +44,7 @@ from hearth.backends.contract.wire import (
     is_last,
     kind_of,
     opened,
-    read_sealed_frame,
+    sealed_frames,
 )
 from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter, to_info
 from hearth.backends.host.supervisor import Supervisor
@@ -66,16 +65,12 @@ class Client:
     """One attached front end: its calls, and the streams that answer them.
 
     Calls that a worker answers, and their answers, are relayed as bytes.
-
-    Args:
-        name: the session of its calls that name none.
     """
 
     def __init__(
-        self, host: Host, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, host: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._host = host
-        self._name = name
         self._reader = reader
         self._writer = writer
         self._streams: dict[int, Stream] = {}
@@ -89,7 +84,7 @@ class Client:
     async def serve(self) -> None:
         """Answer frames until the front end is gone; then end everything that it had under way."""
         try:
-            while (frame := await read_sealed_frame(self._reader)) is not None:
+            async for frame in sealed_frames(self._reader):
                 self._take(frame)
         except WireError as error:
             log.warning("a front end sent a malformed frame: %s", error)
@@ -139,14 +134,14 @@ class Client:
             elif isinstance(body, EndRequest):
                 count = self._host.supervisor.end_request(body.pid, body.request)
                 self._send(frame.id, Text(str(count)))
-            elif isinstance(body, Check) and frame.model and frame.cost:
-                self._host.supervisor.check(frame.model, frame.cost)
+            elif isinstance(body, Check) and frame.model:
+                self._host.supervisor.check(frame.model, body.of)
                 self._send(frame.id, Text(""))
             elif isinstance(body, GetStats):
                 self._send(frame.id, await self._host.stats())
             elif isinstance(body, (Sealed, Load, ClearCache)) and frame.model:
                 await self._host.supervisor.call(
-                    frame.model, body, stream, frame.session or self._name, frame.cost
+                    frame.model, body, stream, frame.session, frame.cost
                 )
             else:
                 raise InternalError(f"A {kind_of(body)} frame cannot be answered here.")
@@ -223,7 +218,6 @@ class Host:
         self._place = place
         self._idle_s = idle_s
         self._clients: set[Client] = set()
-        self._numbers = itertools.count(1)
         self._leaving = asyncio.Event()
         self._started_at = time.time()
 
@@ -271,7 +265,7 @@ class Host:
         return Text("leaving")
 
     async def _on_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        client = Client(self, f"client-{next(self._numbers)}", reader, writer)
+        client = Client(self, reader, writer)
         self._clients.add(client)
         try:
             await client.serve()

@@ -18,7 +18,7 @@ from hearth.backends.contract.loaded import EngineStats, WorkerStats
 from hearth.backends.contract.models import HostLimits, ModelSettings, ModelSpec
 from hearth.backends.contract.wire import Call, ClearCache, Cost, Load, Sealed, unsealed
 from hearth.backends.errors import Busy, DoesNotFit, ModelNotFound
-from hearth.backends.host.admission import Admission, cost
+from hearth.backends.host.admission import Admission
 from hearth.backends.host.breaker import Breaker
 from hearth.backends.host.residency import Residency
 from hearth.backends.host.worker_process import Stream, WorkerProcess
@@ -66,7 +66,7 @@ class Supervisor:
     async def call(
         self,
         spec: ModelSpec,
-        call: Call | Sealed,
+        call: Call[object] | Sealed,
         stream: Stream,
         session: str = "",
         wanted: Cost | None = None,
@@ -103,17 +103,17 @@ class Supervisor:
         self,
         model: _Model,
         spec: ModelSpec,
-        call: Call | Sealed,
+        call: Call[object] | Sealed,
         stream: Stream,
         session: str,
         wanted: Cost | None,
     ) -> None:
         model.admission.max_waiting = spec.settings.max_waiting  # The newest holds.
-        if wanted is None:
-            wanted = cost(unsealed(call))  # type: ignore[arg-type]
+        if wanted is None and isinstance(opened := unsealed(call), Call):
+            wanted = opened.cost()
         ticket = None
         if wanted is not None:
-            nbytes = call.nbytes if isinstance(call, Sealed) else 0
+            nbytes = len(call.content) if isinstance(call, Sealed) else 0
             ticket = model.admission.admit(
                 wanted, session, nbytes, check_length=_is_loaded(model, spec)
             )
@@ -263,7 +263,7 @@ class Supervisor:
 
     @asynccontextmanager
     async def _using(
-        self, model: _Model, spec: ModelSpec, call: Call | Sealed, stream: Stream
+        self, model: _Model, spec: ModelSpec, call: Call[object] | Sealed, stream: Stream
     ) -> AsyncIterator[WorkerProcess | None]:
         """The worker for `call`, loaded; it is not stopped for another model inside the block. None
         if the stream ended first.

@@ -36,15 +36,14 @@ from hearth.backends.contract.wire import (
     Cancel,
     Cost,
     Frame,
-    FrameReader,
     GetEngineStats,
     Load,
     Sealed,
     WireError,
-    decode_sealed,
     encode,
     is_last,
     kind_of,
+    sealed_frames,
     unsealed,
 )
 from hearth.backends.errors import HearthError, InternalError, WorkerDied, from_info, to_info
@@ -249,7 +248,7 @@ class WorkerProcess:
 
     def call(
         self,
-        call: Call | Sealed,
+        call: Call[object] | Sealed,
         stream: Stream,
         spec: ModelSpec | None = None,
         session: str = "",
@@ -377,13 +376,11 @@ class WorkerProcess:
     async def _take_frames(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         try:
-            frames = FrameReader(process.stdout)
-            while payloads := await frames.read():
-                for frame in map(decode_sealed, payloads):
-                    assert isinstance(frame.body, Sealed)
-                    if frame.body.kind in _STEPS:
-                        self._breaker.step()
-                    self._deliver(frame.id, frame.body)
+            async for frame in sealed_frames(process.stdout):
+                assert isinstance(frame.body, Sealed)
+                if frame.body.kind in _STEPS:
+                    self._breaker.step()
+                self._deliver(frame.id, frame.body)
         except WireError as error:
             log.error("worker %s: %s", self.name, error)
             # One that died inside a frame keeps the signal that it died of: `kill` would reap it.
@@ -404,7 +401,7 @@ class WorkerProcess:
             return
         self._watch.progress()
         stream.put(answer)
-        if is_last(answer):
+        if stream.over:
             del self._streams[ident]
             self.last_active = time.monotonic()
 

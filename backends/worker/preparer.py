@@ -138,7 +138,9 @@ class Preparer:
             for index, emit_choice in enumerate(emits)
         ]
 
-    def scoring(self, ident: int, call: Score, emit: ScoringAnswer, clock: Clock) -> Scoring:
+    def scoring(
+        self, ident: int, call: Score, emit: ScoringAnswer, clock: Clock, session: str = ""
+    ) -> Scoring:
         """The work that answers `call`.
 
         Raises:
@@ -147,7 +149,7 @@ class Preparer:
             UnsupportedParameter: this model cannot generate.
         """
         self._check_generates()
-        validate_score(call.ids, call.session, self._info.vocab_size, call.top)
+        validate_score(call.ids, session, self._info.vocab_size, call.top)
         self._check_holds("token_ids", len(call.ids), self._info.context)
         check_answer_fits("token_ids", len(call.ids), _score_bytes(call.top))
         return Scoring(
@@ -156,11 +158,13 @@ class Preparer:
             emit,
             top=call.top,
             piece=self._tokenizer.piece,
-            session=call.session,
+            session=session,
             clock=clock,
         )
 
-    def embedding(self, ident: int, call: Embed, emit: EmbeddingAnswer) -> Embedding:
+    def embedding(
+        self, ident: int, call: Embed, emit: EmbeddingAnswer, session: str = ""
+    ) -> Embedding:
         """The work that answers `call`; every text gets the tokens before and after it that the
         model was trained with, and token ids are used unchanged. With `call.truncate`, texts that
         are too long lose their end, but not the tokens after it.
@@ -177,7 +181,7 @@ class Preparer:
                 f"{self._name} does not make vectors.",
                 "Use an embedding model, or one whose vectors this backend can read.",
             )
-        validate_embed(call.texts, call.pooling, call.session, self._info.vocab_size)
+        validate_embed(call.texts, call.pooling, session, self._info.vocab_size)
         width = self._info.embedding_width
         check_answer_fits("texts", len(call.texts), NUMBER_BYTES * (width + 1))
         texts = []
@@ -191,7 +195,7 @@ class Preparer:
                 )
             self._check_holds(f"texts[{index}]", len(ids), self._most_text_tokens)
             texts.append(ids)
-        return Embedding(ident, texts, call.pooling, emit, session=call.session)
+        return Embedding(ident, texts, call.pooling, emit, session=session)
 
     def _text_ids(self, text: str | Sequence[int], most: int | None) -> list[int]:
         """The tokens of one text; only `most` of them, if that is given."""
@@ -218,7 +222,7 @@ class Preparer:
             size *= 2
         return text
 
-    def ranking(self, ident: int, call: Rank, emit: RankAnswer) -> Ranking:
+    def ranking(self, ident: int, call: Rank, emit: RankAnswer, session: str = "") -> Ranking:
         """The work that answers `call`.
 
         Raises:
@@ -232,14 +236,14 @@ class Preparer:
                 f"{self._name} was not trained to rank texts.",
                 "Use a reranker, or compare vectors of an embedding model.",
             )
-        validate_rank(call.query, call.texts, call.session)
+        validate_rank(call.query, call.texts, session)
         pairs = []
         for index, text in enumerate(call.texts):
             self._check_beginning(f"texts[{index}]", self._most_text_tokens, text)
             ids = self._tokenizer.encode_pair(call.query, text)
             self._check_holds(f"texts[{index}]", len(ids), self._most_text_tokens)
             pairs.append(ids)
-        return Ranking(ident, pairs, emit, session=call.session)
+        return Ranking(ident, pairs, emit, session=session)
 
     def render(self, request: Request) -> Prompt:
         """What the model would get for `request`.

@@ -47,10 +47,7 @@ from hearth.backends.contract.wire import (
     WireError,
     check_answer_fits,
     encode_answer,
-    for_session,
-    read_frame_blocking,
-    session_of,
-    unsealed,
+    read_frame,
 )
 from hearth.backends.engine.engine import MOST_REQUESTS, Engine, Work
 from hearth.backends.engine.grammars import Grammars
@@ -156,7 +153,7 @@ class Desk:
 
     def take(self, frame: Frame) -> None:
         """Start answering `frame`; called by the reader thread, which never waits here."""
-        ident, body = frame.id, for_session(unsealed(frame.body), frame.session)
+        ident, body = frame.id, frame.body
         if isinstance(body, Cancel):
             if self._prepared(ident):
                 self._outbox.put(ident, Finished("cancelled"))
@@ -167,14 +164,13 @@ class Desk:
         elif isinstance(body, ClearCache):
             self._engine.clear_cache(lambda stats: self._outbox.put(ident, stats))
         else:
-            session = session_of(body) or frame.session
             with self._lock:
-                self._preparing[ident] = session
+                self._preparing[ident] = frame.session
             pool = self._form_pool if _has_form(body) else self._pool
             is_large = frame.cost is not None and frame.cost.prompt_tokens > _LARGE_TOKENS
             if is_large:
                 pool = self._large_pool
-            pool.submit(session, partial(self._answer, ident, body, Clock(), is_large))
+            pool.submit(frame.session, partial(self._answer, frame, Clock(), is_large))
 
     def _stats(self) -> EngineStats:
         """What the engine does, and what is on its way to it."""
@@ -184,19 +180,20 @@ class Desk:
         requests = (*stats.requests, *coming)[:MOST_REQUESTS]
         return replace(stats, waiting=stats.waiting + len(coming), requests=requests)
 
-    def _answer(self, ident: int, body: Body, clock: Clock, is_large: bool) -> None:
+    def _answer(self, frame: Frame, clock: Clock, is_large: bool) -> None:
         try:
-            self._answer_now(ident, body, clock)
+            self._answer_now(frame, clock)
         finally:
             if is_large:
                 release_free_memory()
 
-    def _answer_now(self, ident: int, body: Body, clock: Clock) -> None:
+    def _answer_now(self, frame: Frame, clock: Clock) -> None:
+        ident = frame.id
         with self._lock:
             if ident not in self._preparing:
                 return  # It was cancelled while it waited for a thread.
         try:
-            prepared = self._prepare(ident, body, clock)
+            prepared = self._prepare(frame, clock)
         except BaseException as error:  # A library in Rust that panics raises no Exception.
             if not self._prepared(ident):
                 return  # It was cancelled, so it is over: what went wrong is of no interest.
@@ -214,23 +211,23 @@ class Desk:
             else:
                 self._engine.submit(*prepared)
 
-    def _prepare(
-        self, ident: int, body: Body, clock: Clock
-    ) -> Ids | Text | Prompt | Sequence[Work]:
-        """The answer to `body`, or the work that will give it."""
+    def _prepare(self, frame: Frame, clock: Clock) -> Ids | Text | Prompt | Sequence[Work]:
+        """The answer to `frame`, or the work that will give it."""
+        ident, session, body = frame.id, frame.session, frame.body
 
         def emit(answer: Answer) -> None:
             self._outbox.put(ident, answer)
 
         match body:
             case Generate():
-                return self._preparer.generations(ident, body.request, emit, clock)
+                request = replace(body.request, session=session)
+                return self._preparer.generations(ident, request, emit, clock)
             case Score():
-                return (self._preparer.scoring(ident, body, emit, clock),)
+                return (self._preparer.scoring(ident, body, emit, clock, session),)
             case Embed():
-                return (self._preparer.embedding(ident, body, emit),)
+                return (self._preparer.embedding(ident, body, emit, session),)
             case Rank():
-                return (self._preparer.ranking(ident, body, emit),)
+                return (self._preparer.ranking(ident, body, emit, session),)
             case Tokenize():
                 check_answer_fits("text", len(body.text), NUMBER_BYTES)
                 whole = body.add_special
@@ -270,7 +267,7 @@ def _read(stream: BinaryIO, opened: Future[Desk], outbox: Outbox) -> None:
     os._exit(0)
 
 
-def _has_form(body: Body) -> bool:
+def _has_form(body: object) -> bool:
     """Does `body` ask for an answer that follows a grammar?"""
     if not isinstance(body, Generate):
         return False
@@ -283,7 +280,7 @@ def _has_form(body: Body) -> bool:
 def _next_frame(stream: BinaryIO) -> Frame | None:
     """The next frame, or why its body cannot be read; None at the end."""
     try:
-        return read_frame_blocking(stream)
+        return read_frame(stream)
     except BodyError as error:
         refusal = InvalidParameter("request", f"The request cannot be read: {error}.")
         return Frame(error.ident, Failed(to_info(refusal)))
@@ -336,7 +333,7 @@ def main(input_fd: int, output_fd: int) -> None:
     # Unbuffered: the reader's thread must not hold a buffer's lock when the interpreter ends.
     requests = os.fdopen(input_fd, "rb", buffering=0)
     outbox = Outbox(os.fdopen(output_fd, "wb"))
-    frame = read_frame_blocking(requests)
+    frame = read_frame(requests)
     if frame is None:
         return
     if not isinstance(frame.body, Load) or frame.model is None:

@@ -22,7 +22,7 @@ from hearth.backends.contract.wire import (
 )
 from hearth.backends.errors import Busy, PromptTooLong, WorkerDied
 from hearth.backends.host import breaker as breaker_module
-from hearth.backends.host.admission import MOST_HELD_BYTES, PRESENT_S, Admission, Ticket, cost
+from hearth.backends.host.admission import MOST_HELD_BYTES, PRESENT_S, Admission, Ticket
 from hearth.backends.host.breaker import MAX_DEATHS, Breaker
 
 HELLO = Cost(1, 5)
@@ -68,7 +68,7 @@ HELLO = Cost(1, 5)
     ids=lambda part: type(part).__name__,
 )
 def test_what_a_call_may_take_is_known_before_any_work(call, expected):
-    assert cost(call) == expected
+    assert call.cost() == expected
 
 
 def test_slots_and_places_to_wait_are_limited_and_come_back():

@@ -31,8 +31,8 @@ REFUSES = """
 import sys
 from hearth.backends.contract.events import Failed
 from hearth.backends.errors import ModelNotFound, to_info
-from hearth.backends.contract.wire import Frame, encode, read_frame_blocking
-frame = read_frame_blocking(sys.stdin.buffer)
+from hearth.backends.contract.wire import Frame, encode, read_frame
+frame = read_frame(sys.stdin.buffer)
 sys.stdout.buffer.write(encode(Frame(frame.id, Failed(to_info(ModelNotFound("gone"))))))
 sys.stdout.buffer.flush()
 """

@@ -37,8 +37,8 @@ DOES_NOT_FIT = """
 import sys
 from hearth.backends.contract.events import Failed
 from hearth.backends.errors import DoesNotFit, to_info
-from hearth.backends.contract.wire import Frame, encode, read_frame_blocking
-frame = read_frame_blocking(sys.stdin.buffer)
+from hearth.backends.contract.wire import Frame, encode, read_frame
+frame = read_frame(sys.stdin.buffer)
 error = DoesNotFit("needs 3, has 2", needed_bytes=3, available_bytes=2)
 sys.stdout.buffer.write(encode(Frame(frame.id, Failed(to_info(error)))))
 sys.stdout.buffer.flush()

@@ -224,7 +224,7 @@ def test_where_the_memory_is_the_limit_the_hint_says_how_to_allow_more():
 
 def test_a_score_becomes_work(preparer):
     said = []
-    made = preparer.scoring(3, Score(tuple(range(20)), "me"), said.append, Clock())
+    made = preparer.scoring(3, Score(tuple(range(20))), said.append, Clock(), "me")
     assert (made.id, made.session) == (3, "me")
     made.finish("cancelled")
     assert said == [Finished("cancelled")]
@@ -245,7 +245,7 @@ def test_scores_that_are_refused(preparer, ids, error, words):
 
 
 def test_texts_are_tokenized_with_the_tokens_around_them(preparer):
-    made = preparer.embedding(4, Embed(("a", "bc"), "last", "me"), print)
+    made = preparer.embedding(4, Embed(("a", "bc"), "last"), print, "me")
     assert (made.id, made.session, made.pooling) == (4, "me", "last")
     assert made.next_texts(100) == [[98, 7, 97], [98, 8, 9, 97]]
 
@@ -449,7 +449,7 @@ def test_scores_know_the_likeliest(preparer):
 
 
 def test_a_query_and_each_text_are_ranked_together():
-    made = with_info(can_rank=True).ranking(4, Rank("a", ("b", "cd"), "me"), print)
+    made = with_info(can_rank=True).ranking(4, Rank("a", ("b", "cd")), print, "me")
     assert (made.id, made.session) == (4, "me")
     assert made.next_texts(100) == [[98, 7, 8, 97], [98, 7, 9, 10, 97]]
 

@@ -25,7 +25,8 @@ from hearth.backends.contract.wire import (
     GetStats,
     Load,
     encode,
-    read_frame,
+    opened,
+    sealed_frames,
 )
 from hearth.backends.errors import HostUnreachable, InvalidParameter, ModelNotFound, WorkerDied
 from hearth.backends.host import client as client_module
@@ -39,7 +40,9 @@ QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_thr
 SHORT = Request(text="the", sampling=SamplingParams(temperature=0.0), max_tokens=5)
 
 HANGS = "import sys; sys.stdin.read()"
-DIES_IN_A_FRAME = r"import os; os.write(1, b'\0\0\0\x50abc'); os.kill(os.getpid(), 9)"
+DIES_IN_A_FRAME = (
+    r"import os; os.write(1, b'\0\0\0\x50\0\0\0\0\0\0\0\1abc'); os.kill(os.getpid(), 9)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -161,10 +164,10 @@ def test_a_model_that_comes_while_another_is_unloaded(model, place):
 
 
 async def _raw(place, *frames):
-    """A connection that sent `frames` in one go."""
+    """A connection that sent `frames` in one go: the frames that answer, and the writer."""
     reader, writer = await asyncio.open_unix_connection(place.address)
     writer.write(b"".join(map(encode, frames)))
-    return reader, writer
+    return (opened(frame) async for frame in sealed_frames(reader)), writer
 
 
 def test_a_cancel_right_behind_its_request_is_heard(model, place):
@@ -173,10 +176,10 @@ def test_a_cancel_right_behind_its_request_is_heard(model, place):
     async def main():
         async with attached(place) as host:
             await host.backend(model).info()
-            reader, writer = await _raw(
+            answers, writer = await _raw(
                 place, Frame(1, Generate(endless), model), Frame(1, Cancel())
             )
-            while not isinstance((frame := await read_frame(reader)).body, (Finished, Failed)):
+            while not isinstance((frame := await anext(answers)).body, (Finished, Failed)):
                 pass
             assert frame.body.reason == "cancelled"
             writer.close()
@@ -189,8 +192,10 @@ def test_a_request_that_cannot_be_read_fails_alone(model, place):
 
     async def main():
         async with attached(place):
-            reader, writer = await _raw(place, Frame(1, Generate(bad), model), Frame(2, GetStats()))
-            first, second = await read_frame(reader), await read_frame(reader)
+            answers, writer = await _raw(
+                place, Frame(1, Generate(bad), model), Frame(2, GetStats())
+            )
+            first, second = await anext(answers), await anext(answers)
             assert first.id == 1 and first.body.error.code == InvalidParameter.code
             assert "robot" in first.body.error.message
             assert second.id == 2 and isinstance(second.body, HostStats)

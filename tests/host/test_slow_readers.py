@@ -1,6 +1,7 @@
 """A front end that does not read: its streams end, others go on, and memory stays bounded."""
 
 import asyncio
+import io
 
 import pytest
 
@@ -8,7 +9,7 @@ from hearth.backends.contract.events import Failed, Finished, Token
 from hearth.backends.contract.loaded import HostStats
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
-from hearth.backends.contract.wire import Frame, Generate, GetStats, decode, encode
+from hearth.backends.contract.wire import Frame, Generate, GetStats, encode, read_frame
 from hearth.backends.host import host as host_module
 from hearth.backends.host.host import Client
 
@@ -68,8 +69,8 @@ class Deaf:
     def frames(self):
         data = self.data
         while data:
-            end = 4 + int.from_bytes(data[:4], "big")
-            yield decode(data[4:end])
+            end = 12 + int.from_bytes(data[:4], "big")
+            yield read_frame(io.BytesIO(data[:end]))
             data = data[end:]
 
 
@@ -79,7 +80,7 @@ def test_a_stream_that_is_not_read_is_ended_with_an_error(monkeypatch, most):
 
     async def main():
         host, writer, reader = Talker(), Deaf(), asyncio.StreamReader()
-        serving = asyncio.create_task(Client(host, "c", reader, writer).serve())
+        serving = asyncio.create_task(Client(host, reader, writer).serve())
         reader.feed_data(encode(Frame(1, Generate(Request(text="a")), SPEC)))
         await asyncio.wait_for(host.ended.wait(), 30)
         assert host.tokens * 1000 < most + 5000
@@ -109,7 +110,7 @@ def test_one_that_reads_gets_everything(monkeypatch):
     async def main():
         host, writer, reader = Finite(), Deaf(), asyncio.StreamReader()
         writer.reading.set()
-        serving = asyncio.create_task(Client(host, "c", reader, writer).serve())
+        serving = asyncio.create_task(Client(host, reader, writer).serve())
         reader.feed_data(encode(Frame(1, Generate(Request(text="a")), SPEC)))
         await writer.until(b"Finished")
         assert len(list(writer.frames())) == 501

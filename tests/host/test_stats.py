@@ -4,6 +4,7 @@ A child process of a few lines stands for the worker, and a recorder for the sup
 """
 
 import asyncio
+import io
 import sys
 from contextlib import asynccontextmanager
 
@@ -21,13 +22,15 @@ from hearth.backends.contract.wire import (
     Load,
     Sealed,
     Tokenize,
-    decode,
     encode,
+    read_frame,
 )
 from hearth.backends.host import worker_process
+from hearth.backends.host.client import HostClient
 from hearth.backends.host.host import Client
 from hearth.backends.host.supervisor import Supervisor
 from hearth.backends.host.worker_process import WorkerProcess
+from hearth.backends.machine.local_socket import listen
 from hosts import last_of, place_in
 from stand_ins import HANGS, IS_MUTE, answering
 
@@ -165,8 +168,8 @@ class Notes:
 
     def write(self, data):
         while data:
-            end = 4 + int.from_bytes(data[:4], "big")
-            self.frames.append(decode(data[4:end]))
+            end = 12 + int.from_bytes(data[:4], "big")
+            self.frames.append(read_frame(io.BytesIO(data[:end])))
             data = data[end:]
         if len(self.frames) == 2:
             self.both.set()
@@ -189,24 +192,40 @@ class Notes:
 
 
 @pytest.mark.parametrize(
-    ("call", "said", "session"),
-    [
-        (Generate(Request(text="a")), "", "client-7"),
-        (Generate(Request(text="a", session="me")), "me", "me"),
-        (Tokenize("a", False), "", "client-7"),
-        (ClearCache(), "", "client-7"),
-    ],
+    "call",
+    [Generate(Request(text="a")), Tokenize("a", False), ClearCache()],
     ids=lambda part: type(part).__name__,
 )
-def test_a_call_that_names_no_session_is_for_the_front_end_that_sent_it(call, said, session):
+def test_a_call_is_relayed_with_its_session(call):
     async def main():
         host, notes, reader = Recorder(), Notes(), asyncio.StreamReader()
-        serving = asyncio.create_task(Client(host, "client-7", reader, notes).serve())
-        reader.feed_data(encode(Frame(1, call, SPEC, said)) + encode(Frame(2, GetStats())))
+        serving = asyncio.create_task(Client(host, reader, notes).serve())
+        reader.feed_data(encode(Frame(1, call, SPEC, "me")) + encode(Frame(2, GetStats())))
         await notes.both.wait()
         reader.feed_eof()
         await serving
-        assert host.calls == [(call, session)]
+        assert host.calls == [(call, "me")]
         assert {frame.id for frame in notes.frames} == {1, 2}
+
+    asyncio.run(main())
+
+
+def test_calls_that_name_no_session_are_for_the_front_end_that_sends_them(tmp_path):
+    async def main():
+        host = Recorder()
+        place = place_in(tmp_path)
+        place.prepare()
+
+        async def on_client(reader, writer):
+            await Client(host, reader, writer).serve()
+
+        async with await listen(place, on_client):
+            for _ in range(2):
+                async with HostClient.attach(place) as client:
+                    await client.backend(SPEC).info()
+                    await client.backend(SPEC).info()
+        names = [session for _, session in host.calls]
+        assert names[0] == names[1] and names[2] == names[3]
+        assert all(names) and names[0] != names[2]
 
     asyncio.run(main())

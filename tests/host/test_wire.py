@@ -30,17 +30,17 @@ from hearth.backends.contract.wire import (
     Embed,
     EndRequest,
     Frame,
-    FrameReader,
     Generate,
     Ids,
     Score,
     Text,
     WireError,
-    decode,
     encode,
     is_last,
+    opened,
     read_frame,
-    read_frame_blocking,
+    sealed_frame,
+    sealed_frames,
 )
 from hearth.backends.errors import (
     ErrorInfo,
@@ -67,7 +67,7 @@ FRAMES = [
     Frame(3, Token("x", (1, 2), (TokenLogprob(1, "x", -0.5, ((1, "x", -0.5),)),))),
     Frame(4, Finished("stop", stop="END")),
     Frame(5, Failed(ErrorInfo("busy", "m", "h", {"retry_after_s": 1.5}))),
-    Frame(6, Score((1, 2), "me")),
+    Frame(6, Score((1, 2), 3)),
     Frame(7, Embed(("a", "b"), "cls")),
     Frame(8, ClearCache()),
     Frame(9, Scores((-0.5, -1.5))),
@@ -84,11 +84,14 @@ FRAMES = [
 ]
 
 
+def read_content(content):
+    return read_frame(io.BytesIO(struct.pack(">IQ", len(content), 1) + content))
+
+
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda f: type(f.body).__name__)
 def test_a_frame_survives_the_way(frame):
     data = encode(frame)
-    assert decode(data[4:]) == frame
-    assert read_frame_blocking(io.BytesIO(data)) == frame
+    assert read_frame(io.BytesIO(data)) == frame
 
 
 def test_asynchronous_reading_agrees_and_ends_cleanly():
@@ -96,10 +99,7 @@ def test_asynchronous_reading_agrees_and_ends_cleanly():
         reader = asyncio.StreamReader()
         reader.feed_data(b"".join(map(encode, FRAMES)))
         reader.feed_eof()
-        frames = []
-        while (frame := await read_frame(reader)) is not None:
-            frames.append(frame)
-        return frames
+        return [opened(frame) async for frame in sealed_frames(reader)]
 
     assert asyncio.run(read_all()) == FRAMES
 
@@ -109,25 +109,30 @@ def test_asynchronous_reading_agrees_and_ends_cleanly():
     [
         b"",
         b"\xc1",
-        msgspec.msgpack.encode([1, "Cancel"]),
-        msgspec.msgpack.encode([1, "os.system", {}, None]),
-        msgspec.msgpack.encode(["x", "Cancel", {}, None]),
-        msgspec.msgpack.encode([1, "Token", {"text": 5}, None]),
-        msgspec.msgpack.encode([1, "Token", {}, None]),
-        msgspec.msgpack.encode([1, "Finished", {"reason": "bored"}, None]),
-        msgspec.msgpack.encode([1, "Load", {}, {"path": 7}]),
+        *map(
+            msgspec.msgpack.encode,
+            (
+                ["Cancel"],
+                ["os.system", {}, None],
+                [1, "Cancel", {}, None],
+                ["Token", {"text": 5}, None],
+                ["Token", {}, None],
+                ["Finished", {"reason": "bored"}, None],
+                ["Load", {}, {"path": 7}],
+            ),
+        ),
     ],
 )
-def test_malformed_payloads_are_refused(payload):
+def test_malformed_contents_are_refused(payload):
     with pytest.raises(WireError):
-        decode(payload)
+        read_content(payload)
 
 
 def test_what_is_nested_too_deeply_is_refused_on_both_sides():
     for depth in (700, 900, 950, 1_000, 100_000):
         body = b"\x81\xa1a" * depth + b"\xc0"
         with pytest.raises(WireError):
-            decode(b"\x94\x01\xa8Generate" + body + b"\xc0")
+            read_content(b"\x93\xa8Generate" + body + b"\xc0")
     deep: dict = {}
     for _ in range(5_000):
         deep = {"a": deep}
@@ -159,28 +164,36 @@ def test_others_are_the_last(answer):
     assert is_last(answer)
 
 
-@pytest.mark.parametrize("cut", [1, 3, 4, 5, 20])
+@pytest.mark.parametrize("cut", [1, 3, 4, 11, 12, 13, 20])
 def test_a_cut_frame_is_not_a_clean_end(cut):
     data = encode(FRAMES[1])[:cut]
     with pytest.raises(WireError):
-        read_frame_blocking(io.BytesIO(data))
+        read_frame(io.BytesIO(data))
 
 
 def test_an_absurd_length_is_refused_before_it_is_read():
     with pytest.raises(WireError, match="exceeds"):
-        read_frame_blocking(io.BytesIO(struct.pack(">I", MAX_FRAME_BYTES + 1)))
+        read_frame(io.BytesIO(struct.pack(">IQ", MAX_FRAME_BYTES + 1, 1)))
 
 
 def test_what_came_before_a_frame_that_is_too_large_is_read():
     async def read_all():
         reader = asyncio.StreamReader()
-        reader.feed_data(encode(FRAMES[0]) + encode(FRAMES[3]) + struct.pack(">I", 1 << 31))
-        frames = FrameReader(reader)
-        assert list(map(decode, await frames.read())) == [FRAMES[0], FRAMES[3]]
+        reader.feed_data(encode(FRAMES[0]) + encode(FRAMES[3]) + struct.pack(">IQ", 1 << 31, 1))
+        frames = sealed_frames(reader)
+        assert [opened(await anext(frames)) for _ in range(2)] == [FRAMES[0], FRAMES[3]]
         with pytest.raises(WireError, match="exceeds"):
-            await frames.read()
+            await anext(frames)
 
     asyncio.run(read_all())
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda f: type(f.body).__name__)
+def test_what_is_relayed_is_the_same_bytes_under_another_id(frame):
+    data = encode(frame)
+    relayed = sealed_frame(99, data[12:])
+    assert encode(relayed) == data[:4] + (99).to_bytes(8, "big") + data[12:]
+    assert opened(relayed).body == frame.body
 
 
 def test_errors_keep_their_type_and_data():

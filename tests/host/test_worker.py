@@ -29,7 +29,7 @@ from hearth.backends.contract.wire import (
     Text,
     Tokenize,
     encode,
-    read_frame_blocking,
+    read_frame,
 )
 from hearth.backends.errors import TemplateError
 from hearth.backends.machine.process import die_with_parent
@@ -43,7 +43,7 @@ def test_an_answer_that_cannot_be_sent_fails_and_the_next_one_is_sent():
     outbox.put(2, Text("fine"))
     outbox.close()
     with os.fdopen(reading, "rb") as answers:
-        first, second = read_frame_blocking(answers), read_frame_blocking(answers)
+        first, second = read_frame(answers), read_frame(answers)
     assert first.id == 1 and isinstance(first.body, Failed)
     assert second == Frame(2, Text("fine"))
 
@@ -91,13 +91,13 @@ class SlowPreparer:
     def generations(self, ident, request, emit, clock):
         return self._prepare(*((ident, index) for index in range(request.n)))
 
-    def scoring(self, ident, call, emit, clock):
+    def scoring(self, ident, call, emit, clock, session):
         return self._prepare(ident, call)[1]
 
-    def embedding(self, ident, call, emit):
+    def embedding(self, ident, call, emit, session):
         return self._prepare(ident, call)[1]
 
-    def ranking(self, ident, call, emit):
+    def ranking(self, ident, call, emit, session):
         return self._prepare(ident, call)[1]
 
     def render(self, request):
@@ -210,10 +210,10 @@ def test_a_library_that_panics_is_answered_for():
 def test_stats_are_answered_at_once_and_name_what_is_prepared():
     notes, preparer = Notes(), SlowPreparer()
     desk = desk_of(notes, preparer)
-    desk.take(Frame(7, Generate(Request(text="x", session="me"))))
+    desk.take(Frame(7, GENERATE, session="me"))
     desk.take(Frame(8, SCORE))
     desk.take(Frame(9, GetEngineStats()))
-    coming = (RequestStats(7, "me", "queued"), RequestStats(8, SCORE.session, "queued"))
+    coming = (RequestStats(7, "me", "queued"), RequestStats(8, "", "queued"))
     assert notes.said == [(9, replace(STATS, waiting=STATS.waiting + 2, requests=coming))]
     preparer.let.set()
     desk._pool.shutdown()
@@ -241,7 +241,7 @@ def test_a_process_whose_parent_is_gone_leaves_at_its_first_instruction(parent, 
 def test_nobody_waits_for_the_grammars_of_others(hard):
     class Patient(SlowPreparer):
         def generations(self, ident, request, emit, clock):
-            return super().generations(ident, request, emit, clock) if request is hard else [ident]
+            return super().generations(ident, request, emit, clock) if request == hard else [ident]
 
     notes, preparer = Notes(), Patient()
     desk = desk_of(notes, preparer)
@@ -256,9 +256,9 @@ def test_nobody_waits_for_the_grammars_of_others(hard):
 
 
 def test_a_body_that_cannot_be_read_fails_alone():
-    def frame(*values):
-        payload = msgspec.msgpack.encode(values)
-        return len(payload).to_bytes(4, "big") + payload
+    def frame(ident, *values):
+        content = msgspec.msgpack.encode(values)
+        return len(content).to_bytes(4, "big") + ident.to_bytes(8, "big") + content
 
     stream = io.BytesIO(frame(3, "Tokenize", {"text": 5}, None) + encode(Frame(4, RENDER)))
     refused, good = _next_frame(stream), _next_frame(stream)

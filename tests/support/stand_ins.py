@@ -10,7 +10,7 @@ _LOADS = """
     from hearth.backends.contract.events import Started
     from hearth.backends.contract.loaded import EngineStats, ModelInfo
     from hearth.backends.contract.wire import Frame, Generate, GetEngineStats, encode
-    from hearth.backends.contract.wire import read_frame_blocking
+    from hearth.backends.contract.wire import read_frame
 
     def info():
         values = {"int": 1, "str": "x", "float": 0.0, "bool": False}
@@ -21,8 +21,8 @@ _LOADS = """
         sys.stdout.buffer.write(encode(Frame(ident, body)))
         sys.stdout.buffer.flush()
 
-    say(read_frame_blocking(sys.stdin.buffer).id, info())
-    while (frame := read_frame_blocking(sys.stdin.buffer)) is not None:
+    say(read_frame(sys.stdin.buffer).id, info())
+    while (frame := read_frame(sys.stdin.buffer)) is not None:
         answer(frame)
 """
 HANGS = "import sys; sys.stdin.read()"
