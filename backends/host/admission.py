@@ -44,12 +44,6 @@ class Ticket:
     identity: str
     cost: Cost
     held: _Held
-    has_started: bool = False
-    """The worker has accepted the call, so how long it takes is how long such calls take."""
-
-    def start(self) -> None:
-        """The worker has accepted the call."""
-        self.has_started = True
 
 
 class Admission:
@@ -178,8 +172,8 @@ class Admission:
         most = _Held(sessions, MOST_HELD_BYTES)
         return most, _Held(max(1, sessions // 2), MOST_HELD_BYTES // 2)
 
-    def release(self, ticket: Ticket, took_s: float) -> None:
-        """The call is over after `took_s` seconds; how long refused ones took does not count."""
+    def release(self, ticket: Ticket, took_s: float | None = None) -> None:
+        """The call is over after `took_s` seconds; None: it was refused, so that says nothing."""
         self._tickets.remove(ticket)
-        if ticket.cost.computes and ticket.has_started:
+        if ticket.cost.computes and took_s is not None:
             self._mean_s += 0.2 * (took_s - self._mean_s)

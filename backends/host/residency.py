@@ -26,7 +26,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from hearth.backends.contract.models import HostLimits
 
@@ -37,18 +37,6 @@ AUTO_SHARE = 0.9
 
 Need = Callable[[], Awaitable[int | None]]
 """Says how many bytes a model needs; None: it takes no memory here, or nobody can say."""
-
-
-class Models(Protocol):
-    """What there is to unload."""
-
-    def is_loaded(self, key: str) -> bool:
-        """Does it take memory: is it loading, loaded, or not gone yet?"""
-        ...
-
-    async def free(self, key: str) -> None:
-        """Unload a model that nobody uses; returns when its memory is free."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -95,12 +83,19 @@ class Residency:
     """Room for the models of one host. Not thread-safe: it lives in the host's event loop.
 
     Args:
-        models: told to unload what must make way.
+        is_loaded: does the model take memory: is it loading, loaded, or not gone yet?
+        free: unloads a model that nobody uses; returns when its memory is free.
         free_bytes: memory that models may still take, asked while nothing is loaded.
     """
 
-    def __init__(self, models: Models, free_bytes: Callable[[], int]) -> None:
-        self._models = models
+    def __init__(
+        self,
+        is_loaded: Callable[[str], bool],
+        free: Callable[[str], Awaitable[None]],
+        free_bytes: Callable[[], int],
+    ) -> None:
+        self._is_loaded = is_loaded
+        self._free = free
         self._free_bytes = free_bytes
         self._limits = HostLimits()
         self._auto_bytes = 0
@@ -109,13 +104,8 @@ class Residency:
         self._clock = itertools.count(1)
         self._background: set[asyncio.Future[Any]] = set()
 
-    @property
-    def limits(self) -> HostLimits:
-        """How much may be loaded; a new value holds from the next model that needs room."""
-        return self._limits
-
-    @limits.setter
-    def limits(self, limits: HostLimits) -> None:
+    def limit(self, limits: HostLimits) -> None:
+        """How much may be loaded, from the next model that needs room."""
         self._limits = limits
         self.settle()
 
@@ -181,7 +171,7 @@ class Residency:
         """Give room to whoever can have it now. To be called when a model is gone by itself."""
         for resident in list(self._residents.values()):
             is_used = resident.users or resident.leaving is not None
-            if not is_used and not self._models.is_loaded(resident.key):
+            if not is_used and not self._is_loaded(resident.key):
                 del self._residents[resident.key]
         while (waiting := self._next()) is not None:
             self._admit(waiting)
@@ -331,12 +321,8 @@ class Residency:
         if most is not None and len(beside) >= most:
             return False
         needed = (waiting.need.result() or 0) + sum(resident.bytes for resident in beside)
-        return needed <= self._budget_bytes()
-
-    def _budget_bytes(self) -> int:
-        if self._limits.models_memory_bytes is not None:
-            return self._limits.models_memory_bytes
-        return self._auto_bytes
+        budget = self._limits.models_memory_bytes
+        return needed <= (self._auto_bytes if budget is None else budget)
 
     def _unload(self, resident: _Resident) -> asyncio.Task[None]:
         task = resident.leaving = asyncio.create_task(self._gone(resident))
@@ -346,7 +332,7 @@ class Residency:
 
     async def _gone(self, resident: _Resident) -> None:
         try:
-            await self._models.free(resident.key)
+            await self._free(resident.key)
         except Exception:
             log.exception("unloading %s", resident.key)
         del self._residents[resident.key]

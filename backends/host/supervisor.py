@@ -56,12 +56,12 @@ class Supervisor:
         self._place = place
         self._models: dict[str, _Model] = {}
         self._footprints = Footprints(place.cache_dir)
-        self._room = Residency(self, free_bytes)
+        self._room = Residency(self._takes_memory, self._free, free_bytes)
         self._watchers: set[asyncio.Task[None]] = set()
 
     def limit(self, limits: HostLimits) -> None:
         """Hold no more than this loaded, from the next model on that is not."""
-        self._room.limits = limits
+        self._room.limit(limits)
 
     async def call(
         self,
@@ -88,38 +88,17 @@ class Supervisor:
             HearthError: what loading the model raised.
         """
         model = self._model(spec)
-        try:
-            await self._call(model, spec, call, stream, session, wanted)
-        finally:
-            self._forget(model)
-
-    def check(self, spec: ModelSpec, wanted: Cost) -> None:
-        """Raises `PromptTooLong` if the model is loaded and a call of this cost cannot fit."""
-        model = self._models.get(os.path.realpath(spec.path))
-        if model is not None and _is_loaded(model, spec):
-            model.admission.check_length(wanted.least)
-
-    async def _call(
-        self,
-        model: _Model,
-        spec: ModelSpec,
-        call: Call[object] | Sealed,
-        stream: Stream,
-        session: str,
-        wanted: Cost | None,
-    ) -> None:
         model.admission.max_waiting = spec.settings.max_waiting  # The newest holds.
-        if wanted is None and isinstance(opened := unsealed(call), Call):
-            wanted = opened.cost()
         ticket = None
-        if wanted is not None:
-            nbytes = len(call.content) if isinstance(call, Sealed) else 0
-            ticket = model.admission.admit(
-                wanted, session, nbytes, check_length=_is_loaded(model, spec)
-            )
-            stream.on_started = ticket.start
         model.users += 1
         try:
+            if wanted is None and isinstance(opened := unsealed(call), Call):
+                wanted = opened.cost()
+            if wanted is not None:
+                nbytes = len(call.content) if isinstance(call, Sealed) else 0
+                ticket = model.admission.admit(
+                    wanted, session, nbytes, check_length=_is_loaded(model, spec)
+                )
             async with self._using(model, spec, call, stream) as worker:
                 if worker is not None and isinstance(call, Load):
                     assert worker.info is not None
@@ -133,10 +112,18 @@ class Supervisor:
             stream.abandon()
             model.users -= 1
             if ticket is not None:
-                model.admission.release(ticket, time.monotonic() - stream.started_at)
+                took_s = time.monotonic() - stream.created_at if stream.started else None
+                model.admission.release(ticket, took_s)
                 # What only prepares a request is followed by the request.
                 if ticket.cost.computes and model.spec.settings.keep_alive_s == 0:
                     self._room.dismiss(model.key)
+            self._forget(model)
+
+    def check(self, spec: ModelSpec, wanted: Cost) -> None:
+        """Raises `PromptTooLong` if the model is loaded and a call of this cost cannot fit."""
+        model = self._models.get(os.path.realpath(spec.path))
+        if model is not None and _is_loaded(model, spec):
+            model.admission.check_length(wanted.least)
 
     async def stats(self) -> tuple[WorkerStats, ...]:
         """What is loaded now, and what each engine says of itself if it does so quickly; then what
@@ -206,7 +193,7 @@ class Supervisor:
 
     # ---- what `residency` asks
 
-    def is_loaded(self, key: str) -> bool:
+    def _takes_memory(self, key: str) -> bool:
         """Does the model take memory, or will it at once?"""
         model = self._models.get(key)
         if model is None:
@@ -214,12 +201,12 @@ class Supervisor:
         worker = model.worker
         return model.is_loading or (worker is not None and not worker.died.is_set())
 
-    async def free(self, key: str) -> None:
+    async def _free(self, key: str) -> None:
         """Stop the worker of a model that is not in use; returns when it is gone."""
         model = self._models.get(key)
         if model is None:
             return
-        if model.loading is not None and not model.loading.done():
+        if model.loading is not None and model.is_loading:
             model.loading.cancel()
             await asyncio.wait({model.loading})
         if model.worker is not None and not model.worker.died.is_set():

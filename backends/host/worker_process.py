@@ -76,13 +76,12 @@ class Stream:
 
     def __init__(self, listener: Callable[[Answer | Sealed], None]) -> None:
         self._listener = listener
-        self.on_started: Callable[[], None] = _no_listener
         self._worker: WorkerProcess | None = None
         self._ident = 0
         self.cancelled = False
-        self.running = False
-        """The worker has admitted it, and it is not over."""
-        self.started_at = time.monotonic()
+        self.started = False
+        """The worker has admitted it."""
+        self.created_at = time.monotonic()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the last answer has come."""
 
@@ -91,10 +90,8 @@ class Stream:
         if self.over:
             return
         if kind_of(answer) == _STARTED:
-            self.running = True
-            self.on_started()
+            self.started = True
         elif is_last(answer):
-            self.running = False
             self.ended.set_result(None)
         self._listener(answer)
 
@@ -128,16 +125,8 @@ class Stream:
 
     def abandon(self) -> None:
         """There is no listener any more."""
-        self._listener, self.on_started = _nothing, _no_listener
+        self._listener = lambda answer: None
         self.cancel()
-
-
-def _no_listener() -> None:
-    pass
-
-
-def _nothing(answer: Answer | Sealed) -> None:
-    pass
 
 
 class WorkerProcess:
@@ -154,7 +143,7 @@ class WorkerProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
         self._streams: dict[int, Stream] = {}
-        self._questions: dict[int, asyncio.Future[EngineStats | None]] = {}
+        self._questions: dict[int, Stream] = {}
         """`GetEngineStats` under way: no calls, so that looking keeps no model from unloading."""
         self._idents = itertools.count(1)
         self._stopping = False
@@ -183,7 +172,7 @@ class WorkerProcess:
     @property
     def running(self) -> int:
         """Requests that hold a slot now; other calls wait or need none."""
-        return sum(stream.running for stream in self._streams.values())
+        return sum(stream.started for stream in self._streams.values())
 
     @property
     def wanted(self) -> bool:
@@ -295,17 +284,15 @@ class WorkerProcess:
         """
         if self.info is None or not self.usable:
             return None
-        ident = next(self._idents)
-        answer: asyncio.Future[EngineStats | None] = asyncio.get_running_loop().create_future()
-        self._questions[ident] = answer
+        ident, answers = next(self._idents), list[Answer | Sealed]()
+        stream = self._questions[ident] = Stream(answers.append)
         try:
             self._write(Frame(ident, GetEngineStats()))
-            async with asyncio.timeout(_STATS_TIMEOUT_S):
-                return await answer
-        except TimeoutError:
-            return None
+            await asyncio.wait((stream.ended,), timeout=_STATS_TIMEOUT_S)
         finally:
             del self._questions[ident]
+        stats = unsealed(answers[0]) if answers else None
+        return stats if isinstance(stats, EngineStats) else None
 
     async def _watch_progress(self) -> None:
         """Kill the child when it has calls and makes no progress; its streams end then."""
@@ -392,9 +379,7 @@ class WorkerProcess:
 
     def _deliver(self, ident: int, answer: Sealed) -> None:
         if (question := self._questions.get(ident)) is not None:
-            if not question.done():
-                found = answer.open()
-                question.set_result(found if isinstance(found, EngineStats) else None)
+            question.put(answer)
             return
         stream = self._streams.get(ident)
         if stream is None:
@@ -434,9 +419,6 @@ class WorkerProcess:
                 f"Ask again: it is restarted. Its log is {self.log_path}.",
                 cause=self._cause(),
             )
-        for stream in self._streams.values():
+        for stream in (*self._streams.values(), *self._questions.values()):
             stream.put(Failed(to_info(error)))
         self._streams.clear()
-        for question in self._questions.values():
-            if not question.done():
-                question.set_result(None)

@@ -77,7 +77,7 @@ def test_slots_and_places_to_wait_are_limited_and_come_back():
     with pytest.raises(Busy) as refused:
         admission.admit(HELLO)
     assert refused.value.data["retry_after_s"] > 0
-    admission.release(tickets[0], took_s=0.1)
+    admission.release(tickets[0])
     admission.admit(HELLO)
 
 
@@ -89,8 +89,8 @@ def test_choices_count_as_so_many_sessions_and_come_whole_or_not_at_all():
     three = admission.admit(Cost(3, 5))
     with pytest.raises(Busy):
         admission.admit(HELLO)
-    admission.release(three, took_s=0.1)
-    admission.release(one, took_s=0.1)
+    admission.release(three)
+    admission.release(one)
     admission.admit(Cost(16, 5))  # alone, they take turns
 
 
@@ -144,18 +144,18 @@ def test_a_client_that_takes_everything_leaves_half_to_one_that_comes_later():
     with pytest.raises(Busy):
         admission.admit(HELLO, "modest")
     for ticket in greedy[:5]:
-        admission.release(ticket, took_s=0.1)
+        admission.release(ticket)
     admission.admit(HELLO, "greedy")
     with pytest.raises(Busy):
         admission.admit(HELLO, "greedy")
     for ticket in modest:
-        admission.release(ticket, took_s=0.1)
+        admission.release(ticket)
 
 
 def test_half_stays_free_for_one_that_asks_again_and_again():
     now = 0.0
     admission = Admission(2, 2, clock=lambda: now)
-    admission.release(admission.admit(HELLO, "modest"), took_s=0.1)
+    admission.release(admission.admit(HELLO, "modest"))
     greedy = [admission.admit(HELLO, "greedy") for _ in range(2)]
     with pytest.raises(Busy):
         admission.admit(HELLO, "greedy")
@@ -185,7 +185,7 @@ def test_whatever_comes_one_identity_has_half_and_none_is_shut_out(data):
         now += data.draw(st.sampled_from([0.0, 0.5, PRESENT_S + 1]))
         if tickets and data.draw(st.booleans()):
             _, ticket = tickets.pop(data.draw(st.integers(0, len(tickets) - 1)))
-            admission.release(ticket, took_s=0.1)
+            admission.release(ticket)
             continue
         identity = data.draw(st.sampled_from("abc"))
         others = {name for name, _ in tickets if name != identity}
@@ -203,7 +203,7 @@ def test_whatever_comes_one_identity_has_half_and_none_is_shut_out(data):
         shares = sum(min(held(name), half) for name in others)
         assert before >= half or shares + before + 1 > most
     for _, ticket in tickets:
-        admission.release(ticket, took_s=0.1)
+        admission.release(ticket)
     now += PRESENT_S + 1
     for _ in range(most):
         admission.admit(HELLO, "alone")
@@ -224,14 +224,13 @@ def test_a_model_loaded_with_more_sessions_admits_more():
 def test_tickets_of_equal_size_are_not_confused():
     admission = Admission(max_sessions=4, max_waiting=0)
     one, other = admission.admit(HELLO), admission.admit(HELLO)
-    admission.release(other, took_s=0.1)
-    admission.release(one, took_s=0.1)
+    admission.release(other)
+    admission.release(one)
 
 
 def test_calls_that_only_prepare_do_not_make_the_wait_look_short():
     admission = Admission(max_sessions=1, max_waiting=0)
     slow = admission.admit(HELLO)
-    slow.start()
     admission.release(slow, took_s=100.0)
     for _ in range(50):
         admission.release(admission.admit(Cost(1, 5, computes=False)), took_s=0.0)

@@ -119,11 +119,11 @@ def test_who_leaves_just_when_the_turn_comes_keeps_no_room():
         await house.call("a")
         for leave in (lambda one: one.task.cancel(), lambda one: one.ended.set_result(None)):
             queued = await house.call("b")
-            house.room.limits = HostLimits(max_models=2)
+            house.room.limit(HostLimits(max_models=2))
             leave(queued)
             await asyncio.wait({queued.task})
             assert not queued.has_room and house.room.users("b") == 0
-            house.room.limits = HostLimits(max_models=1)
+            house.room.limit(HostLimits(max_models=1))
 
     run(scenario)
 

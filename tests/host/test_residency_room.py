@@ -81,7 +81,7 @@ def test_memory_is_looked_up_when_nothing_is_loaded():
     async def scenario():
         free = [10 * GB]
         house = House(FakeModels(a=4 * GB, b=4 * GB, c=2 * GB))
-        house.room = Residency(house.models, lambda: free[0])
+        house.room = Residency(house.models.is_loaded, house.models.free, lambda: free[0])
         await house.used("a")
         free[0] = 1 * GB  # What a took is not free, and no less may be loaded for that.
         assert (await house.call("b")).has_room
@@ -117,7 +117,7 @@ def test_a_smaller_limit_holds_from_the_next_model_on():
         house = House(FakeModels(a=1, b=1, c=1), HostLimits(max_models=3))
         await house.used("a")
         await house.used("b")
-        house.room.limits = HostLimits(max_models=1)
+        house.room.limit(HostLimits(max_models=1))
         assert house.models.unloaded == []
         caller = await house.call("c")
         await house.unload("a", "b")

@@ -71,9 +71,9 @@ class House:
 
     def __init__(self, models, limits=None, free=10 * GB):
         self.models = models
-        self.room = Residency(models, lambda: free)
+        self.room = Residency(models.is_loaded, models.free, lambda: free)
         if limits is not None:
-            self.room.limits = limits
+            self.room.limit(limits)
         self.entered = []
 
     async def call(self, key):
