@@ -1,24 +1,48 @@
-"""Checks of single values, which the checks of whole calls are made of."""
+"""Checks of single values, which the checks of whole calls are made of.
+
+Types are not checked one by one: what comes in a frame has those that the contract declares, and
+`typed` is for what does not come in one.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+import re
+from collections.abc import Collection, Sequence, Sized
+from typing import Any, TypeVar
+
+import msgspec
 
 from hearth.backends.contract.fields import MOST_TOKENS, Field, plain
 from hearth.backends.errors import InvalidParameter, LimitExceeded, UnknownToken
 
+_T = TypeVar("_T")
 
-def check_number(field: Field, value: object) -> None:
-    """Raises `InvalidParameter` unless `value` is what `field` says."""
+
+def typed(value: _T) -> _T:
+    """`value`, a dataclass of the contract, with every field of the type that is declared.
+
+    Raises:
+        InvalidParameter: a field has another; `param` is its path, without `sampling`.
+    """
+    try:
+        return msgspec.convert(
+            msgspec.to_builtins(value, builtin_types=(bytes,)), type(value), strict=True
+        )
+    except (msgspec.ValidationError, TypeError, RecursionError) as error:
+        what, _, path = str(error).partition(" - at ")
+        found = re.search(r"\$\.(?:sampling\.)?([^`]*)`", path)
+        param = found[1].removesuffix("[...]") if found else "request"
+        raise InvalidParameter(
+            param, f"{param} has a wrong type: {what}.", "Correct it."
+        ) from error
+
+
+def check_number(field: Field, value: float | None) -> None:
+    """Raises `InvalidParameter` unless `value` is in the range of `field`."""
     if value is None and field.optional:
         return
-    if field.kind == "int":
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise wrong_type(field.name, "a whole number", value)
-    elif not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise wrong_type(field.name, "a number", value)
+    assert value is not None
     too_low = value < field.minimum or (field.above_minimum and value == field.minimum)
     if too_low or value > field.maximum or math.isnan(value):
         raise InvalidParameter(
@@ -28,34 +52,22 @@ def check_number(field: Field, value: object) -> None:
         )
 
 
-def check_token_ids(param: str, token_ids: Sequence[int], vocab_size: int | None) -> None:
-    """Raises `InvalidParameter` unless these are ids, at least one; `vocab_size` None: any."""
-    check_list(param, token_ids)
-    if not token_ids:
-        raise empty(param)
+def check_token_ids(param: str, ids: Collection[int], vocab_size: int | None) -> None:
+    """Raises `UnknownToken` unless all of `ids` are below `vocab_size`, if that is known."""
     most = MOST_TOKENS if vocab_size is None else vocab_size
-    if set(map(type, token_ids)) == {int} and min(token_ids) >= 0 and max(token_ids) < most:
-        return  # All of them at once: there may be hundreds of thousands.
-    for token in token_ids:
-        check_token_id(param, token, vocab_size)
+    for token in (min(ids), max(ids)) if ids else ():
+        if not 0 <= token < most:
+            size = "" if vocab_size is None else f" of {vocab_size:,} tokens"
+            raise UnknownToken(
+                param,
+                f"{param} has the token id {plain(token)}, which is not in the vocabulary{size}.",
+                "Use ids that this model's tokenizer gives.",
+            )
 
 
-def check_token_id(param: str, token: object, vocab_size: int | None) -> None:
-    """Raises `UnknownToken` unless `token` is an id below `vocab_size`, if that is known."""
-    if not isinstance(token, int) or isinstance(token, bool):
-        raise wrong_type(param, "token ids (whole numbers)", token)
-    if token < 0 or token >= (MOST_TOKENS if vocab_size is None else vocab_size):
-        size = "" if vocab_size is None else f" of {vocab_size:,} tokens"
-        raise UnknownToken(
-            param,
-            f"{param} has the token id {plain(token)}, which is not in the vocabulary{size}.",
-            "Use ids that this model's tokenizer gives.",
-        )
-
-
-def check_strings(param: str, strings: Iterable[object], most: int, longest_bytes: int) -> None:
+def check_strings(param: str, strings: Sequence[str], most: int, longest_bytes: int) -> None:
     """Raises `InvalidParameter` unless these are at most so many strings, none empty or longer."""
-    check_list(param, strings, most)
+    check_count(param, strings, most)
     for string in strings:
         if not check_text(param, string, longest_bytes):
             raise InvalidParameter(
@@ -63,18 +75,9 @@ def check_strings(param: str, strings: Iterable[object], most: int, longest_byte
             )
 
 
-def check_list(
-    param: str,
-    items: Any,
-    most: int | None = None,
-    kind: type | tuple[type, ...] = (tuple, list),
-    wanted: str = "a list",
-) -> None:
-    """Raises `InvalidParameter` unless `items` is a list (or a `kind`), `LimitExceeded` if it has
-    more items than `most`.
-    """
-    check_type(param, items, kind, wanted)
-    if most is not None and len(items) > most:
+def check_count(param: str, items: Sized, most: int) -> None:
+    """Raises `LimitExceeded` if there are more `items` than `most`."""
+    if len(items) > most:
         raise LimitExceeded(
             param,
             f"{param} has {len(items):,} items; at most {most:,} are possible.",
@@ -82,19 +85,7 @@ def check_list(
         )
 
 
-def check_type(param: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
-    """Raises `InvalidParameter` unless `value` is a `kind`, which people call `wanted`."""
-    if not isinstance(value, kind):
-        raise wrong_type(param, wanted, value)
-
-
-def check_flag(param: str, value: object) -> None:
-    """Raises `InvalidParameter` unless `value` is true or false."""
-    if type(value) is not bool:
-        raise wrong_type(param, "true or false", value)
-
-
-def check_one_of(param: str, value: object, names: Sequence[str]) -> None:
+def check_one_of(param: str, value: object, names: Collection[str]) -> None:
     """Raises `InvalidParameter` unless `value` is one of `names`."""
     if value not in names:
         shown = repr(value)[:80]
@@ -126,12 +117,10 @@ def depth_of(value: Any, enough: int) -> int:
     return depth
 
 
-def check_text(param: str, text: object, most_bytes: int | None = None) -> bytes:
+def check_text(param: str, text: str, most_bytes: int | None = None) -> bytes:
     """The UTF-8 of `text`; raises `InvalidParameter` if it has none, `LimitExceeded` if that is
     longer than `most_bytes`.
     """
-    if not isinstance(text, str):
-        raise wrong_type(param, "text", text)
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:
@@ -145,21 +134,9 @@ def check_text(param: str, text: object, most_bytes: int | None = None) -> bytes
     return encoded
 
 
-def check_some_text(param: str, text: object) -> None:
-    """Raises `InvalidParameter` unless `text` is text, and not empty."""
-    if not check_text(param, text):
-        raise empty(param)
-
-
-def wrong_type(param: str, wanted: str, value: object) -> InvalidParameter:
-    """The error for a `value` that is not what is `wanted`."""
-    return InvalidParameter(
-        param, f"{param} must be {wanted}, not {type(value).__name__}.", f"Send {wanted}."
-    )
-
-
-def empty(param: str) -> InvalidParameter:
-    """The error for a part of a call that must not be empty."""
-    return InvalidParameter(
-        param, f"{param} is empty, so there is nothing to answer.", "Send some text."
-    )
+def check_not_empty(param: str, given: Sized) -> None:
+    """Raises `InvalidParameter` if `given`, a part of a call, is empty."""
+    if not given:
+        raise InvalidParameter(
+            param, f"{param} is empty, so there is nothing to answer.", "Send some text."
+        )

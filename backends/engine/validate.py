@@ -1,25 +1,23 @@
-"""The check that all requests pass, before any model work. `fields` has the ranges of numbers."""
+"""The check that all requests pass, before any model work. `fields` has the ranges of numbers.
+
+Types are those that the contract declares, as in what came in a frame; see `checks.typed`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, get_args
+from typing import Final
 
 from hearth.backends.contract.checks import (
-    check_flag,
-    check_list,
+    check_count,
+    check_not_empty,
     check_number,
-    check_one_of,
-    check_some_text,
     check_strings,
     check_text,
-    check_token_id,
     check_token_ids,
-    check_type,
-    empty,
 )
 from hearth.backends.contract.fields import MOST_TOP, REQUEST_FIELDS, SAMPLING_FIELDS, Field
-from hearth.backends.contract.requests import Constraint, ConstraintKind, Pooling, Request
+from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.validate_chat import validate_chat
 from hearth.backends.errors import ConflictingParameters, InvalidParameter
@@ -34,10 +32,6 @@ LONGEST_BREAKER_BYTES: Final = 256
 LONGEST_SESSION_BYTES: Final = 256
 MOST_TEXTS: Final = 2048
 """Texts of one call for vectors or ranks."""
-_FLAGS: Final = (
-    *("continue_last", "add_generation_prompt", "ignore_eos", "reuse_prefix"),
-    *("include_stop", "skip_special_tokens"),
-)
 _BIAS: Final = Field("logit_bias", "float", -100, 100, "")
 _TOP: Final = Field("top", "int", 0, MOST_TOP, "")
 
@@ -50,11 +44,9 @@ def validate(request: Request, vocab_size: int | None) -> str | None:
         vocab_size: token ids must be below it; None where it is not known yet.
 
     Raises:
-        InvalidParameter: `param` names the first field that has a wrong type or value.
+        InvalidParameter: `param` names the first field that has a wrong value.
         ConflictingParameters, LimitExceeded, UnknownToken: those, where that is what is wrong.
     """
-    for name in _FLAGS:
-        check_flag(name, getattr(request, name))
     _check_prompt(request, vocab_size)
     _check_sampling(request.sampling, vocab_size)
     for field in REQUEST_FIELDS:
@@ -72,14 +64,11 @@ def validate(request: Request, vocab_size: int | None) -> str | None:
             "Choose 1 or more, or -1 for as many as fit.",
         )
     check_strings("stop", request.stop, MOST_STOPS, LONGEST_STOP_BYTES)
-    check_list("stop_token_ids", request.stop_token_ids, MOST_STOP_TOKENS)
-    for token in request.stop_token_ids:
-        check_token_id("stop_token_ids", token, vocab_size)
+    check_count("stop_token_ids", request.stop_token_ids, MOST_STOP_TOKENS)
+    check_token_ids("stop_token_ids", request.stop_token_ids, vocab_size)
     _check_session(request.session)
     if request.constraint is None:
         return None
-    check_type("constraint", request.constraint, Constraint, "a constraint")
-    check_one_of("constraint", request.constraint.kind, get_args(ConstraintKind))
     check_text("constraint", request.constraint.source)
     return content_rule(request.constraint, "constraint")
 
@@ -89,8 +78,9 @@ def validate_score(ids: Sequence[int], session: str, vocab_size: int | None, top
     `vocab_size` as for `validate`.
 
     Raises:
-        InvalidParameter: `param` names what has a wrong type or value.
+        InvalidParameter: `param` names what has a wrong value.
     """
+    check_not_empty("token_ids", ids)
     check_token_ids("token_ids", ids, vocab_size)
     if len(ids) < 2:
         raise InvalidParameter(
@@ -103,24 +93,22 @@ def validate_score(ids: Sequence[int], session: str, vocab_size: int | None, top
 
 
 def validate_embed(
-    texts: Sequence[str | tuple[int, ...]],
-    pooling: str,
-    session: str,
-    vocab_size: int | None = None,
+    texts: Sequence[str | tuple[int, ...]], session: str, vocab_size: int | None = None
 ) -> None:
     """Check a call for vectors of `texts`, each of which may be token ids; `vocab_size` as for
     `validate`.
 
     Raises:
-        InvalidParameter: `param` names what has a wrong type or value.
+        InvalidParameter: `param` names what has a wrong value.
     """
-    _check_texts(texts)
+    check_count("texts", texts, MOST_TEXTS)
+    check_not_empty("texts", texts)
     for index, text in enumerate(texts):
-        if isinstance(text, (tuple, list)):
-            check_token_ids(f"texts[{index}]", text, vocab_size)
+        check_not_empty(f"texts[{index}]", text)
+        if isinstance(text, str):
+            check_text(f"texts[{index}]", text)
         else:
-            check_some_text(f"texts[{index}]", text)
-    check_one_of("pooling", pooling, get_args(Pooling))
+            check_token_ids(f"texts[{index}]", text, vocab_size)
     _check_session(session)
 
 
@@ -128,19 +116,11 @@ def validate_rank(query: str, texts: Sequence[str], session: str) -> None:
     """Check a call that ranks `texts` by how well they answer `query`.
 
     Raises:
-        InvalidParameter: `param` names what has a wrong type or value.
+        InvalidParameter: `param` names what has a wrong value.
     """
-    check_some_text("query", query)
-    _check_texts(texts)
-    for index, text in enumerate(texts):
-        check_some_text(f"texts[{index}]", text)
-    _check_session(session)
-
-
-def _check_texts(texts: object) -> None:
-    check_list("texts", texts, MOST_TEXTS)
-    if not texts:
-        raise empty("texts")
+    check_not_empty("query", query)
+    check_text("query", query)
+    validate_embed(texts, session)
 
 
 def _check_prompt(request: Request, vocab_size: int | None) -> None:
@@ -157,35 +137,30 @@ def _check_prompt(request: Request, vocab_size: int | None) -> None:
     validate_chat(request)
     if request.text is not None:
         check_text("text", request.text)
-        if not request.text and request.suffix is None:
-            raise empty("text")
+        if request.suffix is None:
+            check_not_empty("text", request.text)
     if request.suffix is not None:
         check_text("suffix", request.suffix)
         if request.text is None:
-            raise _only_with("text", "suffix")
+            raise InvalidParameter(
+                "suffix", "suffix is given without text.", "Send text, or leave suffix out."
+            )
     if request.token_ids is not None:
+        check_not_empty("token_ids", request.token_ids)
         check_token_ids("token_ids", request.token_ids, vocab_size)
 
 
-def _only_with(prompt: str, param: str) -> InvalidParameter:
-    return InvalidParameter(
-        param, f"{param} is given without {prompt}.", f"Send {prompt}, or leave {param} out."
-    )
-
-
 def _check_sampling(params: SamplingParams, vocab_size: int | None) -> None:
-    check_type("sampling", params, SamplingParams, "sampling parameters")
     for field in SAMPLING_FIELDS:
         check_number(field, getattr(params, field.name))
     check_strings(
         "dry_sequence_breakers", params.dry_sequence_breakers, MOST_BREAKERS, LONGEST_BREAKER_BYTES
     )
-    bias = params.logit_bias
-    check_list("logit_bias", bias, MOST_BIASES, dict, "a table of token ids and numbers")
-    for token, value in bias.items():
-        check_token_id("logit_bias", token, vocab_size)
+    check_count("logit_bias", params.logit_bias, MOST_BIASES)
+    check_token_ids("logit_bias", params.logit_bias, vocab_size)
+    for value in params.logit_bias.values():
         check_number(_BIAS, value)
 
 
-def _check_session(session: object) -> None:
+def _check_session(session: str) -> None:
     check_text("session", session, LONGEST_SESSION_BYTES)

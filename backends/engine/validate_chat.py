@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from types import NoneType
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from hearth.backends.contract.checks import (
-    check_flag,
-    check_list,
+    check_count,
+    check_not_empty,
     check_number,
     check_one_of,
     check_size,
     check_text,
-    check_type,
     depth_of,
-    empty,
-    wrong_type,
 )
 from hearth.backends.contract.fields import Field
-from hearth.backends.contract.messages import Message, Role, ToolCall
-from hearth.backends.contract.requests import Request, Tool, ToolChoice
+from hearth.backends.contract.messages import Message, ToolCall
+from hearth.backends.contract.requests import Request, Tool
 from hearth.backends.errors import ConflictingParameters, InvalidParameter, LimitExceeded
 from hearth.backends.text.cut_json import read_json
 from hearth.backends.text.output.rules import check_schema
@@ -65,12 +61,12 @@ def validate_chat(request: Request) -> None:
     """Check what only chats have, and that only chats have it.
 
     Raises:
-        InvalidParameter: `param` names the first field that has a wrong type or value.
+        InvalidParameter: `param` names the first field that has a wrong value.
     """
     _check_tools(request)
     _check_template_values(request.template_values)
     if request.messages is not None:
-        _check_messages(request)
+        _check_messages(request, request.messages)
         return
     given = [name for name in _ONLY_CHATS if getattr(request, name)]
     given += [] if request.add_generation_prompt else ["add_generation_prompt"]
@@ -80,11 +76,9 @@ def validate_chat(request: Request) -> None:
         )
 
 
-def _check_messages(request: Request) -> None:
-    messages = request.messages or ()
-    check_list("messages", request.messages, MOST_MESSAGES)
-    if not messages:
-        raise empty("messages")
+def _check_messages(request: Request, messages: tuple[Message, ...]) -> None:
+    check_count("messages", messages, MOST_MESSAGES)
+    check_not_empty("messages", messages)
     for index, message in enumerate(messages):
         _check_message(f"messages[{index}]", message)
     kept = [index for index, message in enumerate(messages) if message.keep_s]
@@ -100,7 +94,7 @@ def _check_messages(request: Request) -> None:
 
 
 def _check_tools(request: Request) -> None:
-    check_list("tools", request.tools, MOST_TOOLS)
+    check_count("tools", request.tools, MOST_TOOLS)
     names: set[str] = set()
     for index, tool in enumerate(request.tools):
         _check_tool(f"tools[{index}]", tool)
@@ -111,9 +105,6 @@ def _check_tools(request: Request) -> None:
                 "Give each tool a name of its own.",
             )
         names.add(tool.name)
-    check_one_of("tool_choice", request.tool_choice, get_args(ToolChoice))
-    check_flag("parallel_tool_calls", request.parallel_tool_calls)
-    check_text("forced_tool", request.forced_tool)
     if request.tool_choice == "required" and not names:
         raise ConflictingParameters(
             "tool_choice",
@@ -137,22 +128,19 @@ def _check_tools(request: Request) -> None:
 
 
 def _check_template_values(values: dict[str, Any]) -> None:
-    check_type("template_values", values, dict, "a table of names and values")
     for name, value in values.items():
-        param = f"template_values.{str(name)[:64]}"
+        param = f"template_values.{name[:64]}"
         if name not in TEMPLATE_VALUES:
             raise InvalidParameter(
                 param,
                 f"{param} is not among the values that a chat template may be given.",
                 f"Use one of {', '.join(TEMPLATE_VALUES)}.",
             )
-        kind = TEMPLATE_VALUES[name]
-        if kind == "bool":
-            check_flag(param, value)
-        elif kind == "effort":
+        if TEMPLATE_VALUES[name] == "effort":
             check_one_of(param, value, EFFORTS)
         else:
-            check_list(param, value)
+            is_flag = TEMPLATE_VALUES[name] == "bool"
+            _check_kind(param, value, *((bool, "true or false") if is_flag else (list, "a list")))
         _check_json(param, value)
 
 
@@ -173,10 +161,8 @@ def _check_json(param: str, value: Any) -> None:
 
 
 def _check_message(param: str, message: Message) -> None:
-    check_type(param, message, Message, "a message")
-    check_one_of(f"{param}.role", message.role, get_args(Role))
     check_text(f"{param}.content", message.content)
-    check_list(f"{param}.parts", message.parts, MOST_PARTS)
+    check_count(f"{param}.parts", message.parts, MOST_PARTS)
     for part in message.parts:
         check_text(f"{param}.parts", part)
     if message.parts and "\n".join(message.parts) != message.content:
@@ -189,7 +175,7 @@ def _check_message(param: str, message: Message) -> None:
     for name in ("tool_call_id", "name"):
         check_text(f"{param}.{name}", getattr(message, name), LONGEST_NAME_BYTES)
     check_number(Field(f"{param}.keep_s", "float", 0, LONGEST_KEEP_S, ""), message.keep_s)
-    check_list(f"{param}.tool_calls", message.tool_calls, MOST_CALLS)
+    check_count(f"{param}.tool_calls", message.tool_calls, MOST_CALLS)
     for index, call in enumerate(message.tool_calls):
         _check_call(f"{param}.tool_calls[{index}]", call)
     if message.role != "assistant":
@@ -201,7 +187,6 @@ def _check_message(param: str, message: Message) -> None:
 
 
 def _check_call(param: str, call: ToolCall) -> None:
-    check_type(param, call, ToolCall, "a tool call")
     for name in ("id", "name"):
         if not check_text(f"{param}.{name}", getattr(call, name), LONGEST_NAME_BYTES):
             raise InvalidParameter(
@@ -246,8 +231,6 @@ def _check_continued(last: Message) -> None:
 
 
 def _check_tool(param: str, tool: Tool) -> None:
-    check_type(param, tool, Tool, "a tool")
-    check_text(f"{param}.name", tool.name)
     if not re.fullmatch(TOOL_NAME, tool.name):
         raise InvalidParameter(
             f"{param}.name",
@@ -256,8 +239,6 @@ def _check_tool(param: str, tool: Tool) -> None:
             "Choose another name.",
         )
     check_text(f"{param}.description", tool.description)
-    check_flag(f"{param}.strict", tool.strict)
-    check_type(f"{param}.parameters", tool.parameters, dict, "a JSON schema")
     check_schema(tool.parameters, f"{param}.parameters")
     _check_is_of_object(f"{param}.parameters", tool.parameters)
 
@@ -274,11 +255,20 @@ def _check_is_of_object(param: str, schema: dict[str, Any]) -> None:
             'Set it to "object".',
         )
     properties, required = schema.get("properties"), schema.get("required")
-    check_type(f"{param}.properties", properties, (dict, NoneType), "a table of names and schemas")
-    if required is None:  # as some libraries write that there are none
-        return
-    if not isinstance(required, (list, tuple)) or not all(isinstance(one, str) for one in required):
-        raise wrong_type(f"{param}.required", "a list of names", required)
+    if properties is not None:  # as some libraries write that there are none
+        _check_kind(f"{param}.properties", properties, dict, "a table of names and schemas")
+    if required is not None:
+        _check_kind(f"{param}.required", required, list, "a list of names")
+        for name in required:
+            _check_kind(f"{param}.required", name, str, "a list of names")
+
+
+def _check_kind(param: str, value: object, kind: type, wanted: str) -> None:
+    """Raises `InvalidParameter` unless `value`, from JSON of any form, is a `kind`."""
+    if not isinstance(value, kind):
+        raise InvalidParameter(
+            param, f"{param} must be {wanted}, not {type(value).__name__}.", f"Send {wanted}."
+        )
 
 
 def _only_of(role: str, param: str, found: str) -> InvalidParameter:

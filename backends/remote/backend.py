@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import Any, Final
 
+from hearth.backends.contract.checks import typed
 from hearth.backends.contract.events import (
     Embeddings,
     Event,
@@ -111,6 +112,7 @@ class RemoteBackend:
 
     async def render(self, request: Request) -> Prompt:
         """What the model would get for `request`. Raises as `tokenize` does."""
+        request = typed(request)
         validate(request, None)
         if request.token_ids is not None:
             return Prompt(await self.detokenize(request.token_ids), tuple(request.token_ids))
@@ -239,6 +241,7 @@ class RemoteBackend:
             raise self._server.error(RemoteMalformed, what) from error
 
     async def _events(self, request: Request) -> AsyncGenerator[Event, None]:
+        request = typed(request)
         validate(request, None)
         model = await self._finder.find()
         body = write_body(request, model.dialect, self._server.name, model.name)

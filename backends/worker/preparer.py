@@ -181,7 +181,7 @@ class Preparer:
                 f"{self._name} does not make vectors.",
                 "Use an embedding model, or one whose vectors this backend can read.",
             )
-        validate_embed(call.texts, call.pooling, session, self._info.vocab_size)
+        validate_embed(call.texts, session, self._info.vocab_size)
         width = self._info.embedding_width
         check_answer_fits("texts", len(call.texts), NUMBER_BYTES * (width + 1))
         texts = []

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from hearth.backends.contract.checks import typed
 from hearth.backends.contract.messages import Message, ToolCall
 from hearth.backends.contract.requests import Request, Tool
 from hearth.backends.engine.validate import validate
@@ -24,7 +25,7 @@ LOOK = Tool("look", "Looks.", {"type": "object"})
 
 def refused(request):
     with pytest.raises(InvalidParameter) as caught:
-        validate(request, 100)
+        validate(typed(request), 100)
     assert caught.value.message and caught.value.hint
     return caught.value.param
 
@@ -64,7 +65,7 @@ def with_call(**changes):
         (with_call(arguments=5), "tool_calls[0].arguments"),
         (with_call(arguments="x" * (1 << 20) + "x"), "tool_calls[0].arguments"),
         (Message("user", "a", parts=5), "parts"),
-        (Message("user", "5", parts=(5,)), "parts"),
+        (Message("user", "5", parts=(5,)), "parts[0]"),
         (Message("user", "ab", parts=("a", "b")), "parts"),
         (Message("user", "a", parts=("a",) * 4097), "parts"),
         (Message("user", "a", tool_call_id="1"), "tool_call_id"),
@@ -209,7 +210,7 @@ DEEP = [[[[[[[[[[[[[[[["x"]]]]]]]]]]]]]]]]
         ({"messages": []}, "template_values.messages"),
         ({"tools": []}, "template_values.tools"),
         ({"x" * 1000: 1}, "template_values." + "x" * 64),
-        ({5: 1}, "template_values.5"),
+        ({5: 1}, "template_values"),
         ({"enable_thinking": 1}, "template_values.enable_thinking"),
         ({"thinking": "yes"}, "template_values.thinking"),
         ({"preserve_thinking": None}, "template_values.preserve_thinking"),

@@ -53,7 +53,7 @@ class _Backend(FakeBackend):
         return await super().score(ids, top=top)
 
     async def embed(self, texts, *, pooling="model", session="", truncate=False):
-        validate_embed(texts, pooling, session, VOCAB)
+        validate_embed(texts, session, VOCAB)
         self._host.note("session", session)
         return await super().embed(texts, pooling=pooling)
 
