@@ -32,14 +32,14 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], warm_up: Callable[
     questions, answers = os.fdopen(input_fd, "rb"), os.fdopen(output_fd, "wb")
     warm_up()
     _limit_resources()
-    framing.write(answers, framing.frame({"ready": True}))
-    while True:
-        try:
+    said: dict[str, Any] = {"ready": True}
+    with contextlib.suppress(EOFError):
+        while True:
+            answers.write(framing.frame(said))
+            answers.flush()
             question = framing.read(questions)
-        except EOFError:
-            return
-        _renew_cpu_limit()
-        framing.write(answers, framing.frame(answer(question)))
+            _renew_cpu_limit()
+            said = answer(question)
 
 
 def _limit_resources() -> None:

@@ -86,7 +86,7 @@ def test_a_timeout_is_kept_and_named(renderer):
 
 @pytest.mark.parametrize(("before_s", "timeout_s"), [(0.5, 0.6), (20, 0.3)])
 def test_a_timeout_holds_whatever_was_asked_before(renderer, before_s, timeout_s):
-    """The keeper may sleep until the alarm of an earlier question."""
+    """Earlier questions leave no alarm behind."""
     renderer.render(GOOD, HELLO)
     for _ in range(3):
         renderer.render(GOOD, HELLO, timeout_s=before_s)
