@@ -12,9 +12,9 @@ from typing import Literal, get_args
 
 from hearth.app.format import format_size, parse_size
 from hearth.app.paths import find_paths
-from hearth.backends.contract.fields import REQUEST_FIELDS, SAMPLING_FIELDS, Field
+from hearth.backends.contract.fields import REQUEST_FIELDS, Field
 from hearth.backends.contract.models import BackendName, Dtype, KvPool, KvType, ModelSettings
-from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.sampling import SAMPLING_FIELDS, SamplingParams
 from hearth.backends.remote import server as remote_server
 
 Value = bool | int | float | str | tuple[str, ...] | dict[int, float] | None

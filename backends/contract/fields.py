@@ -1,15 +1,15 @@
-"""The numbers that a request carries, with their ranges: one table for all that show or check them.
+"""Numbers that requests and settings carry, with their ranges: declared once for all that show or
+check them.
 
-The command line makes its flags from it, the settings file its keys, the endpoint its schema and
-its documentation. It needs nothing but itself, since the terminal app has it before its first
-paint.
+The command line makes its flags from them, the settings file its keys, the endpoint its schema and
+its documentation.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal
 
 Kind = Literal["float", "int"]
 
@@ -45,28 +45,20 @@ def plain(value: float) -> str:
     return str(int(value)) if math.isfinite(value) and value == int(value) else str(value)
 
 
-SAMPLING_FIELDS: Final = (
-    Field("temperature", "float", 0, 10, "higher is more varied; 0 takes the likeliest token"),
-    Field("top_k", "int", 0, MOST_TOKENS, "keep the k likeliest tokens; 0 is off"),
-    Field("top_p", "float", 0, 1, "keep the likeliest tokens that reach p; 1 is off", True),
-    Field("min_p", "float", 0, 1, "drop tokens below this share of the likeliest; 0 is off"),
-    Field("typical_p", "float", 0, 1, "keep the most typical tokens that reach p; 1 is off", True),
-    Field("repetition_penalty", "float", 0, 10, "makes said tokens less likely; 1 is off", True),
-    Field("repetition_window", "int", -1, MOST_TOKENS, "tokens to look back; -1 all, 0 none"),
-    Field("frequency_penalty", "float", -2, 2, "subtracted for each occurrence of a token"),
-    Field("presence_penalty", "float", -2, 2, "subtracted once for a token that occurs"),
-    Field("dry_multiplier", "float", 0, 100, "DRY: penalty for a repeated run; 0 is off"),
-    Field("dry_base", "float", 1, 10, "DRY: growth of the penalty for each token of the run"),
-    Field("dry_allowed_length", "int", 1, MOST_TOKENS, "DRY: shorter runs are free"),
-    Field("dry_window", "int", -1, MOST_TOKENS, "DRY: tokens to look back; -1 all, 0 none"),
-    Field("xtc_probability", "float", 0, 1, "XTC: chance to drop the top choices; 0 is off"),
-    Field("xtc_threshold", "float", 0, 1, "XTC: probability that makes a token a top choice"),
-    Field("seed", "int", 0, 2**64 - 1, "same seed, same text", optional=True),
-    Field(
-        "logprobs", "int", 0, MOST_TOP, "log probabilities of the n likeliest tokens", optional=True
-    ),
-)
-"""The numbers of `SamplingParams`."""
+def number(
+    default: float | None, minimum: float, maximum: float, what: str = "", *, above: bool = False
+) -> Any:
+    """A field of a dataclass with these bounds; with `above` the minimum itself is refused."""
+    kind: Kind = "float" if isinstance(default, float) else "int"
+    bounds = Field("", kind, minimum, maximum, what, above, optional=default is None)
+    return field(default=default, metadata={"number": bounds})
+
+
+def numbers_of(kind: type) -> tuple[Field, ...]:
+    """What `number` declares in the dataclass `kind`."""
+    found = (one for one in fields(kind) if "number" in one.metadata)
+    return tuple(replace(one.metadata["number"], name=one.name) for one in found)
+
 
 REQUEST_FIELDS: Final = (
     Field("max_tokens", "int", 1, MOST_TOKENS, "at most this many new tokens", optional=True),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+from hearth.backends.contract.fields import number
 
 KvType = Literal["f32", "f16", "q8_0", "q4_0"]
 KvPool = Literal["grow", "static"]
@@ -11,23 +13,27 @@ Dtype = Literal["f32", "f16", "bf16"]
 BackendName = Literal["auto", "llamacpp", "native", "remote"]
 """What runs a model. "auto": what suits the file and the machine (`backends.worker.choice`)."""
 
+MAX_CONTEXT: Final = 1 << 24
+MAX_THREADS: Final = 512
+"""GGML_MAX_N_THREADS of ggml.h."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     """How a model is loaded. None means: decided on this machine, and reported in `ModelInfo`."""
 
-    context: int | None = None
+    context: int | None = number(None, 1, MAX_CONTEXT)
     """Context length in tokens; None: what the model was trained for or what fits, whichever is
     less.
     """
     kv_type: KvType = "f16"
-    gpu_layers: int | None = None
+    gpu_layers: int | None = number(None, 0, 1 << 20)
     """Layers on Metal or CUDA; None: all where the library has a GPU, else none."""
-    threads: int | None = None
-    batch_threads: int | None = None
-    max_batch_tokens: int = 512
+    threads: int | None = number(None, 1, MAX_THREADS)
+    batch_threads: int | None = number(None, 1, MAX_THREADS)
+    max_batch_tokens: int = number(512, 1, 8192)
     """Most tokens of one step, prefill and decode of all sessions together."""
-    target_itl_ms: float = 50.0
+    target_itl_ms: float = number(50.0, 0, 1e9, above=True)
     """While others stream, prefill is cut so that a step takes about this long, or twice a step
     without prefill where that is longer.
     """
@@ -45,16 +51,16 @@ class ModelSettings:
     """llama.cpp's repacked and AMX weights; None: on where the self-test passed."""
     max_sessions: int = 8
     """Sequences that run at the same time."""
-    max_waiting: int = 64
+    max_waiting: int = number(64, 0, 1 << 20)
     """Requests that may wait beside those that run; more are refused as `Busy`."""
-    kv_budget_bytes: int | None = None
+    kv_budget_bytes: int | None = number(None, 1, 1 << 60)
     """Most memory for keys and values of all sessions and kept prefixes; None: what
     `memory_fraction` leaves, and no more than every session can use.
     """
     kv_pool: KvPool = "grow"
     """grow: start small and double when full. static: take the whole budget at load."""
-    memory_fraction: float = 0.9
-    """Share of the free memory that weights, keys and values may take, in (0, 1]."""
+    memory_fraction: float = number(0.9, 0, 1, above=True)
+    """Share of the free memory that weights, keys and values may take."""
     chat_template: str | None = None
     """Jinja source to use in place of the model's own."""
     keep_alive_s: float = 300.0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
+
+from hearth.backends.contract.fields import MOST_TOKENS, MOST_TOP, number, numbers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,48 +14,45 @@ class SamplingParams:
     work.
 
     The order is: logit bias, repetition, frequency and presence penalties, DRY, then top-k,
-    typical-p, top-p, min-p, XTC, temperature, draw. A value that switches a step off is given for
-    each.
+    typical-p, top-p, min-p, XTC, temperature, draw.
     """
 
-    temperature: float = 0.7
-    """0 is greedy (arg max, ties to the lowest id); up to 10."""
-    top_k: int = 40
-    """Keep the k likeliest; 0 is off."""
-    top_p: float = 0.95
-    """Keep the smallest set whose probability reaches p, in (0, 1]; 1 is off."""
-    min_p: float = 0.05
-    """Drop tokens below this share of the likeliest one, in [0, 1]; 0 is off."""
-    typical_p: float = 1.0
-    """Locally typical sampling (arXiv 2202.00666), in (0, 1]; 1 is off."""
-    repetition_penalty: float = 1.0
+    temperature: float = number(0.7, 0, 10, "higher is more varied; 0 takes the likeliest token")
+    """At 0, ties go to the lowest id."""
+    top_k: int = number(40, 0, MOST_TOKENS, "keep the k likeliest tokens; 0 is off")
+    top_p: float = number(
+        0.95, 0, 1, "keep the likeliest tokens that reach p; 1 is off", above=True
+    )
+    min_p: float = number(0.05, 0, 1, "drop tokens below this share of the likeliest; 0 is off")
+    typical_p: float = number(
+        1.0, 0, 1, "keep the most typical tokens that reach p; 1 is off", above=True
+    )
+    """Locally typical sampling (arXiv 2202.00666)."""
+    repetition_penalty: float = number(
+        1.0, 0, 10, "makes said tokens less likely; 1 is off", above=True
+    )
     """Divides positive and multiplies negative logits of tokens seen in the window (arXiv
-    1909.05858); 1 is off.
+    1909.05858).
     """
-    repetition_window: int = 64
-    """How many last tokens, prompt included, the three penalties look at; -1 all, 0 none."""
-    frequency_penalty: float = 0.0
-    """Subtracted once for each occurrence in the window, in [-2, 2]."""
-    presence_penalty: float = 0.0
-    """Subtracted once for each token that occurs in the window, in [-2, 2]."""
-    dry_multiplier: float = 0.0
-    """DRY: penalty for a token that would continue a repeated run; 0 is off."""
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_window: int = -1
-    """How many last tokens DRY searches; -1 all, 0 none."""
+    repetition_window: int = number(64, -1, MOST_TOKENS, "tokens to look back; -1 all, 0 none")
+    """Of the three penalties, prompt included."""
+    frequency_penalty: float = number(0.0, -2, 2, "subtracted for each occurrence of a token")
+    presence_penalty: float = number(0.0, -2, 2, "subtracted once for a token that occurs")
+    dry_multiplier: float = number(0.0, 0, 100, "DRY: penalty for a repeated run; 0 is off")
+    dry_base: float = number(1.75, 1, 10, "DRY: growth of the penalty for each token of the run")
+    dry_allowed_length: int = number(2, 1, MOST_TOKENS, "DRY: shorter runs are free")
+    dry_window: int = number(-1, -1, MOST_TOKENS, "DRY: tokens to look back; -1 all, 0 none")
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    xtc_probability: float = 0.0
-    """Exclude Top Choices with this chance at each position; 0 is off."""
-    xtc_threshold: float = 0.1
-    """XTC removes all but the least likely of the tokens at or above this probability; over 0.5 it
-    never acts.
-    """
+    xtc_probability: float = number(0.0, 0, 1, "XTC: chance to drop the top choices; 0 is off")
+    """Exclude Top Choices: all but the least likely of them, at each position."""
+    xtc_threshold: float = number(0.1, 0, 1, "XTC: probability that makes a token a top choice")
+    """Over 0.5 it never acts."""
     logit_bias: dict[int, float] = field(default_factory=dict)
     """Added to logits by token id, each in [-100, 100]; -100 bans a token."""
-    seed: int | None = None
-    """In [0, 2**64). The draw at a position is a function of (seed, position) alone. None: a fresh
-    seed.
-    """
-    logprobs: int | None = None
-    """None: none. n in [0, 20]: log probability of each token drawn and of the n likeliest."""
+    seed: int | None = number(None, 0, 2**64 - 1, "same seed, same text")
+    """The draw at a position is a function of (seed, position) alone. None: a fresh seed."""
+    logprobs: int | None = number(None, 0, MOST_TOP, "log probabilities of the n likeliest tokens")
+    """And of each token drawn. None: none."""
+
+
+SAMPLING_FIELDS: Final = numbers_of(SamplingParams)

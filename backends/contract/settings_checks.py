@@ -4,29 +4,10 @@ itself.
 
 from __future__ import annotations
 
-from typing import Final, get_args
-
-from hearth.backends.contract.checks import check_number, check_one_of
-from hearth.backends.contract.fields import Field
-from hearth.backends.contract.models import Dtype, KvPool, KvType, ModelSettings
+from hearth.backends.contract.checks import check_number, typed
+from hearth.backends.contract.fields import Field, numbers_of
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import InvalidParameter
-
-MAX_THREADS: Final = 512
-MAX_CONTEXT: Final = 1 << 24
-MAX_BATCH: Final = 8192
-"""Tokens of one step."""
-
-_FIELDS: Final = (
-    Field("context", "int", 1, MAX_CONTEXT, "", optional=True),
-    Field("threads", "int", 1, MAX_THREADS, "", optional=True),
-    Field("batch_threads", "int", 1, MAX_THREADS, "", optional=True),
-    Field("gpu_layers", "int", 0, 1 << 20, "", optional=True),
-    Field("max_batch_tokens", "int", 1, MAX_BATCH, ""),
-    Field("max_waiting", "int", 0, 1 << 20, ""),
-    Field("kv_budget_bytes", "int", 1, 1 << 60, "", optional=True),
-    Field("target_itl_ms", "float", 0, 1e9, "", above_minimum=True),
-    Field("memory_fraction", "float", 0, 1, "", above_minimum=True),
-)
 
 
 def context_notices(
@@ -62,7 +43,8 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
     Raises:
         InvalidParameter: with the name of the field and its bounds.
     """
-    for field in (*_FIELDS, Field("max_sessions", "int", 1, max_sequences, "")):
+    typed(settings)
+    for field in (*numbers_of(ModelSettings), Field("max_sessions", "int", 1, max_sequences, "")):
         check_number(field, getattr(settings, field.name))
     both = (settings.threads, settings.batch_threads)
     if settings.deterministic and None not in both and len(set(both)) > 1:
@@ -71,7 +53,3 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
             f"threads is {both[0]} and batch_threads {both[1]}; with deterministic they are one.",
             "Set only threads (--threads).",
         )
-    check_one_of("kv_type", settings.kv_type, get_args(KvType))
-    check_one_of("kv_pool", settings.kv_pool, get_args(KvPool))
-    if settings.dtype is not None:
-        check_one_of("dtype", settings.dtype, get_args(Dtype))

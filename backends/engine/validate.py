@@ -16,9 +16,9 @@ from hearth.backends.contract.checks import (
     check_text,
     check_token_ids,
 )
-from hearth.backends.contract.fields import MOST_TOP, REQUEST_FIELDS, SAMPLING_FIELDS, Field
+from hearth.backends.contract.fields import MOST_TOP, REQUEST_FIELDS, Field
 from hearth.backends.contract.requests import Request
-from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.sampling import SAMPLING_FIELDS, SamplingParams
 from hearth.backends.engine.validate_chat import validate_chat
 from hearth.backends.errors import ConflictingParameters, InvalidParameter
 from hearth.backends.text.output.rules import content_rule

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hearth.backends.contract.models import MAX_THREADS
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import Interrupted, Row
 from hearth.backends.errors import (
@@ -30,7 +31,6 @@ from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import (
     CELL_ALIGNMENT,
     FLASH_TILE,
-    MAX_THREADS,
     START_CELLS,
     TILE,
     ContextPlan,

@@ -10,8 +10,7 @@ import math
 from dataclasses import dataclass
 
 from hearth.backends.contract import settings_checks
-from hearth.backends.contract.models import KvPool, KvType, ModelSettings
-from hearth.backends.contract.settings_checks import MAX_CONTEXT
+from hearth.backends.contract.models import MAX_CONTEXT, KvPool, KvType, ModelSettings
 from hearth.backends.errors import (
     DoesNotFit,
     InvalidParameter,
@@ -23,8 +22,6 @@ from hearth.backends.llamacpp.offload import Offload
 from hearth.backends.llamacpp.recurrent import state_bytes
 from hearth.quant.gguf.file import ENCODERS
 
-MAX_THREADS = 512
-"""GGML_MAX_N_THREADS of ggml.h."""
 MAX_SEQUENCES = 256
 """LLAMA_MAX_SEQ of llama-cparams.h: sequence ids of one context."""
 UBATCH = 512

@@ -6,10 +6,10 @@ from dataclasses import fields, replace
 import pytest
 
 from hearth.backends.contract.checks import typed
-from hearth.backends.contract.fields import REQUEST_FIELDS, SAMPLING_FIELDS, Field
+from hearth.backends.contract.fields import REQUEST_FIELDS, Field
 from hearth.backends.contract.messages import Message
 from hearth.backends.contract.requests import Constraint, Request
-from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.sampling import SAMPLING_FIELDS, SamplingParams
 from hearth.backends.contract.wire import Embed, Rank, Score
 from hearth.backends.engine.validate import (
     LONGEST_STOP_BYTES,

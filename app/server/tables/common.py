@@ -16,7 +16,8 @@ from hearth.app.server.schema import (
     Sentinel,
     Text,
 )
-from hearth.backends.contract.fields import REQUEST_FIELDS, SAMPLING_FIELDS, Field
+from hearth.backends.contract.fields import REQUEST_FIELDS, Field
+from hearth.backends.contract.sampling import SAMPLING_FIELDS
 from hearth.backends.engine import validate
 
 MODEL: Final = honoured(
