@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from hearth.backends.contract.fields import number
@@ -65,6 +65,11 @@ class ModelSettings:
     """Jinja source to use in place of the model's own."""
     keep_alive_s: float = 300.0
     """Unload after so many idle seconds; negative: never."""
+
+    @property
+    def of_load(self) -> ModelSettings:
+        """Those that matter to what is loaded: not how many may wait, nor how long it stays."""
+        return replace(self, keep_alive_s=0.0, max_waiting=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hearth.backends.contract.loaded import EngineStats, WorkerStats
-from hearth.backends.contract.models import HostLimits, ModelSettings, ModelSpec
+from hearth.backends.contract.models import HostLimits, ModelSpec
 from hearth.backends.contract.wire import Call, ClearCache, Cost, Load, Sealed, unsealed
 from hearth.backends.errors import Busy, DoesNotFit, ModelNotFound
 from hearth.backends.host.admission import Admission
@@ -408,11 +408,5 @@ def _worker_stats(
 
 
 def _same_load(one: ModelSpec, other: ModelSpec) -> bool:
-    """Would both load the same? Keep-alive and the length of the queue may differ: they say nothing
-    about the worker.
-    """
-
-    def key(spec: ModelSpec) -> tuple[str, ModelSettings]:
-        return spec.backend, replace(spec.settings, keep_alive_s=0.0, max_waiting=0)
-
-    return key(one) == key(other)
+    """Would both load the same?"""
+    return one.backend == other.backend and one.settings.of_load == other.settings.of_load

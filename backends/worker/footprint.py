@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -14,21 +14,19 @@ from hearth.backends.errors import HearthError
 from hearth.backends.worker.choice import runner_of
 
 MOST_KNOWN: Final = 256
-"""Files that `Footprints` remembers; those that were asked for last."""
+"""Loads that `Footprints` remembers; those that were asked for last."""
 
 
 class Footprints:
     """What models need; a file is read again when it changed or is to be loaded in another way.
+    Thread-safe.
 
     Args:
         cache_dir: where measurements about this machine are kept, which decide what runs a model.
     """
 
     def __init__(self, cache_dir: Path | None = None) -> None:
-        self._cache_dir = cache_dir
-        self._known: dict[str, tuple[object, int | None]] = {}
-        self._lock = threading.Lock()
-        """Guards `_known`: each call has a thread of its own."""
+        self._needed = lru_cache(MOST_KNOWN)(partial(_needed_bytes, cache_dir))
 
     def of(self, spec: ModelSpec) -> int | None:
         """Bytes to set aside for `spec`; None if it takes no memory here, or cannot be read or
@@ -39,21 +37,11 @@ class Footprints:
             found = os.stat(path)
         except OSError:
             return None
-        # How long it stays and who waits say nothing about memory.
-        settings = replace(spec.settings, keep_alive_s=0.0, max_waiting=0)
-        version = (found.st_mtime_ns, found.st_size, spec.backend, settings)
-        known = self._known.get(path)
-        if known is None or known[0] != version:
-            known = (version, _needed_bytes(spec, self._cache_dir))
-        with self._lock:
-            self._known.pop(path, None)  # So that the dictionary is in the order of use.
-            self._known[path] = known
-            while len(self._known) > MOST_KNOWN:
-                del self._known[next(iter(self._known))]
-        return known[1]
+        load = replace(spec, path=path, name="", settings=spec.settings.of_load)
+        return self._needed(load, found.st_mtime_ns, found.st_size)
 
 
-def _needed_bytes(spec: ModelSpec, cache_dir: Path | None) -> int | None:
+def _needed_bytes(cache_dir: Path | None, spec: ModelSpec, *_: int) -> int | None:
     if spec.backend == "remote":
         return None
     from hearth.backends.llamacpp.footprint import needed_bytes as llamacpp_bytes
