@@ -14,19 +14,14 @@ from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.bench.measure import median_rate
 from hearth.backends.contract.models import BackendName, ModelSettings, ModelSpec
 from hearth.backends.errors import UnsupportedModel
+from hearth.backends.llamacpp.probe_model import Heads, Shape, write_llama
 from hearth.backends.worker.runners import open_model
 from hearth.backends.worker.speeds import Speed
 from hearth.quant.ggml import Ggml
 from hearth.quant.gguf.types import TensorType
 
-_WIDTH: Final = 1024
-_HIDDEN: Final = 2816
-_HEADS: Final = 16
-_KV_HEADS: Final = 4
-_LAYERS: Final = 4
-_VOCABULARY: Final = 4096
-_CONTEXT: Final = 1024
-"""Shapes of a small llama: 53 million weights, which no cache holds, in rows of whole blocks."""
+_SHAPE: Final = Shape(1024, 2816, 1024, Heads(16, 4, 64, 64), layers=4, vocab=4096)
+"""53 million weights, which no cache holds, in rows of whole blocks."""
 _PROMPT: Final = 256
 _STEPS: Final = 24
 _REPEATS: Final = 3
@@ -47,7 +42,7 @@ def measure_runner(runner: BackendName, kind: str, cache_dir: Path) -> Speed:
     """
     with tempfile.TemporaryDirectory(prefix="hearth-speed-") as folder:
         path = write_probe(Path(folder, "probe.gguf"), kind)
-        settings = ModelSettings(context=_CONTEXT, max_sessions=1, kv_pool="static")
+        settings = ModelSettings(context=_SHAPE.context, max_sessions=1, kv_pool="static")
         loaded = open_model(ModelSpec(str(path), "probe", runner, settings), cache_dir)
         try:
             side = EngineSide(loaded)
@@ -67,78 +62,23 @@ def write_probe(path: Path, kind: str) -> Path:
     """
     import gguf
 
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("hearth speed probe")
-    writer.add_context_length(_CONTEXT)
-    writer.add_embedding_length(_WIDTH)
-    writer.add_block_count(_LAYERS)
-    writer.add_feed_forward_length(_HIDDEN)
-    writer.add_head_count(_HEADS)
-    writer.add_head_count_kv(_KV_HEADS)
-    writer.add_rope_dimension_count(_WIDTH // _HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(_VOCABULARY)
-    _add_vocabulary(writer)
-    pack = _Packer(kind)
-    ones = np.ones(_WIDTH, np.float32)
-    for name in ("token_embd", "output"):
-        writer.add_tensor(f"{name}.weight", pack.rows(_VOCABULARY, _WIDTH), raw_dtype=pack.type)
-    writer.add_tensor("output_norm.weight", ones)
-    layer = {name: pack.rows(*shape) for name, shape in _MATRICES.items()}
-    for index in range(_LAYERS):
-        for name in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{index}.{name}.weight", ones)
-        for name, rows in layer.items():
-            writer.add_tensor(f"blk.{index}.{name}.weight", rows, raw_dtype=pack.type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    if kind not in TensorType.__members__:
+        raise UnsupportedModel(f"There is no GGUF type {kind}.")
+    ggml, stream = Ggml(), np.random.default_rng(_SEED)
+    ggml.prepare(TensorType[kind])
+
+    def random(shape: tuple[int, ...]) -> NDArray[Any]:
+        if len(shape) == 1:
+            return np.ones(shape, np.float32)
+        weights = stream.standard_normal(shape, np.float32) * shape[1] ** -0.5
+        packed = ggml.quantize_chunk(TensorType[kind], weights.astype(np.float32, copy=False))
+        return packed.reshape(shape[0], -1)
+
+    tensors = {name: random(shape) for name, shape in _SHAPE.outer.items()}
+    for name, shape in _SHAPE.layer.items():
+        rows = random(shape)
+        tensors |= {f"blk.{index}.{name}": rows for index in range(_SHAPE.layers)}
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokens += [f"\u2581{index}" for index in range(_SHAPE.vocab - len(tokens))]
+    write_llama(path, tensors, gguf.GGMLQuantizationType[kind], _SHAPE, tokens)
     return path
-
-
-def _add_vocabulary(writer: Any) -> None:
-    """What every vocabulary of that kind has, and words that nobody writes."""
-    from gguf import TokenType
-
-    special = ["<unk>", "<s>", "</s>"]
-    tokens = special + [f"<0x{byte:02X}>" for byte in range(256)]
-    kinds = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [TokenType.BYTE] * 256
-    rest = _VOCABULARY - len(tokens)
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(tokens + [f"▁{index}" for index in range(rest)])
-    writer.add_token_scores([0.0] * _VOCABULARY)
-    writer.add_token_types([int(kind) for kind in kinds] + [int(TokenType.NORMAL)] * rest)
-
-
-_KEYS: Final = _WIDTH // _HEADS * _KV_HEADS
-_MATRICES: Final = {
-    "attn_q": (_WIDTH, _WIDTH),
-    "attn_k": (_KEYS, _WIDTH),
-    "attn_v": (_KEYS, _WIDTH),
-    "attn_output": (_WIDTH, _WIDTH),
-    "ffn_gate": (_HIDDEN, _WIDTH),
-    "ffn_up": (_HIDDEN, _WIDTH),
-    "ffn_down": (_WIDTH, _HIDDEN),
-}
-
-
-class _Packer:
-    """Makes random rows of one type."""
-
-    def __init__(self, kind: str) -> None:
-        import gguf
-
-        if kind not in TensorType.__members__:
-            raise UnsupportedModel(f"There is no GGUF type {kind}.")
-        self._kind = TensorType[kind]
-        self.type: Any = gguf.GGMLQuantizationType[kind]
-        self._ggml = Ggml()
-        self._ggml.prepare(self._kind)
-        self._stream = np.random.default_rng(_SEED)
-
-    def rows(self, count: int, length: int) -> NDArray[Any]:
-        """[count, bytes of a row] uint8, of weights with mean 0."""
-        weights = self._stream.standard_normal((count, length), np.float32) * length**-0.5
-        packed = self._ggml.quantize_chunk(self._kind, weights.astype(np.float32, copy=False))
-        return packed.reshape(count, -1)

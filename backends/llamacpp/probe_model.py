@@ -1,8 +1,10 @@
-"""Tiny llamas for asking a library something: a quantized one and its float32 twin, whether it
-computes the right thing; one layer with heads of a given shape, how fast attention is."""
+"""Random llamas for asking a library something: a quantized one and its float32 twin, whether it
+computes the right thing; one layer with heads of a given shape, how fast attention is; a few layers
+of one type, how fast a runner is (`bench.speed_probe`)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,17 +25,49 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
-    """One layer of a llama."""
+class Shape:
+    """A llama, all of whose layers are alike."""
 
     hidden: int
     ffn: int
     context: int
     heads: Heads
+    layers: int = 1
+    vocab: int = VOCAB
+
+    @property
+    def outer(self) -> dict[str, tuple[int, ...]]:
+        """The tensors outside of the layers."""
+        return {
+            "token_embd.weight": (self.vocab, self.hidden),
+            "output_norm.weight": (self.hidden,),
+            "output.weight": (self.vocab, self.hidden),
+        }
+
+    @property
+    def layer(self) -> dict[str, tuple[int, ...]]:
+        """The tensors of one layer."""
+        heads, hidden, ffn = self.heads, self.hidden, self.ffn
+        return {
+            "attn_norm.weight": (hidden,),
+            "attn_q.weight": (heads.heads * heads.key_length, hidden),
+            "attn_k.weight": (heads.kv_heads * heads.key_length, hidden),
+            "attn_v.weight": (heads.kv_heads * heads.value_length, hidden),
+            "attn_output.weight": (hidden, heads.heads * heads.value_length),
+            "ffn_norm.weight": (hidden,),
+            "ffn_gate.weight": (ffn, hidden),
+            "ffn_up.weight": (ffn, hidden),
+            "ffn_down.weight": (hidden, ffn),
+        }
+
+    @property
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """All tensors of a llama with one layer."""
+        return {**self.outer, **{f"blk.0.{name}": shape for name, shape in self.layer.items()}}
 
 
 PAIR_CONTEXT = 256
-_PAIR = _Layer(hidden=256, ffn=512, context=PAIR_CONTEXT, heads=Heads(4, 2, 64, 64))
+_PAIR = Shape(hidden=256, ffn=512, context=PAIR_CONTEXT, heads=Heads(4, 2, 64, 64))
 """Widths are a multiple of every repacked layout's block (AMX tiles: 32; K-quants: 256)."""
 
 FORMATS = ("Q8_0", "Q4_0")
@@ -58,7 +92,7 @@ def write_pair(folder: Path, format_name: str, seed: int = 0) -> tuple[Path, Pat
     rng = np.random.default_rng(seed)
     packed: dict[str, Any] = {}
     plain: dict[str, Any] = {}
-    for name, shape in _shapes(_PAIR).items():
+    for name, shape in _PAIR.tensors.items():
         if len(shape) == 1:
             packed[name] = plain[name] = np.ones(shape, np.float32)
             continue
@@ -66,64 +100,58 @@ def write_pair(folder: Path, format_name: str, seed: int = 0) -> tuple[Path, Pat
         packed[name] = gguf.quants.quantize(weight, kind)
         plain[name] = gguf.quants.dequantize(packed[name], kind)
     quantized, exact = folder / f"{format_name}.gguf", folder / f"{format_name}-f32.gguf"
-    _write(quantized, packed, kind, _PAIR)
-    _write(exact, plain, None, _PAIR)
+    write_llama(quantized, packed, kind, _PAIR)
+    write_llama(exact, plain, None, _PAIR)
     return quantized, exact
 
 
 def write_attention(path: Path, heads: Heads, context: int, seed: int = 0) -> Path:
     """Write a one-layer model in which nearly all the work is attention, in float32."""
-    layer = _Layer(hidden=64, ffn=32, context=context, heads=heads)
+    layer = Shape(hidden=64, ffn=32, context=context, heads=heads)
     rng = np.random.default_rng(seed)
     tensors = {
         name: np.ones(shape, np.float32)
         if len(shape) == 1
         else (rng.standard_normal(shape) * shape[-1] ** -0.5).astype(np.float32)
-        for name, shape in _shapes(layer).items()
+        for name, shape in layer.tensors.items()
     }
-    _write(path, tensors, None, layer)
+    write_llama(path, tensors, None, layer)
     return path
 
 
-def _shapes(layer: _Layer) -> dict[str, tuple[int, ...]]:
-    heads = layer.heads
-    hidden, ffn = layer.hidden, layer.ffn
-    return {
-        "token_embd.weight": (VOCAB, hidden),
-        "output_norm.weight": (hidden,),
-        "output.weight": (VOCAB, hidden),
-        "blk.0.attn_norm.weight": (hidden,),
-        "blk.0.attn_q.weight": (heads.heads * heads.key_length, hidden),
-        "blk.0.attn_k.weight": (heads.kv_heads * heads.key_length, hidden),
-        "blk.0.attn_v.weight": (heads.kv_heads * heads.value_length, hidden),
-        "blk.0.attn_output.weight": (hidden, heads.heads * heads.value_length),
-        "blk.0.ffn_norm.weight": (hidden,),
-        "blk.0.ffn_gate.weight": (ffn, hidden),
-        "blk.0.ffn_up.weight": (ffn, hidden),
-        "blk.0.ffn_down.weight": (hidden, ffn),
-    }
+def write_llama(
+    path: Path, tensors: Mapping[str, Any], kind: Any, shape: Shape, tokens: Sequence[str] = ()
+) -> None:
+    """Write a llama.
 
-
-def _write(path: Path, tensors: dict[str, Any], kind: Any, layer: _Layer) -> None:
+    Args:
+        tensors: by name; those that are not float32 are packed as `kind`.
+        tokens: of its vocabulary, which begins with `<unk>`, `<s>`, `</s>` and the bytes; empty:
+            all of them are ordinary.
+    """
     import gguf
 
+    normal = [gguf.TokenType.NORMAL] * shape.vocab
+    special = [gguf.TokenType.UNKNOWN, *[gguf.TokenType.CONTROL] * 2, *[gguf.TokenType.BYTE] * 256]
+    kinds = (special if tokens else []) + normal
+
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("hearth self-test")
-    writer.add_context_length(layer.context)
-    writer.add_embedding_length(layer.hidden)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(layer.ffn)
-    writer.add_head_count(layer.heads.heads)
-    writer.add_head_count_kv(layer.heads.kv_heads)
-    writer.add_key_length(layer.heads.key_length)
-    writer.add_value_length(layer.heads.value_length)
-    writer.add_rope_dimension_count(layer.heads.key_length)
+    writer.add_name("hearth probe")
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.ffn)
+    writer.add_head_count(shape.heads.heads)
+    writer.add_head_count_kv(shape.heads.kv_heads)
+    writer.add_key_length(shape.heads.key_length)
+    writer.add_value_length(shape.heads.value_length)
+    writer.add_rope_dimension_count(shape.heads.key_length)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(VOCAB)
+    writer.add_vocab_size(shape.vocab)
     writer.add_tokenizer_model("llama")
-    writer.add_token_list([f"<{i}>" for i in range(VOCAB)])
-    writer.add_token_scores([0.0] * VOCAB)
-    writer.add_token_types([int(gguf.TokenType.NORMAL)] * VOCAB)
+    writer.add_token_list(list(tokens) or [f"<{i}>" for i in range(shape.vocab)])
+    writer.add_token_scores([0.0] * shape.vocab)
+    writer.add_token_types([int(kind) for kind in kinds[: shape.vocab]])
     for name, data in tensors.items():
         is_packed = kind is not None and data.dtype != "float32"
         writer.add_tensor(name, data, raw_dtype=kind if is_packed else None)
