@@ -27,7 +27,6 @@ from hearth.backends.remote.connection import Connection
 from hearth.backends.remote.models import list_models
 from hearth.backends.remote.server import RemoteServer
 from hearth.backends.remote.server import is_loopback as is_loopback_host
-from hearth.backends.remote.sse import EventReader, TooLong
 
 Api = Literal["chat", "completions"]
 
@@ -297,8 +296,6 @@ async def _ask(connection: Connection, target: Target, load: Load, prompt: str, 
             await _listen(pieces, connection.server, target, call)
     except HearthError as error:
         call.error = error.message
-    except TooLong:
-        call.error = "an event without an end"
     call.ended_s = time.perf_counter()
 
 
@@ -307,14 +304,9 @@ async def _listen(
 ) -> None:
     """Add the events of a stream to the answer. Raises HearthError if it is not complete."""
     request = Request(messages=()) if target.api == "chat" else Request(text="")
-    reader = ChunkReader(server, request)
     answer = call.answer
-    arrivals = EventReader()
-    async for piece in pieces:
-        for arrival in arrivals.feed(piece):
-            for event in reader.take(arrival):
-                answer.add(event)
-                gap_s = answer.choices[0].gap_s
-                if isinstance(event, Token) and gap_s is not None:
-                    call.gaps_s.append(gap_s)
-    answer.add(reader.end())
+    async for event in ChunkReader(server, request).events(pieces):
+        answer.add(event)
+        gap_s = answer.choices[0].gap_s
+        if isinstance(event, Token) and gap_s is not None:
+            call.gaps_s.append(gap_s)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from hearth.backends.contract.requests import Pooling, Request
 from hearth.backends.engine.validate import validate
 from hearth.backends.errors import HearthError, ModelNotFound, to_info
 from hearth.backends.remote.body import notices, write_body
-from hearth.backends.remote.chunks import DONE, ChunkReader, finite, text_logprobs
+from hearth.backends.remote.chunks import ChunkReader, finite, text_logprobs
 from hearth.backends.remote.connection import Connection
 from hearth.backends.remote.errors import (
     RemoteError,
@@ -37,12 +36,7 @@ from hearth.backends.remote.errors import (
 from hearth.backends.remote.models import ModelFinder, describe, list_models
 from hearth.backends.remote.refusals import model_missing
 from hearth.backends.remote.server import RemoteServer
-from hearth.backends.remote.sse import EventReader, ServerEvent, TooLong
 
-_REST_S: Final = 0.1
-"""How long the end of a body is waited for after its last event, so that the connection can be
-used again.
-"""
 _LIKE_VLLM: Final = ("vllm", "sglang")
 _TEMPLATE_FIELDS: Final = (
     *("model", "messages", "tools", "chat_template_kwargs"),
@@ -248,35 +242,14 @@ class RemoteBackend:
         reader = ChunkReader(self._server, request, notices(request, model.dialect))
         path = "chat/completions" if request.messages is not None else "completions"
         try:
-            async with self._connection.stream(f"{self._server.url}/{path}", body) as pieces:
-                async with contextlib.aclosing(self._read(pieces)) as arrivals:
-                    async for arrival in arrivals:
-                        for event in reader.take(arrival):
-                            yield event
-                yield reader.end()
+            async with (
+                self._connection.stream(f"{self._server.url}/{path}", body) as pieces,
+                contextlib.aclosing(reader.events(pieces)) as events,
+            ):
+                async for event in events:
+                    yield event
         except RemoteModelMissing as error:
             raise await self._which_models(model.name, error) from error
-
-    async def _read(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[ServerEvent, None]:
-        """The events of a body up to [DONE]."""
-        reader = EventReader()
-        try:
-            async for piece in pieces:
-                for event in reader.feed(piece):
-                    yield event
-                    if event.data == DONE:
-                        await self._read_rest(pieces)
-                        return
-            for event in reader.end():
-                yield event
-        except TooLong as error:
-            raise self._server.error(RemoteMalformed, "sends an event without an end.") from error
-
-    async def _read_rest(self, pieces: AsyncIterator[bytes]) -> None:
-        with contextlib.suppress(TimeoutError, HearthError):
-            async with asyncio.timeout(_REST_S):
-                async for _ in pieces:
-                    pass
 
     async def _which_models(self, name: str, error: RemoteModelMissing) -> HearthError:
         """A better error for a model that is not there: with the names of those that are."""

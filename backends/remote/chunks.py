@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, cast
 
@@ -26,10 +28,11 @@ from hearth.backends.contract.events import (
     Usage,
 )
 from hearth.backends.contract.requests import Request
+from hearth.backends.errors import HearthError
 from hearth.backends.remote.errors import RemoteCut, RemoteFailed, RemoteMalformed
 from hearth.backends.remote.refusals import ASK_AGAIN, error_in, quoted, reported
 from hearth.backends.remote.server import RemoteServer
-from hearth.backends.remote.sse import ServerEvent
+from hearth.backends.remote.sse import EventReader, ServerEvent, TooLong
 
 UNKNOWN_ID: Final = -1
 """Stands for the id of a token of which only the text is known."""
@@ -45,8 +48,12 @@ _REASONS: Final[dict[str, FinishReason]] = {
 }
 _IMPOSSIBLE: Final = -9999.0
 """The log probability of what is impossible, as OpenAI writes it."""
-DONE: Final = "[DONE]"
+_DONE: Final = "[DONE]"
 """The last event of a stream."""
+_REST_S: Final = 0.1
+"""How long the end of a body is waited for after its last event, so that the connection can be
+used again.
+"""
 _PREFILL: Final = re.compile(r"\s*prefill\s+([0-9]{1,20})/([0-9]{1,20})\s*")
 _FILTERED: Final = "The other end's content filter ended the answer."
 _UNCOUNTED: Final = "The other end does not say how many tokens it used."
@@ -88,13 +95,39 @@ class ChunkReader:
         self._sent_s = time.perf_counter()
         self._first_s: float | None = None
 
-    def take(self, arrival: ServerEvent) -> Iterator[Event]:
-        """The events of one part of the stream. Raises HearthError: an error that it is,
-        `RemoteMalformed`, `RemoteFailed`.
+    async def events(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[Event, None]:
+        """The events of the stream that comes in `pieces`, up to `Finished`.
+
+        Raises:
+            RemoteCut: it was not whole.
+            HearthError: an error that it has; `RemoteMalformed`, `RemoteFailed`.
         """
+        reader = EventReader()
+        try:
+            async for piece in pieces:
+                for arrival in reader.feed(piece):
+                    for event in self._take(arrival):
+                        yield event
+                if self._done:
+                    break
+        except TooLong as error:
+            raise self._server.error(RemoteMalformed, "sends an event without an end.") from error
+        for arrival in reader.end():
+            for event in self._take(arrival):
+                yield event
+        with suppress(TimeoutError, HearthError):
+            async with asyncio.timeout(_REST_S):
+                async for _ in pieces:
+                    pass
+        yield self._end()
+
+    def _take(self, arrival: ServerEvent) -> Iterator[Event]:
+        """The events of one part of the stream; none after the last."""
+        if self._done:
+            return
         if arrival.name == ":":
             yield from self._comment(arrival.data)
-        elif arrival.data == DONE:
+        elif arrival.data == _DONE:
             self._done = True
         else:
             try:
@@ -128,8 +161,7 @@ class ChunkReader:
                 raise self._malformed("a choice is no object")
             yield from self._choice(choice)
 
-    def end(self) -> Finished:
-        """The last event, if the stream was whole. Raises `RemoteCut` if it was not."""
+    def _end(self) -> Finished:
         unfinished = [n for n, choice in enumerate(self._choices) if choice.reason is None]
         if unfinished or not self._done:
             what = "a finish_reason" if unfinished else "[DONE]"

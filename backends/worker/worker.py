@@ -181,13 +181,6 @@ class Desk:
         return replace(stats, waiting=stats.waiting + len(coming), requests=requests)
 
     def _answer(self, frame: Frame, clock: Clock, is_large: bool) -> None:
-        try:
-            self._answer_now(frame, clock)
-        finally:
-            if is_large:
-                release_free_memory()
-
-    def _answer_now(self, frame: Frame, clock: Clock) -> None:
         ident = frame.id
         with self._lock:
             if ident not in self._preparing:
@@ -202,10 +195,12 @@ class Desk:
                 log.exception("answering call %d", ident)
             self._outbox.put(ident, Failed(info))
             return
+        finally:
+            if is_large:
+                release_free_memory()
         with self._lock:  # A cancel comes before this or finds the work in the engine.
-            if ident not in self._preparing:
+            if self._preparing.pop(ident, None) is None:
                 return
-            del self._preparing[ident]
             if isinstance(prepared, (Ids, Text, Prompt)):
                 self._outbox.put(ident, prepared)
             else:
@@ -245,10 +240,7 @@ class Desk:
     def _prepared(self, ident: int) -> bool:
         """Take `ident` out of preparation; False if it was not in it any more."""
         with self._lock:
-            if ident not in self._preparing:
-                return False
-            del self._preparing[ident]
-            return True
+            return self._preparing.pop(ident, None) is not None
 
 
 def _read(stream: BinaryIO, opened: Future[Desk], outbox: Outbox) -> None:
