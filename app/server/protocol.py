@@ -49,18 +49,18 @@ class Outgoing:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._held: list[bytes] = []
-        self._holding = False
+        self.holding = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def hold(self) -> None:
         """Hold back what is written, until `release`."""
-        self._holding = True
+        self.holding = True
 
     def release(self) -> None:
         """Write what was held back in one piece, and stop holding back."""
-        self._holding = False
+        self.holding = False
         if self._held:
             data = b"".join(self._held)
             self._held.clear()
@@ -69,7 +69,7 @@ class Outgoing:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write `data`, at once or at the next `release`."""
-        if self._holding:
+        if self.holding:
             self._held.append(bytes(data))
         else:
             self._transport.write(data)
@@ -153,6 +153,9 @@ class Connection(H11Protocol):
         outgoing = self._outgoing
 
         async def joined(message: Message) -> None:
+            if message.get("more_body") and not outgoing.holding:
+                await send(message)  # A part of a stream is one write by itself.
+                return
             outgoing.hold()
             try:
                 await send(message)
