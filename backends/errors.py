@@ -11,32 +11,8 @@ from typing import Any
 
 from hearth.quant.errors import CorruptFile, HearthError, UnsupportedModel
 
-__all__ = [
-    "BackendUnavailable",
-    "Busy",
-    "ConflictingParameters",
-    "CorruptFile",
-    "DoesNotFit",
-    "ErrorInfo",
-    "HearthError",
-    "HostUnreachable",
-    "InternalError",
-    "InvalidParameter",
-    "LimitExceeded",
-    "ModelNotFound",
-    "NoChatTemplate",
-    "NoHost",
-    "PromptTooLong",
-    "SettingsError",
-    "TemplateError",
-    "UnknownToken",
-    "UnsupportedModel",
-    "UnsupportedParameter",
-    "WorkerDied",
-    "from_info",
-    "prompt_too_long",
-    "to_info",
-]
+# Re-exported; what is declared here needs no mention.
+__all__ = ["CorruptFile", "HearthError", "UnsupportedModel"]
 
 
 class InvalidParameter(HearthError):

@@ -11,29 +11,29 @@ Capability = Literal["chat", "tools", "thinking", "infill", "embed", "rank"]
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A loaded model, as measured or read from it; nothing here is a guess."""
+    """A loaded model, as measured or read from it; what is not known is 0 or empty."""
 
     name: str
     path: str
     backend: str
     backend_version: str
     architecture: str
-    quantization: str
-    parameters: int
-    size_bytes: int
-    context: int
+    quantization: str = ""
+    parameters: int = 0
+    size_bytes: int = 0
+    context: int = 0
     """Tokens a sequence may hold here."""
-    trained_context: int
-    vocab_size: int
-    kv_bytes_per_token: int
+    trained_context: int = 0
+    vocab_size: int = 0
+    kv_bytes_per_token: int = 0
     """Of keys and values, in all layers that see everything."""
-    kv_type: str
-    threads: int
-    batch_threads: int
-    gpu_layers: int
-    load_s: float
-    has_chat_template: bool
-    template_sha256: str
+    kv_type: str = ""
+    threads: int = 0
+    batch_threads: int = 0
+    gpu_layers: int = 0
+    load_s: float = 0.0
+    has_chat_template: bool = False
+    template_sha256: str = ""
     notices: tuple[str, ...] = ()
     """Things the user should know, e.g. that the library runs in a slower mode, and why."""
     capabilities: tuple[Capability, ...] = ()
@@ -136,12 +136,12 @@ class WorkerStats:
 
     name: str
     path: str
-    pid: int
+    pid: int = 0
     """0: it is not loaded yet, because others must make way for it."""
-    running: int
-    waiting: int
-    restarts: int
-    idle_s: float
+    running: int = 0
+    waiting: int = 0
+    restarts: int = 0
+    idle_s: float = 0.0
     info: ModelInfo | None = None
     engine: EngineStats | None = None
     """None while it is loading, or where it does not answer at once."""

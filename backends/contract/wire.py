@@ -36,7 +36,13 @@ from hearth.backends.contract.events import (
 from hearth.backends.contract.loaded import EngineStats, HostStats, ModelInfo
 from hearth.backends.contract.models import HostLimits, ModelSpec
 from hearth.backends.contract.requests import Pooling, Request
-from hearth.backends.errors import HearthError, InternalError, LimitExceeded, to_info
+from hearth.backends.errors import (
+    HearthError,
+    InternalError,
+    InvalidParameter,
+    LimitExceeded,
+    to_info,
+)
 
 log = logging.getLogger(__name__)
 
@@ -460,6 +466,12 @@ def encode_answer(ident: int, body: Body | Sealed) -> bytes:
         failure = InternalError(f"The answer cannot be sent: {error}.")
     log.error("%s", failure)
     return encode(Frame(ident, Failed(to_info(failure))))
+
+
+def unreadable(error: WireError) -> Failed:
+    """The answer to a call whose body cannot be read."""
+    why = f"The request cannot be read: {error}."
+    return Failed(to_info(InvalidParameter("request", why)))
 
 
 def sealed_frame(ident: int, content: bytes) -> Frame:

@@ -22,7 +22,6 @@ from hearth.backends.engine.grammar_library import (
 from hearth.backends.engine.loop_closing import JsonClosers, LoopClosing
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.errors import InternalError, InvalidParameter, LimitExceeded
-from hearth.backends.machine import framing
 from hearth.backends.machine.helper import Helper, HelperLost
 from hearth.backends.text.tokenizer import Tokenizer
 
@@ -104,7 +103,7 @@ class Grammars:
     def _try_out(self, lark: str, param: str) -> str:
         """Compile `lark` where it can do no harm; returns it with nothing but Lark in it."""
         try:
-            answer = self._helper.ask(framing.frame({"lark": lark}), _COMPILE_S)
+            answer = self._helper.ask({"lark": lark}, _COMPILE_S)
         except HelperLost as lost:
             what = f"took more than {_COMPILE_S:g} s" if lost.overdue else "took too much memory"
             raise LimitExceeded(param, f"{param} {what} to compile.", _SIMPLER) from lost

@@ -45,8 +45,9 @@ from hearth.backends.contract.wire import (
     kind_of,
     opened,
     sealed_frames,
+    unreadable,
 )
-from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter, to_info
+from hearth.backends.errors import Busy, HearthError, InternalError, to_info
 from hearth.backends.host.supervisor import Supervisor
 from hearth.backends.host.worker_process import Stream
 from hearth.backends.machine.local_socket import HostPlace, listen
@@ -106,7 +107,7 @@ class Client:
             try:
                 opened(frame)
             except BodyError as error:
-                self._refuse(frame.id, error)
+                self._send(frame.id, unreadable(error))
                 return
         body = frame.body
         if isinstance(body, Hello):
@@ -148,16 +149,12 @@ class Client:
         except HearthError as error:
             self._send(frame.id, Failed(to_info(error)))
         except WireError as error:
-            self._refuse(frame.id, error)
+            self._send(frame.id, unreadable(error))
         except Exception as error:
             log.exception("answering a %s frame", kind_of(frame.body))
             self._send(frame.id, Failed(to_info(error)))
         finally:
             self._streams.pop(frame.id, None)
-
-    def _refuse(self, ident: int, error: WireError) -> None:
-        refusal = InvalidParameter("request", f"The request cannot be read: {error}.")
-        self._send(ident, Failed(to_info(refusal)))
 
     def _send(self, ident: int, body: Body | Sealed) -> None:
         """Frames that come in one iteration of the loop, such as those of a model's step, are

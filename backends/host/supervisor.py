@@ -373,11 +373,8 @@ def _queued_stats(model: _Model, waiting: int) -> WorkerStats:
     return WorkerStats(
         name=model.name,
         path=model.spec.path,
-        pid=0,
-        running=0,
         waiting=waiting,
         restarts=model.breaker.deaths,
-        idle_s=0.0,
         keep_alive_s=model.spec.settings.keep_alive_s,
     )
 

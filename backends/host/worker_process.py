@@ -49,9 +49,9 @@ from hearth.backends.contract.wire import (
 from hearth.backends.errors import HearthError, InternalError, WorkerDied, from_info, to_info
 from hearth.backends.host.breaker import Breaker
 from hearth.backends.host.progress_watch import LONGEST_STEP_S, STALL_S, ProgressWatch
-from hearth.backends.machine.huge_pages import with_huge_pages
 from hearth.backends.machine.local_socket import HostPlace
 from hearth.backends.machine.logs import open_log
+from hearth.backends.machine.process import with_huge_pages
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
 from hearth.backends.errors import InternalError
-from hearth.backends.machine import framing
+from hearth.backends.machine.helper_child import line_of, read_line
 
 _T = TypeVar("_T")
 _START_S: Final = 20.0
@@ -74,23 +74,25 @@ class Helper:
         process = self._process
         return None if process is None else process.pid
 
-    def ask(self, question: bytes, timeout_s: float) -> dict[str, Any]:
-        """What the helper answers to `question`, a frame of `framing`.
+    def ask(self, question: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """What the helper answers to `question`, of JSON values.
 
         Args:
             timeout_s: wall-clock time that the answer may take.
 
         Raises:
             HelperLost: there is no answer; the next question finds another helper.
+            ValueError: the question is too large.
             InternalError: the helper cannot be started, or is closed.
         """
+        line = line_of(question)
         with self._lock:
             try:
                 process = self._within(_START_S, self._running)
             except HelperLost as lost:
                 raise InternalError(f"{self._owner} could not start its helper process.") from lost
             try:
-                return self._within(timeout_s, partial(process.ask, question))
+                return self._within(timeout_s, partial(process.ask, line))
             except HelperLost:
                 self.start()
                 raise
@@ -160,12 +162,12 @@ class _Process:
     def pid(self) -> int:
         return self._popen.pid
 
-    def ask(self, request: bytes) -> dict[str, Any]:
-        """The answer; raises `EOFError`, `OSError` or `ValueError` if the helper dies."""
+    def ask(self, line: bytes) -> dict[str, Any]:
+        """The answer to `line`; raises `EOFError`, `OSError` or `ValueError` if the helper dies."""
         try:
-            self._requests.write(request)
+            self._requests.write(line)
             self._requests.flush()
-            answer: dict[str, Any] = framing.read(self._answers)
+            answer: dict[str, Any] = read_line(self._answers)
         except BaseException:
             self.close()  # It may be dying only now.
             raise

@@ -1,4 +1,5 @@
-"""The helper's side of `hearth.backends.machine.helper`: answers questions from standard input.
+"""The helper's side of `hearth.backends.machine.helper`: answers questions from standard input,
+a line of JSON each, as jobs do.
 
 It may be killed at any time, and its parent does so when an answer takes too long. It holds no
 secrets, cannot open files (where the system has resource limits), and dies with its parent.
@@ -7,17 +8,36 @@ secrets, cannot open files (where the system has resource limits), and dies with
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
-from hearth.backends.machine import framing
 from hearth.backends.machine.process import die_with_parent, take_private_pipes
 
+LARGEST_LINE_BYTES: Final = 64 * 1024 * 1024
 _MEMORY_BYTES: Final = 512 * 1024 * 1024
 _CPU_S_PER_QUESTION: Final = 5
 """Ends a runaway question where the parent was killed before it could."""
+
+
+def line_of(value: Any) -> bytes:
+    """`value` as it travels. Raises `ValueError` if it takes more than 64 MiB."""
+    data = json.dumps(value).encode() + b"\n"
+    if len(data) > LARGEST_LINE_BYTES:
+        raise ValueError(f"a line of {len(data):,} bytes")
+    return data
+
+
+def read_line(stream: BinaryIO) -> Any:
+    """The next value. Raises `EOFError` at the end of the stream, `ValueError` if it is no JSON or
+    more than 64 MiB.
+    """
+    line = stream.readline(LARGEST_LINE_BYTES)
+    if not line:
+        raise EOFError("the stream ended")
+    return json.loads(line)
 
 
 def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], warm_up: Callable[[], None]) -> None:
@@ -35,9 +55,9 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], warm_up: Callable[
     said: dict[str, Any] = {"ready": True}
     with contextlib.suppress(EOFError):
         while True:
-            answers.write(framing.frame(said))
+            answers.write(line_of(said))
             answers.flush()
-            question = framing.read(questions)
+            question = read_line(questions)
             _renew_cpu_limit()
             said = answer(question)
 

@@ -111,27 +111,17 @@ class ModelFinder:
 def describe(
     server: RemoteServer, model: RemoteModel, settings: ModelSettings, took_s: float
 ) -> ModelInfo:
-    """`model` as front ends show it: what the other end does not say is 0 or empty."""
+    """`model` as front ends show it."""
     return ModelInfo(
         name=server.name,
         path=server.url,
         backend="remote",
         backend_version=model.dialect.kind,
         architecture=model.name,
-        quantization="",
-        parameters=0,
-        size_bytes=0,
         context=model.context,
         trained_context=model.trained_context,
-        vocab_size=0,
-        kv_bytes_per_token=0,
-        kv_type="",
-        threads=0,
-        batch_threads=0,
-        gpu_layers=0,
         load_s=took_s,
         has_chat_template=True,
-        template_sha256="",
         notices=tuple(_notices(server, settings)),
         capabilities=("chat", "tools", "thinking", "infill", "embed", "rank"),
     )

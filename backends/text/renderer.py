@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hearth.backends.errors import InvalidParameter, TemplateError
-from hearth.backends.machine import framing
 from hearth.backends.machine.helper import Helper, HelperLost
 from hearth.backends.text.chat_templates import HINT
 
@@ -95,15 +94,13 @@ class Renderer:
     def _answer(self, question: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """What the helper says to `question`; raises what it says as an error."""
         try:
-            data = framing.frame(question)
+            answer = self._helper.ask(question, timeout_s)
         except ValueError as error:
             raise InvalidParameter(
                 "messages",
                 f"The conversation is too large for a template: {error}.",
                 "Shorten it.",
             ) from error
-        try:
-            answer = self._helper.ask(data, timeout_s)
         except HelperLost as lost:
             what, reason = "brought down the process that rendered it", "crashed"
             if lost.overdue:

@@ -48,11 +48,12 @@ from hearth.backends.contract.wire import (
     check_answer_fits,
     encode_answer,
     read_frame,
+    unreadable,
 )
 from hearth.backends.engine.engine import MOST_REQUESTS, Engine, Work
 from hearth.backends.engine.grammars import Grammars
 from hearth.backends.engine.sequence import Clock
-from hearth.backends.errors import InternalError, InvalidParameter, to_info
+from hearth.backends.errors import InternalError, to_info
 from hearth.backends.machine.fair_pool import FairPool
 from hearth.backends.machine.memory import release_free_memory
 from hearth.backends.text.renderer import Renderer
@@ -274,8 +275,7 @@ def _next_frame(stream: BinaryIO) -> Frame | None:
     try:
         return read_frame(stream)
     except BodyError as error:
-        refusal = InvalidParameter("request", f"The request cannot be read: {error}.")
-        return Frame(error.ident, Failed(to_info(refusal)))
+        return Frame(error.ident, unreadable(error))
 
 
 def serve(

@@ -2,13 +2,13 @@
 
 import pytest
 
-from hearth.backends.machine import huge_pages
-from hearth.backends.machine.huge_pages import with_huge_pages
+from hearth.backends.machine import process
+from hearth.backends.machine.process import with_huge_pages
 
 
 @pytest.fixture(params=["linux"])
 def platform(request, monkeypatch):
-    monkeypatch.setattr(huge_pages.sys, "platform", request.param)
+    monkeypatch.setattr(process.sys, "platform", request.param)
 
 
 def test_a_worker_asks_for_large_pages(platform):
