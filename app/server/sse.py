@@ -174,19 +174,15 @@ class EventStream(StreamingResponse):
         """Send every part, except the first if the stream has `begun`, and the end; a failed stream
         ends with an error.
         """
-        end = b""
         try:
             if not begun:
                 await line.send(await self._first)
             async for part in self._parts:
-                if part is DONE:
-                    end = part  # In one packet with the end of the body.
-                else:
-                    await line.send(part)
+                await line.send(part)
         except Exception as error:  # noqa: BLE001 - sent to the client as an event
             await line.send(self._dialect.failure(as_hearth_error(error)))
         else:
-            await line.send(end, last=True)
+            await line.send(b"", last=True)
 
 
 class _Line:
