@@ -81,7 +81,7 @@ class HostClient:
         self._place = place
         self._frames = frames
         self._writer = writer
-        self._name = f"client-{secrets.token_hex(8)}"
+        self._name = f"client-{secrets.token_hex(4)}"
         """Whom calls are for that name nobody."""
         self._idents = itertools.count(1)
         self._answers: dict[int, asyncio.Queue[Answer]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hearth.backends.contract import settings_checks
+from hearth.backends.contract import checks
 from hearth.backends.contract.models import MAX_CONTEXT, KvPool, KvType, ModelSettings
 from hearth.backends.errors import (
     DoesNotFit,
@@ -112,7 +112,7 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
         InvalidParameter: with the name of the field and its bounds.
         UnsupportedParameter: it is a setting of the native runner.
     """
-    settings_checks.check_settings(settings, max_sequences)
+    checks.check_settings(settings, max_sequences)
     if settings.dtype is not None:
         raise UnsupportedParameter(
             "dtype",
@@ -374,7 +374,7 @@ def _notices(
             f"Texts can have {trained:,} tokens, not {settings.context:,}: the model was trained "
             "for that many and is computed with no more.",
         )
-    return settings_checks.context_notices(settings, context, trained, is_budget=is_budget)
+    return checks.context_notices(settings, context, trained, is_budget=is_budget)
 
 
 def _does_not_fit(settings: ModelSettings, wanted: int, fits: int, memory: _Memory) -> DoesNotFit:

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from hearth.backends.contract.checks import check_settings
 from hearth.backends.contract.models import Dtype, ModelSettings
-from hearth.backends.contract.settings_checks import check_settings
 from hearth.backends.machine.gpus import has_cuda
 from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.gguf_model import read_gguf_config

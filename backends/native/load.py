@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
+from hearth.backends.contract.checks import check_settings
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import Dtype, ModelSettings, ModelSpec
 from hearth.backends.contract.requests import Pooling
-from hearth.backends.contract.settings_checks import check_settings
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.errors import HearthError, InvalidParameter, ModelNotFound
 from hearth.backends.machine.memory import available_bytes

@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 import torch
 
+from hearth.backends.contract.checks import context_notices
 from hearth.backends.contract.models import KvType, ModelSettings
-from hearth.backends.contract.settings_checks import context_notices
 from hearth.backends.errors import DoesNotFit
 from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES
 from hearth.backends.native.kv_sizes import kv_sizes, step_tokens
