@@ -366,8 +366,14 @@ class Sealed(msgspec.Struct, array_like=True, gc=False):
     model: ModelSpec | None = None
     session: str = ""
     cost: Cost | None = None
+    id: int = 0
+    """The frame's; not part of what is sent as content, like the next."""
     content: bytes = b""
     """All of it, encoded."""
+
+    def relayed(self, ident: int) -> bytes:
+        """The frame with this content under another id."""
+        return _HEAD.pack(len(self.content), ident) + self.content
 
     def drop(self) -> None:
         """Free the bytes, which may be megabytes, once they are relayed."""
@@ -424,7 +430,7 @@ def encode(frame: Frame) -> bytes:
     """
     body = frame.body
     if isinstance(body, Sealed):
-        return _HEAD.pack(len(body.content), frame.id) + body.content
+        return body.relayed(frame.id)
     kind = kind_of(body)
     parts: tuple[object, ...] = (kind, body)
     if frame.model is not None or frame.session or frame.cost is not None:
@@ -456,6 +462,8 @@ def check_answer_fits(param: str, count: int, each_bytes: int) -> None:
 
 def encode_answer(ident: int, body: Body | Sealed) -> bytes:
     """The frame of an answer; one that cannot be sent becomes a `Failed` that says why."""
+    if isinstance(body, Sealed):
+        return body.relayed(ident)
     try:
         return encode(Frame(ident, body))
     except FrameTooLarge as error:
@@ -474,25 +482,25 @@ def unreadable(error: WireError) -> Failed:
     return Failed(to_info(InvalidParameter("request", why)))
 
 
-def sealed_frame(ident: int, content: bytes) -> Frame:
-    """The frame that has `content`, its body a `Sealed`. Raises `WireError`."""
+def sealed_frame(ident: int, content: bytes) -> Sealed:
+    """The frame that has `content`, its body not decoded. Raises `WireError`."""
     try:
         sealed = _CONTENT.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"malformed frame: {error}") from error
     if sealed.kind not in _DECODERS:
         raise WireError(f"unknown frame kind {sealed.kind!r}")
-    sealed.content = content
-    return Frame(ident, sealed, sealed.model, sealed.session, sealed.cost)
+    sealed.id, sealed.content = ident, content
+    return sealed
 
 
-def opened(frame: Frame) -> Frame:
-    """`frame` with its body decoded. Raises `BodyError`."""
+def opened(sealed: Sealed) -> Frame:
+    """The frame with its body decoded. Raises `BodyError`."""
     try:
-        frame.body = unsealed(frame.body)
+        body = sealed.open()
     except WireError as error:
-        raise BodyError(frame.id, str(error)) from error
-    return frame
+        raise BodyError(sealed.id, str(error)) from error
+    return Frame(sealed.id, body, sealed.model, sealed.session, sealed.cost)
 
 
 def _check_length(size: int) -> None:
@@ -500,8 +508,8 @@ def _check_length(size: int) -> None:
         raise FrameTooLarge(f"a frame of {size:,} bytes exceeds {MAX_FRAME_BYTES:,}")
 
 
-async def sealed_frames(reader: asyncio.StreamReader) -> AsyncGenerator[Frame, None]:
-    """The frames that `reader` gets, their bodies `Sealed`, to a clean end. Those of one step of a
+async def sealed_frames(reader: asyncio.StreamReader) -> AsyncGenerator[Sealed, None]:
+    """The frames that `reader` gets, to a clean end. Those of one step of a
     model arrive together, and are read together.
 
     Raises:

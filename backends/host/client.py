@@ -40,13 +40,13 @@ from hearth.backends.contract.wire import (
     Rank,
     Render,
     Score,
+    Sealed,
     Tokenize,
     Unload,
     Welcome,
     WireError,
     encode,
     is_last,
-    opened,
     sealed_frames,
 )
 from hearth.backends.errors import (
@@ -76,7 +76,7 @@ class HostClient:
     """One attached front end. Get it from `HostClient.attach`."""
 
     def __init__(
-        self, place: HostPlace, frames: AsyncIterator[Frame], writer: asyncio.StreamWriter
+        self, place: HostPlace, frames: AsyncIterator[Sealed], writer: asyncio.StreamWriter
     ) -> None:
         self._place = place
         self._frames = frames
@@ -210,9 +210,9 @@ class HostClient:
 
     async def _read(self) -> None:
         try:
-            async for frame in self._frames:
-                if (queue := self._answers.get(frame.id)) is not None:
-                    queue.put_nowait(opened(frame).body)  # type: ignore[arg-type]
+            async for sealed in self._frames:
+                if (queue := self._answers.get(sealed.id)) is not None:
+                    queue.put_nowait(sealed.open())  # type: ignore[arg-type]
         except (OSError, WireError):
             pass  # The connection is lost either way; every open stream says so below.
         finally:
@@ -354,10 +354,10 @@ async def _greet(place: HostPlace, limits: HostLimits | None) -> HostClient | No
     return None
 
 
-async def _next(frames: AsyncIterator[Frame]) -> object:
+async def _next(frames: AsyncIterator[Sealed]) -> object:
     """The body of the next of `frames`; None at their end."""
-    frame = await anext(frames, None)
-    return None if frame is None else opened(frame).body
+    sealed = await anext(frames, None)
+    return None if sealed is None else sealed.open()
 
 
 def _start_host(place: HostPlace, idle_s: float) -> subprocess.Popen[bytes]:

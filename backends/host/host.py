@@ -25,12 +25,10 @@ from hearth.backends.contract.wire import (
     MAX_FRAME_BYTES,
     RELAYED,
     Body,
-    BodyError,
     Cancel,
     Check,
     ClearCache,
     EndRequest,
-    Frame,
     GetStats,
     Hello,
     Leave,
@@ -42,8 +40,6 @@ from hearth.backends.contract.wire import (
     WireError,
     encode_answer,
     is_last,
-    kind_of,
-    opened,
     sealed_frames,
     unreadable,
 )
@@ -85,8 +81,8 @@ class Client:
     async def serve(self) -> None:
         """Answer frames until the front end is gone; then end everything that it had under way."""
         try:
-            async for frame in sealed_frames(self._reader):
-                self._take(frame)
+            async for sealed in sealed_frames(self._reader):
+                self._take(sealed)
         except WireError as error:
             log.warning("a front end sent a malformed frame: %s", error)
         except OSError:
@@ -101,60 +97,58 @@ class Client:
                 self._sending.cancel()
             self._writer.close()
 
-    def _take(self, frame: Frame) -> None:
-        kind = kind_of(frame.body)
-        if kind not in RELAYED:
+    def _take(self, sealed: Sealed) -> None:
+        body: Body | Sealed = sealed
+        if sealed.kind not in RELAYED:
             try:
-                opened(frame)
-            except BodyError as error:
-                self._send(frame.id, unreadable(error))
+                body = sealed.open()
+            except WireError as error:
+                self._send(sealed.id, unreadable(error))
                 return
-        body = frame.body
         if isinstance(body, Hello):
             if body.limits is not None:
                 self._host.supervisor.limit(body.limits)
-            self._send(frame.id, Welcome(hearth_version(), os.getpid()))
+            self._send(sealed.id, Welcome(hearth_version(), os.getpid()))
         elif isinstance(body, Cancel):
-            if (stream := self._streams.get(frame.id)) is not None:
+            if (stream := self._streams.get(sealed.id)) is not None:
                 stream.cancel()
         elif isinstance(body, Leave):
-            self._send(frame.id, self._host.leave())
+            self._send(sealed.id, self._host.leave())
         else:
             # Before the task runs, so that a cancel that comes right after it finds the stream.
-            stream = self._streams[frame.id] = Stream(partial(self._send, frame.id))
-            task = asyncio.create_task(self._answer(frame, stream))
+            stream = self._streams[sealed.id] = Stream(partial(self._send, sealed.id))
+            task = asyncio.create_task(self._answer(sealed, body, stream))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, frame: Frame, stream: Stream) -> None:
+    async def _answer(self, sealed: Sealed, body: Body | Sealed, stream: Stream) -> None:
         try:
-            body = frame.body
             if isinstance(body, Unload):
                 count = await self._host.supervisor.unload(body.model)
-                self._send(frame.id, Text(str(count)))
+                self._send(sealed.id, Text(str(count)))
             elif isinstance(body, EndRequest):
                 count = self._host.supervisor.end_request(body.pid, body.request)
-                self._send(frame.id, Text(str(count)))
-            elif isinstance(body, Check) and frame.model:
-                self._host.supervisor.check(frame.model, body.of)
-                self._send(frame.id, Text(""))
+                self._send(sealed.id, Text(str(count)))
+            elif isinstance(body, Check) and sealed.model:
+                self._host.supervisor.check(sealed.model, body.of)
+                self._send(sealed.id, Text(""))
             elif isinstance(body, GetStats):
-                self._send(frame.id, await self._host.stats())
-            elif isinstance(body, (Sealed, Load, ClearCache)) and frame.model:
+                self._send(sealed.id, await self._host.stats())
+            elif isinstance(body, (Sealed, Load, ClearCache)) and sealed.model:
                 await self._host.supervisor.call(
-                    frame.model, body, stream, frame.session, frame.cost
+                    sealed.model, body, stream, sealed.session, sealed.cost
                 )
             else:
-                raise InternalError(f"A {kind_of(body)} frame cannot be answered here.")
+                raise InternalError(f"A {sealed.kind} frame cannot be answered here.")
         except HearthError as error:
-            self._send(frame.id, Failed(to_info(error)))
+            self._send(sealed.id, Failed(to_info(error)))
         except WireError as error:
-            self._send(frame.id, unreadable(error))
+            self._send(sealed.id, unreadable(error))
         except Exception as error:
-            log.exception("answering a %s frame", kind_of(frame.body))
-            self._send(frame.id, Failed(to_info(error)))
+            log.exception("answering a %s frame", sealed.kind)
+            self._send(sealed.id, Failed(to_info(error)))
         finally:
-            self._streams.pop(frame.id, None)
+            self._streams.pop(sealed.id, None)
 
     def _send(self, ident: int, body: Body | Sealed) -> None:
         """Frames that come in one iteration of the loop, such as those of a model's step, are

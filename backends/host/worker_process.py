@@ -363,11 +363,10 @@ class WorkerProcess:
     async def _take_frames(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         try:
-            async for frame in sealed_frames(process.stdout):
-                assert isinstance(frame.body, Sealed)
-                if frame.body.kind in _STEPS:
+            async for answer in sealed_frames(process.stdout):
+                if answer.kind in _STEPS:
                     self._breaker.step()
-                self._deliver(frame.id, frame.body)
+                self._deliver(answer)
         except WireError as error:
             log.error("worker %s: %s", self.name, error)
             # One that died inside a frame keeps the signal that it died of: `kill` would reap it.
@@ -377,17 +376,17 @@ class WorkerProcess:
             # Its pipe ended, so it is leaving or broken; it must not linger.
             asyncio.get_running_loop().call_later(_STOP_GRACE_S, self._kill)
 
-    def _deliver(self, ident: int, answer: Sealed) -> None:
-        if (question := self._questions.get(ident)) is not None:
+    def _deliver(self, answer: Sealed) -> None:
+        if (question := self._questions.get(answer.id)) is not None:
             question.put(answer)
             return
-        stream = self._streams.get(ident)
+        stream = self._streams.get(answer.id)
         if stream is None:
             return
         self._watch.progress()
         stream.put(answer)
         if stream.over:
-            del self._streams[ident]
+            del self._streams[answer.id]
             self.last_active = time.monotonic()
 
     def _cause(self) -> str:

@@ -192,7 +192,7 @@ def test_what_came_before_a_frame_that_is_too_large_is_read():
 def test_what_is_relayed_is_the_same_bytes_under_another_id(frame):
     data = encode(frame)
     relayed = sealed_frame(99, data[12:])
-    assert encode(relayed) == data[:4] + (99).to_bytes(8, "big") + data[12:]
+    assert encode(Frame(relayed.id, relayed)) == data[:4] + (99).to_bytes(8, "big") + data[12:]
     assert opened(relayed).body == frame.body
 
 
