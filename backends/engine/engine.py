@@ -15,9 +15,10 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from hearth.backends.contract.loaded import EngineStats, RequestStats
+from hearth.backends.engine.background import BackgroundPrompts
 from hearth.backends.engine.cached_runner import CachedRunner, lost_slots
 from hearth.backends.engine.embedding import TextJob
-from hearth.backends.engine.pacer import Pacer
+from hearth.backends.engine.prefill_budget import PrefillBudget
 from hearth.backends.engine.runner import (
     Interrupted,
     Row,
@@ -28,7 +29,6 @@ from hearth.backends.engine.runner import (
 )
 from hearth.backends.engine.scheduler import Scheduler
 from hearth.backends.engine.sequence import Sequence
-from hearth.backends.engine.side_lane import SideLane
 from hearth.backends.errors import Busy, DoesNotFit
 
 log = logging.getLogger(__name__)
@@ -63,12 +63,12 @@ class Engine:
         kv_clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
-        self._pacer = Pacer(target_itl_s, runner.info.max_batch_tokens)
+        self._budget = PrefillBudget(target_itl_s, runner.info.max_batch_tokens)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._cached = CachedRunner(runner, kv_clock)
         self.kv = self._cached.kv
-        self._lane = SideLane(runner, self.kv, self._wake)
-        self._scheduler = Scheduler(runner.info, self.kv, self._pacer, self._lane)
+        self._background = BackgroundPrompts(runner, self.kv, self._wake)
+        self._scheduler = Scheduler(runner.info, self.kv, self._budget, self._background)
         self._clock = clock
         self._text_jobs: list[TextJob] = []
         self._last_turn: dict[str, int] = {}
@@ -234,7 +234,7 @@ class Engine:
             return
         self._commit(plan, result)
         decoding = _decoding(plan)
-        self._pacer.observe(decoding, plan.tokens - decoding, self._clock() - started)
+        self._budget.observe(decoding, plan.tokens - decoding, self._clock() - started)
 
     def _after_failure(self, plan: StepPlan, error: Exception) -> None:
         """A step failed: find out whose fault it is by computing its rows one by one."""
@@ -283,7 +283,7 @@ class Engine:
         if plan is not None:
             decoding = _decoding(plan)
             prefill = plan.tokens - decoding
-        tokens = self._pacer.allowance_of_texts(decoding, prefill)
+        tokens = self._budget.allowance_of_texts(decoding, prefill)
         job = self._next_text_job(tokens)
         if job is None:
             return False
@@ -305,7 +305,7 @@ class Engine:
             job.fail(error)
         if computed:
             self._computed += computed
-            self._pacer.observe_texts(decoding, computed, self._clock() - started)
+            self._budget.observe_texts(decoding, computed, self._clock() - started)
         if job.done:
             self._drop(job)
         else:
@@ -413,7 +413,7 @@ class Engine:
             kept_tokens=cache.kept_tokens,
             kept_prefixes=cache.kept_prefixes,
             kv_bytes_per_token=info.kv_bytes_per_token,
-            computed_tokens=self._computed + self._lane.computed_tokens,
+            computed_tokens=self._computed + self._background.computed_tokens,
             cached_tokens=self._scheduler.found_tokens,
             generated_tokens=self._generated,
             steps=self._steps,

@@ -125,7 +125,7 @@ class StepResult:
     """
 
 
-class SidePrefill(Protocol):
+class BackgroundPrompt(Protocol):
     """A prompt that is computed in the background, outside the KV cache."""
 
     @property
@@ -162,7 +162,7 @@ class BackgroundPrefill(Protocol):
         begun: SavedState | None,
         held: int,
         done: Callable[[], None],
-    ) -> SidePrefill | None:
+    ) -> BackgroundPrompt | None:
         """Begin to compute `tokens`; None where that cannot be.
 
         Args:

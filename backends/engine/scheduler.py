@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Final
 
 from hearth.backends.contract.loaded import RequestState, RequestStats
+from hearth.backends.engine.background import BackgroundPrompts
 from hearth.backends.engine.kv.manager import KvManager
-from hearth.backends.engine.pacer import Pacer
+from hearth.backends.engine.prefill_budget import PrefillBudget
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan
 from hearth.backends.engine.sequence import Sequence
-from hearth.backends.engine.side_lane import SideLane
 from hearth.backends.engine.waiting import Waiting
 
 HEADROOM_TOKENS: Final = 32
@@ -38,12 +38,14 @@ class Scheduler:
     copied where the runner can, and it comes back without anybody noticing.
     """
 
-    def __init__(self, info: RunnerInfo, kv: KvManager, pacer: Pacer, lane: SideLane) -> None:
+    def __init__(
+        self, info: RunnerInfo, kv: KvManager, budget: PrefillBudget, background: BackgroundPrompts
+    ) -> None:
         self._info = info
         self._kv = kv
-        self._pacer = pacer
-        self._lane = lane
-        self._waiting = Waiting(kv, lane.left, keeps_past=info.keeps_past)
+        self._budget = budget
+        self._background = background
+        self._waiting = Waiting(kv, background.left, keeps_past=info.keeps_past)
         self._running: dict[int, Sequence] = {}
         self._free_slots = list(reversed(range(info.max_sequences)))
         self._arrivals: dict[Sequence, int] = {}
@@ -79,7 +81,7 @@ class Scheduler:
         now_s = time.monotonic()
         rows: dict[int, RequestStats] = {}
         for sequence in itertools.chain(self._running.values(), self._waiting):
-            row = sequence.stats(self._lane.computed(sequence), now_s)
+            row = sequence.stats(self._background.computed(sequence), now_s)
             other = rows.get(row.id)
             if other is None and len(rows) == most:
                 continue
@@ -111,7 +113,7 @@ class Scheduler:
         None: nothing to do.
         """
         for _ in range(2):  # Who was alone and had to make way may come back at once.
-            self._lane.collect()
+            self._background.collect()
             self._admit()
             self._make_room()
             while True:
@@ -271,7 +273,7 @@ class Scheduler:
         self.preemptions += 1
 
     def _vacate(self, sequence: Sequence, *, keep: bool) -> None:
-        self._lane.drop(sequence)
+        self._background.drop(sequence)
         self._end_arrival(sequence)
         slot, sequence.slot = sequence.slot, None
         assert slot is not None
@@ -292,18 +294,18 @@ class Scheduler:
     def _rows(self) -> list[Row]:
         """The rows of a step."""
         decoding = self._decode_rows()
-        self._lane.hurry(alone=not decoding)
+        self._background.hurry(alone=not decoding)
         behind = self._behind(len(decoding))
         allowed = self._allowed(len(decoding))
         # Every other step has all who stream, so that they wait for one of the others at most.
         self._is_holding = not self._is_holding and self._should_hold(decoding, behind, allowed)
         if self._is_holding:
-            decoding, allowed = [], self._pacer.together()
+            decoding, allowed = [], self._budget.together()
         return decoding + self._prefill_rows(behind, len(decoding), allowed)
 
     def _allowed(self, decoding: int) -> int:
         """Prefill tokens of a step in which `decoding` sequences stream."""
-        allowed = self._pacer.allowance(decoding)
+        allowed = self._budget.allowance(decoding)
         mixed = self._info.mixed_tokens
         if mixed is not None and 0 < decoding < mixed:
             allowed = min(allowed, mixed - decoding)
@@ -331,8 +333,8 @@ class Scheduler:
         behind.sort(key=self._rank, reverse=True)
         if decoding:
             headroom = HEADROOM_TOKENS * len(self._running)
-            self._lane.offer(behind, self._pacer.lasting(decoding), headroom)
-        return [sequence for sequence in behind if not self._lane.holds(sequence)]
+            self._background.offer(behind, self._budget.lasting(decoding), headroom)
+        return [sequence for sequence in behind if not self._background.holds(sequence)]
 
     def _should_hold(self, decoding: list[Row], behind: list[Sequence], allowed: int) -> bool:
         """Whether those who stream wait for one step of prompts alone: where no fewer wait for
@@ -340,13 +342,13 @@ class Scheduler:
         pieces as small as those of mixed steps, these cost more in all, and who is done first
         decodes without the others.
         """
-        if not decoding or self._pacer.together() < WORTH_HOLDING * allowed:
+        if not decoding or self._budget.together() < WORTH_HOLDING * allowed:
             return False
         if sum(self._wanted(sequence) for sequence in behind) <= allowed:
             return False
         highest = max(self._running[row.slot].priority for row in decoding)
         waiting = [sequence for sequence in behind if sequence.priority >= highest]
-        short = sum(self._pacer.is_short(one.prompt_tokens - one.cached) for one in waiting)
+        short = sum(self._budget.is_short(one.prompt_tokens - one.cached) for one in waiting)
         return short >= len(decoding)
 
     def _prefill_rows(self, behind: list[Sequence], decoding: int, allowed: int) -> list[Row]:

@@ -77,8 +77,8 @@ def memory_of(
     """What a worker takes whose pool holds `tokens`, with nothing on a GPU.
 
     Its `total` is what cannot be done without; a change of attention (`store.turn`) is in `most`. A
-    prompt that is computed in the background (`side_prefill`), offloaded prefixes and a context for
-    embeddings take more; like the change of attention, they happen only where that is free.
+    prompt that is computed in the background, offloaded prefixes and a context for embeddings take
+    more; like the change of attention, they happen only where that is free.
 
     Args:
         header: of the model.

@@ -19,6 +19,7 @@ from hearth.backends.errors import (
     InvalidParameter,
 )
 from hearth.backends.llamacpp.attention_choice import Attention, choice_of, with_flash
+from hearth.backends.llamacpp.background_prefill import LlamaBackground
 from hearth.backends.llamacpp.context import ABORTED, Batch, LlamaContext
 from hearth.backends.llamacpp.embedder import (
     Embedder,
@@ -29,7 +30,6 @@ from hearth.backends.llamacpp.embedder import (
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import TILE, ContextPlan
-from hearth.backends.llamacpp.side_prefill import LlamaBackground
 from hearth.backends.llamacpp.store import LlamaStore
 from hearth.backends.machine import threads as thread_counts
 from hearth.backends.machine.thread_pace import ThreadPace

@@ -11,7 +11,7 @@ import pytest
 from driven import Driven
 from guide_forms import guide_path
 from hearth.backends.contract.models import ModelSettings, ModelSpec
-from hearth.backends.engine import scheduler, side_lane
+from hearth.backends.engine import background, scheduler
 from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.llamacpp.load import open_model
@@ -151,7 +151,7 @@ def test_with_the_prefix_of_one_that_still_speaks_they_say_the_same(truth, runne
 def test_when_computed_beside_the_steps_they_say_the_same(
     guide_f32, runner_of, monkeypatch, shared
 ):
-    monkeypatch.setattr(side_lane, "WORTH_STEPS", 0)
+    monkeypatch.setattr(background, "WORTH_STEPS", 0)
     monkeypatch.setattr(scheduler, "WORTH_HOLDING", 1_000)  # The others wait for the background.
     prompts = [[(41 * n + k * k + 3 * k) % 4000 + 20 for k in range(700)] for n in range(3)]
     prompts = [prompts[0][:shared] + prompt[shared:] for prompt in prompts]
@@ -174,7 +174,7 @@ def test_when_computed_beside_the_steps_they_say_the_same(
     while not all(listener.over for _, listener in heard):
         engine.turn()
     assert [listener.ids for _, listener in heard] == expected
-    assert engine._lane.computed_tokens >= 699 - shared
+    assert engine._background.computed_tokens >= 699 - shared
     engine.cancel(9)
     drain(engine)
     assert at_rest(engine, runner)

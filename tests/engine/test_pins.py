@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fake_runner import FakeRunner
-from hearth.backends.engine import side_lane
+from hearth.backends.engine import background
 from hearth.backends.engine.engine import Engine
 from hearth.backends.errors import InternalError
 from sequence_memory import Memory
@@ -245,8 +245,8 @@ def test_several_pins_of_one_prompt_are_each_found(kind, chunk):
 
 
 def test_a_prompt_that_is_computed_beside_the_steps_is_pinned_too(monkeypatch):
-    monkeypatch.setattr(side_lane, "WORTH_TOKENS", 6)
-    monkeypatch.setattr(side_lane, "WORTH_STEPS", 0)
+    monkeypatch.setattr(background, "WORTH_TOKENS", 6)
+    monkeypatch.setattr(background, "WORTH_STEPS", 0)
     world = World(beside=1)
     other, _ = generation(90, [5, 6], world.runner, tokens=30)
     world.engine.submit(other)

@@ -9,8 +9,8 @@ import pytest
 from fake_runner import FakeRunner
 from hearth.backends.contract.events import Failed, Finished, Progress, Started
 from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.engine import background
 from hearth.backends.engine import engine as engine_module
-from hearth.backends.engine import side_lane
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.kv import offload
 from speakers import Listener, at_rest, drain, engine_of, generation
@@ -597,7 +597,7 @@ def test_what_can_only_be_copied_as_a_whole_and_is_large_is_computed_again(monke
 
 
 def test_every_byte_for_keys_and_values_is_in_the_account(monkeypatch):
-    monkeypatch.setattr(side_lane, "WORTH_STEPS", 0)
+    monkeypatch.setattr(background, "WORTH_STEPS", 0)
     runner = FakeRunner(context=600, pool=1200, slots=3, chunk=64, kept_beside=0, beside=5)
     engine = engine_of(runner)
     engine.submit(generation(1, [k % 89 for k in range(100)], runner, tokens=2)[0])

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from drafting import assert_namespaces_share_nothing, drafting_engine
 from fake_runner import FakeRunner
 from hearth.backends.contract.events import ChoiceFinished, Failed, Finished, Scores, Started, Token
-from hearth.backends.engine import scheduler, side_lane
+from hearth.backends.engine import background, scheduler
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.runner import RunnerLost
 from hearth.backends.engine.scoring import Scoring
@@ -321,8 +321,8 @@ class EngineMachine(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def short_prompts_go_beside(monkeypatch):
-    monkeypatch.setattr(side_lane, "WORTH_TOKENS", 6)
-    monkeypatch.setattr(side_lane, "WORTH_STEPS", 0)
+    monkeypatch.setattr(background, "WORTH_TOKENS", 6)
+    monkeypatch.setattr(background, "WORTH_STEPS", 0)
     monkeypatch.setattr(scheduler, "WORTH_SAVING", 4)
 
 

@@ -158,7 +158,7 @@ def test_a_prompt_in_the_background_that_is_cancelled_ends_within_its_call(
     side.wait()
     assert codes == [ABORTED]
     assert side.over and side.result() is None
-    assert not [record for record in caplog.records if "side_prefill" in record.name]
+    assert not [record for record in caplog.records if "background_prefill" in record.name]
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])

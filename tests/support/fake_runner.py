@@ -130,7 +130,7 @@ class FakeRunner:
         """Tokens that the next step computes for a slot beyond its row: see `Drafting`."""
         self.tape: list[StepPlan] = []
         self.computed_tokens = 0
-        self.side: FakeSidePrefill | None = None
+        self.side: FakeBackgroundPrompt | None = None
         self.sliced: FakeSlicedText | None = None
         """The last text that was begun."""
         self._beside = beside
@@ -176,13 +176,13 @@ class FakeRunner:
 
     def begin(
         self, tokens: Seq[int], begun: FakeState | None, held: int, done: Callable[[], None]
-    ) -> FakeSidePrefill:
+    ) -> FakeBackgroundPrompt:
         assert held < len(tokens), "nothing is left to compute"
         if held:
             assert begun is not None and list(begun.tokens) == list(tokens[:held])
         assert self._beside is not None
         how = {"held": held, "fails": self._beside_fails}
-        self.side = FakeSidePrefill(self, tokens, done, self._beside, **how)
+        self.side = FakeBackgroundPrompt(self, tokens, done, self._beside, **how)
         return self.side
 
     def logits(self, tokens: Seq[int]) -> np.ndarray:
@@ -299,8 +299,8 @@ class FakeSlicedText:
         self.closed = True
 
 
-class FakeSidePrefill:
-    """Implements `SidePrefill`: complete after it was looked at `looks` times, or when alone."""
+class FakeBackgroundPrompt:
+    """Implements `BackgroundPrompt`: complete after `looks` looks at it, or when alone."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The lane beside the steps, where one long prompt at a time is computed while others stream."""
+"""Background prefill: one long prompt at a time is computed next to the steps of streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from weakref import WeakSet
 
 from hearth.backends.engine.kv.manager import KvManager
-from hearth.backends.engine.runner import Runner, SidePrefill
+from hearth.backends.engine.runner import BackgroundPrompt, Runner
 from hearth.backends.engine.sequence import Sequence
 
 WORTH_STEPS: Final = 32
@@ -17,8 +17,8 @@ WORTH_TOKENS: Final = 256
 """and has so many tokens."""
 
 
-class SideLane:
-    """Computes prompts beside the steps where the runner can, and brings them into their slots.
+class BackgroundPrompts:
+    """Computes prompts next to the steps where the runner can, and brings them into their slots.
 
     What a slot holds already, such as a prefix that it shares with others, is copied and not
     computed again; its slot is empty meanwhile, and has room reserved for all of the prompt. The
@@ -33,7 +33,7 @@ class SideLane:
         self._prefill = runner.background if runner.info.keeps_past else None
         self._kv = kv
         self._done = done
-        self._job: SidePrefill | None = None
+        self._job: BackgroundPrompt | None = None
         self._sequence: Sequence | None = None
         self._copied = 0
         """Tokens that were not computed here."""

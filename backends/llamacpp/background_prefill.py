@@ -52,7 +52,7 @@ class LlamaBackground:
         self._store = store
         self._plan = plan
         self._batch_threads = batch_threads
-        self._prefill: LlamaSidePrefill | None = None
+        self._prefill: LlamaBackgroundPrompt | None = None
         self.threads = threads // 2
         """That it takes from the steps of others."""
 
@@ -80,12 +80,12 @@ class LlamaBackground:
 
     def begin(
         self, tokens: Sequence[int], begun: SavedState | None, held: int, done: Callable[[], None]
-    ) -> LlamaSidePrefill | None:
+    ) -> LlamaBackgroundPrompt | None:
         """See the protocol; None where a token is not in the vocabulary, which a step reports."""
         assert begun is None or isinstance(begun, LlamaState)
         if not 0 <= min(tokens) <= max(tokens) < self._model.facts.vocab_size:
             return None
-        self._prefill = LlamaSidePrefill(
+        self._prefill = LlamaBackgroundPrompt(
             self._model,
             self._plan(),
             tokens,
@@ -105,8 +105,8 @@ class LlamaBackground:
             self._prefill.wait()
 
 
-class LlamaSidePrefill:
-    """Implements `hearth.backends.engine.runner.SidePrefill`. Begins at once.
+class LlamaBackgroundPrompt:
+    """Implements `hearth.backends.engine.runner.BackgroundPrompt`. Begins at once.
 
     Args:
         plan: that `begun` was made with.
@@ -147,7 +147,7 @@ class LlamaSidePrefill:
         self._interrupt = Interrupt()
         self._over = False
         self._state: LlamaState | None = None
-        self._thread = threading.Thread(target=self._run, name="side prefill", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="background prefill", daemon=True)
         self._thread.start()
 
     @property

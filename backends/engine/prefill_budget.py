@@ -1,5 +1,5 @@
-"""How many tokens of prompts, and of texts that are embedded or ranked, a turn may compute while
-others stream.
+"""The prefill budget: tokens of prompts, and of texts that are embedded or ranked, that a step may
+compute while others stream.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ FIRST_LOOK: Final = 32
 """Prefill tokens of the first mixed step, before anything is known."""
 LEAST: Final = 4
 """Prefill tokens that a step takes at least."""
-LOAN_S: Final = 2.0
-"""Seconds that those who stream lend to prompts, beyond the share that prefill has anyway,"""
-LOAN_STEP_S: Final = 0.5
-"""and at most so many in a step."""
+BURST_S: Final = 2.0
+"""Seconds that a burst of prefill may take from streams, beyond its share."""
+BURST_STEP_S: Final = 0.5
+"""Most of that in one step."""
 TOGETHER_S: Final = 0.75
 """Those who stream wait for prompts that are computed together so long in a step."""
 _FASTER_LEARNING: Final = 0.5
@@ -25,17 +25,17 @@ an end while prompts arrive.
 """
 
 
-class Pacer:
+class PrefillBudget:
     """Cuts prefill so that a step takes about `target_s`, or twice a step without prefill where
     that is longer: in the long run prefill takes no more than half of the time from those who
     stream, and never starves either.
 
-    Short prompts need not wait for that. Cutting them small takes from those who stream as much in
-    all, and keeps the next reader waiting. So prefill may borrow: up to `LOAN_STEP_S` in a step and
-    up to `LOAN_S` in all, which steps that are shorter than they might be pay back.
+    Short prompts need not wait for that. Cutting them small takes as much from streams in all, and
+    keeps the next client waiting. So prefill may exceed its share in a burst: by `BURST_STEP_S` in
+    a step and by `BURST_S` in all, which is refilled by steps that are shorter than they might be.
 
     Texts that are embedded or ranked take what prefill has left of its share, in the same turn.
-    They do not borrow: a client that waits for one has nothing to decode meanwhile.
+    They have no bursts: a client that waits for one has nothing to decode meanwhile.
 
     It learns from the steps that it is shown how long one takes that only decodes, by the number of
     sequences, and what a prefill token adds; and from the texts what one of their tokens takes.
@@ -51,15 +51,15 @@ class Pacer:
         self._decode_s: dict[int, float] = {}
         self._prefill = _Tokens(most)
         self._texts = _Tokens(most)
-        self._loan_s = LOAN_S
-        """Seconds that may still be borrowed."""
+        self._burst_s = BURST_S
+        """What is left of the burst."""
 
     def allowance(self, decoding: int) -> int:
         """Prefill tokens for a step in which `decoding` sequences stream."""
         if decoding == 0:
             return self._most
         share_s = self._share_s(self._alone_s(decoding) or 0.0)
-        return self._prefill.fitting(max(share_s, min(share_s + self._loan_s, LOAN_STEP_S)))
+        return self._prefill.fitting(max(share_s, min(share_s + self._burst_s, BURST_STEP_S)))
 
     def together(self) -> int:
         """Prefill tokens for a step that those who stream wait for; 0 while nothing is known."""
@@ -67,12 +67,12 @@ class Pacer:
         return 0 if token_s is None else min(max(int(TOGETHER_S / token_s), LEAST), self._most)
 
     def is_short(self, tokens: int) -> bool:
-        """Whether this many prefill tokens take no longer than all that may be borrowed."""
+        """Whether this many prefill tokens take no longer than a whole burst."""
         token_s = self._prefill.token_s
-        return token_s is not None and tokens * token_s <= LOAN_S
+        return token_s is not None and tokens * token_s <= BURST_S
 
     def lasting(self, decoding: int) -> int:
-        """The same for each of many steps: without what may be borrowed."""
+        """The same for each of many steps: without a burst."""
         if decoding == 0:
             return self._most
         return self._prefill.fitting(self._share_s(self._alone_s(decoding) or 0.0))
@@ -95,12 +95,12 @@ class Pacer:
         if prefill == 0:
             known = self._decode_s.get(decoding)
             self._decode_s[decoding] = seconds if known is None else _towards_less(known, seconds)
-            self._borrow(-self._share_s(self._decode_s[decoding]))
+            self._spend(-self._share_s(self._decode_s[decoding]))
             return
         alone_s = self._alone_s(decoding) if decoding else None
         if decoding:
             self._prefill.largest = max(self._prefill.largest, prefill)
-            self._borrow(seconds - (alone_s or 0.0) - self._share_s(alone_s or 0.0))
+            self._spend(seconds - (alone_s or 0.0) - self._share_s(alone_s or 0.0))
         # Where a step costs less than one without prefill did, the difference says nothing.
         added_s = seconds if alone_s is None else max(seconds - alone_s, 0.1 * seconds)
         self._prefill.learn(prefill, added_s)
@@ -111,16 +111,16 @@ class Pacer:
         """
         if decoding:
             self._texts.largest = max(self._texts.largest, tokens)
-            self._borrow(seconds)
+            self._spend(seconds)
         self._texts.learn(tokens, seconds)
 
     def _share_s(self, alone_s: float) -> float:
         """Seconds for prefill in a step that takes `alone_s` without any."""
         return max(self._target_s - alone_s, alone_s)
 
-    def _borrow(self, seconds: float) -> None:
-        """Take up a loan, or pay back what is less than nothing."""
-        self._loan_s = min(max(self._loan_s - seconds, 0.0), LOAN_S)
+    def _spend(self, seconds: float) -> None:
+        """Take from the burst, or with a negative number refill it."""
+        self._burst_s = min(max(self._burst_s - seconds, 0.0), BURST_S)
 
     def _alone_s(self, decoding: int) -> float | None:
         """Seconds of a step without prefill: between the numbers of sequences that were seen, and

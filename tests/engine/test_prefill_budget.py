@@ -1,0 +1,214 @@
+"""How prefill is cut while others stream."""
+
+import pytest
+
+from hearth.backends.engine.prefill_budget import (
+    BURST_S,
+    BURST_STEP_S,
+    FIRST_LOOK,
+    LEAST,
+    PrefillBudget,
+)
+
+
+def machine(decode_s, token_s):
+    """Seconds of a step, as a simple machine would take."""
+
+    def step(decoding, prefill):
+        return (decode_s if decoding else 0.0) + prefill * token_s
+
+    return step
+
+
+def settle(budget, step, decoding, rounds=60):
+    """Let the budget see `rounds` mixed steps, so that no burst is left; the last one's
+    seconds.
+    """
+    took = 0.0
+    for _ in range(rounds):
+        tokens = budget.allowance(decoding)
+        took = step(decoding, tokens)
+        budget.observe(decoding, tokens, took)
+    return took
+
+
+def test_alone_a_step_is_whole():
+    assert PrefillBudget(0.05, 512).allowance(0) == 512
+
+
+def test_the_first_mixed_step_is_a_careful_one():
+    assert PrefillBudget(0.05, 512).allowance(3) == FIRST_LOOK
+    assert PrefillBudget(0.05, 16).allowance(3) == 16
+
+
+@pytest.mark.parametrize(("decode_s", "token_s"), [(0.005, 0.0002), (0.02, 0.001), (0.04, 0.0005)])
+def test_a_step_comes_to_take_about_the_target(decode_s, token_s):
+    budget = PrefillBudget(0.05, 4096)
+    step = machine(decode_s, token_s)
+    budget.observe(2, 0, step(2, 0))
+    took = settle(budget, step, 2)
+    assert took <= max(0.05, 2 * decode_s) * 1.05
+    assert took >= max(0.05, 2 * decode_s) * 0.8
+
+
+def test_where_decoding_alone_is_slower_than_the_target_prefill_gets_as_much_time_as_it():
+    budget = PrefillBudget(0.05, 4096)
+    step = machine(0.2, 0.001)
+    budget.observe(8, 0, step(8, 0))
+    assert 0.3 <= settle(budget, step, 8) <= 0.41
+
+
+def test_prefill_never_starves():
+    budget = PrefillBudget(0.05, 512)
+    step = machine(0.01, 1.0)
+    budget.observe(1, 0, step(1, 0))
+    settle(budget, step, 1)
+    assert budget.allowance(1) == LEAST
+
+
+def test_a_machine_that_becomes_slower_is_noticed_in_a_few_steps():
+    budget = PrefillBudget(0.05, 4096)
+    budget.observe(1, 0, 0.01)
+    settle(budget, machine(0.01, 0.0002), 1)
+    slow = machine(0.01, 0.001)
+    took = [settle(budget, slow, 1, rounds=1) for _ in range(5)]
+    assert took[0] > 0.1
+    assert took[-1] < 0.07
+
+
+def test_one_lucky_timing_at_most_doubles_the_next_step():
+    budget = PrefillBudget(0.05, 4096)
+    budget.observe(1, 0, 0.01)
+    largest = 0
+    for _ in range(60):
+        largest = max(largest, budget.allowance(1))
+        budget.observe(1, budget.allowance(1), machine(0.01, 0.0005)(1, budget.allowance(1)))
+    for _ in range(3):
+        budget.observe(1, 80, 0.0101)
+    assert 80 < budget.allowance(1) <= 2 * largest
+
+
+def test_a_short_prefill_does_not_make_the_next_one_begin_anew():
+    budget = PrefillBudget(0.05, 4096)
+    step = machine(0.01, 0.0005)
+    budget.observe(1, 0, step(1, 0))
+    settle(budget, step, 1)
+    usual = budget.lasting(1)
+    budget.observe(1, 3, step(1, 3))
+    assert budget.lasting(1) == usual
+
+
+def test_it_learns_where_no_step_without_prefill_was_ever_seen():
+    budget = PrefillBudget(0.05, 4096)
+    step = machine(0.01, 0.0001)
+    took = settle(budget, step, 1, rounds=60)
+    assert 0.03 < took < 0.055
+
+
+def test_a_clock_that_stands_still_is_no_division_by_zero():
+    budget = PrefillBudget(0.05, 512)
+    budget.observe(1, 32, 0.0)
+    assert LEAST <= budget.allowance(1) <= 512
+
+
+def test_one_slow_step_does_not_hold_prefill_up_for_ever():
+    budget = PrefillBudget(0.05, 4096)
+    step = machine(0.01, 0.0005)
+    budget.observe(1, 0, step(1, 0))
+    settle(budget, step, 1)
+    usual = budget.allowance(1)
+    budget.observe(1, usual, 60.0)
+    settle(budget, step, 1, rounds=100)
+    assert budget.allowance(1) >= 0.8 * usual
+
+
+def test_one_slow_step_without_prefill_allows_no_long_one():
+    budget = PrefillBudget(0.05, 4096)
+    step = machine(0.01, 0.0005)
+    budget.observe(1, 0, step(1, 0))
+    settle(budget, step, 1)
+    usual = budget.allowance(1)
+    budget.observe(1, 0, 3.0)
+    assert budget.lasting(1) <= 1.1 * usual
+
+
+def test_a_short_prompt_is_not_cut_small():
+    budget = PrefillBudget(0.05, 4096)
+    step = machine(0.05, 0.005)
+    budget.observe(1, 0, step(1, 0))
+    budget.observe(1, 64, step(1, 64))
+    took = step(1, budget.allowance(1))
+    assert 0.9 * BURST_STEP_S < took - step(1, 0) < 1.01 * BURST_STEP_S
+    assert 9 <= budget.lasting(1) <= 10
+
+
+def test_a_burst_has_an_end_and_is_refilled():
+    budget = PrefillBudget(0.05, 4096)
+    step = machine(0.05, 0.005)
+    budget.observe(1, 0, step(1, 0))
+    budget.observe(1, 20, step(1, 20))
+    spent, steps = 0.0, 0
+    while budget.allowance(1) > budget.lasting(1) + 1:
+        tokens = budget.allowance(1)
+        spent += step(1, tokens) - 2 * step(1, 0)
+        steps += 1
+        budget.observe(1, tokens, step(1, tokens))
+    assert 0.9 * BURST_S < spent < 1.1 * BURST_S
+    for _ in range(round(BURST_S / 0.05)):
+        budget.observe(1, 0, step(1, 0))
+    again = 0
+    while budget.allowance(1) > budget.lasting(1) + 1:
+        tokens = budget.allowance(1)
+        again += 1
+        budget.observe(1, tokens, step(1, tokens))
+    assert abs(again - steps) <= 3
+
+
+@pytest.mark.parametrize("row_s", [0.0, 0.02])
+def test_steps_of_more_sequences_than_were_seen_are_estimated_from_those_that_were(row_s):
+    budget = PrefillBudget(0.05, 4096)
+    for decoding in (1, 2):
+        budget.observe(decoding, 0, 0.05 + decoding * row_s)
+    for _ in range(60):
+        tokens = budget.lasting(8)
+        budget.observe(8, tokens, 0.05 + 8 * row_s + tokens * 0.005)
+    assert budget.lasting(8) == pytest.approx((0.05 + 8 * row_s) / 0.005, rel=0.1)
+
+
+def test_texts_take_what_prefill_has_left_of_its_share():
+    budget = PrefillBudget(0.05, 4096)
+    budget.observe(1, 0, 0.01)
+    settle(budget, machine(0.01, 0.001), 1)
+    assert budget.allowance_of_texts(1, 0) == budget.lasting(1), (
+        "what prefill takes is a first guess"
+    )
+    for _ in range(20):
+        tokens = budget.allowance_of_texts(1, 0)
+        budget.observe_texts(1, tokens, tokens * 0.002)
+    assert budget.allowance_of_texts(1, 0) == pytest.approx(20, abs=1)
+    assert budget.allowance_of_texts(1, 20) == pytest.approx(10, abs=1)
+    assert budget.allowance_of_texts(1, 40) == pytest.approx(5, abs=1), "they never starve"
+    assert budget.lasting(1) == pytest.approx(40, abs=1), (
+        "what a text costs is no matter of prefill"
+    )
+
+
+def test_texts_have_no_burst_and_their_time_is_not_given_to_prefill_too():
+    budget = PrefillBudget(0.05, 4096)
+    step = machine(0.05, 0.005)
+    budget.observe(1, 0, step(1, 0))
+    budget.observe(1, 64, step(1, 64))
+    assert budget.allowance(1) > 5 * budget.lasting(1)
+    budget.observe_texts(1, 4, 0.02)
+    assert budget.allowance_of_texts(1, 0) <= budget.lasting(1)
+    for _ in range(40):
+        budget.observe_texts(1, 10, 0.05)
+    assert budget.allowance(1) == budget.lasting(1)
+
+
+def test_alone_texts_take_what_a_step_has_left():
+    budget = PrefillBudget(0.05, 512)
+    assert budget.allowance_of_texts(0, 0) == 512
+    assert budget.allowance_of_texts(0, 300) == 212
+    assert budget.allowance_of_texts(0, 512) == 128
+    assert PrefillBudget(0.05, 2).allowance_of_texts(0, 2) == 1
