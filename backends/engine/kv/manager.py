@@ -585,9 +585,13 @@ class KvManager:
     def _append(self, slot: int, tokens: Seq[int]) -> None:
         prefix = self._prefix(slot)
         self._leaves.append(prefix, tokens)
-        self._settle(prefix)
         if self._blocks is not None:
+            self._settle(prefix)
             self._evict_excess()  # Pages that became one, or that a window passed, may be too many.
+        else:  # Cells are taken as they are filled.
+            claim = prefix.claims[0]
+            prefix.claims[0] = max(0, prefix.reserved - prefix.length)
+            self._leaves.first.claims += prefix.claims[0] - claim
         self._offloading.shrink()  # The pool may have grown for them.
 
     def _copy_in(self, slot: int) -> int:

@@ -264,8 +264,10 @@ class PrefixTree:
         room, and into the next pages of its tables. Returns the nodes whose first page is full
         since, parents first.
         """
-        new = array(TOKEN_TYPE, tokens)
         filled = prefix.length % self.page
+        if len(tokens) == 1 and prefix.node.holders.total == 1 and (filled or not self._groups):
+            return self._append_one(prefix, tokens[0])
+        new = array(TOKEN_TYPE, tokens)
         room = min(self.page - filled, len(new)) if filled else 0
         parts = [new[:room], new[room:]] if room else [new]
         full = []
@@ -281,6 +283,16 @@ class PrefixTree:
             if had < self.page <= len(node.tokens):
                 full.append(node)
         return full
+
+    def _append_one(self, prefix: Prefix, token: int) -> list[Node]:
+        """The same for one token, where nobody else holds the node: what most steps add."""
+        node = prefix.node
+        node.tokens.append(token)
+        prefix.length += 1
+        if self._full is not None:
+            self._full.held_tokens += 1
+            self._full.held += not self._groups  # Each cell is a page.
+        return [node] if len(node.tokens) == self.page else []
 
     def cut(self, prefix: Prefix, length: int) -> None:
         """`prefix` keeps its first `length` tokens, which are whole pages."""
