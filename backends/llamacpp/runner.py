@@ -37,7 +37,7 @@ from hearth.backends.machine.threads import ThreadChoice, measure_threads
 
 log = logging.getLogger(__name__)
 
-_KEPT_BESIDE = 0
+_KEPT_WHILE_RUNNING = 0
 """Cells of kept prefixes that stay in the pool while sequences run: on a processor each row of a
 step pays for all cells up to the last one that is in use."""
 _PART_BYTES = 64 << 20
@@ -111,7 +111,7 @@ class LlamaRunner:
             pool_tokens=plan.pool_tokens,
             context=plan.context,
             kept_tokens=plan.kept_tokens,
-            beside=None if model.on_gpu else _KEPT_BESIDE,
+            kept_while_running=None if model.on_gpu else _KEPT_WHILE_RUNNING,
             part_tokens=_part_tokens(plan.kv_bytes_per_token),
         )
         texts = text_abilities(model, plan, has_rank_head)

@@ -296,7 +296,7 @@ def test_a_lost_slot_holds_nothing_and_reserves_nothing():
 
 
 def test_what_leaves_the_blocks_comes_back_from_plain_memory():
-    memory = PagedMemory(page=4, beside=0, most_offloaded=200)
+    memory = PagedMemory(page=4, kept_while_running=0, most_offloaded=200)
     memory.keep(PREFIX)
     memory.cache.open(0, [1])
     memory.cache.tend()

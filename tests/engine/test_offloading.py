@@ -13,7 +13,7 @@ OTHER = [2] * 80
 
 def memory(**changes):
     settings = {"slots": 2, "pool": 1000, "context": 500, "kept_tokens": 500, "allocated": 100}
-    return Memory(**{**settings, "beside": 0, **changes})
+    return Memory(**{**settings, "kept_while_running": 0, **changes})
 
 
 def test_a_kept_prefix_leaves_the_pool_when_another_sequence_begins():
@@ -56,14 +56,14 @@ def test_nothing_is_moved_while_nobody_runs_or_where_it_is_not_wanted():
     held.keep(OLD)
     held.keep(OTHER[:70])
     assert held.stats.kept_tokens == 70 and held.stats.offloaded_tokens == 80
-    held = memory(beside=None)
+    held = memory(kept_while_running=None)
     held.keep(OLD)
     held.run(0, OTHER)
     assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (80, 0)
 
 
 def test_few_cells_may_stay():
-    held = memory(beside=80)
+    held = memory(kept_while_running=80)
     held.keep(OLD)
     held.run(0, OTHER)
     assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (80, 0)

@@ -447,7 +447,7 @@ def copying_runner(copies, **changes):
 
 def test_preemption_copies_every_token_once():
     copies = Copies(0.001)
-    runner = copying_runner(copies, kept_beside=0)
+    runner = copying_runner(copies, kept_while_running=0)
     prompts = [[n] * 120 for n in range(3)]
     said, engine = run_all(runner, prompts, 120)
     assert said == [runner.greedy(prompt, 120) for prompt in prompts]
@@ -483,7 +483,7 @@ def test_a_preemption_takes_no_longer_than_copies_may_between_two_steps():
 
 def test_a_conversation_comes_back_in_parts_while_others_stream():
     copies = Copies(0.015)
-    runner = copying_runner(copies, kept_beside=0, pool=1024)
+    runner = copying_runner(copies, kept_while_running=0, pool=1024)
     old = [k % 89 for k in range(200)]
     first, heard = generation(1, old, runner, tokens=2)
     engine = engine_of(runner)
@@ -513,7 +513,7 @@ def test_a_conversation_comes_back_in_parts_while_others_stream():
 
 def test_what_does_not_come_back_is_not_counted_as_cached():
     copies = Copies(0.015)
-    runner = copying_runner(copies, kept_beside=0, pool=1024)
+    runner = copying_runner(copies, kept_while_running=0, pool=1024)
     old = [k % 89 for k in range(200)]
     engine = engine_of(runner)
     engine.submit(generation(1, old, runner, tokens=2)[0])
@@ -533,7 +533,7 @@ def test_what_does_not_come_back_is_not_counted_as_cached():
 
 def test_all_comes_back_at_once_where_nobody_streams():
     copies = Copies(0.015)
-    runner = copying_runner(copies, kept_beside=0, pool=1024)
+    runner = copying_runner(copies, kept_while_running=0, pool=1024)
     old = [k % 89 for k in range(200)]
     engine = engine_of(runner)
     engine.submit(generation(1, old, runner, tokens=2)[0])
@@ -598,7 +598,7 @@ def test_what_can_only_be_copied_as_a_whole_and_is_large_is_computed_again(monke
 
 def test_every_byte_for_keys_and_values_is_in_the_account(monkeypatch):
     monkeypatch.setattr(background, "WORTH_STEPS", 0)
-    runner = FakeRunner(context=600, pool=1200, slots=3, chunk=64, kept_beside=0, beside=5)
+    runner = FakeRunner(context=600, pool=1200, slots=3, chunk=64, kept_while_running=0, beside=5)
     engine = engine_of(runner)
     engine.submit(generation(1, [k % 89 for k in range(100)], runner, tokens=2)[0])
     drain(engine)
@@ -658,7 +658,7 @@ def test_saved_states_are_in_the_account_and_dropped_where_memory_is_short(free)
 def test_an_engine_at_rest_notices_that_memory_is_short(monkeypatch):
     monkeypatch.setattr(engine_module, "_LOOK_EVERY_S", 0.0)
     free, copies = [1 << 20], Copies(0.0)
-    runner = copying_runner(copies, kept_beside=0, available_bytes=lambda: free[0])
+    runner = copying_runner(copies, kept_while_running=0, available_bytes=lambda: free[0])
     engine = engine_of(runner)
     engine.submit(generation(1, [k % 89 for k in range(100)], runner, tokens=2)[0])
     drain(engine)
@@ -674,7 +674,7 @@ def test_an_engine_at_rest_notices_that_memory_is_short(monkeypatch):
 
 def test_a_conversation_that_several_go_on_with_comes_back_once():
     copies = Copies(0.015)
-    runner = copying_runner(copies, kept_beside=0, pool=1024, slots=5)
+    runner = copying_runner(copies, kept_while_running=0, pool=1024, slots=5)
     old = [k % 89 for k in range(200)]
     engine = engine_of(runner)
     engine.submit(generation(1, old, runner, tokens=2)[0])

@@ -100,7 +100,7 @@ class EngineMachine(RuleBasedStateMachine):
         beside_fails=st.booleans(),
         tile=st.sampled_from([1, 4]),
         mixed_tokens=st.sampled_from([None, 3, 8]),
-        kept_beside=st.sampled_from([None, 0, 4]),
+        kept_while_running=st.sampled_from([None, 0, 4]),
         allocated=st.sampled_from([None, CONTEXT // 2]),
         most_offloaded=st.sampled_from([None, 0, CONTEXT, 4 * CONTEXT]),
         budget=st.sampled_from([None, None, 2 * CONTEXT]),

@@ -107,7 +107,7 @@ class PagedEngineMachine(RuleBasedStateMachine):
         kept_tokens=st.sampled_from([None, 0, 16]),
         start=st.sampled_from([None, 1]),
         drafts=st.sampled_from([0, 0, 3]),
-        kept_beside=st.sampled_from([None, 0, 16]),
+        kept_while_running=st.sampled_from([None, 0, 16]),
         part_tokens=st.sampled_from([3, 8]),
         most_offloaded=st.sampled_from([0, CONTEXT, 4 * CONTEXT]),
     )

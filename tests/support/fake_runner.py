@@ -45,7 +45,7 @@ class FakeRunner:
             there is no such thing.
         beside_fails: whether such prompts come to nothing.
         slices_texts: whether texts can be computed in slices, and so be longer than a step.
-        kept_beside: most cells of kept prefixes that stay in the pool while sequences run.
+        kept_while_running: most cells of kept prefixes that stay in the pool while sequences run.
         worth_moving, part_tokens: see `KvLimits`.
         most_offloaded, budget, state_bytes, on_copy, available_bytes, grows_after: see `FakeStore`.
         clock: seconds, for the KV cache of `engine_of`.
@@ -72,7 +72,7 @@ class FakeRunner:
         beside_fails: bool = False,
         tile: int = 1,
         mixed_tokens: int | None = None,
-        kept_beside: int | None = None,
+        kept_while_running: int | None = None,
         worth_moving: int = WORTH_MOVING,
         part_tokens: int = 16,
         allocated: int | None = None,
@@ -104,7 +104,7 @@ class FakeRunner:
             pool_tokens=pool,
             context=context,
             kept_tokens=pool // 2 if kept_tokens is None else kept_tokens,
-            beside=kept_beside,
+            kept_while_running=kept_while_running,
             part_tokens=part_tokens,
             worth_moving=worth_moving,
         )

@@ -34,8 +34,8 @@ class KvLimits:
         context: most tokens of one sequence.
         kept_tokens: most tokens that kept prefixes alone may hold; blocks are rounded down.
         step_tokens: most tokens of a sequence in one step; None: any number.
-        beside: most tokens of kept prefixes that stay in the cache while sequences run, where
-            these pay for every token in it; None: all of them.
+        kept_while_running: most tokens of kept prefixes that stay in the cache while sequences run,
+            where these pay for every token in it; None: all of them.
         part_tokens: tokens that are copied to plain memory, or back, at once.
         worth_moving: tokens that offloading a prefix must free, or that a copy must save from being
             computed.
@@ -46,7 +46,7 @@ class KvLimits:
     context: int
     kept_tokens: int
     step_tokens: int | None = None
-    beside: int | None = None
+    kept_while_running: int | None = None
     part_tokens: int = PART_TOKENS
     worth_moving: int = WORTH_MOVING
 
@@ -150,7 +150,9 @@ class KvManager:
         self._kept = KeptPrefixes(leaves, clock, self._most_kept)
         self._offloading = Offloading(
             leaves,
-            beside=None if limits.beside is None else limits.beside // self._page,
+            kept_while_running=None
+            if limits.kept_while_running is None
+            else limits.kept_while_running // self._page,
             part_tokens=limits.part_tokens,
             worth_moving=limits.worth_moving,
             clock=clock,

@@ -47,7 +47,7 @@ class Offloading:
 
     Args:
         leaves: of the prefixes.
-        beside: most pages of kept prefixes that stay while sequences run; None: all of them.
+        kept_while_running: most pages of kept prefixes that stay while sequences run; None: all.
         part_tokens: tokens of a part; the least that is copied at once.
         worth_moving: tokens that a copy must be worth.
         clock: seconds.
@@ -57,13 +57,13 @@ class Offloading:
         self,
         leaves: Leaves,
         *,
-        beside: int | None,
+        kept_while_running: int | None,
         part_tokens: int,
         worth_moving: int,
         clock: Callable[[], float],
     ) -> None:
         self._leaves = leaves
-        self._most_beside = beside
+        self._most_kept = kept_while_running
         self._clock = clock
         self._looked_at = -math.inf
         """When memory was looked at."""
@@ -103,11 +103,11 @@ class Offloading:
         """Sequences run: offload kept prefixes, the least recently used first; each is copied
         completely when it is yielded, and then has to be dropped. Pinned ones stay.
         """
-        if self._most_beside is None or not self._leaves.keeps_past:
+        if self._most_kept is None or not self._leaves.keeps_past:
             return
         first = self._leaves.first
         for prefix in kept.loose:
-            if first.idle + first.only_pinned <= self._most_beside:
+            if first.idle + first.only_pinned <= self._most_kept:
                 return
             own = self._leaves.tree.own_pages(prefix) * first.page
             if own < self._worth_moving or not self._fits(prefix.length):
