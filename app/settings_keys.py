@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from hearth.app.format import format_size, parse_size
 from hearth.app.paths import find_paths
@@ -460,11 +460,14 @@ UNSET_SAMPLING: Mapping[str, Value] = {"top_k": 0, "min_p": 0.0, "repetition_win
 """Defaults for remote models: steps that OpenAI's API lacks are off."""
 
 
+_UNSET: Final = (ModelSettings(), SamplingParams())
+
+
 def default_of(key: Key) -> Value:
     """The value of `key` when it is not set: its own default, or that of the contract's field."""
     if key.name == "model":
         return "smollm2" if find_paths().smollm2_file.is_file() else "guide"
-    for defaults in (ModelSettings(), SamplingParams()):
+    for defaults in _UNSET:
         if hasattr(defaults, key.target):
             value: Value = getattr(defaults, key.target)
             return value

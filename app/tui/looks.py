@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -86,6 +85,8 @@ def bindings() -> dict[str, Binding]:
 
 def classes() -> Iterator[type[DOMNode]]:
     """Every screen and widget of the terminal app, and itself; imports all of them."""
+    import pkgutil
+
     import hearth.app.tui
 
     for _, name, _ in pkgutil.walk_packages(hearth.app.tui.__path__, "hearth.app.tui."):

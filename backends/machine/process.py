@@ -4,7 +4,6 @@ their pipes private; and the environment of those that compute.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -27,6 +26,8 @@ def die_with_parent(parent: int) -> None:
     """
     if sys.platform != "linux":
         return
+    import ctypes  # 2 ms, which the terminal app need not pay for its pipes.
+
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
