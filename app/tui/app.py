@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib
 import re
@@ -109,6 +110,8 @@ class HearthApp(App[int]):
         """Long jobs other than downloads, by names of their own; the top bar shows them."""
         self._downloading_ids: set[str] = set()
         """Ids of the downloads that ran when they were last looked at."""
+        self.drawn = asyncio.Event()
+        """Set after the first paint: what that does not show waits for it."""
         self.error_lines: set[Widget] = set()
         """Those that show an error, on all screens."""
         self.failure: BaseException | None = None
@@ -169,7 +172,7 @@ class HearthApp(App[int]):
             for job in jobs
             if job.is_active
         )
-        running = (*self._downloads(), *quantizing, *self.activities.values())
+        running = [*self._downloads(), *quantizing, *self.activities.values()]
         for screen in self.screen_stack:
             for bar in screen.query(TopBar):
                 bar.show(self.tab_keys(), running)
@@ -206,7 +209,8 @@ class HearthApp(App[int]):
             self.notify(safe_text(text), severity="error", markup=False)
 
     def on_ready(self) -> None:
-        """Collect garbage from the first paint on, not before."""
+        """Begin with what the first paint did without: collecting garbage, facts and lists."""
+        self.drawn.set()
         self.call_after_refresh(self._collect)
         self.services.index.refresh()
 

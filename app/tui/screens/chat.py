@@ -146,7 +146,7 @@ class ChatScreen(HearthScreen):
             self.show_status()
             if draft := await self._read_draft():
                 self.prompt.restore(draft)
-        self.call_after_refresh(self.reload_list)
+        self.reload_list()
         self.set_interval(1.0, self.show_list)
 
     def on_resize(self) -> None:
@@ -265,7 +265,8 @@ class ChatScreen(HearthScreen):
 
     @work(group="list")
     async def reload_list(self) -> None:
-        """Read the list of chats again, in the background."""
+        """Read the list of chats again, in the background and after the first paint."""
+        await self.hearth.drawn.wait()
         await self.refresh_list()
 
     def show_list(self) -> None:
@@ -409,7 +410,7 @@ class ChatScreen(HearthScreen):
         if self._facts_of != self.model:
             self._facts, self._facts_of = None, self.model
             self.query_one(Welcome).show(self.model, "", is_guide=self.model == _GUIDE)
-            self.call_after_refresh(self._find_facts, self.model)
+            self._find_facts(self.model)
         info = session.info if session is not None else None
         name, quantization, context = Path(self.model).name, "", 0
         if info is not None:
@@ -445,6 +446,7 @@ class ChatScreen(HearthScreen):
     @work(group="facts", exclusive=True)
     async def _find_facts(self, model: str) -> None:
         """Find out what is known of the model called `model` before it is loaded."""
+        await self.hearth.drawn.wait()
         from hearth.app.tui.model_facts import facts_of
 
         try:
