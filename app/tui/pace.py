@@ -1,9 +1,12 @@
-"""How soon a key is seen: what has to be set before Textual is imported."""
+"""How soon the app is drawn and a key is seen: what has to be set before Textual is imported."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 FRAMES_PER_S: Final = 250
@@ -20,3 +23,17 @@ def set_pace() -> None:
     """For this process; a number of frames that the user set (TEXTUAL_FPS) stays."""
     os.environ.setdefault("TEXTUAL_FPS", str(FRAMES_PER_S))
     sys.setswitchinterval(SWITCH_S)
+
+
+@contextmanager
+def quick_start() -> Iterator[None]:
+    """The terminal app is imported and run in this context. Nothing looks for garbage until
+    `HearthApp` is drawn, which turns that on again: what its start makes stays, and is much to
+    look through.
+    """
+    set_pace()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

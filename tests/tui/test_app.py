@@ -16,7 +16,7 @@ from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.screens.dialogs import EditText, Question
 from hearth.app.tui.screens.help import HelpScreen
 from hearth.app.tui.services import Services
-from hearth.app.tui.widgets.bars import SCREENS, Activity, tabs
+from hearth.app.tui.widgets.bars import SCREENS, Activity, TopBar, tabs
 from hearth.app.tui.widgets.engine_view import sparkline
 from hearth.app.tui.widgets.fields import SafeInput
 from hearth.backends.errors import ErrorInfo, HearthError
@@ -74,7 +74,7 @@ async def test_the_bar_shows_the_keys_that_hold(services: Services) -> None:
         await until_shown(pilot, "F7 settings")
         first = text_of(app).splitlines()[0]
         assert "F3 library" in first and "F12 engine" in first
-        await pilot.click("#to-doctor")
+        await pilot.click(TopBar, offset=(first.index("F8"), 0))
         await until_shown(pilot, "F8 doctor")
         assert getattr(app.screen, "NAME", "") == "doctor"
 

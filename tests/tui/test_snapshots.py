@@ -137,7 +137,7 @@ class Walk:
         """Show one of the full screens."""
         self.app.action_go(name)
         await until(self.pilot, lambda: getattr(self.app.screen, "NAME", "") == name)
-        await until(self.pilot, lambda: bool(self.app.screen.query("Footer")))
+        await until(self.pilot, lambda: bool(self.app.screen.query("KeyBar")))
         await self.pilot.pause()
         return self.app.screen
 

@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.events import ScreenResume
 from textual.screen import ModalScreen, Screen
 from textual.timer import Timer
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from hearth.app.terminal import safe_text
 from hearth.app.tui.widgets.bars import KeyBar, TopBar
@@ -76,7 +76,7 @@ class Dialog(ModalScreen[Result], StyledOnce[Result]):
                 yield Static(safe_text(self.title), classes="title", markup=False)
             yield from self.body()
         if self.HAS_KEYS:
-            yield Footer(show_command_palette=False, compact=True)
+            yield KeyBar()
 
     def body(self) -> ComposeResult:
         """The widgets in the frame."""

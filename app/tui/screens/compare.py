@@ -10,14 +10,14 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import ChatMessage, Numbers
 from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.services import Services
-from hearth.app.tui.widgets.bars import TopBar
+from hearth.app.tui.widgets.bars import KeyBar, TopBar
 from hearth.app.tui.widgets.compare_column import CompareColumn
 from hearth.app.tui.widgets.fields import SafeInput
 from hearth.backends.errors import HearthError
@@ -68,7 +68,7 @@ class CompareScreen(Dialog[None]):
             yield CompareColumn(self._services, names, self._left, id="left")
             yield CompareColumn(self._services, names, right, id="right")
         yield SafeInput(placeholder="A question for both models; Enter sends it", id="question")
-        yield Footer(show_command_palette=False, compact=True)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         """Show what runs in the bar."""

@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Footer, OptionList, Static
+from textual.widgets import OptionList, Static
 
 from hearth.app import format as words
 from hearth.app.library.fit import Fit, Speed
@@ -17,6 +17,7 @@ from hearth.app.library.hub_files import Choice
 from hearth.app.library.menu import Menu
 from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import Dialog
+from hearth.app.tui.widgets.bars import KeyBar
 from hearth.app.tui.widgets.cells import cell
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
 
@@ -99,7 +100,7 @@ class PickFile(Dialog[Choice | None]):
         dialog, found = self.query_one(".dialog"), self.query_one(ColumnList)
         around = sum(one.outer_size.height for one in dialog.children if one is not found)
         spaces = 3  # Above the list, its header, and above the description of the chosen one.
-        room = self.size.height - self.query_one(Footer).outer_size.height
+        room = self.size.height - self.query_one(KeyBar).outer_size.height
         most = int(room * _SHARE) - dialog.gutter.height - around - spaces
         found.list.styles.max_height = max(_LEAST_LINES, most)
         self.call_after_refresh(found.list.scroll_to_highlight)

@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import DescendantFocus, ScreenResume
-from textual.widgets import Checkbox, Footer, OptionList, Select, Static
+from textual.widgets import Checkbox, OptionList, Select, Static
 
 from hearth.app import format as words
 from hearth.app.library import quantize_job
@@ -28,6 +28,7 @@ from hearth.app.tui.quantizing import Quantization
 from hearth.app.tui.screens.base import Dialog, HearthScreen
 from hearth.app.tui.screens.dialogs import Confirm
 from hearth.app.tui.typed_path import typed_path
+from hearth.app.tui.widgets.bars import KeyBar
 from hearth.app.tui.widgets.cells import bar, cell
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
 from hearth.app.tui.widgets.fields import SafeInput, SafeTextArea
@@ -523,7 +524,7 @@ class QuantizeOptions(Dialog[Wishes | None]):
                 self._wishes.text, placeholder="path of a text file", id="text", compact=True
             )
             yield Static("", classes="wrong", markup=False)
-        yield Footer(show_command_palette=False, compact=True)
+        yield KeyBar()
 
     def _field(self, option: Option) -> ComposeResult:
         value = self._wishes.options.get(option.name)

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
-from textual.app import ComposeResult
+from rich.cells import cell_len
 from textual.binding import Binding
-from textual.containers import Horizontal
+from textual.content import Content
+from textual.events import Click, MouseDown, MouseMove
 from textual.message import Message
 from textual.screen import Screen
+from textual.style import Style
 from textual.widget import Widget
-from textual.widgets import Footer, Static
 
 from hearth.app.terminal import safe_text
 
@@ -64,20 +66,29 @@ def tabs(keys: Sequence[str], current: str, width: int, wanted: int) -> tuple[st
     return "", close if fits else short
 
 
-class TopBar(Horizontal):
-    """The screens, the current one marked; a click goes there. What is running at the right."""
+class TopBar(Widget):
+    """The screens, the current one marked; a click goes there. What is running at the right.
+
+    One widget for all of it: one for each tab would cost the first paint of a screen 5 ms.
+    """
 
     DEFAULT_CSS = """
     TopBar {
+        width: 100%;
         height: 1;
         background: $panel;
         color: $text-muted;
+        text-wrap: nowrap;
     }
-    TopBar > Static { width: auto; }
-    TopBar > .brand { color: $primary; text-style: bold; }
-    TopBar > .current { color: $text; text-style: bold reverse; }
-    TopBar > .activity { width: 1fr; text-align: right; color: $text-accent; text-wrap: nowrap; }
+    TopBar > .top-bar--brand { color: $primary; text-style: bold; }
+    TopBar > .top-bar--current { color: $text; text-style: bold; }
+    TopBar > .top-bar--activity { color: $text-accent; }
     """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "top-bar--brand",
+        "top-bar--current",
+        "top-bar--activity",
+    }
 
     @dataclass
     class Wanted(Message):
@@ -85,109 +96,170 @@ class TopBar(Horizontal):
 
         name: str
 
-    def __init__(self, current: str, keys: Sequence[str]) -> None:
+    def __init__(self, current: str, keys: list[str]) -> None:
         super().__init__()
         self._current = current
-        self._keys = keys
-        self._activities: Sequence[Activity] = ()
-        self._shown: tuple[str, ...] = ()
+        self._shown: tuple[list[str], list[Activity]] = (keys, [])
 
-    def compose(self) -> ComposeResult:
-        # With the texts of this width, so that the first layout is the last one.
-        self._shown = self._texts(self.app.size.width)
-        brand, *labels, activity = self._shown
-        yield Static(brand, classes="brand", markup=False)
-        for name, label in zip(SCREENS, labels, strict=True):
-            mark = "current" if name == self._current else ""
-            yield Static(label, id=f"to-{name}", classes=mark, markup=False)
-        yield Static(activity, classes="activity", markup=False)
-
-    def show(self, keys: Sequence[str], activities: Sequence[Activity]) -> None:
+    def show(self, keys: list[str], activities: list[Activity]) -> None:
         """Show the keys of the screens, and what is running."""
-        self._keys, self._activities = keys, activities
-        self._show()
+        if self._shown != (keys, activities):
+            self._shown = (keys, activities)
+            self.refresh()
 
-    def on_resize(self) -> None:
-        self._show()
-
-    def _show(self) -> None:
-        texts, widgets = self._texts(self.app.size.width), list(self.query(Static))
-        if len(widgets) < len(texts):
-            return  # They are being mounted; their size then is new.
-        for widget, old, new in zip(widgets, self._shown, texts, strict=True):
-            if old != new:
-                widget.update(new)
-        self._shown = texts
-
-    def _texts(self, width: int) -> tuple[str, ...]:
+    def render(self) -> Content:
         """The program's name, the label of each screen, and what is running."""
-        whole = "  ".join(one.within(_MOST_CELLS) for one in self._activities)
+        brand, labels, activity = self._texts()
+        style = self.get_visual_style
+        # Textual 8.2 leaves `reverse` out of visual styles.
+        current = style("top-bar--current") + Style(reverse=True)
+        tabs_shown = (
+            (label, current) if name == self._current else label
+            for name, label in zip(SCREENS, labels, strict=True)
+        )
+        left = Content.assemble((brand, style("top-bar--brand")), *tabs_shown)
+        right = Content.styled(activity, style("top-bar--activity"))
+        gap = self.size.width - left.cell_length - right.cell_length
+        return left.pad_right(max(0, gap)) + right
+
+    def _texts(self) -> tuple[str, list[str], str]:
+        keys, activities = self._shown
+        width = self.size.width
+        whole = "  ".join(one.within(_MOST_CELLS) for one in activities)
         wanted = min(len(whole), _MOST_CELLS)
-        brand, labels = tabs(self._keys, self._current, width, wanted)
+        brand, labels = tabs(keys, self._current, width, wanted)
         room = width - len(brand) - sum(map(len, labels))
-        if len(whole) > room and self._activities:
-            count = len(self._activities)
-            more = f" +{count - 1}" if count > 1 and room > 12 else ""
-            whole = self._activities[0].within(room - len(more)) + more
-        return brand, *labels, whole
+        if len(whole) > room and activities:
+            more = f" +{len(activities) - 1}" if len(activities) > 1 and room > 12 else ""
+            whole = activities[0].within(room - len(more)) + more
+        return brand, labels, whole
 
-    def on_click(self, event: object) -> None:
-        widget = getattr(event, "widget", None)
-        name = (getattr(widget, "id", None) or "").removeprefix("to-")
-        if name in SCREENS and name != self._current:
-            self.post_message(self.Wanted(name))
+    def on_click(self, event: Click) -> None:
+        brand, labels, _ = self._texts()
+        end = len(brand)
+        for name, label in zip(SCREENS, labels, strict=True):
+            begin, end = end, end + len(label)
+            if begin <= event.x < end and name != self._current:
+                self.post_message(self.Wanted(name))
 
 
-class KeyBar(Footer):
-    """The keys of the focused widget, then those of the screen and the app. Where not all fit,
-    the one to quit is left out first, then the others from the last one on, but never help.
+class ShownKey(NamedTuple):
+    """One key of the last line."""
+
+    binding: Binding
+    is_enabled: bool
+    tooltip: str
+    label: str
+
+    @property
+    def cells(self) -> int:
+        """The width with the space between label and description, and that after it."""
+        return cell_len(self.label) + len(f" {self.binding.description} ")
+
+
+class KeyBar(Widget):
+    """The keys of the focused widget, then those of the screen and the app; a click presses one.
+    Where not all fit, the one to quit is left out first, then the others from the last one on,
+    but never help.
+
+    Textual's `Footer` has a widget for each key and makes all of them again when one changes.
     """
 
+    ALLOW_SELECT = False
+    DEFAULT_CSS = """
+    KeyBar {
+        dock: bottom;
+        width: 100%;
+        height: 1;
+        color: $footer-foreground;
+        background: $footer-background;
+        text-wrap: nowrap;
+    }
+    KeyBar > .key-bar--key {
+        color: $footer-key-foreground;
+        background: $footer-key-background;
+        text-style: bold;
+    }
+    KeyBar > .key-bar--description {
+        color: $footer-description-foreground;
+        background: $footer-description-background;
+    }
+    KeyBar > .key-bar--hover { background: $block-hover-background; }
+    """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "key-bar--key",
+        "key-bar--description",
+        "key-bar--hover",
+    }
+
     def __init__(self) -> None:
-        super().__init__(show_command_palette=False, compact=True)
-        self._keys: list[tuple[Binding, bool, str]] = []
-        """What was last to be shown: each binding, whether it is enabled, and its tooltip."""
+        super().__init__()
+        self._keys: list[ShownKey] = []
+        self._hovered: ShownKey | None = None
 
-    def bindings_changed(self, screen: Screen[object]) -> None:
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, self._show)
+
+    def _show(self, screen: Screen[object]) -> None:
         """Show the keys if they changed; Textual calls this whenever the focus moves."""
-        keys = [
-            (binding, enabled, tooltip)
-            for _, binding, enabled, tooltip in screen.active_bindings.values()
-            if binding.show
-        ]
-        if keys == self._keys:
-            return
-        if screen.app.app_focus:  # Without it, nothing is shown again.
-            self._keys = keys
-        super().bindings_changed(screen)
+        keys: dict[str, ShownKey] = {}
+        for _, binding, enabled, tooltip in screen.active_bindings.values():
+            if binding.show:
+                label = self.app.get_key_display(binding)
+                keys.setdefault(binding.action, ShownKey(binding, enabled, tooltip, label))
+        shown = list(keys.values())
+        if shown != self._keys and self.app.app_focus:
+            self._keys = shown
+            self.refresh()
 
-    async def recompose(self) -> None:
-        """Show the keys that mean something now."""
-        await super().recompose()
-        self._leave_out()
-
-    def on_resize(self) -> None:
-        """There is room for more keys now, or for fewer."""
-        self._leave_out()
-
-    def _leave_out(self) -> None:
-        keys = list(self.children)
-        first = [key for key in keys if _action(key) == _QUIT]
-        others = [key for key in keys if _action(key) not in (_QUIT, _HELP)]
-        left_out: set[Widget] = set()
+    def _fitting(self) -> list[ShownKey]:
+        keys = list(self._keys)
+        first = [key for key in keys if key.binding.action == _QUIT]
+        others = [key for key in keys if key.binding.action not in (_QUIT, _HELP)]
         for key in (*first, *reversed(others)):
-            if sum(_cells(shown) for shown in keys if shown not in left_out) <= self.size.width + 1:
+            if sum(shown.cells for shown in keys) <= self.size.width + 1:
                 break
-            left_out.add(key)
-        for key in keys:
-            key.display = key not in left_out
+            keys.remove(key)
+        return keys
 
+    def render(self) -> Content:
+        """The keys that fit."""
+        style = self.get_visual_style
+        parts: list[str | tuple[str, Style]] = []
+        for key in self._fitting():
+            classes = ("key-bar--hover",) if key == self._hovered else ()
+            dim = Style(dim=not key.is_enabled)
+            parts += [
+                (key.label, style("key-bar--key", *classes) + dim),
+                (f" {key.binding.description}", style("key-bar--description", *classes) + dim),
+                " ",
+            ]
+        return Content.assemble(*parts)
 
-def _action(key: Widget) -> str:
-    """What the key does, by the name of the app's or the screen's action."""
-    return str(getattr(key, "action", ""))
+    def _at(self, x: int) -> ShownKey | None:
+        end = 0
+        for key in self._fitting():
+            begin, end = end, end + key.cells
+            if begin <= x < end - 1:
+                return key
+        return None
 
+    def on_mouse_move(self, event: MouseMove) -> None:
+        self._hover(self._at(event.x))
 
-def _cells(key: Widget) -> int:
-    """The width of a key with the space after it."""
-    return len(str(key.render())) + 1
+    def on_leave(self) -> None:
+        self._hover(None)
+
+    def _hover(self, key: ShownKey | None) -> None:
+        if key != self._hovered:
+            self._hovered = key
+            self.tooltip = key.tooltip if key is not None else None
+            self.refresh()
+
+    def on_mouse_down(self, event: MouseDown) -> None:
+        if (key := self._at(event.x)) is None:
+            return
+        if key.is_enabled:
+            self.app.simulate_key(key.binding.key)
+        else:
+            self.app.bell()
