@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -60,21 +59,15 @@ def open_chat(
     or it is asked for. Returns the exit code.
     """
     if not (plain or stats) and can_draw():
-        from hearth.app.tui.pace import set_pace
+        from hearth.app.tui.pace import quick_start
 
-        set_pace()
-        # Nothing looks for garbage until `HearthApp` is drawn, which turns that on again: what its
-        # start makes stays, and is much to look through.
-        gc.disable()
-        try:
+        with quick_start():
             from hearth.app.tui.open import open_app
 
             settings = state.settings.with_flags(flags)
             if model:
                 state.find(model)
             return open_app(state.paths, settings, state.library, model, resume=resume)
-        finally:
-            gc.enable()
     # What the terminal app does without would cost it 50 ms.
     from hearth.app.cli.repl import Repl
     from hearth.app.cli.typed import LineReader

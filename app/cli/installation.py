@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from hearth.app.cli.options import complete_model, json_option, shown_setting
-from hearth.app.cli.state import State, pass_state
+from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
 from hearth.app.settings import Settings, default_document
 from hearth.backends.errors import HearthError, SettingsError
@@ -30,7 +30,7 @@ _INSTALL = {
     help="Measure first which backend is faster here, for each kind of GGUF in the library.",
 )
 @json_option
-@pass_state
+@click.pass_obj
 def doctor(state: State, measure: bool, as_json: bool) -> int:
     """Check the installation; the exit code is 1 if something is broken.
 
@@ -88,7 +88,7 @@ def _measure(state: State) -> None:
     help="Print a settings file that explains every key.",
 )
 @json_option
-@pass_state
+@click.pass_obj
 def settings(state: State, model: str, print_default: bool, as_json: bool) -> None:
     """Print the settings in force (for MODEL, if one is named) and where each comes from.
 

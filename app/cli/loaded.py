@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from hearth.app.cli.options import json_option
-from hearth.app.cli.state import State, pass_state
+from hearth.app.cli.state import State
 from hearth.app.format import duration, size, state_of, unload_in_s
 from hearth.app.nearest import did_you_mean
 from hearth.backends.contract.loaded import EngineStats, HostStats, WorkerStats
@@ -27,7 +27,7 @@ _HEADER = (
 
 @click.command("ps")
 @json_option
-@pass_state
+@click.pass_obj
 def ps(state: State, as_json: bool) -> None:
     """List the loaded models: who runs, who waits, and what their key-value memory holds. A model
     that is queued is loaded when those that are in use no longer are.
@@ -122,7 +122,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @click.command("stop")
 @click.argument("model", required=False, default="", shell_complete=_complete)
 @click.option("--all", "everything", is_flag=True, help="Unload every model.")
-@pass_state
+@click.pass_obj
 def stop(state: State, model: str, everything: bool) -> None:
     """Unload MODEL, a name that `hearth ps` shows or a path, and end what it is answering."""
     if bool(model) == everything:

@@ -13,7 +13,7 @@ import click
 from hearth.app import format as words
 from hearth.app.cli.options import complete_model, json_option
 from hearth.app.cli.output import ProgressLine
-from hearth.app.cli.state import State, pass_state
+from hearth.app.cli.state import State
 from hearth.app.cli.typed import confirm, somebody_is_there
 from hearth.app.library.local import FoundModel, LocalModel
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.command("list")
 @json_option
-@pass_state
+@click.pass_obj
 def list_models(state: State, as_json: bool) -> None:
     """List the bundled models, the remote ones, those in the library folder, and those of other
     programs on this machine, which are used in place.
@@ -90,7 +90,7 @@ def _facts(model: LocalModel) -> dict[str, Any]:
 @click.option("--link", "way", flag_value="link", help="Leave it where it is, and link to it.")
 @click.option("--name", default="", metavar="NAME", help="Call it so; by default as its file.")
 @json_option
-@pass_state
+@click.pass_obj
 def import_model(state: State, source: Path, way: Way, name: str, as_json: bool) -> None:
     """Take a GGUF file, or the one model in a folder, into the library; a model in safetensors is
     a folder.
@@ -122,7 +122,7 @@ def import_model(state: State, source: Path, way: Way, name: str, as_json: bool)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_model)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option
-@pass_state
+@click.pass_obj
 def rm(state: State, names: tuple[str, ...], yes: bool, as_json: bool) -> int | None:
     """Delete models of the library folder and of the Hugging Face cache.
 

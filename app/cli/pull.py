@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from hearth.app import format as words
 from hearth.app.cli.options import json_option, offline_option
 from hearth.app.cli.output import ProgressLine
-from hearth.app.cli.state import State, pass_state
+from hearth.app.cli.state import State
 from hearth.app.cli.typed import ask, confirm, somebody_is_there
 from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.catalogue import Catalogue, load_catalogue
@@ -56,7 +56,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 )
 @json_option
 @offline_option
-@pass_state
+@click.pass_obj
 def pull(
     state: State, name: str, yes: bool, revision: str, progress: Told, as_json: bool
 ) -> int | None:

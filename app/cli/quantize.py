@@ -11,7 +11,7 @@ import click
 
 from hearth.app import format as words
 from hearth.app.cli.options import complete_model, json_option
-from hearth.app.cli.state import State, pass_state
+from hearth.app.cli.state import State
 
 if TYPE_CHECKING:
     from hearth.app.library.compare_quality import Quality, Sample
@@ -64,7 +64,7 @@ class _Wish:
 @click.option("--no-check", is_flag=True, help="Do not measure perplexity and speed afterwards.")
 @click.option("--yes", "-y", is_flag=True, help="Replace a file that is there.")
 @json_option
-@pass_state
+@click.pass_obj
 def quantize(
     state: State,
     source: str,

@@ -12,7 +12,7 @@ import click
 from hearth.app import format as words
 from hearth.app.cli.options import complete_model, json_option
 from hearth.app.cli.output import ProgressLine
-from hearth.app.cli.state import State, pass_state
+from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
 from hearth.app.library.local import FoundModel
 from hearth.backends.contract.models import KvType, ModelSettings
@@ -35,7 +35,7 @@ _SHOWN: Final = 5
 @click.option("--tensors", is_flag=True, help="List the tensors too.")
 @click.option("--verify", is_flag=True, help="Read all of it, and look for numbers that are none.")
 @json_option
-@pass_state
+@click.pass_obj
 def show(
     state: State, model: str, template: bool, tensors: bool, verify: bool, as_json: bool
 ) -> int:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import click
-
 from hearth.app.cli.output import Output
 
 if TYPE_CHECKING:
@@ -107,6 +105,3 @@ class State:
         from hearth.app.host_link import HostLink
 
         return HostLink(self.paths.host_place(), self.settings.host_idle_s)
-
-
-pass_state = click.make_pass_decorator(State)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from gguf_builder import tiny_llama
-from hearth.app.cli.main import COMMANDS
+from hearth.app.cli.commands import COMMANDS
 from hearth.app.exit_codes import ExitCode
 from hearth.backends import errors
 from tiny_rerankers import tiny_bert, tiny_jina_reranker
