@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
-from hearth.app import settings_keys as keys
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import Thread
 from hearth.app.cli.asking import announce, ending, require_template, statistics
@@ -17,16 +14,21 @@ from hearth.app.cli.state import State
 from hearth.app.cli.typed import LineReader, on_interrupt
 from hearth.app.exit_codes import ExitCode
 from hearth.app.host_link import HostLink, wait_for_item
-from hearth.app.nearest import did_you_mean, nearest
 from hearth.app.session.events import Ended, Noticed, Piece, SessionEvent
 from hearth.app.session.sessions import ChatServices, ChatSession, Loaded, Sessions
 from hearth.app.session.turn import StreamingAnswer
 from hearth.app.settings import Settings, layer_of
+from hearth.app.slash_commands import (
+    CHAT_SETTINGS,
+    SlashCommand,
+    changed_setting,
+    is_command,
+    parse,
+)
 from hearth.backends.errors import HearthError, InvalidParameter
 
 T = TypeVar("T")
 
-_COMMAND = re.compile(r"/([a-z?]+)(?:\s+(.*))?$", re.DOTALL)
 _LISTED = 10
 """Chats that `/chats` lists."""
 
@@ -95,9 +97,8 @@ class Repl:
                     text = self._reader.read()
                     if text is None:
                         break
-                    command = _COMMAND.match(text.strip())
-                    if command is not None:
-                        self._run_command(command[1], (command[2] or "").strip())
+                    if text.startswith("/") and is_command(text):
+                        self._run_command(text)
                     elif text.strip():
                         self._turn(text)
                 except Leave:
@@ -216,20 +217,14 @@ class Repl:
 
     # ---- commands
 
-    def _run_command(self, name: str, argument: str) -> None:
-        """Run `/name argument`. Raises Leave or HearthError."""
-        command = _COMMANDS.get(_ALIASES.get(name, name))
-        if command is None:
-            near = nearest(name, _COMMANDS)
-            guess = f"Did you mean /{near[0]}? " if near else ""
-            raise InvalidParameter(
-                "command", f"There is no command /{name}.", f"{guess}/help lists them."
-            )
-        command.run(self, argument)
+    def _run_command(self, text: str) -> None:
+        """Run the slash command `text`. Raises Leave or HearthError."""
+        command = parse(text, {name: one for name, (one, _) in _COMMANDS.items()})
+        _COMMANDS[command.name][1](self, command.argument)
 
     def _help(self, _: str) -> None:
-        for name, command in _COMMANDS.items():
-            self._output.note(f"  {f'/{name} {command.argument}'.rstrip():18} {command.help}")
+        for command, _run in _COMMANDS.values():
+            self._output.note(f"  {command.usage:18} {command.help}")
         self._output.note("  Ctrl+C stops an answer and keeps its text. Ctrl+D leaves.")
         self._output.note(
             '  A trailing backslash, or """ before and after, makes a message of several lines.'
@@ -272,56 +267,35 @@ class Repl:
         self._output.note("Stats on." if self._stats else "Stats off.")
 
     def _set(self, argument: str) -> None:
-        name, _, text = argument.partition(" ")
-        known = {key.name: key for key in keys.SAMPLING if key.name != "logprobs"}
         changes = self._values["settings"].get("set", {})
-        if not name:
+        if not argument:
             settings = self._services.settings.with_flags(layer_of(changes, "this chat"))
             values = settings.all(self._loaded.chosen.found.name)
-            for key in known.values():
+            for key in CHAT_SETTINGS.values():
                 shown = shown_setting(key.name, values[key.name].value)
                 self._output.note(f"  {key.name:22} {shown:10} {key.help}")
             return
-        name = name.replace("-", "_").lstrip("_")
-        if name not in known:
-            raise InvalidParameter("key", _why_not(name, known), "/set lists the keys.")
-        try:
-            value = known[name].parse(text.strip())
-        except ValueError as error:
-            raise InvalidParameter(name, f"{name}: {error}.") from None
-        kept = list(value) if isinstance(value, tuple) else known[name].shown(value)
-        self._change(settings={**self._values["settings"], "set": {**changes, name: kept}})
+        name, value = changed_setting(argument)
+        self._change(settings={**self._values["settings"], "set": {**changes, name: value}})
         self._output.note(f"{name} is {shown_setting(name, value)} from the next answer on.")
 
     def _quit(self, _: str) -> NoReturn:
         raise Leave
 
 
-def _why_not(name: str, known: dict[str, keys.Key]) -> str:
-    if name in {key.name for key in keys.LOADING}:
-        return (
-            f"{name} is set when a model is loaded: by a flag of `hearth chat`, or in the settings."
-        )
-    return f'There is no key "{name}".{did_you_mean(name, known)}'
-
-
-@dataclass(frozen=True, slots=True)
-class SlashCommand:
-    """One command: its argument and its description in help, and what runs it."""
-
-    argument: str
-    help: str
-    run: Callable[[Repl, str], None]
-
-
-_COMMANDS = {
-    "help": SlashCommand("", "show this", Repl._help),
-    "new": SlashCommand("", "start a new chat", Repl._new),
-    "chats": SlashCommand("[N]", "list the latest chats, or open one", Repl._chats),
-    "system": SlashCommand("[TEXT]", "show or set the system prompt", Repl._system),
-    "model": SlashCommand("[NAME]", "show or change the model", Repl._model),
-    "set": SlashCommand("[KEY VALUE]", "show or set the sampling settings", Repl._set),
-    "stats": SlashCommand("", "switch numbers after each answer on or off", Repl._switch_stats),
-    "quit": SlashCommand("", "leave", Repl._quit),
+_COMMANDS: Final[dict[str, tuple[SlashCommand, Callable[[Repl, str], None]]]] = {
+    command.name: (command, run)
+    for command, run in (
+        (SlashCommand("help", "", "show this", aliases=("h", "?")), Repl._help),
+        (SlashCommand("new", "", "start a new chat", aliases=("clear",)), Repl._new),
+        (SlashCommand("chats", "[N]", "list the latest chats, or open one"), Repl._chats),
+        (SlashCommand("system", "[TEXT]", "show or set the system prompt"), Repl._system),
+        (SlashCommand("model", "[NAME]", "show or change the model"), Repl._model),
+        (SlashCommand("set", "[KEY VALUE]", "show or set the sampling settings"), Repl._set),
+        (
+            SlashCommand("stats", "", "switch numbers after each answer on or off"),
+            Repl._switch_stats,
+        ),
+        (SlashCommand("quit", "", "leave", aliases=("exit", "bye", "q")), Repl._quit),
+    )
 }
-_ALIASES = {"exit": "quit", "bye": "quit", "q": "quit", "h": "help", "?": "help", "clear": "new"}

@@ -289,12 +289,14 @@ def test_rename_and_delete(services: Services) -> None:
 def test_settings_by_slash_commands(services: Services, host: ScriptedHost) -> None:
     async def go() -> None:
         async with opened(services, (140, 30)) as (_, pilot):
-            for command in ("/set temperature 0", "/system Be brief.", "/think off", "/json on"):
+            values = ("/set seed auto", "/set temperature 0")
+            for command in (*values, "/system Be brief.", "/think off", "/json on"):
                 await say(pilot, command)
                 await pilot.pause()
             await ask(pilot, "x")
             shown = text_of(pilot.app)
-            assert "system: Be brief. · JSON · thinking off · temperature 0" in shown
+            assert "system: Be brief. · JSON · thinking off" in shown
+            assert "temperature 0" in shown
             request = host.models["guide"].requests[-1]
             assert request.sampling.temperature == 0
             assert request.messages is not None and request.messages[0].content == "Be brief."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,14 @@ from textual.command import CommandPalette
 
 from async_tests import in_loop
 from hearth.app.cli import repl
-from hearth.app.tui.commands import (
+from hearth.app.settings import layer_of
+from hearth.app.slash_commands import (
+    CHAT_SETTINGS,
     COMMANDS,
     ArgumentMissing,
     Command,
     UnknownCommand,
+    changed_setting,
     is_command,
     parse,
 )
@@ -70,10 +74,21 @@ def test_an_argument_that_does_not_fit_is_refused(text: str) -> None:
     assert COMMANDS[caught.value.param].usage in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("written", "name", "value"),
+    [("seed auto", "seed", "auto"), ("top-k 3", "top_k", 3), ("stop a,b", "stop", None)],
+)
+def test_what_set_keeps_is_read_again(written: str, name: str, value: object) -> None:
+    changed, kept = changed_setting(written)
+    assert changed == name and (value is None or kept == value)
+    layer = layer_of(json.loads(json.dumps({changed: kept})), "this chat")
+    assert layer[name].value == CHAT_SETTINGS[name].parse(written.partition(" ")[2])
+
+
 def test_the_line_mode_has_one_command_of_its_own() -> None:
     assert set(repl._COMMANDS) - set(COMMANDS) == {"chats"}, "the app lists them at the left"
-    for alias, name in repl._ALIASES.items():
-        assert parse(f"/{alias}").name == name
+    for command, _ in repl._COMMANDS.values():
+        assert all(parse(f"/{alias}").name == command.name for alias in command.aliases)
 
 
 def test_names_and_aliases_are_unique() -> None:

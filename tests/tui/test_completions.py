@@ -6,7 +6,7 @@ from pathlib import Path
 
 from async_tests import in_loop
 from box_app import commands, opened, settle
-from hearth.app.tui.commands import COMMANDS
+from hearth.app.slash_commands import COMMANDS
 
 
 @in_loop

@@ -19,11 +19,10 @@ from hearth.app.chats.files import import_json, to_json, to_markdown
 from hearth.app.chats.tree import Thread
 from hearth.app.format import format_size
 from hearth.app.guide_pages import page_for
-from hearth.app.nearest import did_you_mean
 from hearth.app.session.events import Changed, Ended, Moved, Noticed, Piece, SessionEvent
 from hearth.app.session.sessions import ChatSession
+from hearth.app.slash_commands import Command, changed_setting, is_command, parse
 from hearth.app.tui import attachments
-from hearth.app.tui.commands import CHAT_SETTINGS, Command, is_command, parse
 from hearth.app.tui.links import host_of
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.typed_path import typed_path
@@ -698,21 +697,10 @@ class ChatScreen(HearthScreen):
             await self._change(said, system=answer)
 
     async def _set_value(self, argument: str) -> None:
-        name, _, text = argument.partition(" ")
-        key = CHAT_SETTINGS.get(name)
-        if key is None:
-            raise InvalidParameter(
-                "set",
-                f'A chat has no setting "{name}".{did_you_mean(name, CHAT_SETTINGS)}',
-                "ctrl+g shows all of them.",
-            )
-        try:
-            value = key.parse(text.strip())
-        except ValueError as error:
-            raise InvalidParameter(name, f"{name}: {error}.", "Give another value.") from error
-        kept = list(value) if isinstance(value, tuple) else value
-        values = {**self._setup["settings"].get("set", {}), name: kept}
-        await self._set(f"{name} is {text.strip()} in this chat.", set=values)
+        name, value = changed_setting(argument)
+        values = {**self._setup["settings"].get("set", {}), name: value}
+        text = argument.partition(" ")[2].strip()
+        await self._set(f"{name} is {text} in this chat.", set=values)
 
     async def _edit_settings(self) -> None:
         from hearth.app.tui.screens.sampling import SamplingScreen

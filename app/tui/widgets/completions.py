@@ -14,9 +14,9 @@ from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from hearth.app.slash_commands import CHAT_SETTINGS, COMMANDS, beginning, find
 from hearth.app.terminal import safe_text
 from hearth.app.tui.attachments import quoted
-from hearth.app.tui.commands import CHAT_SETTINGS, COMMANDS, beginning, find
 
 MOST: Final = 8
 """Rows of the list."""

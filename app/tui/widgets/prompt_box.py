@@ -18,8 +18,8 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import OptionList, Static, TextArea
 
+from hearth.app import slash_commands as commands
 from hearth.app.terminal import safe_text
-from hearth.app.tui import commands
 from hearth.app.tui.editor import edited
 from hearth.app.tui.history import PromptHistory
 from hearth.app.tui.widgets.completions import (

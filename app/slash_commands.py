@@ -1,17 +1,16 @@
-"""The slash commands of the chat, for the prompt box, the palette and the help.
-
-They have the names of the line mode's commands (`app.cli.slash`), as far as that has them.
+"""The slash commands of chats: those of the app, how a line is read as one, for the line mode too,
+and the settings that `/set` changes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from hearth.app.nearest import nearest
-from hearth.app.settings_keys import SAMPLING
+from hearth.app.nearest import did_you_mean, nearest
+from hearth.app.settings_keys import LOADING, SAMPLING
 from hearth.backends.errors import InvalidParameter
 
 _WRITTEN: Final = re.compile(r"/([A-Za-z?][\w-]*|\?)(?:\s+(.*))?", re.DOTALL)
@@ -152,7 +151,7 @@ def is_command(text: str) -> bool:
     return any(form.fullmatch(text.rstrip()) for form in (_WRITTEN, _ASKED))
 
 
-def parse(text: str) -> Command:
+def parse(text: str, commands: Mapping[str, SlashCommand] = COMMANDS) -> Command:
     """The command that `text` means, such as "/model guide" or "? how do I quantize".
 
     Raises:
@@ -163,17 +162,42 @@ def parse(text: str) -> Command:
         return Command("guide", asked[1] or "")
     found = _WRITTEN.fullmatch(text.rstrip())
     name = found[1].lower() if found is not None else text.strip()[:40].removeprefix("/")
-    command = find(name)
+    command = find(name, commands)
     if found is None or command is None:
-        near = nearest(name, COMMANDS)
+        near = nearest(name, commands)
         guess = f"Did you mean /{near[0]}? " if near else ""
         raise UnknownCommand("command", f"There is no command /{name}.", f"{guess}/help lists all.")
     return command.command((found[2] or "").strip())
 
 
-def find(name: str) -> SlashCommand | None:
+def find(name: str, commands: Mapping[str, SlashCommand] = COMMANDS) -> SlashCommand | None:
     """The command with this name or alias."""
-    return next((one for one in COMMANDS.values() if name in (one.name, *one.aliases)), None)
+    return next((one for one in commands.values() if name in (one.name, *one.aliases)), None)
+
+
+def changed_setting(argument: str) -> tuple[str, Any]:
+    """The name and the value, as chats store it, of the setting that `/set ARGUMENT` changes.
+
+    Raises:
+        InvalidParameter: there is no such setting, or the value is none of its.
+    """
+    name, _, text = argument.partition(" ")
+    name = name.replace("-", "_").lstrip("_")
+    key = CHAT_SETTINGS.get(name)
+    if key is None and name in {other.name for other in LOADING}:
+        why = "by a flag of `hearth chat`, or in the settings"
+        raise InvalidParameter("set", f"{name} is set when a model is loaded: {why}.")
+    if key is None:
+        raise InvalidParameter(
+            "set",
+            f'A chat has no setting "{name}".{did_you_mean(name, CHAT_SETTINGS)}',
+            "ctrl+g shows all of them; line by line, /set does.",
+        )
+    try:
+        value = key.parse(text.strip())
+    except ValueError as error:
+        raise InvalidParameter(name, f"{name}: {error}.", "Give another value.") from error
+    return name, list(value) if isinstance(value, tuple) else key.shown(value)
 
 
 def beginning(written: str) -> Iterator[SlashCommand]:
