@@ -13,12 +13,12 @@ import json
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from hearth.app.jobs.child import Stopped, Values, Work
 from hearth.app.jobs.job import Job
@@ -81,25 +81,6 @@ class Rate:
         return missing_bytes / rate if rate else None
 
 
-class RunningJob(Protocol):
-    """What the queue needs of a `Job`."""
-
-    def updates(self) -> AsyncIterator[Values]:
-        """Its progress, until it ends."""
-
-    async def result(self) -> Values:
-        """Its result; raises a `HearthError`."""
-
-    def stop(self) -> None:
-        """Ask it to end."""
-
-    async def close(self) -> None:
-        """End it at once."""
-
-
-Start = Callable[[Work, Values, Path | None], Awaitable[RunningJob]]
-
-
 @dataclass(frozen=True, slots=True)
 class DownloadItem:
     """One download of the queue, as it is now.
@@ -139,7 +120,7 @@ class _Entry:
     activity: str = field(default="", init=False)
     file: str = field(default="", init=False)
     rate: Rate = field(default_factory=Rate, init=False)
-    job: RunningJob | None = field(default=None, init=False)
+    job: Job | None = field(default=None, init=False)
     task: asyncio.Task[None] | None = field(default=None, init=False)
     is_ending: bool = field(default=False, init=False)
     not_before: float = field(default=0.0, init=False)
@@ -197,7 +178,7 @@ class Downloads:
         log_dir: Path | None = None,
         most_running: int = 2,
         retry_s: float = 60.0,
-        start: Start | None = None,
+        start: Callable[[Work, Values, Path | None], Awaitable[Job]] = Job.start,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = file
@@ -206,7 +187,7 @@ class Downloads:
         self._log_dir = log_dir
         self._most_running = most_running
         self._retry_s = retry_s
-        self._start = start or Job.start
+        self._start = start
         self._clock = clock
         self._lock = LockFile(file.with_suffix(".lock"))
         self._is_keeper = False
