@@ -12,8 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widgets import Input
 
-from hearth.app.chats.store import ChatStore
-from hearth.app.chats.tree import ChatMessage, Numbers
+from hearth.app.chats.titles import title_from
+from hearth.app.chats.tree import Thread
 from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.services import Services
@@ -107,37 +107,22 @@ class CompareScreen(Dialog[None]):
         if self.is_busy or not column.messages:
             self._tell(_BUSY if self.is_busy else "Ask a question first.")
             return
-        chats = self._services.chats
+        first, *_, last = messages = column.messages
+        thread = Thread(
+            "",
+            title_from(first.content),
+            first.created_at,
+            last.created_at,
+            model=column.model,
+            leaf=last.id,
+        )
         try:
-            thread = await asyncio.to_thread(_keep, chats, column.model, column.messages)
+            kept = await asyncio.to_thread(self._services.chats.insert, thread, messages)
         except HearthError as error:
             self._tell(str(error))
             return
-        cast("HearthApp", self.app).wanted_thread = thread
+        cast("HearthApp", self.app).wanted_thread = kept.id
         self.dismiss(None)  # The chat below shows what is wanted when it is shown again.
 
     def _tell(self, text: str) -> None:
         self.app.notify(safe_text(text), severity="warning", markup=False)
-
-
-def _keep(chats: ChatStore, model: str, messages: list[ChatMessage]) -> str:
-    """Keep `messages` as a new chat; returns its id."""
-    thread = chats.create(model=model).id
-    parent: str | None = None
-    for message in messages:
-        if message.role == "user":
-            parent = chats.add(thread, parent, "user", message.content).id
-            continue
-        numbers = message.numbers or Numbers()
-        parent = chats.begin_answer(thread, parent, numbers.model or model).id
-        chats.end_answer(
-            parent,
-            message.content,
-            message.reasoning,
-            message.tool_calls,
-            state="complete" if message.state == "streaming" else message.state,
-            finish_reason=message.finish_reason,
-            error=message.error,
-            numbers=numbers,
-        )
-    return thread

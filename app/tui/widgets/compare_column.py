@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from textual.app import ComposeResult
@@ -68,12 +70,15 @@ class CompareColumn(Vertical):
         """
         transcript = self.query_one(Transcript)
         self._asked += 1
-        question = ChatMessage(f"question-{self._asked}", None, "user", text)
-        began = ChatMessage(
-            f"answer-{self._asked}",
-            None,
-            "assistant",
-            "",
+        before = self.messages[-1].id if self.messages else None
+        now = time.time()
+        question = ChatMessage(f"question-{self._asked}", before, "user", text, created_at=now)
+        began = replace(
+            question,
+            id=f"answer-{self._asked}",
+            parent=question.id,
+            role="assistant",
+            content="",
             state="streaming",
             numbers=Numbers(model=self.model),
         )
