@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +26,11 @@ from hearth.app.tui.looks import apply_looks, bindings, check_keys
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
 from hearth.app.tui.widgets.fields import SafeInput
+from hearth.app.tui.widgets.sampling_form import expects, read, written
 from hearth.backends.errors import SettingsError
 
 _GROUPS: Final = (("General", GENERAL), ("Loading models", LOADING), ("Sampling", SAMPLING))
-_LISTS: Final = ("texts", "paths")
+_EMPTY: Final = ("", "[]", "{}")
 _COLUMNS = (Column("setting", 24), Column("value"), Column("from", 30, least=90))
 _NARROW = 90
 
@@ -123,7 +123,8 @@ class SettingsScreen(HearthScreen):
         what, parts = Content(), list[str]()
         if entry is not None:
             what = Content.assemble((entry.name, "bold"), " · ", safe_text(entry.help))
-            parts = [f"Takes {entry.expects}", f"default {entry.default or 'none'}"]
+            default = "none" if entry.default in _EMPTY else entry.default
+            parts = [f"Takes {entry.expects}", f"default {default}"]
             if self.size.width < _NARROW or len(entry.origin) > _COLUMNS[-1].width:
                 parts.append(f"from {entry.origin}")
         self.query_one("#what", Static).update(what)
@@ -240,7 +241,7 @@ class SettingsScreen(HearthScreen):
 
 
 def _cells(entry: Entry) -> tuple[str | Content, ...]:
-    value = safe_text(entry.text.replace("\n", "↵")) or "–"
+    value = "–" if entry.text in _EMPTY else safe_text(entry.text.replace("\n", "↵"))
     is_default = entry.origin == "default"
     return (
         entry.name,
@@ -288,7 +289,7 @@ class Entry:
         """The value that `text` means. Raises ValueError or `SettingsError` if it means none."""
         if self.is_key:
             return check_keys(self.name, text)
-        value = _parsed(ALL[self.name], text)
+        value = read(ALL[self.name], text)
         if self.name == "theme" and str(value) not in self.choices:
             raise ValueError(f"there is no theme {text!r}.{did_you_mean(text, self.choices)}")
         return value
@@ -320,7 +321,7 @@ def entries(
                 _short(setting.origin, settings.file),
                 written(key, default_of(key)),
                 key.help,
-                "one of the themes" if key.name == "theme" else key.expects(),
+                "one of the themes" if key.name == "theme" else expects(key),
                 tuple(themes) if key.name == "theme" else _choices(key),
             )
     for ident, binding in bindings.items():
@@ -342,35 +343,6 @@ def _short(origin: str, file: Path) -> str:
     return origin.replace(str(file), file.name)
 
 
-def written(key: Key, value: Value) -> str:
-    """`value` as people write it: what `check` of its entry reads."""
-    shown = key.shown(value)
-    if isinstance(shown, bool):
-        return "true" if shown else "false"
-    if isinstance(shown, dict):
-        return ", ".join(f"{token}={bias:g}" for token, bias in shown.items())
-    if isinstance(shown, tuple):
-        return "[" + ", ".join(_quoted(text) for text in shown) + "]" if shown else ""
-    return "" if shown is None else str(shown)
-
-
-def _parsed(key: Key, text: str) -> Value:
-    if key.kind in _LISTS and text.lstrip().startswith("["):
-        try:
-            found = tomllib.loads(f"list = {text}")
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f'expected a list such as ["a", "b"]: {error}') from error
-        return key.check(found["list"])
-    return key.parse(text)
-
-
 def _choices(key: Key) -> tuple[str, ...]:
     few = ("true", "false") if key.kind == "bool" else key.choices
     return (*few, "auto") if few and key.auto else few
-
-
-def _quoted(text: str) -> str:
-    """`text` as TOML has it: a JSON string is one, but for DEL, which no file has unescaped."""
-    import json
-
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

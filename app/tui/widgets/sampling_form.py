@@ -132,7 +132,7 @@ def expects(key: Key) -> str:
     """The allowed values in words, as `read` reads them."""
     if key.kind == "texts":
         return 'a string, or a JSON array such as ["END", "\\n\\n"]'
-    return key.expects()
+    return key.expects() + (", as a JSON array" if key.kind == "paths" else "")
 
 
 def written(key: Key, value: Value) -> str:
@@ -153,7 +153,8 @@ def written(key: Key, value: Value) -> str:
 
 def read(key: Key, text: str) -> Value:
     """The value that `text` means. Raises ValueError with what is expected."""
-    if (key.kind == "texts" and text.startswith("[")) or (key.kind == "biases" and text == "{}"):
+    is_list = key.kind in ("texts", "paths") and text.startswith("[")
+    if is_list or (key.kind == "biases" and text == "{}"):
         try:
             return key.check(json.loads(text))
         except json.JSONDecodeError as error:
