@@ -157,7 +157,7 @@ class PickFile(Dialog[Choice | None]):
         if _is_here(choice, fit):
             line = f"Installed. {line}"
         if choice.kind == "safetensors":
-            line = f"For the native backend, which comes with a later version. {line}"
+            line = f"For the native backend, which runs safetensors with PyTorch. {line}"
         self.query_one("#about", Static).update(safe_text(line))
 
     @on(OptionList.OptionSelected)
