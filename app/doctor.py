@@ -259,7 +259,7 @@ def _settings(settings: Settings | HearthError) -> Iterator[Finding]:
     yield Finding(
         "settings",
         "ok",
-        f"{settings.file}{exists}: {text or 'all as they come'}",
+        f"{settings.file}{exists}: {text or 'all have their defaults'}",
         data={
             "file": str(settings.file),
             "values": {

@@ -153,7 +153,7 @@ def parse_url(url: str) -> tuple[str, Api]:
     """
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise NetworkTrouble(f"{url} is no http address.", "Such as http://127.0.0.1:4242/v1.")
+        raise NetworkTrouble(f"{url} is not an http address.", "Such as http://127.0.0.1:4242/v1.")
     path = parts.path.rstrip("/")
     api: Api = "completions"
     if path.endswith(_PATHS["chat"]) or not path.endswith(_PATHS["completions"]):

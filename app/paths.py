@@ -143,7 +143,7 @@ def own_folder(path: Path) -> Path:
         private_folder(path)
         if path.is_dir() and os.access(path, os.W_OK | os.X_OK):
             return path
-        why = "cannot be written to" if path.is_dir() else "is no folder"
+        why = "cannot be written to" if path.is_dir() else "is not a folder"
     except OSError as error:
         why = f"cannot be made: {error.strerror or error}"
     raise FolderUnusable(

@@ -125,7 +125,7 @@ class Presets:
         except (OSError, ValueError, RecursionError) as error:
             raise self._unusable(f"cannot be read: {error}") from error
         if not isinstance(document, dict) or document.get("version") != _VERSION:
-            raise self._unusable(f"is no file of presets of version {_VERSION}")
+            raise self._unusable(f"is not a file of presets of version {_VERSION}")
         if not isinstance(document.get("presets"), list):
             raise self._unusable("has no list of presets")
         found: dict[str, Preset] = {}

@@ -147,7 +147,7 @@ def import_json(store: ChatStore, data: Any) -> Thread:
     """
     top = _object(data, "chat", {"format", "version", "thread", "messages"})
     is_chat = top["format"] == FORMAT
-    _require(is_chat, "format", f"this is no chat of Hearth (expected {FORMAT!r}).")
+    _require(is_chat, "format", f"this is not a chat of Hearth (expected {FORMAT!r}).")
     version = top["version"]
     if type(version) is not int or version != VERSION:
         raise InvalidChat(

@@ -130,7 +130,7 @@ def insert(connection: sqlite3.Connection, message: ChatMessage, writer: str = "
     """
     role, parent = message.role, message.parent
     if role not in ROLES:
-        raise InvalidChat("role", f"{role!r} is none of {', '.join(ROLES)}.")
+        raise InvalidChat("role", f"{role!r} is not one of {', '.join(ROLES)}.")
     content, reasoning = clean(message.content), clean(message.reasoning)
     calls = _calls_json(message.tool_calls)
     ended = message.state != "streaming"

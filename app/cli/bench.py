@@ -45,7 +45,7 @@ def _numbers(
     try:
         numbers = tuple(int(part) for part in value.split(","))
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no list such as 1,4,8.") from None
+        raise click.BadParameter(f"{value!r} is not a list such as 1,4,8.") from None
     if min(numbers) < 1:
         raise click.BadParameter(f"{min(numbers)} is less than 1.")
     return numbers
@@ -56,7 +56,7 @@ def _tests(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     kinds = None if value is None else tuple(part.strip() for part in value.split(","))
     for kind in kinds or ():
         if kind not in TEST_KINDS:
-            raise click.BadParameter(f"{kind!r} is none of {', '.join(TEST_KINDS)}.")
+            raise click.BadParameter(f"{kind!r} is not one of {', '.join(TEST_KINDS)}.")
     return kinds
 
 

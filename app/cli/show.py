@@ -33,7 +33,9 @@ _SHOWN: Final = 5
 @click.argument("model", shell_complete=complete_model)
 @click.option("--template", is_flag=True, help="Print the chat template alone.")
 @click.option("--tensors", is_flag=True, help="List the tensors too.")
-@click.option("--verify", is_flag=True, help="Read all of it, and look for numbers that are none.")
+@click.option(
+    "--verify", is_flag=True, help="Read all weights, and look for NaN and infinite numbers."
+)
 @json_option
 @click.pass_obj
 def show(

@@ -205,8 +205,8 @@ def _check_texts(path: Path, place: str, table: dict[str, Any], bits: Mapping[st
     are_known = all(quant in bits for quant in quants) and len(set(quants)) == len(quants) > 0
     purposes = get_args(Purpose)
     for key, is_right, what in (
-        ("name", _NAME.fullmatch(table["name"]), f"{table['name']!r} is none"),
-        ("repo", _REPO.fullmatch(table["repo"]), f"{table['repo']!r} is none"),
+        ("name", _NAME.fullmatch(table["name"]), f"{table['name']!r} is not a name"),
+        ("repo", _REPO.fullmatch(table["repo"]), f"{table['repo']!r} is not a repository"),
         ("purpose", table["purpose"] in purposes, f"must be one of {', '.join(purposes)}"),
         ("quants", are_known, "must be different types from [bits_per_weight]"),
         ("recommended", table["recommended"] in quants, "must be one of quants"),

@@ -148,7 +148,7 @@ class FileSource:
                     url = url.join(response.headers["location"])
                 except httpx2.InvalidURL as error:
                     raise HubRefused(
-                        f"The Hub points {file.path} at an address that is none.", "Try again."
+                        f"The Hub points {file.path} at an invalid address.", "Try again."
                     ) from error
                 if url.scheme not in ("http", "https"):
                     raise HubRefused(f"The Hub points {file.path} at {url.scheme}:.", "Try again.")

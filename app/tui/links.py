@@ -22,6 +22,6 @@ def host_of(url: str) -> str:
         parts, host = None, ""
     if parts is None or parts.scheme not in _SCHEMES or not host or parts.username is not None:
         raise InvalidParameter(
-            "link", f"{url[:200]} is no address that a browser should be given.", "Copy it instead."
+            "link", f"{url[:200]} is not an address that a browser should open.", "Copy it instead."
         )
     return host if parts.port is None else f"{host}:{parts.port}"

@@ -121,8 +121,8 @@ def _without_threads() -> list[str]:
 @pytest.mark.parametrize(
     ("typed", "reason"),
     [
-        (("--tests", "pp,nothing"), "'nothing' is none of pp, tg"),
-        (("--sessions", "1,x"), "is no list such as"),
+        (("--tests", "pp,nothing"), "'nothing' is not one of pp, tg"),
+        (("--sessions", "1,x"), "is not a list such as"),
         (("--sessions", "0"), "0 is less than 1"),
         (("--repeats", "0"), "0 is not in the range"),
         (("--requests", "4"), "--requests goes with --url"),

@@ -225,7 +225,7 @@ def test_a_file_in_place_of_the_log_folder_is_told_with_what_to_do(
     (home / "log").touch()
     result = hearth("serve", "--port", "0")
     assert result.code == 1
-    assert f"{home / 'log'} is no folder." in result.err and "HEARTH_HOME" in result.err
+    assert f"{home / 'log'} is not a folder." in result.err and "HEARTH_HOME" in result.err
 
 
 @pytest.mark.parametrize(("flags", "status"), [((), 404), (("--no-manage",), 403)])

@@ -202,7 +202,7 @@ def test_options_change_the_plan_and_the_result(services: Services, tmp_path: Pa
             form.query_one("#option-tensor", SafeTextArea).load_text("attn_q=Q8_0\n")
             form.query_one("#measures", Checkbox).value = False
             await pilot.press("ctrl+s")
-            await until_shown(pilot, "is no file")
+            await until_shown(pilot, "is not a file")
             form.query_one("#option-imatrix", SafeInput).value = str(matrix)
             await pilot.press("ctrl+s")
             await until(pilot, lambda: app.screen is not form)

@@ -566,5 +566,5 @@ class QuantizeOptions(Dialog[Wishes | None]):
             return ""
         file = typed_path(path)
         if not file.is_file():
-            raise InvalidParameter(option.name, f"{path} is no file.", "Write its whole path.")
+            raise InvalidParameter(option.name, f"{path} is not a file.", "Write its whole path.")
         return str(file)
