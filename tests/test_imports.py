@@ -275,6 +275,9 @@ def test_the_first_paint_imports_nothing_that_it_does_not_need() -> None:
     )
     loaded = json.loads(done.stdout)
     late = (
+        "click",
+        "ctypes",
+        "hearth.app.library.catalogue",
         "hearth.app.presets",
         "hearth.app.tui.screens.dialogs",
         "hearth.app.answer",
@@ -294,3 +297,14 @@ def test_the_first_paint_imports_nothing_that_it_does_not_need() -> None:
         "pygments.lexers",
     )
     assert [name for name in loaded if under(name, *late)] == []
+
+
+def test_the_app_opens_without_the_command_line() -> None:
+    code = (
+        "import sys, hearth.app.cli.main as hearth, hearth.app.tui.open as opening\n"
+        "hearth.can_draw, opening.open_app = lambda: True, lambda *_, **__: 7\n"
+        "code = hearth.main([])\n"
+        "sys.exit(1 if 'click' in sys.modules else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert done.returncode == 7

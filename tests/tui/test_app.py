@@ -79,6 +79,29 @@ async def test_the_bar_shows_the_keys_that_hold(services: Services) -> None:
         assert getattr(app.screen, "NAME", "") == "doctor"
 
 
+@in_loop
+async def test_facts_and_chats_are_read_after_the_first_paint(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    app = HearthApp(services)
+
+    async def facts(*_: object) -> None:
+        seen.append(app.drawn.is_set())
+        raise HearthError("Nothing is known.")
+
+    threads = services.chats.threads
+    monkeypatch.setattr("hearth.app.tui.model_facts.facts_of", facts)
+    monkeypatch.setattr(
+        type(services.chats),
+        "threads",
+        lambda *_, **options: seen.append(app.drawn.is_set()) or threads(**options),
+    )
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: len(seen) >= 2)
+        assert all(seen)
+
+
 @pytest.mark.parametrize("width", [60, 75, 80, 89, 100, 120, 200])
 @pytest.mark.parametrize("wanted", [0, 5, 32])
 def test_tabs_leave_room_for_what_is_running(width: int, wanted: int) -> None:
