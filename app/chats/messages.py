@@ -18,7 +18,7 @@ from typing import Any, Final, get_args
 
 from hearth.app.chats.errors import ChatNotFound, InvalidChat, MessageInUse
 from hearth.app.chats.search import forget, index_message
-from hearth.app.chats.tree import ChatMessage, EndState, Numbers, Outline
+from hearth.app.chats.tree import ChatMessage, Numbers, Outline
 from hearth.backends.contract.messages import Role, ToolCall
 
 ROLES: Final = get_args(Role)
@@ -215,23 +215,16 @@ def save(
         raise _not_written(connection, message)
 
 
-def end(
-    connection: sqlite3.Connection,
-    message: str,
-    writer: str,
-    state: EndState,
-    finish_reason: str = "",
-    error: str = "",
-    numbers: Numbers | None = None,
-) -> None:
+def end(connection: sqlite3.Connection, answer: ChatMessage, writer: str) -> None:
     """Give a saved answer its end, hash and place in the index."""
+    numbers = answer.numbers
     row = connection.execute(
         "SELECT number, parent, role, content, reasoning, tool_calls, numbers FROM message "
         "WHERE id = ? AND state = 'streaming' AND writer = ?",
-        (message, writer),
+        (answer.id, writer),
     ).fetchone()
     if row is None:
-        raise _not_written(connection, message)
+        raise _not_written(connection, answer.id)
     number, parent, role, content, reasoning, calls, begun = row
     if numbers is not None and not numbers.model and begun is not None:
         # The model is known since the answer began.
@@ -241,9 +234,9 @@ def end(
         "UPDATE message SET state = ?, finish_reason = ?, error = ?, numbers = ?, hash = ?, "
         "writer = '' WHERE number = ?",
         (
-            state,
-            clean(finish_reason),
-            clean(error),
+            answer.state,
+            clean(answer.finish_reason),
+            clean(answer.error),
             _numbers_json(numbers) or begun,
             _hash_of(connection, parent, role, content, reasoning, calls),
             number,
@@ -290,7 +283,8 @@ def stop_cut_off(connection: sqlite3.Connection, is_alive: Callable[[str], bool]
         if not is_alive(writer):
             query = "SELECT id FROM message WHERE state = 'streaming' AND writer = ?"
             for (message,) in connection.execute(query, (writer,)).fetchall():
-                end(connection, message, writer, "stopped")
+                stopped_one = ChatMessage(message, None, "assistant", "", state="stopped")
+                end(connection, stopped_one, writer)
 
 
 def _not_written(connection: sqlite3.Connection, message: str) -> Exception:

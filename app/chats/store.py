@@ -27,7 +27,7 @@ from hearth.app.chats.errors import (
 from hearth.app.chats.messages import clean
 from hearth.app.chats.search import TITLES, find, forget, index_title
 from hearth.app.chats.titles import one_line, title_from
-from hearth.app.chats.tree import ChatMessage, EndState, Hit, Numbers, Outline, Thread
+from hearth.app.chats.tree import ChatMessage, Hit, Numbers, Outline, Thread
 from hearth.app.chats.writers import Ending, Unsaved, Writers
 from hearth.backends.contract.messages import Role, ToolCall
 from hearth.backends.errors import HearthError
@@ -322,18 +322,7 @@ class ChatStore:
         with self._write() as connection:
             messages.save(connection, message_id, writer, content, reasoning, tool_calls)
 
-    def end_answer(
-        self,
-        message_id: str,
-        content: str,
-        reasoning: str,
-        tool_calls: Sequence[ToolCall] = (),
-        *,
-        state: EndState,
-        finish_reason: str = "",
-        error: str = "",
-        numbers: Numbers | None = None,
-    ) -> None:
+    def end_answer(self, answer: ChatMessage) -> None:
         """Keep the whole of an answer, and that it has ended.
 
         When the file cannot be written (`ChatsLocked`, `ChatsDiskFull`, `ChatsUnwritable`), the
@@ -343,19 +332,9 @@ class ChatStore:
         Raises:
             MessageInUse: it has ended before, or another store writes it.
         """
-        ending = Ending(
-            message_id,
-            self._own_name(),
-            content,
-            reasoning,
-            tuple(tool_calls),
-            state,
-            finish_reason,
-            error,
-            numbers,
-        )
+        ending = Ending(answer, self._own_name())
         with self._database.lock:
-            self._unsaved.endings.pop(message_id, None)
+            self._unsaved.endings.pop(answer.id, None)
         try:
             with self._write() as connection:
                 _end(connection, ending)
@@ -471,14 +450,12 @@ class ChatStore:
         """`found`, with the text and state of answers that could not be saved yet."""
         return [
             replace(
-                message,
-                content=ending.content,
-                reasoning=ending.reasoning,
-                tool_calls=ending.tool_calls,
-                state=ending.state,
-                finish_reason=ending.finish_reason,
-                error=ending.error,
-                numbers=ending.numbers or message.numbers,
+                ending.answer,
+                parent=message.parent,
+                created_at=message.created_at,
+                siblings=message.siblings,
+                hash=message.hash,
+                numbers=ending.answer.numbers or message.numbers,
             )
             if (ending := self._unsaved.endings.get(message.id)) and message.state == "streaming"
             else message
@@ -559,25 +536,12 @@ def _touch(connection: sqlite3.Connection, thread: str) -> None:
 
 def _end(connection: sqlite3.Connection, ending: Ending) -> None:
     """Keep the whole of an answer, and that it has ended."""
-    messages.save(
-        connection,
-        ending.message,
-        ending.writer,
-        ending.content,
-        ending.reasoning,
-        ending.tool_calls,
-    )
-    messages.end(
-        connection,
-        ending.message,
-        ending.writer,
-        ending.state,
-        ending.finish_reason,
-        ending.error,
-        ending.numbers,
-    )
+    answer, writer = ending
+    parts = answer.content, answer.reasoning, answer.tool_calls
+    messages.save(connection, answer.id, writer, *parts)
+    messages.end(connection, answer, writer)
     connection.execute(
         "UPDATE thread SET changed_at = ? "
         "WHERE id IN (SELECT thread FROM branch WHERE message = ?)",
-        (time.time(), ending.message),
+        (time.time(), answer.id),
     )

@@ -19,12 +19,12 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hearth.app.chats.errors import ChatsUnwritable
-from hearth.app.chats.tree import EndState, Numbers
+from hearth.app.chats.tree import ChatMessage, Numbers
 from hearth.backends.contract.messages import ToolCall
 from hearth.backends.machine.lock import LockFile
 
@@ -33,6 +33,16 @@ log = logging.getLogger(__name__)
 _TRIES: Final = 8
 _NAME: Final = re.compile(r"[0-9a-f]{16}")
 _HALF_BYTES: Final = 512 << 10
+_KEPT: Final = (
+    "content",
+    "reasoning",
+    "tool_calls",
+    "state",
+    "finish_reason",
+    "error",
+    "numbers",
+)
+"""What an end changes of an answer."""
 _HEADER: Final = struct.Struct("<QQ32s")
 """Number of the write, bytes of JSON, their BLAKE2b."""
 
@@ -99,20 +109,11 @@ class Writers:
         return self._path.with_name(f"{self._path.name}-writer-{name}")
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How an answer ended: the arguments of `ChatStore.end_answer`."""
+class Ending(NamedTuple):
+    """An answer that has ended, and the store that wrote it."""
 
-    message: str
+    answer: ChatMessage
     writer: str
-    """The store that wrote the answer."""
-    content: str
-    reasoning: str
-    tool_calls: tuple[ToolCall, ...]
-    state: EndState
-    finish_reason: str
-    error: str
-    numbers: Numbers | None
 
 
 class Unsaved:
@@ -136,14 +137,14 @@ class Unsaved:
 
     def keep(self, ending: Ending) -> None:
         """Add one. If the file cannot be written either, that is logged."""
-        self.endings[ending.message] = ending
+        self.endings[ending.answer.id] = ending
         self._write()
 
     def forget(self, saved: Sequence[Ending]) -> None:
         """Remove those that the database has now."""
         for ending in saved:
-            if self.endings.get(ending.message) is ending:
-                del self.endings[ending.message]
+            if self.endings.get(ending.answer.id) is ending:
+                del self.endings[ending.answer.id]
         for writer in {ending.writer for ending in saved} - {self._writer}:
             self._file(writer).unlink(missing_ok=True)
         if saved:
@@ -154,7 +155,7 @@ class Unsaved:
         for name in _names(self._file("")):
             if not is_alive(name):
                 endings = _read(self._file(name))
-                self.endings |= {ending.message: ending for ending in endings}
+                self.endings |= {ending.answer.id: ending for ending in endings}
                 if not endings:
                     self._file(name).unlink(missing_ok=True)
 
@@ -169,7 +170,7 @@ class Unsaved:
     def _write(self) -> None:
         if not self._writer:
             return
-        own = [asdict(each) for each in self.endings.values() if each.writer == self._writer]
+        own = [_plain(each) for each in self.endings.values() if each.writer == self._writer]
         body = json.dumps(own).encode()
         file = self._file(self._writer)
         try:
@@ -196,12 +197,24 @@ def _read(file: Path) -> list[Ending]:
     return found
 
 
-def _ending(tool_calls: list[Any], numbers: dict[str, Any] | None, **fields: Any) -> Ending:
-    return Ending(
-        tool_calls=tuple(ToolCall(**call) for call in tool_calls),
-        numbers=Numbers(**numbers) if numbers else None,
-        **fields,
-    )
+def _plain(ending: Ending) -> dict[str, Any]:
+    """The fields of an ended answer, and its writer."""
+    fields = asdict(ending.answer)
+    plain = {name: fields[name] for name in _KEPT}
+    return {"message": ending.answer.id, "writer": ending.writer, **plain}
+
+
+def _ending(
+    message: str,
+    writer: str,
+    tool_calls: list[Any],
+    numbers: dict[str, Any] | None,
+    **fields: Any,
+) -> Ending:
+    calls = tuple(ToolCall(**call) for call in tool_calls)
+    measured = Numbers(**numbers) if numbers else None
+    kept = {"tool_calls": calls, "numbers": measured, **fields}
+    return Ending(ChatMessage(message, None, "assistant", **kept), writer)
 
 
 def _digest(body: bytes) -> bytes:

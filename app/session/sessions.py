@@ -9,10 +9,10 @@ from asyncio import to_thread
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hearth.app.chats.store import ChatStore
-from hearth.app.chats.tree import ChatMessage, EndState, Thread
+from hearth.app.chats.tree import ChatMessage, Thread
 from hearth.app.chosen import Chosen, with_settings
 from hearth.app.library.index import LibraryIndex
 from hearth.app.library.local import Library
@@ -310,17 +310,7 @@ class ChatSession:
         finally:
             ended = turn.ended
             try:
-                await to_thread(
-                    self._services.chats.end_answer,
-                    ended.id,
-                    ended.content,
-                    ended.reasoning,
-                    ended.tool_calls,
-                    state=cast(EndState, ended.state),
-                    finish_reason=ended.finish_reason,
-                    error=ended.error,
-                    numbers=ended.numbers,
-                )
+                await to_thread(self._services.chats.end_answer, ended)
             except HearthError as error:
                 self.emit(Noticed(f"The answer is not saved: {error.message}", "error"))
             with suppress(HearthError):  # It is read again before the next change.

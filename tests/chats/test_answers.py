@@ -8,7 +8,7 @@ import pytest
 
 from hearth.app.chats.errors import ChatNotFound, ChatsUnwritable, MessageInUse
 from hearth.app.chats.store import ChatStore
-from hearth.app.chats.tree import Numbers
+from hearth.app.chats.tree import ChatMessage, Numbers
 from hearth.backends.contract.messages import ToolCall
 from hearth.backends.machine.lock import LockFile
 
@@ -37,7 +37,16 @@ def test_an_answer_grows_and_ends(store: ChatStore) -> None:
     )
     measured = Numbers(ttft_s=0.5, tok_per_s=12.5, completion_tokens=3)
     store.end_answer(
-        answer.id, "Hello", "thought", state="complete", finish_reason="stop", numbers=measured
+        ChatMessage(
+            answer.id,
+            None,
+            "assistant",
+            "Hello",
+            "thought",
+            state="complete",
+            finish_reason="stop",
+            numbers=measured,
+        )
     )
     ended = store.message(answer.id)
     assert (ended.content, ended.reasoning, ended.tool_calls) == ("Hello", "thought", ())
@@ -52,8 +61,14 @@ def test_another_answer_is_a_sibling(store: ChatStore) -> None:
     first = store.begin_answer(thread.id, asked.id)
     second = store.begin_answer(thread.id, asked.id)
     assert second.siblings == (first.id, second.id)
-    store.end_answer(first.id, "one", "", state="stopped", finish_reason="cancelled")
-    store.end_answer(second.id, "", "", state="failed", error="The worker died.")
+    store.end_answer(
+        ChatMessage(
+            first.id, None, "assistant", "one", "", state="stopped", finish_reason="cancelled"
+        )
+    )
+    store.end_answer(
+        ChatMessage(second.id, None, "assistant", "", "", state="failed", error="The worker died.")
+    )
     assert [message.state for message in store.path(thread.id)] == ["complete", "failed"]
     assert store.message(second.id).error == "The worker died."
 
@@ -62,12 +77,14 @@ def test_another_answer_is_a_sibling(store: ChatStore) -> None:
 def test_an_answer_goes_on(store: ChatStore, state: str) -> None:
     thread = store.create()
     answer = store.begin_answer(thread.id, None, "guide")
-    store.end_answer(answer.id, "one", "", state=state, error="x")  # type: ignore[arg-type]
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "one", "", state=state, error="x"))  # type: ignore[arg-type]
     store.continue_answer(answer.id)
     resumed = store.message(answer.id)
     assert (resumed.state, resumed.content, resumed.error) == ("streaming", "one", "")
     store.save_answer(answer.id, "one two", "")
-    store.end_answer(answer.id, "one two three", "", state="complete")
+    store.end_answer(
+        ChatMessage(answer.id, None, "assistant", "one two three", "", state="complete")
+    )
     assert store.message(answer.id).content == "one two three"
 
 
@@ -77,7 +94,7 @@ def test_what_others_build_on_does_not_change(store: ChatStore) -> None:
     answer = store.begin_answer(thread.id, asked.id)
     with pytest.raises(MessageInUse, match="already"):
         store.continue_answer(answer.id)
-    store.end_answer(answer.id, "one", "", state="stopped")
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "one", "", state="stopped"))
     with pytest.raises(MessageInUse, match="Only answers"):
         store.continue_answer(asked.id)
     after = store.add(thread.id, answer.id, "user", "and?")
@@ -93,11 +110,11 @@ def test_what_others_build_on_does_not_change(store: ChatStore) -> None:
 def test_an_answer_that_ended_is_written_no_more(store: ChatStore) -> None:
     thread = store.create()
     answer = store.begin_answer(thread.id, None)
-    store.end_answer(answer.id, "one", "", state="complete")
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "one", "", state="complete"))
     with pytest.raises(MessageInUse):
         store.save_answer(answer.id, "two", "")
     with pytest.raises(MessageInUse):
-        store.end_answer(answer.id, "two", "", state="stopped")
+        store.end_answer(ChatMessage(answer.id, None, "assistant", "two", "", state="stopped"))
     assert store.message(answer.id).content == "one"
 
 
@@ -116,7 +133,7 @@ def test_a_clone_of_an_answer_under_way_has_what_is_there(store: ChatStore) -> N
     answer = store.begin_answer(thread.id, None)
     store.save_answer(answer.id, "one", "")
     clone = store.clone(thread.id)
-    store.end_answer(answer.id, "one two", "", state="complete")
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "one two", "", state="complete"))
     (copy,) = store.path(clone.id)
     assert (copy.content, copy.state) == ("one", "stopped")
 
@@ -131,7 +148,7 @@ def test_the_answers_of_an_open_store_are_left_alone(store: ChatStore, path: Pat
             other.save_answer(answer.id, "mine", "")
         with pytest.raises(MessageInUse, match="already"):
             other.continue_answer(answer.id)
-    store.end_answer(answer.id, "one two", "", state="complete")
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "one two", "", state="complete"))
 
 
 def test_a_store_that_closes_stops_its_answers_and_leaves_no_files(path: Path) -> None:

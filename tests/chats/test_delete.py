@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hearth.app.chats.store import ChatStore
+from hearth.app.chats.tree import ChatMessage
 
 
 def bytes_of(path: Path) -> bytes:
@@ -31,7 +32,9 @@ def fill(store: ChatStore, name: str, chance: random.Random) -> str:
         answer = store.begin_answer(thread.id, parent, name)
         for part in (text[:40], text * 2):
             store.save_answer(answer.id, part, f"{name} thought")
-        store.end_answer(answer.id, text * 3, name, state="failed", error=name)
+        store.end_answer(
+            ChatMessage(answer.id, None, "assistant", text * 3, name, state="failed", error=name)
+        )
         parent = answer.id
     return thread.id
 
@@ -74,7 +77,8 @@ def test_rows_that_moved_between_pages_leave_no_trace(path: Path, seed: int) -> 
                 answers[name] = answer, text + f"{name} " * chance.choice([3, 20, 100])
                 store.save_answer(*answers[name], "")
             elif act < 0.93 and name in answers:
-                store.end_answer(*answers[name], "", state="complete")
+                answer, text = answers[name]
+                store.end_answer(ChatMessage(answer, None, "assistant", text))
                 leaves[name] = leaves[name][0], answers.pop(name)[0]
             elif act > 0.93 and len(leaves) > 3:
                 answers.pop(name, None)

@@ -13,7 +13,7 @@ from hearth.app.chats import files
 from hearth.app.chats.errors import ChatNotFound, InvalidChat
 from hearth.app.chats.files import import_json, to_json, to_markdown
 from hearth.app.chats.store import ChatStore
-from hearth.app.chats.tree import Numbers, Thread
+from hearth.app.chats.tree import ChatMessage, Numbers, Thread
 from hearth.backends.contract.messages import ToolCall
 
 
@@ -23,16 +23,22 @@ def thread(store: ChatStore) -> Thread:
     made = store.create(title="Sky", system="Be brief.", model="guide", settings={"set": {"a": 1}})
     asked = store.add(made.id, None, "user", "Why is the sky blue?")
     first = store.begin_answer(made.id, asked.id, "guide")
-    store.end_answer(first.id, "Hidden", "", state="failed", error="It\ndied.")
+    store.end_answer(
+        ChatMessage(first.id, None, "assistant", "Hidden", "", state="failed", error="It\ndied.")
+    )
     second = store.begin_answer(made.id, asked.id, "guide")
     store.end_answer(
-        second.id,
-        "Rayleigh scattering:\n```python\nx = 1",
-        "light </details> scatters",
-        (ToolCall("1", "look", '{"at": "```"}'),),
-        state="stopped",
-        finish_reason="cancelled",
-        numbers=Numbers(0.25, 30.0, 12, 4, 7, "guide", "Q8_0"),
+        ChatMessage(
+            second.id,
+            None,
+            "assistant",
+            "Rayleigh scattering:\n```python\nx = 1",
+            "light </details> scatters",
+            (ToolCall("1", "look", '{"at": "```"}'),),
+            state="stopped",
+            finish_reason="cancelled",
+            numbers=Numbers(0.25, 30.0, 12, 4, 7, "guide", "Q8_0"),
+        )
     )
     store.add(made.id, second.id, "user", "Thanks")
     return store.update(made.id, pinned=True)

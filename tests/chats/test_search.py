@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hearth.app.chats.search import WIDTH, words
 from hearth.app.chats.store import ChatStore
+from hearth.app.chats.tree import ChatMessage
 
 
 def marked(store: ChatStore, query: str) -> list[list[str]]:
@@ -90,7 +91,9 @@ def test_a_hit_leads_to_its_place(store: ChatStore) -> None:
     thread = store.create(title="Foxes")
     asked = store.add(thread.id, None, "user", "Tell me of animals")
     answer = store.begin_answer(thread.id, asked.id)
-    store.end_answer(answer.id, "A fox is\n red.", "", state="complete")
+    store.end_answer(
+        ChatMessage(answer.id, None, "assistant", "A fox is\n red.", "", state="complete")
+    )
     store.edit(thread.id, answer.id, "other")
     title, message = store.search("fox")
     assert (title.thread_id, title.message_id, title.role) == (thread.id, "", "title")
@@ -131,10 +134,10 @@ def test_the_index_follows_every_change(store: ChatStore, path: Path) -> None:
     answer = store.begin_answer(thread.id, None)
     store.save_answer(answer.id, "cedar", "")
     assert store.search("cedar") == []
-    store.end_answer(answer.id, "cedar", "", state="stopped")
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "cedar", "", state="stopped"))
     assert len(store.search("cedar")) == 1
     store.continue_answer(answer.id)
-    store.end_answer(answer.id, "oak", "", state="complete")
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "oak", "", state="complete"))
     assert (store.search("cedar"), len(store.search("oak"))) == ([], 1)
     store.update(thread.id, title="elm")
     assert (store.search("birch"), len(store.search("elm"))) == ([], 1)

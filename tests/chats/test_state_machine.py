@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 
 from hearth.app.chats.files import import_json, to_json
 from hearth.app.chats.store import ChatStore
+from hearth.app.chats.tree import ChatMessage
 
 PICK = st.integers(0, 1000)
 TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -164,7 +165,7 @@ class Model(RuleBasedStateMachine):
         if state == "streaming":
             self.store.save_answer(message, content, "")
         else:
-            self.store.end_answer(message, content, "", state=state)  # type: ignore[arg-type]
+            self.store.end_answer(ChatMessage(message, None, "assistant", content, "", state=state))  # type: ignore[arg-type]
         self.said[message].content, self.said[message].state = content, state
 
     @rule(at=PICK)

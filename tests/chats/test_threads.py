@@ -9,6 +9,7 @@ import pytest
 
 from hearth.app.chats.errors import ChatNotFound, InvalidChat
 from hearth.app.chats.store import ChatStore
+from hearth.app.chats.tree import ChatMessage
 
 
 def test_a_thread_is_read_back(store: ChatStore) -> None:
@@ -47,7 +48,9 @@ def test_pinned_threads_come_first_then_the_newest_change(store: ChatStore) -> N
     assert titles(limit=1, offset=1) == ["a"]
     store.update(c.id, model="m")
     assert titles() == ["b", "a", "c"]
-    store.end_answer(store.begin_answer(c.id, None).id, "x", "", state="complete")
+    store.end_answer(
+        ChatMessage(store.begin_answer(c.id, None).id, None, "assistant", "x", "", state="complete")
+    )
     assert titles() == ["b", "c", "a"]
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from hearth.app.chats.errors import ChatsError, ChatsLocked
 from hearth.app.chats.store import ChatStore
-from hearth.app.chats.tree import Numbers
+from hearth.app.chats.tree import ChatMessage, Numbers
 
 TEXT = "all of the answer " * 5000
 SPACE = "8m"
@@ -28,7 +28,7 @@ import json, os, resource, signal, sys
 from pathlib import Path
 from hearth.app.chats.errors import ChatsError
 from hearth.app.chats.store import ChatStore
-from hearth.app.chats.tree import Numbers
+from hearth.app.chats.tree import ChatMessage, Numbers
 
 path, fault = Path(sys.argv[1]), sys.argv[2]
 store = ChatStore(path, busy_timeout_s=0.05)
@@ -50,7 +50,8 @@ print("ready", flush=True)
 sys.stdin.readline()
 text = "all of the answer " * 5000
 try:
-    store.end_answer(answer.id, text, "why", state="complete", numbers=Numbers(completion_tokens=7))
+    numbers = Numbers(completion_tokens=7)
+    store.end_answer(ChatMessage(answer.id, None, "assistant", text, "why", numbers=numbers))
     failed = ""
 except ChatsError as error:
     failed = error.code
@@ -141,7 +142,9 @@ def test_a_chat_goes_on_as_soon_as_the_lock_is_free(path: Path) -> None:
         answer = store.begin_answer(thread.id, None)
         with locked(path):
             with pytest.raises(ChatsLocked):
-                store.end_answer(answer.id, TEXT, "", state="complete")
+                store.end_answer(
+                    ChatMessage(answer.id, None, "assistant", TEXT, "", state="complete")
+                )
             shown = store.message(answer.id)
             assert (shown.content, shown.state) == (TEXT, "complete")
             assert store.tree(thread.id)[1] == store.path(thread.id) == [shown]
@@ -155,7 +158,9 @@ def test_the_end_is_saved_by_itself(path: Path) -> None:
     with ChatStore(path, busy_timeout_s=0.02) as store:
         answer = store.begin_answer(store.create().id, None)
         with locked(path), pytest.raises(ChatsLocked):
-            store.end_answer(answer.id, TEXT, "", state="failed", error="why")
+            store.end_answer(
+                ChatMessage(answer.id, None, "assistant", TEXT, "", state="failed", error="why")
+            )
         deadline = time.monotonic() + 10
         while not store.message(answer.id).hash and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -169,7 +174,7 @@ def test_an_older_end_does_not_replace_a_continued_answer(path: Path) -> None:
         thread = store.create()
         answer = store.begin_answer(thread.id, None)
         with locked(path), pytest.raises(ChatsLocked):
-            store.end_answer(answer.id, "one", "", state="stopped")
+            store.end_answer(ChatMessage(answer.id, None, "assistant", "one", "", state="stopped"))
         store.continue_answer(answer.id)
         store.save_answer(answer.id, "one two", "")
         (file,) = path.parent.glob("*-unsaved-*")
