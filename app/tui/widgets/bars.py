@@ -69,7 +69,7 @@ def tabs(keys: Sequence[str], current: str, width: int, wanted: int) -> tuple[st
 class TopBar(Widget):
     """The screens, the current one marked; a click goes there. What is running at the right.
 
-    One widget for all of it: one for each tab would cost the first paint of a screen 5 ms.
+    One widget for all of it: one for each tab would cost the first paint 10 ms.
     """
 
     DEFAULT_CSS = """
@@ -81,7 +81,7 @@ class TopBar(Widget):
         text-wrap: nowrap;
     }
     TopBar > .top-bar--brand { color: $primary; text-style: bold; }
-    TopBar > .top-bar--current { color: $text; text-style: bold; }
+    TopBar > .top-bar--current { color: $text; text-style: bold reverse; }
     TopBar > .top-bar--activity { color: $text-accent; }
     """
     COMPONENT_CLASSES: ClassVar[set[str]] = {
