@@ -122,7 +122,7 @@ class Walk:
             await self.pilot.resize_terminal(width, HEIGHT)
             self.app.show_activity()  # It is shown once a second.
             before, now, same = "", self.text, 0
-            while same < 3:  # A list may be drawn a moment after the screen has a new size.
+            while same < 6:  # A list may be drawn a moment after the screen has a new size.
                 await self.pilot.pause(0.01)
                 before, now = now, self.text
                 same = same + 1 if before == now else 0
