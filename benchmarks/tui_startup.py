@@ -70,11 +70,11 @@ def forget_files() -> None:
 
 
 def _program_files() -> Iterator[Path]:
-    room = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parent.parent
     for folder in (
-        room / "app",
-        room / "backends",
-        room / "quant",
+        root / "app",
+        root / "backends",
+        root / "quant",
         *map(Path, site.getsitepackages()),
     ):
         for name in ("*.py", "*.pyc", "*.so"):
