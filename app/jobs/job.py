@@ -102,6 +102,11 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
         code = await self._process.wait()
+        self.stop()
+        assert self._process.stdin is not None
+        # Else its pipe may be closed only after the event loop.
+        with contextlib.suppress(ConnectionError):
+            await self._process.stdin.wait_closed()
         if outcome is None:
             outcome = InternalError(
                 f"The process of {self._module} ended without an answer (exit code {code}).",
