@@ -7,6 +7,8 @@ One engine over one runner, in this process. The prompts of the sessions fill th
 answers exceed it, so that some are preempted, and copied to plain memory as far as the budget
 leaves any; each is asked twice, so that what is kept and offloaded is found again. Meanwhile texts
 are embedded. RssAnon is read every few milliseconds. The bound is 1.05 times the budget and 64 MiB.
+What llama.cpp computes in is outside of the budget, and is touched by the first work of each kind:
+so the growth is also given over the process after one long prompt and some texts to embed.
 Without --model a random 100M-parameter Q8_0 llama is written to a temporary folder. Linux only.
 """
 
@@ -81,6 +83,7 @@ def main() -> None:
     parser.add_argument("--budget-mb", type=int, default=256)
     parser.add_argument("--sessions", type=int, default=12)
     parser.add_argument("--kv-pool", choices=("grow", "static"), default="grow")
+    parser.add_argument("--no-warm-up", action="store_true", help="nothing before the load")
     arguments = parser.parse_args()
     budget = arguments.budget_mb << 20
     with tempfile.TemporaryDirectory(prefix="hearth-bench-") as folder:
@@ -97,12 +100,19 @@ def main() -> None:
         sessions.first_token_s(warm)
         sessions.end(warm)
         info = loaded.runner.info
+        idle = anonymous_bytes()
+        if not arguments.no_warm_up:
+            warm = sessions.begin(1000, 2)
+            texts = [sessions.embed(500) for _ in range(8)]
+            while not all(one.done for one in (warm, *texts)):
+                sessions.engine.turn()
+            sessions.end(warm)
+        used = anonymous_bytes()
         prompt_tokens = info.pool_tokens // arguments.sessions - _GROWTH_TOKENS // 2
         water = HighWater()
-        idle = anonymous_bytes()
         water.start()
         load(sessions, arguments.sessions, prompt_tokens)
-        growth = water.stop() - idle
+        most = water.stop()
         stats = sessions.engine.stats()
         loaded.runner.close()
     bound = 1.05 * budget + _SLACK_BYTES
@@ -115,9 +125,12 @@ def main() -> None:
         f"preemptions {stats.preemptions}, offloaded at the end {stats.offloaded_tokens:,} tokens"
     )
     print("\n| what | MiB |\n|---|---:|")
-    for name, nbytes in (("budget", budget), ("growth", growth), ("bound", bound)):
+    growths = (("loaded", most - idle), ("used once", most - used))
+    for name, nbytes in (("budget", budget), ("bound", bound)):
         print(f"| {name} | {nbytes / 2**20:,.0f} |")
-    print(f"\n{'within' if growth <= bound else 'BEYOND'} the bound")
+    for name, growth in growths:
+        verdict = "within" if growth <= bound else "BEYOND"
+        print(f"| growth over the process {name}: {verdict} | {growth / 2**20:,.0f} |")
 
 
 if __name__ == "__main__":
