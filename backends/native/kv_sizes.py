@@ -120,12 +120,14 @@ class KvSizes:
 def kv_sizes(
     config: ModelConfig, settings: ModelSettings, *, number_bytes: int, page: int
 ) -> KvSizes:
-    """The sizes of a model that is loaded with `settings`.
+    """The sizes of a model that is loaded with `settings`. A window that holds the whole context in
+    use counts as none.
 
     Args:
         number_bytes: of one number of keys and values.
         page: tokens of a block.
     """
+    config = config.for_context(settings.context or config.context)
     layer_bytes = config.kv_elements * number_bytes
     windows = [layer.window for layer in config.layers]
     return KvSizes(

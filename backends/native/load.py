@@ -192,7 +192,9 @@ def _with_a_row(ids: frozenset[int], config: ModelConfig) -> frozenset[int]:
 
 
 def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
-    settings, config = spec.settings, source.config
+    settings = spec.settings
+    config = source.config.for_context(settings.context or source.config.context)
+    source = replace(source, config=config)
     device = _device(settings, len(config.layers))
     dtype = _dtype(settings, source, device)
     stored = source.file.stored.values()

@@ -96,6 +96,7 @@ def plan_memory(
 
     Args:
         settings: already through `check_settings`.
+        config: for the context that `settings` ask for (`ModelConfig.for_context`).
         weight_bytes: size of the weights in memory.
         available_bytes: memory of the device that can be taken, before the weights are loaded.
         varlen: there is a kernel for block tables, for numbers of `compute_dtype` on this device

@@ -4,7 +4,7 @@ nowhere else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Activation = Literal["silu", "gelu_tanh", "swiglu_clamped"]
@@ -129,6 +129,14 @@ class ModelConfig:
         windows = {layer.window for layer in self.layers}
         full: tuple[int | None, ...] = (None,) if None in windows else ()
         return full + tuple(sorted(window for window in windows if window is not None))
+
+    def for_context(self, tokens: int) -> ModelConfig:
+        """For sequences of at most `tokens` tokens: a window that holds so many is None."""
+        layers = tuple(
+            replace(layer, window=None) if layer.window and layer.window >= tokens else layer
+            for layer in self.layers
+        )
+        return replace(self, layers=layers)
 
     @property
     def kv_elements(self) -> int:

@@ -131,10 +131,11 @@ def alternating_windows(fields: Fields, layers: int) -> tuple[bool, ...]:
 def windowed(
     config: ModelConfig, window: int, sliding: tuple[bool, ...] | None = None
 ) -> ModelConfig:
-    """`config` with a window in the layers that are `sliding`, which is all for None; 0, or a
-    window in which the whole context fits, is none.
+    """`config` with a window in the layers that are `sliding`, which is all for None; 0 is
+    none. One that holds the trained context is kept: a longer one may be used
+    (`ModelConfig.for_context`).
     """
-    if not 0 < window < config.context:
+    if not window:
         return config
     layers = tuple(
         replace(layer, window=window if is_sliding else None)

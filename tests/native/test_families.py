@@ -148,6 +148,14 @@ def test_a_context_within_the_original_one_uses_short_factors(tmp_path: Path) ->
     assert (long - theirs(model, text)).abs().max() > TOLERANCE
 
 
+def test_a_window_of_the_trained_context_is_kept_beyond_it(tmp_path: Path) -> None:
+    window = {"sliding_window": WINDOW, "max_position_embeddings": WINDOW}
+    model = saved("mistral", tmp_path, **window)
+    text = text_of(LENGTH)
+    decoder = decoder_of(tmp_path, context=LENGTH)
+    assert (logits_of(decoder, text) - theirs(model, text)).abs().max() < TOLERANCE
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16_is_as_near_to_float32_as_that_of_transformers(
     family: str, tmp_path: Path

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from driven import Driven
 from hearth.backends.contract.models import ModelSettings, ModelSpec
@@ -40,7 +41,7 @@ def opened() -> Iterator[Open]:
     runners = []
 
     def make(path: Path, **settings: object) -> Loaded:
-        chosen = ModelSettings(threads=1, batch_threads=1, context=64, **settings)  # type: ignore[arg-type]
+        chosen = ModelSettings(threads=1, batch_threads=1, **{"context": 64, **settings})  # type: ignore[arg-type]
         loaded = load.open_model(ModelSpec(str(path), settings=chosen))
         runners.append(loaded.runner)
         return loaded
@@ -102,6 +103,25 @@ def test_what_grows_beyond_float16_is_computed_in_float32(
     assert config_of(folder, GEMMA3).overflows_f16
     assert config_of(tiny_checkpoint("gemma2", tmp_path / "two"), GEMMA2).overflows_f16
     assert not config_of(plain, LLAMA).overflows_f16
+
+
+def test_a_window_lasts_beyond_the_trained_context(opened: Open, tmp_path: Path) -> None:
+    folder = tiny_folder("mistral", tmp_path / "tiny", sliding_window=32)
+    change_json(folder / "config.json", max_position_embeddings=32)
+    beyond, within = opened(folder), opened(folder, context=32)
+    assert beyond.info.context == 64 and beyond.runner.info.window_pool_bytes > 0
+    assert within.info.context == 32 and within.runner.info.window_pool_bytes == 0
+    cut = _in_two_steps(beyond)
+    change_json(folder / "config.json", sliding_window=64)
+    whole = _in_two_steps(opened(folder))
+    assert np.allclose(cut[0], whole[0], atol=1e-4)
+    assert not np.allclose(cut[1], whole[1], atol=1e-3)
+
+
+def _in_two_steps(loaded: Loaded) -> list[NDArray[np.float32]]:
+    """The logits of 60 tokens."""
+    runner = Driven(loaded.runner)
+    return [advance(runner, 0, [5 + at * 7 % 200 for at in range(at, at + 30)]) for at in (0, 30)]
 
 
 def test_factors_for_long_texts_are_told(opened: Open, tmp_path: Path) -> None:

@@ -152,10 +152,13 @@ def test_a_config_that_leaves_almost_everything_out() -> None:
     assert whole.scaling is not None and whole.scaling.factor == 8.0
 
 
-def test_a_window_that_holds_the_whole_context_is_none() -> None:
+def test_a_window_that_holds_the_whole_context_in_use_is_none() -> None:
     found = config("mistral", sliding_window=512)
-    assert found.groups == (None,)
-    assert config("mistral", sliding_window=511).groups == (511,)
+    assert found.context == 512 and found.for_context(512).groups == (None,)
+    assert found.for_context(513).groups == (512,), "a context beyond the trained one"
+    assert config("mistral", sliding_window=511).for_context(512).groups == (511,)
+    gemma = config("gemma3", sliding_window=512, sliding_window_pattern=2, head_dim=16)
+    assert gemma.for_context(4096).groups == (None, 512)
 
 
 def test_scaling_that_was_added_by_hand_makes_the_context_longer() -> None:

@@ -39,6 +39,7 @@ def runner_of(
     fields = read_fields(folder / "config.json")
     family = family_of_hf(fields)
     config = family.from_hf(fields)
+    config = config.for_context(settings.context or config.context)
     plan = plan_memory(
         settings,
         config,
