@@ -21,6 +21,14 @@ _SLICE: Final = 3 << 17
 _SLICE_FOR_FEW: Final = 1 << 18
 _FEW: Final = 32
 """Up to so many rows smaller slices are better, since there is less to do with each."""
+_SLICE_BYTES: Final = 64 << 20
+"""Of a matrix that is widened at a time on other devices."""
+_NEAR: Final = 12.0
+"""Logits so far below the largest, of less than e⁻¹² of its probability, may be rounded."""
+_SMALL: Final = 2.0
+"""So may those up to here: by 2⁻⁸ at most, which changes a probability by less than 0.4 %."""
+_SHARE_NEAR: Final = 8
+"""Where more than one in so many may not be, all are computed twice."""
 _TILE: Final = 16
 """Rows of one product where the result must not depend on how many there are."""
 
@@ -61,11 +69,60 @@ def row_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return found.view(*x.shape[:-1], len(found))
 
 
+def wide_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x · weightᵀ in float32, whatever the weight is. A row's result does not depend on the others,
+    but for their number.
+
+    Args:
+        x: [rows, inputs], of a float dtype.
+        weight: [outputs, inputs], of a float dtype.
+
+    Returns:
+        [rows, outputs] float32.
+    """
+    if weight.dtype == torch.float32:
+        return functional.linear(x.float(), weight)
+    return widened_linear(x.float(), weight)
+
+
+def cuda_wide_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """`wide_linear` of `x` rounded to the weight's dtype; sums stay in float32."""
+    if weight.dtype == torch.float32:
+        return functional.linear(x.float(), weight)
+    return torch.mm(x.to(weight.dtype), weight.t(), out_dtype=torch.float32)
+
+
+def processor_wide_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """`wide_linear` for logits: torch has no product of half precision with a result in float32 on
+    processors, and to widen the matrix takes several times as long as to read it. So products are
+    made in half precision, and those beyond ±2 that are less than 12 below a row's largest again in
+    float32.
+    """
+    few = _FEW_ROWS.get(weight.dtype)
+    is_quick = multiplies(weight.device, weight.dtype)
+    if few is None or (len(x) > few and not is_quick):
+        return wide_linear(x, weight)
+    half = x.to(weight.dtype)
+    rounded = processor_linear(half, weight)
+    found = rounded.float()
+    matters = (found > found.amax(1, keepdim=True) - _NEAR) & (found.abs() > _SMALL)
+    near = matters.any(0).nonzero().flatten()
+    if len(near) * _SHARE_NEAR > len(weight):
+        if not is_quick:
+            return wide_linear(x, weight)
+        # What rounding took: oneDNN subtracts before it rounds.
+        return found.add_(torch.addmm(rounded, half, weight.t(), beta=-1))
+    found[:, near] = functional.linear(x.float(), weight[near].float())
+    return found
+
+
 def widened_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`plain_linear` in float32, with the matrix widened slice by slice."""
     outputs, inputs = weight.shape
     rows = x.reshape(-1, inputs).float()
     numbers = _SLICE_FOR_FEW if len(rows) <= _FEW else _SLICE
+    if x.device.type != "cpu":
+        numbers = _SLICE_BYTES // torch.float32.itemsize
     step = min(max(numbers // max(inputs, 1), 1), outputs)
     found = torch.empty((len(rows), outputs), dtype=torch.float32, device=x.device)
     # One for all: fresh memory costs more than to widen numbers into it.

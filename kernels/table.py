@@ -15,7 +15,13 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 
 from hearth.kernels.dequantize import dequantize
-from hearth.kernels.linear import plain_linear, processor_linear
+from hearth.kernels.linear import (
+    cuda_wide_linear,
+    plain_linear,
+    processor_linear,
+    processor_wide_linear,
+    wide_linear,
+)
 from hearth.kernels.norm import plain_rms_norm, processor_rms_norm
 from hearth.kernels.packed_linear import packed_linear
 
@@ -35,6 +41,8 @@ PACKED_LINEAR: Op[Callable[[torch.Tensor, str, torch.Tensor], torch.Tensor]] = O
 """As `packed_linear.packed_linear`."""
 LINEAR: Op[Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]] = Op("linear")
 """As `linear.plain_linear`."""
+WIDE_LINEAR: Op[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = Op("wide_linear")
+"""As `linear.wide_linear`."""
 RMS_NORM: Op[Callable[[torch.Tensor, float], torch.Tensor]] = Op("rms_norm")
 """As `norm.plain_rms_norm`."""
 
@@ -80,6 +88,9 @@ def kernels() -> KernelTable:
     table.register(PACKED_LINEAR, packed_linear)
     table.register(LINEAR, plain_linear)
     table.register(LINEAR, processor_linear, "cpu")
+    table.register(WIDE_LINEAR, wide_linear)
+    table.register(WIDE_LINEAR, processor_wide_linear, "cpu")
+    table.register(WIDE_LINEAR, cuda_wide_linear, "cuda")
     table.register(RMS_NORM, plain_rms_norm)
     table.register(RMS_NORM, processor_rms_norm, "cpu")
     return table

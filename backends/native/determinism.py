@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.experts import ExpertMatrix, PackedExpertMatrix
-from hearth.backends.native.models.parts import Matrix
+from hearth.backends.native.models.parts import Matrix, OutputMatrix
 from hearth.kernels.linear import in_tiles
-from hearth.kernels.table import LINEAR, pick
+from hearth.kernels.table import WIDE_LINEAR, kernels
 from hearth.quant.linear import QuantLinear
 
 
@@ -36,16 +36,18 @@ class TiledExperts(nn.Module):
         return in_tiles(lambda tile: self.matrix(tile, expert), rows)
 
 
-class TiedOutput(nn.Module):
-    """The embedding as output matrix."""
+class WideOutput(nn.Module):
+    """The output matrix, or the embedding in its place, in float32 throughout: which logits other
+    ways round depends on other rows.
+    """
 
     def __init__(self, table: nn.Parameter) -> None:
         super().__init__()
         self.table = table
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[rows, width] -> [rows, vocabulary]."""
-        return pick(LINEAR, rows.device)(rows, self.table, None)
+        """[rows, width] -> [rows, vocabulary] float32."""
+        return kernels().reference(WIDE_LINEAR)(rows, self.table)
 
 
 def make_deterministic(decoder: Decoder) -> None:
@@ -53,14 +55,16 @@ def make_deterministic(decoder: Decoder) -> None:
     already, and attention has a mode of its own (`PagedAttention`).
     """
     if decoder.output is None:
-        decoder.output = TiedOutput(nn.Parameter(decoder.embedding.get_parameter("weight"), False))
+        decoder.output = WideOutput(nn.Parameter(decoder.embedding.get_parameter("weight"), False))
+    elif isinstance(decoder.output, OutputMatrix):
+        decoder.output = WideOutput(decoder.output.weight)
     places = [
         (decoder.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], module)
         for name, module in decoder.named_modules()
     ]
     for parent, leaf, module in places:
         tiled: nn.Module
-        if isinstance(module, Matrix | QuantLinear | TiedOutput):
+        if isinstance(module, Matrix | QuantLinear | WideOutput):
             tiled = Tiled(module)
         elif isinstance(module, ExpertMatrix | PackedExpertMatrix):
             tiled = TiledExperts(module)

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from hearth.kernels import linear
-from hearth.kernels.linear import plain_linear, processor_linear, row_linear, widened_linear
+from hearth.kernels.linear import (
+    plain_linear,
+    processor_linear,
+    processor_wide_linear,
+    row_linear,
+    wide_linear,
+    widened_linear,
+)
 
 
 def drawn(*shape: int, seed: int) -> torch.Tensor:
@@ -32,6 +39,31 @@ def test_widened_is_float32(
     wanted = x @ weight.float().T + (0.0 if added is None else added.float())
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
     assert widened_linear(x.to(dtype), weight, added).dtype == dtype
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("spread", [5.0, 60.0], ids=["flat", "peaked"])
+def test_logits_that_matter_are_not_rounded(
+    spread: float,
+    rows: int,
+    dtype: torch.dtype,
+    is_quick: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Most flat logits are near the largest of their row, so that all are computed twice."""
+    monkeypatch.setattr(linear, "multiplies", lambda device, kind: is_quick)
+    x = drawn(rows, 64, seed=8).to(dtype).float()
+    weight = (drawn(400, 64, seed=9) * spread / 8).to(dtype)
+    exact = x.double() @ weight.double().T
+    found = processor_wide_linear(x, weight)
+    assert found.dtype == torch.float32
+    near = (exact > exact.amax(1, keepdim=True) - 11.0) & (exact.abs() > 2.02)
+    assert (found - exact)[near].abs().max() < 2e-4
+    assert (near.any(0).float().mean() > 0.2) == (spread == 5.0)
+    torch.testing.assert_close(found, exact.float(), atol=0.004, rtol=0.01)
+    torch.testing.assert_close(wide_linear(x, weight), exact.float(), atol=2e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -156,6 +156,18 @@ def test_a_window_of_the_trained_context_is_kept_beyond_it(tmp_path: Path) -> No
     assert (logits_of(decoder, text) - theirs(model, text)).abs().max() < TOLERANCE
 
 
+@pytest.mark.parametrize("family", ["llama2", "qwen3"])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_logits_of_bfloat16_are_not_rounded_to_it(family: str, rows: int, tmp_path: Path) -> None:
+    saved(family, tmp_path)
+    decoder = decoder_of(tmp_path, dtype=torch.bfloat16)
+    hidden = torch.randn(rows, decoder.config.width).bfloat16()
+    table = (decoder.output or decoder.embedding).get_parameter("weight")
+    exact = hidden.double() @ table.double().T
+    near = (exact > exact.amax(1, keepdim=True) - 11.0) & (exact.abs() > 2.02)
+    assert (decoder.logits(hidden) - exact)[near].abs().max() < 2e-4
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16_is_as_near_to_float32_as_that_of_transformers(
     family: str, tmp_path: Path

@@ -22,13 +22,13 @@ from torch.nn import functional as F
 
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.models.layers import Layer, Norm, Rotary
-from hearth.backends.native.models.parts import linear, parameter
+from hearth.backends.native.models.parts import OutputMatrix, parameter
 from hearth.backends.native.models.rope import (
     attention_factor,
     cosine_and_sine,
     inverse_frequencies,
 )
-from hearth.kernels.table import LINEAR, pick
+from hearth.kernels.table import WIDE_LINEAR, pick
 from hearth.quant.families.config import ModelConfig, Rope
 
 
@@ -74,7 +74,9 @@ class Decoder(nn.Module):
         self.norm = Norm(config.width, config.norm_eps)
         self.output: nn.Module | None = None
         if not config.tied:
-            self.output = linear(config.width, config.vocab_size, False, dtype)
+            self.output = OutputMatrix(
+                config.width, config.vocab_size, False, device="meta", dtype=dtype
+            ).requires_grad_(False)
         # Gemma was trained with a scale rounded to the embedding's dtype.
         self.embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype))
         ropes = {layer.rope for layer in config.layers if layer.rope is not None}
@@ -106,12 +108,14 @@ class Decoder(nn.Module):
         return normalised
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, width], as `forward` gives them -> [rows, vocabulary] float32."""
+        """[rows, width], as `forward` gives them -> [rows, vocabulary] float32, not rounded to the
+        dtype of weights or activations in between (see `processor_wide_linear`).
+        """
         found: Tensor
         if self.output is not None:
-            found = self.output(hidden).float()
+            found = self.output(hidden.float())
         else:
             table = self.embedding.get_parameter("weight")
-            found = pick(LINEAR, hidden.device)(hidden, table, None).float()
+            found = pick(WIDE_LINEAR, hidden.device)(hidden, table)
         cap = self.config.logit_softcap
         return found if not cap else torch.tanh(found / cap) * cap

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hearth.kernels.table import LINEAR, pick
+from hearth.kernels.table import LINEAR, WIDE_LINEAR, pick
 from hearth.quant.families.config import Activation
 
 _SLOPE = 1.702
@@ -24,6 +24,14 @@ class Matrix(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
         """[..., inputs] -> [..., outputs]."""
         return pick(LINEAR, input.device)(input, self.weight, self.bias)
+
+
+class OutputMatrix(Matrix):
+    """Logits of hidden states."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
+        """[rows, inputs] -> [rows, outputs] float32."""
+        return pick(WIDE_LINEAR, input.device)(input, self.weight)
 
 
 def linear(inputs: int, outputs: int, bias: bool, dtype: torch.dtype) -> Matrix:
