@@ -10,7 +10,7 @@ from typing import Final
 
 from hearth.backends.contract.checks import check_settings
 from hearth.backends.contract.models import Dtype, ModelSettings
-from hearth.backends.machine.gpus import has_cuda
+from hearth.backends.machine.gpus import card_free_bytes, has_cuda
 from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
@@ -33,6 +33,10 @@ PAGE: Final = 16
 reads block tables they are larger (`varlen_attention.PAGE`), and a full context takes up to one
 such block more than is worked out here.
 """
+START_TOKENS: Final = 4096
+"""First size of a pool that grows on a GPU."""
+_GROWTH: Final = 1.5
+"""While a pool doubles, the largest of its tensors is there twice."""
 _HALF_BYTES: Final = 2
 
 
@@ -61,7 +65,12 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
         _, config = read_gguf_config(header)
     dtype = settings.dtype or own_dtype(stored)
     unpacked = weight_bytes(stored, dtype, packed=False)
-    packed = stays_packed(unpacked, settings.memory_fraction, on_gpu=on_gpu)
+    packed = stays_packed(
+        unpacked,
+        settings,
+        free_bytes=_free_bytes(on_gpu=on_gpu),
+        gpu_least_bytes=least_bytes(config, settings) if on_gpu else None,
+    )
     weights = weight_bytes(stored, dtype, packed=packed)
     if not (packed or is_mapped(weights)):
         weights += half_head_bytes(config, settings, dtype)
@@ -86,12 +95,47 @@ def pool_bytes(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:
     return asked if budget is None else min(asked, budget)
 
 
-def stays_packed(unpacked_bytes: int, memory_fraction: float, *, on_gpu: bool) -> bool:
-    """Whether packed matrices stay so. On a processor unpacking them for each step takes longer
-    than all else, so they are unpacked once where half of the memory that may be taken
-    (`memory_fraction` of what is free) is enough for it.
+def stays_packed(
+    unpacked_bytes: int,
+    settings: ModelSettings,
+    *,
+    free_bytes: int,
+    gpu_least_bytes: int | None = None,
+) -> bool:
+    """Whether packed matrices stay so. Unpacking them for each step takes longer than all else, so
+    they are unpacked once where that fits: on a GPU into the memory that may be taken
+    (`memory_fraction` of what is free), on a processor into half of it.
+
+    Args:
+        unpacked_bytes: of the weights, if all are unpacked.
+        free_bytes: of the device.
+        gpu_least_bytes: what a GPU must have beside them (`least_bytes`); None: a processor.
     """
-    return on_gpu or unpacked_bytes > available_bytes() * memory_fraction / 2
+    usable = free_bytes * settings.memory_fraction
+    if gpu_least_bytes is None:
+        return unpacked_bytes > usable / 2
+    return unpacked_bytes + gpu_least_bytes > usable
+
+
+def least_bytes(config: ModelConfig, settings: ModelSettings) -> int:
+    """What a GPU must have for more than weights: the workspace, and keys and values of the context
+    that was asked for, or of the first pool.
+    """
+    number_bytes = kv_number_bytes(settings.kv_type)
+    sizes = kv_sizes(config, settings, number_bytes=number_bytes, page=PAGE)
+    pool = sizes.pool_bytes(settings.context or min(config.context, START_TOKENS))
+    return WORKSPACE_BYTES + int(pool * growth_factor(settings, on_gpu=True))
+
+
+def growth_factor(settings: ModelSettings, *, on_gpu: bool) -> float:
+    """How much more memory than it has a pool of keys and values takes while it grows."""
+    return _GROWTH if on_gpu and settings.kv_pool == "grow" else 1.0
+
+
+def _free_bytes(*, on_gpu: bool) -> int:
+    """Of what the native runner computes on. Apple's GPUs have the memory of the machine."""
+    free = card_free_bytes() if on_gpu and has_cuda() else None
+    return available_bytes() if free is None else free
 
 
 def is_mapped(weight_bytes: int) -> bool:

@@ -28,6 +28,7 @@ from hearth.backends.native.footprint import (
     MAX_SESSIONS,
     half_head_bytes,
     is_mapped,
+    least_bytes,
     stays_packed,
 )
 from hearth.backends.native.gguf_model import read_gguf_config
@@ -42,9 +43,9 @@ from hearth.backends.native.model_folder import (
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.notices import (
     OWN_HEAD,
+    about_packing,
     about_positions,
     about_tensors,
-    about_unpacking,
 )
 from hearth.backends.native.plan import NativePlan, plan_memory
 from hearth.backends.native.runner import NativeRunner
@@ -201,7 +202,13 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
     unpacked = weight_bytes(stored, _NAMES[dtype], packed=False)
     packed_bytes = weight_bytes(stored, _NAMES[dtype], packed=True)
     free = available_bytes() if device.type == "cpu" else devices.free_bytes(device)
-    packed = stays_packed(unpacked, settings.memory_fraction, on_gpu=device.type != "cpu")
+    on_gpu = device.type != "cpu"
+    packed = stays_packed(
+        unpacked,
+        settings,
+        free_bytes=free,
+        gpu_least_bytes=least_bytes(config, settings) if on_gpu else None,
+    )
     held_bytes = packed_bytes if packed else unpacked
     mapped = is_mapped(held_bytes)
     # What stays packed or over its file does so because memory is short.
@@ -274,7 +281,7 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
             *plan.notices,
             *source.notices,
             *about_positions(config, plan.context),
-            *(() if packed else about_unpacking(packed_bytes, unpacked, free)),
+            *about_packing(packed_bytes, unpacked, free, packed=packed, on_gpu=on_gpu),
             *about_tensors(report.unknown),
             *about_sampling(source.defaults),
         ),

@@ -36,21 +36,35 @@ def about_positions(config: ModelConfig, context: int) -> tuple[str, ...]:
     )
 
 
-def about_unpacking(
-    packed_bytes: int, unpacked_bytes: int, available_bytes: int
+def about_packing(
+    packed_bytes: int, unpacked_bytes: int, available_bytes: int, *, packed: bool, on_gpu: bool
 ) -> tuple[str, ...]:
-    """That packed weights were unpacked, where that takes much memory.
+    """That packed weights were unpacked, where that takes much memory; or that a GPU unpacks them
+    in each step, which is slow.
 
     Args:
         packed_bytes, unpacked_bytes: of the weights in memory, either way.
         available_bytes: what was free before they were loaded.
+        packed: they stay packed.
     """
+    if packed:
+        if not on_gpu or unpacked_bytes == packed_bytes:
+            return ()
+        return (
+            f"The weights stay packed, since unpacked they would take {unpacked_bytes / 1e9:.1f} "
+            f"GB of the {available_bytes / 1e9:.1f} GB that are free on the GPU. They are unpacked "
+            "in every step, which is slow; a GGUF is faster with --backend llamacpp.",
+        )
     if unpacked_bytes - packed_bytes < _WORTH_TELLING_BYTES:
         return ()
+    said = (
+        "The weights are unpacked, which is faster: they take "
+        f"{unpacked_bytes / 1e9:.1f} GB instead of {packed_bytes / 1e9:.1f} GB."
+    )
+    if on_gpu:
+        return (said,)
     return (
-        "The weights are unpacked, which a processor computes faster with: they take "
-        f"{unpacked_bytes / 1e9:.1f} GB instead of {packed_bytes / 1e9:.1f} GB. "
-        "A memory_fraction (--memory-fraction) of "
+        f"{said} A memory_fraction (--memory-fraction) of "
         f"{_fraction_that_keeps_packed(unpacked_bytes, available_bytes):.2g} keeps them packed.",
     )
 

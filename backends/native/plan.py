@@ -10,7 +10,12 @@ import torch
 from hearth.backends.contract.checks import context_notices
 from hearth.backends.contract.models import KvType, ModelSettings
 from hearth.backends.errors import DoesNotFit
-from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES
+from hearth.backends.native.footprint import (
+    PAGE,
+    START_TOKENS,
+    WORKSPACE_BYTES,
+    growth_factor,
+)
 from hearth.backends.native.kv_sizes import kv_sizes, step_tokens
 from hearth.backends.native.model_folder import kv_number_bytes
 from hearth.backends.native.varlen_attention import PAGE as VARLEN_PAGE
@@ -21,12 +26,8 @@ Attention = Literal["gather", "varlen"]
 """How the pages are read: gathered for attention over texts that lie in one piece
 (`PagedAttention`), or by a kernel that reads block tables (`VarlenAttention`).
 """
-START_TOKENS: Final = 4096
-"""First size of a pool that grows."""
 MIN_OUTPUTS: Final = 32
 """Rows of logits that a step can have, at least: scoring asks for many of one sequence."""
-_GROWTH: Final = 1.5
-"""While a pool doubles, the largest of its tensors is there twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def plan_memory(
     sizes = kv_sizes(config, settings, number_bytes=numbers.itemsize, page=page)
     wanted = settings.context or config.context
     slots = settings.max_sessions
-    factor = _GROWTH if settings.kv_pool == "grow" and device.type != "cpu" else 1.0
+    factor = growth_factor(settings, on_gpu=device.type != "cpu")
     usable = int(available_bytes * settings.memory_fraction)
     room = usable - weight_bytes - WORKSPACE_BYTES
     most = sizes.pages(wanted) * page * slots

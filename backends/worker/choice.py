@@ -1,8 +1,9 @@
 """Which runner opens a model where nobody says (`--backend auto`), and why.
 
-Safetensors are for the native runner alone. A GGUF goes to the native runner on CUDA cards and to
-llama.cpp on Apple's; on processors to whichever was measured to be faster, and to llama.cpp until
-that was done. What a runner cannot do decides before speed: loading would refuse it.
+Safetensors are for the native runner alone. A GGUF goes to the native runner on CUDA cards that
+have the memory for its weights unpacked, and to llama.cpp on others and on Apple's; on processors
+to whichever was measured to be faster, and to llama.cpp until that was done. What a runner cannot
+do decides before speed: loading would refuse it.
 """
 
 from __future__ import annotations
@@ -136,30 +137,27 @@ def _not_native_here(header: GgufFile, settings: ModelSettings, machine: Machine
     free = machine.card_free_bytes
     if not machine.has_cuda or layers == 0 or free is None:
         return ""
-    needed = _least_bytes(header, settings)
+    needed = _unpacked_bytes(header, settings)
     if needed <= free * settings.memory_fraction:
         return ""
     return (
-        f"the native runner needs {needed / 1e9:.1f} GB of the card at least, of which "
-        f"{free / 1e9:.1f} GB are free"
+        f"the native runner needs {needed / 1e9:.1f} GB of the card for the weights unpacked and a "
+        f"context, of which {free / 1e9:.1f} GB are free"
     )
 
 
-def _least_bytes(header: GgufFile, settings: ModelSettings) -> int:
-    """What the native runner takes of a card: weights, workspace, and the context that was asked
-    for.
+def _unpacked_bytes(header: GgufFile, settings: ModelSettings) -> int:
+    """What the native runner takes of a card where it unpacks all weights once, as it does unless
+    they do not fit: it has no product with packed weights, and would unpack them in each step.
     """
-    from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES
+    from hearth.backends.native.footprint import least_bytes
     from hearth.backends.native.gguf_model import read_gguf_config
-    from hearth.backends.native.kv_sizes import kv_sizes
-    from hearth.backends.native.model_folder import kv_number_bytes, weight_bytes
+    from hearth.backends.native.model_folder import weight_bytes
 
     stored = [tensor.stored for tensor in header.all_tensors]
-    weights = weight_bytes(stored, settings.dtype or "bf16", packed=True)
+    weights = weight_bytes(stored, settings.dtype or "bf16", packed=False)
     _, config = read_gguf_config(header)
-    number_bytes = kv_number_bytes(settings.kv_type)
-    sizes = kv_sizes(config, settings, number_bytes=number_bytes, page=PAGE)
-    return weights + WORKSPACE_BYTES + sizes.pool_bytes(settings.context or PAGE)
+    return weights + least_bytes(config, settings)
 
 
 def _asked(spec: ModelSpec) -> Choice:

@@ -14,7 +14,8 @@ import pytest
 from gguf_builder import tiny_llama
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.errors import HearthError, UnsupportedModel
-from hearth.backends.native.footprint import WORKSPACE_BYTES
+from hearth.backends.native.footprint import least_bytes
+from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.model_folder import weight_bytes
 from hearth.backends.worker.choice import Machine, choose, not_native
 from hearth.backends.worker.footprint import Footprints
@@ -25,6 +26,8 @@ from hearth.quant.gguf import preflight
 from hearth.quant.gguf.types import TensorType
 from hearth.quant.stored import DEQUANTIZED
 from model_folders import write_folder
+from model_shapes import SHAPES
+from random_models import write_model
 
 PROCESSOR = Machine(is_apple=False, has_cuda=False, has_torch=True, has_llamacpp=True)
 CARD = replace(PROCESSOR, has_cuda=True)
@@ -165,6 +168,23 @@ def test_room_is_set_aside_for_the_runner_that_is_chosen(
     assert Footprints().of(ModelSpec(str(folder), backend="llamacpp")) is None
 
 
+def test_a_packed_gguf_that_does_not_fit_unpacked_is_for_llama_cpp(tmp_path: Path) -> None:
+    path = write_model(SHAPES["tiny-llama"], "q8_0", tmp_path / "packed.gguf")
+    header = preflight.check(path)
+    stored = [tensor.stored for tensor in header.all_tensors]
+    packed, unpacked = (weight_bytes(stored, "bf16", packed=packed) for packed in (True, False))
+    beside = least_bytes(read_gguf_config(header)[1], ModelSettings(context=64))
+
+    def at(free_bytes: int) -> tuple[str, str]:
+        card = replace(CARD, card_free_bytes=free_bytes)
+        return chosen(path, card, context=64, memory_fraction=1.0)
+
+    assert packed < unpacked and at(unpacked + beside)[0] == "native"
+    for free in (unpacked + beside - 1, packed + beside):
+        runner, reason = at(free)
+        assert runner == "llamacpp" and "for the weights unpacked" in reason
+
+
 @pytest.mark.parametrize(
     ("settings", "runner"),
     [
@@ -222,10 +242,11 @@ def test_a_type_of_matrix_that_cannot_be_unpacked_is_not_chosen(gguf: Path) -> N
 
 def test_a_model_that_the_card_has_no_room_for_is_not_chosen(gguf: Path) -> None:
     stored = [tensor.stored for tensor in preflight.check(gguf).all_tensors]
-    weights = weight_bytes(stored, "bf16", packed=True)
-    least = int((weights + WORKSPACE_BYTES) / 0.9) + 100_000
+    weights = weight_bytes(stored, "bf16", packed=False)
+    _, config = read_gguf_config(preflight.check(gguf))
+    least = int((weights + least_bytes(config, ModelSettings())) / 0.9) + 1
     assert chosen(gguf, replace(CARD, card_free_bytes=least))[0] == "native"
-    full = replace(CARD, card_free_bytes=least - 200_000)
+    full = replace(CARD, card_free_bytes=least - 3)
     runner, reason = chosen(gguf, full)
     assert runner == "llamacpp" and "0.3 GB are free" in reason
     assert chosen(gguf, replace(CARD, card_free_bytes=least), context=8192)[0] == "llamacpp"

@@ -17,15 +17,20 @@ from driven import Driven
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.native import footprint, load
-from hearth.backends.native.notices import about_positions, about_unpacking
+from hearth.backends.native.gguf_model import read_gguf_config
+from hearth.backends.native.model_folder import weight_bytes
+from hearth.backends.native.notices import about_packing, about_positions
 from hearth.backends.native.structure import check_structure
 from hearth.kernels import device as devices
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.gemma import GEMMA2, GEMMA3
 from hearth.quant.families.llama import LLAMA
 from hearth.quant.families.phi3 import PHI3
+from hearth.quant.gguf import preflight
 from hearth.quant.json_fields import read_fields
+from model_shapes import SHAPES
 from native_runners import advance
+from random_models import write_model
 from tiny_checkpoints import VOCABULARY, tiny_checkpoint
 from tiny_folders import Tensors, change_json, rewrite, tiny_folder
 
@@ -133,21 +138,55 @@ def test_factors_for_long_texts_are_told(opened: Open, tmp_path: Path) -> None:
 
 
 def test_unpacking_is_told_where_it_takes_much() -> None:
-    assert about_unpacking(4 * GIB, 4 * GIB + 10, 64 * GIB) == ()
-    (notice,) = about_unpacking(4 * GIB, 16 * GIB, 64 * GIB)
-    assert "17.2 GB instead of 4.3 GB" in notice
+    def told(packed_bytes: int, unpacked_bytes: int, *, on_gpu: bool = False) -> tuple[str, ...]:
+        return about_packing(packed_bytes, unpacked_bytes, 64 * GIB, packed=False, on_gpu=on_gpu)
+
+    assert told(4 * GIB, 4 * GIB + 10) == ()
+    (notice,) = told(4 * GIB, 16 * GIB)
+    assert "17.2 GB instead of 4.3 GB" in notice and "--memory-fraction" in notice
+    (notice,) = told(4 * GIB, 16 * GIB, on_gpu=True)
+    assert "17.2 GB instead of 4.3 GB" in notice and "--memory-fraction" not in notice
+
+
+def test_a_gpu_that_unpacks_in_each_step_is_told() -> None:
+    def told(unpacked_bytes: int, *, on_gpu: bool) -> tuple[str, ...]:
+        return about_packing(4 * GIB, unpacked_bytes, 8 * GIB, packed=True, on_gpu=on_gpu)
+
+    assert told(16 * GIB, on_gpu=False) == told(4 * GIB, on_gpu=True) == ()
+    (notice,) = told(16 * GIB, on_gpu=True)
+    assert "17.2 GB of the 8.6 GB" in notice and "--backend llamacpp" in notice
 
 
 @pytest.mark.parametrize("free", [40, 64, 1000])
-def test_the_memory_fraction_that_is_named_keeps_weights_packed(
-    free: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(footprint, "available_bytes", lambda: free * GIB)
-    assert not footprint.stays_packed(16 * GIB, 0.9, on_gpu=False)
-    (notice,) = about_unpacking(4 * GIB, 16 * GIB, free * GIB)
+def test_the_memory_fraction_that_is_named_keeps_weights_packed(free: int) -> None:
+    def packed(fraction: float) -> bool:
+        settings = ModelSettings(memory_fraction=fraction)
+        return footprint.stays_packed(16 * GIB, settings, free_bytes=free * GIB)
+
+    assert not packed(0.9)
+    (notice,) = about_packing(4 * GIB, 16 * GIB, free * GIB, packed=False, on_gpu=False)
     fraction = float(notice.split("(--memory-fraction) of ")[1].split()[0])
-    assert footprint.stays_packed(16 * GIB, fraction, on_gpu=False)
+    assert packed(fraction)
     assert fraction * free > 16, "and there is room beside them"
+
+
+def test_a_gpu_unpacks_what_fits_with_a_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_model(SHAPES["tiny-llama"], "q8_0", tmp_path / "made.gguf")
+    stored = [tensor.stored for tensor in preflight.check(path).all_tensors]
+    packed, unpacked = (weight_bytes(stored, "bf16", packed=packed) for packed in (True, False))
+    settings = ModelSettings(context=64, memory_fraction=0.5)
+    _, config = read_gguf_config(preflight.check(path))
+    beside = footprint.least_bytes(config, settings)
+    monkeypatch.setattr(footprint, "has_cuda", lambda: True)
+
+    def needed(free_bytes: int) -> int:
+        monkeypatch.setattr(footprint, "card_free_bytes", lambda: free_bytes)
+        return footprint.needed_bytes(path, settings)
+
+    enough = 2 * (unpacked + beside)
+    assert unpacked > packed and needed(enough) - needed(enough - 2) == unpacked - packed
 
 
 def test_a_fingerprint_is_of_what_keys_and_values_depend_on(opened: Open, tmp_path: Path) -> None:
