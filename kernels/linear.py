@@ -92,7 +92,7 @@ def cuda_wide_linear(x: Tensor, weight: Tensor) -> Tensor:
     return torch.mm(x.to(weight.dtype), weight.t(), out_dtype=torch.float32)
 
 
-def processor_wide_linear(x: Tensor, weight: Tensor) -> Tensor:
+def processor_logits(x: Tensor, weight: Tensor) -> Tensor:
     """`wide_linear` for logits: torch has no product of half precision with a result in float32 on
     processors, and to widen the matrix takes several times as long as to read it. So products are
     made in half precision, and those beyond ±2 that are less than 12 below a row's largest again in

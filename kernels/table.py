@@ -19,7 +19,7 @@ from hearth.kernels.linear import (
     cuda_wide_linear,
     plain_linear,
     processor_linear,
-    processor_wide_linear,
+    processor_logits,
     wide_linear,
 )
 from hearth.kernels.norm import plain_rms_norm, processor_rms_norm
@@ -43,6 +43,8 @@ LINEAR: Op[Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Ten
 """As `linear.plain_linear`."""
 WIDE_LINEAR: Op[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = Op("wide_linear")
 """As `linear.wide_linear`."""
+LOGITS: Op[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = Op("logits")
+"""As `linear.wide_linear`, for the output matrix."""
 RMS_NORM: Op[Callable[[torch.Tensor, float], torch.Tensor]] = Op("rms_norm")
 """As `norm.plain_rms_norm`."""
 
@@ -89,8 +91,10 @@ def kernels() -> KernelTable:
     table.register(LINEAR, plain_linear)
     table.register(LINEAR, processor_linear, "cpu")
     table.register(WIDE_LINEAR, wide_linear)
-    table.register(WIDE_LINEAR, processor_wide_linear, "cpu")
     table.register(WIDE_LINEAR, cuda_wide_linear, "cuda")
+    table.register(LOGITS, wide_linear)
+    table.register(LOGITS, processor_logits, "cpu")
+    table.register(LOGITS, cuda_wide_linear, "cuda")
     table.register(RMS_NORM, plain_rms_norm)
     table.register(RMS_NORM, processor_rms_norm, "cpu")
     return table

@@ -8,7 +8,7 @@ from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.experts import ExpertMatrix, PackedExpertMatrix
 from hearth.backends.native.models.parts import Matrix, OutputMatrix
 from hearth.kernels.linear import in_tiles
-from hearth.kernels.table import WIDE_LINEAR, kernels
+from hearth.kernels.table import LOGITS, kernels
 from hearth.quant.linear import QuantLinear
 
 
@@ -47,7 +47,7 @@ class WideOutput(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """[rows, width] -> [rows, vocabulary] float32."""
-        return kernels().reference(WIDE_LINEAR)(rows, self.table)
+        return kernels().reference(LOGITS)(rows, self.table)
 
 
 def make_deterministic(decoder: Decoder) -> None:

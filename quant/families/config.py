@@ -106,7 +106,9 @@ class ModelConfig:
     post_norms: bool = False
     """What attention and feed-forward give is normalised before it is added (Gemma 2 and 3)."""
     overflows_f16: bool = False
-    """What flows from layer to layer becomes greater than float16 can say (Gemma 2 and 3)."""
+    """What flows from layer to layer, or what is added to it, becomes greater than float16 can say
+    (Gemma 2 and 3, gpt-oss).
+    """
     sinks: bool = False
     """Each head has a learned score that takes part in the softmax and has no value (gpt-oss)."""
     embedding_scale: float = 1.0

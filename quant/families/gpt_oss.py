@@ -49,7 +49,9 @@ def from_gguf(fields: GgufFields) -> ModelConfig:
 
 def _with_experts(config: ModelConfig, count: int, active: int, width: int) -> ModelConfig:
     experts = ExpertsConfig(count, active, width, routing="topk_then_softmax", biases=True)
-    return replace(config, activation="swiglu_clamped", sinks=True, experts=experts)
+    return replace(
+        config, activation="swiglu_clamped", sinks=True, overflows_f16=True, experts=experts
+    )
 
 
 def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:

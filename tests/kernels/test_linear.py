@@ -9,7 +9,7 @@ from hearth.kernels import linear
 from hearth.kernels.linear import (
     plain_linear,
     processor_linear,
-    processor_wide_linear,
+    processor_logits,
     row_linear,
     wide_linear,
     widened_linear,
@@ -57,7 +57,7 @@ def test_logits_that_matter_are_not_rounded(
     x = drawn(rows, 64, seed=8).to(dtype).float()
     weight = (drawn(400, 64, seed=9) * spread / 8).to(dtype)
     exact = x.double() @ weight.double().T
-    found = processor_wide_linear(x, weight)
+    found = processor_logits(x, weight)
     assert found.dtype == torch.float32
     near = (exact > exact.amax(1, keepdim=True) - 11.0) & (exact.abs() > 2.02)
     assert (found - exact)[near].abs().max() < 2e-4

@@ -22,8 +22,10 @@ from hearth.backends.native.model_folder import weight_bytes
 from hearth.backends.native.notices import about_packing, about_positions
 from hearth.backends.native.structure import check_structure
 from hearth.kernels import device as devices
+from hearth.kernels import linear
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.gemma import GEMMA2, GEMMA3
+from hearth.quant.families.gpt_oss import GPT_OSS
 from hearth.quant.families.llama import LLAMA
 from hearth.quant.families.phi3 import PHI3
 from hearth.quant.gguf import preflight
@@ -32,7 +34,7 @@ from model_shapes import SHAPES
 from native_runners import advance
 from random_models import write_model
 from tiny_checkpoints import VOCABULARY, tiny_checkpoint
-from tiny_folders import Tensors, change_json, rewrite, tiny_folder
+from tiny_folders import Tensors, change_json, pack_experts, rewrite, tiny_folder
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 GIB = 1 << 30
@@ -108,6 +110,31 @@ def test_what_grows_beyond_float16_is_computed_in_float32(
     assert config_of(folder, GEMMA3).overflows_f16
     assert config_of(tiny_checkpoint("gemma2", tmp_path / "two"), GEMMA2).overflows_f16
     assert not config_of(plain, LLAMA).overflows_f16
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_experts_of_gpt_oss_exceed_float16(
+    packed: bool, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def enlarge(tensors: Tensors) -> None:
+        for name, tensor in tensors.items():
+            if name.endswith("gate_up_proj_bias"):
+                tensor.fill_(10.0)
+            elif name.endswith("down_proj"):
+                tensor.mul_(500.0 / tensor.std())
+            elif name.endswith("down_proj_scales"):
+                tensor.fill_(127 + 7)
+
+    folder = tiny_folder("gpt_oss", tmp_path / "tiny")
+    rewrite(pack_experts(folder) if packed else folder, enlarge)
+    monkeypatch.setattr(load, "stays_packed", lambda *_, **__: packed)
+    exact = advance(Driven(opened(folder, dtype="f32").runner), 0, TEXT)
+    monkeypatch.setattr(devices, "multiplies", lambda device, dtype: True)
+    monkeypatch.setattr(linear, "multiplies", lambda device, dtype: True)
+    runner = opened(folder, dtype="f16").runner
+    found = advance(Driven(runner), 0, TEXT)
+    assert np.abs(found - exact).max() < 0.02 * np.abs(exact).max()
+    assert config_of(folder, GPT_OSS).overflows_f16
 
 
 def test_a_window_lasts_beyond_the_trained_context(opened: Open, tmp_path: Path) -> None:

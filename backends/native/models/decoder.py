@@ -28,7 +28,7 @@ from hearth.backends.native.models.rope import (
     cosine_and_sine,
     inverse_frequencies,
 )
-from hearth.kernels.table import WIDE_LINEAR, pick
+from hearth.kernels.table import LOGITS, pick
 from hearth.quant.families.config import ModelConfig, Rope
 
 
@@ -109,13 +109,13 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, width], as `forward` gives them -> [rows, vocabulary] float32, not rounded to the
-        dtype of weights or activations in between (see `processor_wide_linear`).
+        dtype of weights or activations in between (see `processor_logits`).
         """
         found: Tensor
         if self.output is not None:
             found = self.output(hidden.float())
         else:
             table = self.embedding.get_parameter("weight")
-            found = pick(WIDE_LINEAR, hidden.device)(hidden, table)
+            found = pick(LOGITS, hidden.device)(hidden, table)
         cap = self.config.logit_softcap
         return found if not cap else torch.tanh(found / cap) * cap

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from hearth.backends.native.models.parts import gated, parameter
-from hearth.kernels.table import LINEAR, pick
+from hearth.backends.native.models.parts import gated, multiply, parameter
 from hearth.quant.families.config import Activation, ExpertsConfig
 
 
@@ -16,19 +15,30 @@ class ExpertMatrix(nn.Module):
     """The same matrix of every expert, stacked.
 
     weight: [experts, outputs, inputs]; bias: [experts, outputs] or None.
+
+    Args:
+        is_wide: as of a `Matrix`.
     """
 
     def __init__(
-        self, count: int, inputs: int, outputs: int, bias: bool, dtype: torch.dtype
+        self,
+        count: int,
+        inputs: int,
+        outputs: int,
+        bias: bool,
+        dtype: torch.dtype,
+        *,
+        is_wide: bool = False,
     ) -> None:
         super().__init__()
+        self.is_wide = is_wide
         self.weight = parameter((count, outputs, inputs), dtype)
         self.bias = parameter((count, outputs), dtype) if bias else None
 
     def forward(self, rows: Tensor, expert: int) -> Tensor:
         """[rows, inputs] -> [rows, outputs], through one expert."""
         bias = None if self.bias is None else self.bias[expert]
-        return pick(LINEAR, rows.device)(rows, self.weight[expert], bias)
+        return multiply(rows, self.weight[expert], bias, is_wide=self.is_wide)
 
 
 class PackedExpertMatrix(nn.Module):
@@ -50,14 +60,24 @@ class Experts(nn.Module):
     """The experts of a layer."""
 
     def __init__(
-        self, config: ExpertsConfig, width: int, activation: Activation, dtype: torch.dtype
+        self,
+        config: ExpertsConfig,
+        width: int,
+        activation: Activation,
+        dtype: torch.dtype,
+        *,
+        is_wide: bool,
     ) -> None:
+        """
+        Args:
+            is_wide: what experts give may be greater than `dtype` can say.
+        """
         super().__init__()
         self.config = config
         self.activation = activation
         count, hidden, biases = config.count, config.width, config.biases
         self.gate_up: nn.Module = ExpertMatrix(count, width, 2 * hidden, biases, dtype)
-        self.down: nn.Module = ExpertMatrix(count, hidden, width, biases, dtype)
+        self.down: nn.Module = ExpertMatrix(count, hidden, width, biases, dtype, is_wide=is_wide)
 
     def forward(self, hidden: Tensor, scores: Tensor) -> Tensor:
         """Tokens are sorted by expert, so that each expert's matrices are read once. How many go to

@@ -40,6 +40,8 @@ class Layer(nn.Module):
     def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype) -> None:
         super().__init__()
         width, eps = config.width, config.norm_eps
+        # What is added to the residual stream.
+        is_wide = config.overflows_f16 and dtype == torch.float16
         self.index = index
         self.heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, config.head_dim
         self.attention_norm = Norm(width, eps)
@@ -48,7 +50,8 @@ class Layer(nn.Module):
         self.query_norm = Norm(config.head_dim, eps) if config.head_norms else None
         self.key_norm = Norm(config.head_dim, eps) if config.head_norms else None
         self.sinks = parameter((config.heads,), torch.float32) if config.sinks else None
-        self.out = linear(config.heads * config.head_dim, width, config.out_bias, dtype)
+        heads = config.heads * config.head_dim
+        self.out = linear(heads, width, config.out_bias, dtype, is_wide=is_wide)
         self.attention_post_norm = Norm(width, eps) if config.post_norms else None
         self.feed_forward_norm = Norm(width, eps)
         self.feed_forward_post_norm = Norm(width, eps) if config.post_norms else None
@@ -57,10 +60,10 @@ class Layer(nn.Module):
         self.experts: nn.Module | None = None
         if config.experts is None:
             self.gate_up: nn.Module = linear(width, 2 * config.feed_forward, False, dtype)
-            self.down: nn.Module = linear(config.feed_forward, width, False, dtype)
+            self.down: nn.Module = linear(config.feed_forward, width, False, dtype, is_wide=is_wide)
         else:
             self.router = linear(width, config.experts.count, config.experts.biases, dtype)
-            self.experts = Experts(config.experts, width, config.activation, dtype)
+            self.experts = Experts(config.experts, width, config.activation, dtype, is_wide=is_wide)
 
     def forward(self, hidden: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
         """

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hearth.kernels.table import LINEAR, WIDE_LINEAR, pick
+from hearth.kernels.table import LINEAR, LOGITS, WIDE_LINEAR, pick
 from hearth.quant.families.config import Activation
 
 _SLOPE = 1.702
@@ -21,9 +21,12 @@ def parameter(shape: tuple[int, ...], dtype: torch.dtype) -> nn.Parameter:
 class Matrix(nn.Linear):
     """weight: [outputs, inputs]; takes and gives the dtype of its argument, which may be wider."""
 
+    is_wide = False
+    """Its results may be greater than the weight's dtype can say, and are float32 throughout."""
+
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
-        """[..., inputs] -> [..., outputs]."""
-        return pick(LINEAR, input.device)(input, self.weight, self.bias)
+        """[..., inputs] -> [..., outputs]; [rows, inputs] alone if it is wide."""
+        return multiply(input, self.weight, self.bias, is_wide=self.is_wide)
 
 
 class OutputMatrix(Matrix):
@@ -31,14 +34,29 @@ class OutputMatrix(Matrix):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
         """[rows, inputs] -> [rows, outputs] float32."""
-        return pick(WIDE_LINEAR, input.device)(input, self.weight)
+        return pick(LOGITS, input.device)(input, self.weight)
 
 
-def linear(inputs: int, outputs: int, bias: bool, dtype: torch.dtype) -> Matrix:
+def linear(
+    inputs: int, outputs: int, bias: bool, dtype: torch.dtype, *, is_wide: bool = False
+) -> Matrix:
     """A matrix on `meta`."""
     made = Matrix(inputs, outputs, bias, device="meta", dtype=dtype)
     made.requires_grad_(False)
+    made.is_wide = is_wide
     return made
+
+
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, *, is_wide: bool) -> Tensor:
+    """x · weightᵀ + bias, of the dtype of `x`.
+
+    Args:
+        is_wide: see `Matrix`; x is [rows, inputs] float32 then.
+    """
+    if not is_wide:
+        return pick(LINEAR, x.device)(x, weight, bias)
+    found = pick(WIDE_LINEAR, x.device)(x, weight)
+    return found if bias is None else found.add_(bias)
 
 
 def gated(both: Tensor, activation: Activation) -> Tensor:
