@@ -349,12 +349,13 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
     """
     from hearth.backends.native.footprint import (
         PAGE,
-        WORKSPACE_BYTES,
         half_head_bytes,
         pool_bytes,
+        pool_tokens,
     )
     from hearth.backends.native.kv_sizes import kv_sizes
     from hearth.backends.native.model_folder import kv_number_bytes
+    from hearth.backends.native.workspace import workspace_of
 
     trained = folder.config.context
     number_bytes = kv_number_bytes(settings.kv_type)
@@ -363,15 +364,20 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
     weights = folder.weight_bytes(dtype)
     head = 0 if 2 * weights > room.free_bytes else half_head_bytes(folder.config, settings, dtype)
     context = settings.context or min(trained, USUAL_CONTEXT)
-    free = int(room.free_bytes * settings.memory_fraction) - weights - head - WORKSPACE_BYTES
+    free = int(room.free_bytes * settings.memory_fraction) - weights - head
     most = max(trained, context)
-    largest = min(sizes.tokens_in(free, most), most)
+    workspace = workspace_of(folder.config, settings, number_bytes=number_bytes)
+
+    def taken(tokens: int) -> int:
+        return sizes.pool_bytes(tokens) + workspace.bytes(tokens)
+
+    largest = min(sizes.tokens_in(free, most, taken), most)
     use = MemoryUse(
         weights=weights + head,
         repacked=0,
         kv=pool_bytes(settings, sizes, context),
         states=0,
-        compute=WORKSPACE_BYTES,
+        compute=workspace.bytes(pool_tokens(settings, sizes, context)),
         outputs=0,
         vocabulary=0,
         base=_BASE_BYTES,

@@ -16,8 +16,8 @@ from hearth.backends.errors import (
     UnsupportedModel,
 )
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.native.footprint import WORKSPACE_BYTES
 from hearth.backends.native.model_folder import DTYPE_BYTES, ModelFolder
+from hearth.backends.native.workspace import workspace_of
 
 _POOLS: Final = 3
 """Of keys and values: the engine's, and one for each way of transformers to generate."""
@@ -72,7 +72,8 @@ def check_room(spec: ModelSpec, facts: ModelFacts, pool_tokens: int) -> None:
     token = max(
         facts.kv_bytes["f32" if dtype == "f32" else "f16"], facts.kv_bytes[settings.kv_type]
     )
-    need = ours + theirs + _POOLS * pool_tokens * token + 2 * WORKSPACE_BYTES
+    workspace = workspace_of(folder.config, settings, number_bytes=DTYPE_BYTES["f32"])
+    need = ours + theirs + _POOLS * pool_tokens * token + 2 * workspace.bytes(pool_tokens)
     usable = int(available * settings.memory_fraction)
     if need > usable:
         raise DoesNotFit(

@@ -20,14 +20,13 @@ from hearth.backends.native.model_folder import (
     read_model_folder,
     weight_bytes,
 )
+from hearth.backends.native.workspace import workspace_of
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.gguf import preflight
 from hearth.quant.stored import StoredTensor
 
 MAX_SESSIONS: Final = 256
 """Rows of one step, at most."""
-WORKSPACE_BYTES: Final = 256 << 20
-"""Activations and logits of a step, held back from the pool."""
 PAGE: Final = 16
 """Tokens of a block where pages are gathered: a tail wastes half of one on average. Where a kernel
 reads block tables they are larger (`varlen_attention.PAGE`), and a full context takes up to one
@@ -76,7 +75,18 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
         weights += half_head_bytes(config, settings, dtype)
     number_bytes = kv_number_bytes(settings.kv_type)
     sizes = kv_sizes(config, settings, number_bytes=number_bytes, page=PAGE)
-    return weights + WORKSPACE_BYTES + pool_bytes(settings, sizes, config.context)
+    tokens = pool_tokens(settings, sizes, config.context)
+    workspace = workspace_of(config, settings, number_bytes=number_bytes)
+    pool = pool_bytes(settings, sizes, config.context)
+    return weights + workspace.bytes(tokens) + pool
+
+
+def pool_tokens(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:
+    """Tokens of the pool to set aside for; see `pool_bytes`."""
+    times = settings.max_sessions if settings.kv_pool == "static" else 1
+    most = times * sizes.pages(settings.context or trained) * sizes.page
+    budget = sizes.checked_budget(settings)
+    return most if budget is None else sizes.tokens_in(budget, most)
 
 
 def pool_bytes(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:
@@ -123,8 +133,9 @@ def least_bytes(config: ModelConfig, settings: ModelSettings) -> int:
     """
     number_bytes = kv_number_bytes(settings.kv_type)
     sizes = kv_sizes(config, settings, number_bytes=number_bytes, page=PAGE)
-    pool = sizes.pool_bytes(settings.context or min(config.context, START_TOKENS))
-    return WORKSPACE_BYTES + int(pool * growth_factor(settings, on_gpu=True))
+    tokens = settings.context or min(config.context, START_TOKENS)
+    pool = int(sizes.pool_bytes(tokens) * growth_factor(settings, on_gpu=True))
+    return pool + workspace_of(config, settings, number_bytes=number_bytes).bytes(tokens)
 
 
 def growth_factor(settings: ModelSettings, *, on_gpu: bool) -> float:

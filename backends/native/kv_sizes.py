@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,13 +77,19 @@ class KvSizes:
             if window is not None
         )
 
-    def tokens_in(self, room_bytes: int, most: int) -> int:
+    def tokens_in(
+        self, room_bytes: int, most: int, taken: Callable[[int], int] | None = None
+    ) -> int:
         """The largest pool in `room_bytes`, in tokens of whole pages; no more than what `most`
         tokens need.
+
+        Args:
+            taken: bytes for a pool of so many tokens, where there is more than `pool_bytes`.
         """
+        taken = taken or self.pool_bytes
         pages = range(1, self.pages(most) + 1)
         return self.page * bisect_right(
-            pages, room_bytes, key=lambda count: self.pool_bytes(count * self.page)
+            pages, room_bytes, key=lambda count: taken(count * self.page)
         )
 
     def checked_budget(self, settings: ModelSettings) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 import torch
 
@@ -13,21 +13,19 @@ from hearth.backends.errors import DoesNotFit
 from hearth.backends.native.footprint import (
     PAGE,
     START_TOKENS,
-    WORKSPACE_BYTES,
     growth_factor,
 )
 from hearth.backends.native.kv_sizes import kv_sizes, step_tokens
 from hearth.backends.native.model_folder import kv_number_bytes
 from hearth.backends.native.varlen_attention import PAGE as VARLEN_PAGE
 from hearth.backends.native.varlen_attention import can_read
+from hearth.backends.native.workspace import MIN_OUTPUTS, workspace_of
 from hearth.quant.families.config import ModelConfig
 
 Attention = Literal["gather", "varlen"]
 """How the pages are read: gathered for attention over texts that lie in one piece
 (`PagedAttention`), or by a kernel that reads block tables (`VarlenAttention`).
 """
-MIN_OUTPUTS: Final = 32
-"""Rows of logits that a step can have, at least: scoring asks for many of one sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +114,15 @@ def plan_memory(
     slots = settings.max_sessions
     factor = growth_factor(settings, on_gpu=device.type != "cpu")
     usable = int(available_bytes * settings.memory_fraction)
-    room = usable - weight_bytes - WORKSPACE_BYTES
+    workspace = workspace_of(config, settings, number_bytes=numbers.itemsize)
+
+    def taken(tokens: int) -> int:
+        return int(sizes.pool_bytes(tokens) * factor) + workspace.bytes(tokens)
+
     most = sizes.pages(wanted) * page * slots
-    fits = sizes.tokens_in(int(room / factor), most)
+    fits = sizes.tokens_in(usable - weight_bytes, most, taken)
     if fits == 0 or (settings.context is not None and fits < wanted):
-        need = weight_bytes + WORKSPACE_BYTES + int(sizes.pool_bytes(wanted) * factor)
+        need = weight_bytes + taken(wanted)
         hint = f"Set a context (--ctx) of {fits} or less" if fits else "Use a smaller model"
         if sizes.window_bytes(wanted) and slots > 1:
             hint += ", or a smaller max_sessions (--max-sessions)"

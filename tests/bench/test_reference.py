@@ -151,7 +151,7 @@ def test_a_transformers_that_does_not_import_is_no_crash(
 def test_weights_that_do_not_fit_twice_are_refused_before_they_are_loaded(
     beside: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference_room, "available_bytes", lambda: 500_000_000)
+    monkeypatch.setattr(reference_room, "available_bytes", lambda: 100_000_000)
     error = refusal(beside())
     assert isinstance(error, DoesNotFit) and "twice" in error.message
     assert error.data["needed_bytes"] > error.data["available_bytes"]

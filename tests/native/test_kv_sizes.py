@@ -12,10 +12,11 @@ import torch
 from hearth.app.library.fit import Room, fit_of_folder
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import DoesNotFit
-from hearth.backends.native.footprint import PAGE, WORKSPACE_BYTES, half_head_bytes, needed_bytes
+from hearth.backends.native.footprint import PAGE, half_head_bytes, needed_bytes
 from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
-from hearth.backends.native.model_folder import read_model_folder
+from hearth.backends.native.model_folder import kv_number_bytes, read_model_folder
 from hearth.backends.native.plan import NativePlan, plan_memory
+from hearth.backends.native.workspace import workspace_of
 from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 from model_folders import write_folder
 
@@ -93,11 +94,12 @@ def test_a_long_context_costs_what_the_layers_keep_that_see_all_of_it() -> None:
     sizes = kv_sizes(gemma3_4b(), one, number_bytes=2, page=PAGE)
     assert sizes.bytes_per_token == 5 * 2 * 4 * 256 * 2
     assert 2.9e9 < sizes.pool_bytes(131_072) < 3.2e9
-    plan = planned(gemma3_4b(), ModelSettings(), 16 << 30, weight_bytes=9 << 30)
+    plan = planned(gemma3_4b(), ModelSettings(), 20 << 30, weight_bytes=9 << 30)
     assert plan.context == 131_072 and plan.notices == ()
     assert plan.kv_bytes_per_token == sizes.bytes_per_token
     taken = plan.pool_tokens * plan.kv_bytes_per_token + plan.window_pool_bytes
-    room = int((16 << 30) * 0.9) - (9 << 30) - WORKSPACE_BYTES
+    workspace = workspace_of(gemma3_4b(), ModelSettings(), number_bytes=2)
+    room = int((20 << 30) * 0.9) - (9 << 30) - workspace.bytes(plan.pool_tokens)
     assert room * 0.99 < taken <= room
 
 
@@ -143,7 +145,10 @@ def test_with_what_it_needs_it_is_planned_in_full_and_with_less_it_is_not(
     if settings.kv_pool == "static":
         assert full.pool_tokens == most.pool_tokens
     held = full.pool_tokens * full.kv_bytes_per_token + full.window_pool_bytes
-    assert held <= needed - weights - WORKSPACE_BYTES
+    workspace = workspace_of(
+        folder.config, settings, number_bytes=kv_number_bytes(settings.kv_type)
+    )
+    assert held <= needed - weights - workspace.bytes(full.pool_tokens)
     less = plan(replace(settings, context=None), needed - (held // 3))
     assert less.pool_tokens < full.pool_tokens and less.context <= full.context
 
@@ -183,7 +188,7 @@ def test_fit_says_the_same(kind: str, tmp_path: Path) -> None:
     needed = needed_bytes(path, settings)
     room = Room(free_bytes=needed, total_bytes=1 << 40)
     fit = fit_of_folder(folder, settings, room)
-    assert fit.use.kv + fit.use.weights == needed - WORKSPACE_BYTES
+    assert fit.use.kv + fit.use.weights + fit.use.compute == needed
     assert (fit.use.weights > folder.weight_bytes(folder.dtype)) == folder.config.tied
     assert fit.largest_context == 4096
     less = fit_of_folder(folder, settings, replace(room, free_bytes=needed - fit.use.kv // 3))

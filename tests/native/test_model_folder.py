@@ -18,8 +18,10 @@ from hearth.backends.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
-from hearth.backends.native.footprint import WORKSPACE_BYTES, needed_bytes
-from hearth.backends.native.model_folder import read_model_folder, weight_bytes
+from hearth.backends.native.footprint import needed_bytes
+from hearth.backends.native.gguf_model import read_gguf_config
+from hearth.backends.native.model_folder import kv_number_bytes, read_model_folder, weight_bytes
+from hearth.backends.native.workspace import workspace_of
 from hearth.quant.gguf import preflight
 from model_folders import write_folder
 from tiny_folders import pack_experts, tiny_folder
@@ -58,7 +60,15 @@ def test_what_a_folder_needs_is_weights_workspace_and_one_context(tmp_path: Path
 
     def pool(**settings: object) -> int:
         wanted = ModelSettings(**settings)  # type: ignore[arg-type]
-        return needed_bytes(path, wanted) - WORKSPACE_BYTES - weights
+        config = read_model_folder(path).config
+        number_bytes = kv_number_bytes(wanted.kv_type)
+        tokens = (wanted.max_sessions if wanted.kv_pool == "static" else 1) * (
+            -(-(wanted.context or 512) // 16) * 16
+        )
+        if wanted.kv_budget_bytes is not None:
+            tokens = wanted.kv_budget_bytes // TOKEN // 16 * 16
+        workspace = workspace_of(config, wanted, number_bytes=number_bytes)
+        return needed_bytes(path, wanted) - workspace.bytes(tokens) - weights
 
     assert pool() == 512 * TOKEN
     assert pool(context=100) == 112 * TOKEN, "whole pages"
@@ -77,8 +87,10 @@ def test_a_gguf_is_counted_as_it_will_be_held(tmp_path: Path) -> None:
     header = preflight.check(path)
     numbers = 4 * header.parameter_count
     pool = header.context_length * header.kv_bytes_per_token()
-    need = needed_bytes(path, ModelSettings(dtype="f32"))
-    assert need == WORKSPACE_BYTES + numbers + pool
+    settings = ModelSettings(dtype="f32")
+    workspace = workspace_of(read_gguf_config(header)[1], settings, number_bytes=2)
+    need = needed_bytes(path, settings)
+    assert need == workspace.bytes(header.context_length) + numbers + pool
 
 
 def test_it_is_told_without_torch(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""How much memory a step takes beside weights, keys and values: activations, what attention
+gathers, and logits. The arithmetic of planning, as `kv_sizes`. Without torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from hearth.backends.contract.models import ModelSettings
+from hearth.backends.native.kv_sizes import step_tokens
+from hearth.quant.families.config import ModelConfig
+
+MIN_OUTPUTS: Final = 32
+"""Rows of logits that a step can have, at least: scoring asks for many of one sequence."""
+_F32: Final = 4
+_LOGIT_BYTES: Final = 4 * _F32
+"""Of a logit: itself, and what finding the largest, or a token, takes."""
+_SCORES_BYTES: Final = 64 << 20
+"""Of scores that are written out at a time, of which there are two copies (`scores.attend_to`)."""
+_MASK_BYTES: Final = _F32 + 3
+"""Of a mask to add, and of the bools that it is made of."""
+_PADDED: Final = 4 / 3
+"""Pages that are gathered for single tokens, for each that they need (`paged_attention`)."""
+_BASE_BYTES: Final = 64 << 20
+"""Slices of matrices that are unpacked or widened, the libraries' own buffers, small tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """What a step of a model takes with activations of float32. Those of half precision take less,
+    and so does a kernel that reads block tables.
+    """
+
+    config: ModelConfig
+    step_tokens: int
+    context: int
+    """Tokens of one sequence."""
+    outputs: int
+    """Rows of logits."""
+    number_bytes: int
+    """Of one number of stored keys and values."""
+    fused: bool
+    """Attention need not write its scores out."""
+
+    def bytes(self, pool_tokens: int) -> int:
+        """With a pool of `pool_tokens` tokens; never less for more tokens."""
+        config, tokens = self.config, self.step_tokens
+        stream = 3 * config.width * _F32
+        # A layer's feed-forward is computed after its attention has given its memory back.
+        layer = max(tokens * self._feed_forward(), self._attention(pool_tokens))
+        logits = self.outputs * (config.vocab_size * _LOGIT_BYTES + config.width * _F32)
+        return _BASE_BYTES + tokens * stream + max(layer, logits) + self._masks(pool_tokens)
+
+    def _feed_forward(self) -> int:
+        """Of one token: gate and up, what comes of them, and what experts give, in two orders."""
+        experts = self.config.experts
+        if experts is None:
+            return _F32 * 3 * self.config.feed_forward
+        return _F32 * (3 * experts.width + 5 * experts.active * self.config.width)
+
+    def _attention(self, pool_tokens: int) -> int:
+        config = self.config
+        queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        projected = _F32 * self.step_tokens * (4 * queries + 3 * keys)
+        # As they are stored, then widened to float32.
+        read = config.kv_elements * (self.number_bytes + _F32)
+        seen = min(self.context, pool_tokens)
+        single = config.kv_elements * self.number_bytes if self.fused else read
+        gathered = max(read * seen, int(single * pool_tokens * _PADDED))
+        if self.fused:
+            return projected + gathered
+        scores = _F32 * self.step_tokens * config.heads * seen
+        return projected + gathered + 2 * min(scores, _SCORES_BYTES)
+
+    def _masks(self, pool_tokens: int) -> int:
+        """Of all kinds of layers, for the whole of a step."""
+        seen = min(self.context, pool_tokens)
+        return self.step_tokens * sum(
+            _MASK_BYTES * (seen if window is None else min(seen, window + self.step_tokens))
+            for window in self.config.groups
+        )
+
+
+def workspace_of(config: ModelConfig, settings: ModelSettings, *, number_bytes: int) -> Workspace:
+    """Of a model that is loaded with `settings`."""
+    context = settings.context or config.context
+    return Workspace(
+        config=config.for_context(context),
+        step_tokens=step_tokens(settings),
+        context=context,
+        outputs=max(settings.max_sessions, MIN_OUTPUTS),
+        number_bytes=number_bytes,
+        fused=settings.flash_attention is not False
+        and not (config.attention_softcap or config.sinks),
+    )

@@ -1,0 +1,133 @@
+"""What the plan sets aside for a step is what one takes."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from hearth.backends.contract.models import ModelSettings
+from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.native.plan import plan_memory
+from hearth.backends.native.workspace import _BASE_BYTES, workspace_of
+from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
+from native_runners import runner_of
+from tiny_checkpoints import tiny_checkpoint
+
+CONTEXT = 1024
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes of tensors that were made inside and existed at one time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {
+            one.untyped_storage()._cdata
+            for one in tree_leaves((args, kwargs))
+            if isinstance(one, torch.Tensor)
+        }
+        found = func(*args, **(kwargs or {}))
+        for one in tree_leaves(found):
+            if isinstance(one, torch.Tensor) and one.untyped_storage()._cdata not in given:
+                self._count(one.untyped_storage())
+        return found
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.now += storage.nbytes()
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self._gone, key, storage.nbytes())
+
+    def _gone(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "gemma2", "gemma3", "mixtral", "gpt_oss"])
+@pytest.mark.parametrize("step", ["prompt", "rest of a prompt", "single tokens"])
+def test_a_step_takes_no_more_than_the_plan_says(kind: str, step: str, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(kind, tmp_path, max_position_embeddings=CONTEXT)
+    sessions = 4 if step == "single tokens" else 1
+    settings = ModelSettings(
+        context=CONTEXT, max_sessions=sessions, max_batch_tokens=256, kv_type="f16"
+    )
+    runner = runner_of(folder, settings)
+    config = runner._decoder.config
+    text = [5 + at % 200 for at in range(CONTEXT - 300)]
+    try:
+        for slot in range(sessions):
+            assert runner.cache.reserve(slot, CONTEXT)
+            for at in range(0, len(text) if step != "prompt" else 0, 256):
+                part = text[at : at + 256]
+                runner.step(StepPlan((Row(slot, at, part, 0),)))
+        held = 0 if step == "prompt" else len(text)
+        count = 1 if step == "single tokens" else 256
+        rows = tuple(Row(slot, held, text[:count], 1) for slot in range(sessions))
+        with Peak() as peak:
+            runner.step(StepPlan(rows))
+    finally:
+        runner.close()
+    said = workspace_of(config, settings, number_bytes=2).bytes(sessions * CONTEXT)
+    said -= _BASE_BYTES
+    assert peak.most <= said
+    if step == "rest of a prompt":
+        assert said < 2 * peak.most
+
+
+def test_a_large_step_takes_more_than_a_quarter_of_a_gigabyte() -> None:
+    """Of 2,048 tokens, with the shapes of Llama 3.1 8B."""
+    rope = Rope(500_000.0, 128)
+    config = ModelConfig(
+        "llama",
+        vocab_size=128_256,
+        width=4096,
+        heads=32,
+        kv_heads=8,
+        head_dim=128,
+        feed_forward=14_336,
+        layers=(LayerConfig(rope),) * 32,
+        context=131_072,
+        norm_eps=1e-5,
+        tied=False,
+    )
+
+    def taken(**settings: Any) -> int:
+        wanted = ModelSettings(max_sessions=1, **settings)
+        return workspace_of(config, wanted, number_bytes=2).bytes(wanted.context or 131_072)
+
+    large = taken(max_batch_tokens=2048, context=8192)
+    assert 512 << 20 < large < 1 << 30
+    assert taken(max_batch_tokens=64, context=1024) < 160 << 20
+    assert taken(max_batch_tokens=2048) > 2 << 30, "masks and widened keys of all 131,072"
+    plans = [
+        plan_memory(
+            ModelSettings(max_sessions=1, max_batch_tokens=tokens),
+            config,
+            device=torch.device("cpu"),
+            dtype=torch.bfloat16,
+            compute_dtype=torch.bfloat16,
+            weight_bytes=16 << 30,
+            available_bytes=22 << 30,
+        )
+        for tokens in (64, 2048)
+    ]
+    assert plans[0].context > plans[1].context > 0
+    for plan in plans:
+        settings = ModelSettings(max_sessions=1, max_batch_tokens=plan.max_batch_tokens)
+        step = workspace_of(config, settings, number_bytes=2).bytes(plan.pool_tokens)
+        pool = plan.pool_tokens * plan.kv_bytes_per_token
+        free = int((22 << 30) * settings.memory_fraction) - (16 << 30)
+        assert 0.99 * free < step + pool <= free
