@@ -111,7 +111,7 @@ class Ours:
     ) -> None:
         fields = read_fields(folder / "config.json")
         family = family_of_hf(fields)
-        config = family.from_hf(fields)
+        config = family.from_hf(fields).for_context(2048)
         settings = ModelSettings(context=2048, kv_type="f32" if dtype == torch.float32 else "f16")
         if sessions is not None:
             settings = replace(settings, max_sessions=sessions)

@@ -57,7 +57,7 @@ def make_deterministic(decoder: Decoder) -> None:
     if decoder.output is None:
         decoder.output = WideOutput(nn.Parameter(decoder.embedding.get_parameter("weight"), False))
     elif isinstance(decoder.output, OutputMatrix):
-        decoder.output = WideOutput(decoder.output.weight)
+        decoder.output = WideOutput(decoder.output.get_parameter("weight"))
     places = [
         (decoder.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], module)
         for name, module in decoder.named_modules()
