@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Sequence, Sized
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any, TypeVar, get_args
 
 from hearth.backends.contract.fields import MOST_TOKENS, Field, numbers_of, plain
-from hearth.backends.contract.models import ModelSettings
+from hearth.backends.contract.models import Dtype, KvPool, KvType, ModelSettings
 from hearth.backends.errors import InvalidParameter, LimitExceeded, UnknownToken
 
 _T = TypeVar("_T")
@@ -26,6 +24,8 @@ def typed(value: _T) -> _T:
     Raises:
         InvalidParameter: a field has another; `param` is its path, without `sampling`.
     """
+    import msgspec  # The native runner checks its settings where there may be none.
+
     try:
         return msgspec.convert(
             msgspec.to_builtins(value, builtin_types=(bytes,)), type(value), strict=True
@@ -114,9 +114,19 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
     Raises:
         InvalidParameter: with the name of the field and its bounds.
     """
-    typed(settings)
     for field in (*numbers_of(ModelSettings), Field("max_sessions", "int", 1, max_sequences, "")):
-        check_number(field, getattr(settings, field.name))
+        value = getattr(settings, field.name)
+        kinds = (int,) if field.kind == "int" else (int, float)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+            raise InvalidParameter(
+                field.name,
+                f"{field.name} is {plain(value)}, not a number of its kind.",
+                "Correct it.",
+            )
+        check_number(field, value)
+    for name, names in (("kv_type", KvType), ("kv_pool", KvPool), ("dtype", Dtype)):
+        if name != "dtype" or settings.dtype is not None:
+            check_one_of(name, getattr(settings, name), get_args(names))
     both = (settings.threads, settings.batch_threads)
     if settings.deterministic and None not in both and len(set(both)) > 1:
         raise InvalidParameter(
