@@ -120,7 +120,7 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
         if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
             raise InvalidParameter(
                 field.name,
-                f"{field.name} is {plain(value)}, not a number of its kind.",
+                f"{field.name} is {value!r}, not a number of its kind.",
                 "Correct it.",
             )
         check_number(field, value)

@@ -4,6 +4,7 @@ silently."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +274,12 @@ def test_unknown_struct_fields_are_refused() -> None:
     params = load_library().api.llama_model_default_params()
     with pytest.raises(HearthError, match="use_mlock"):
         set_fields(params, use_mlock=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("threads", "two"), ("context", True), ("max_sessions", 2.5)]
+)
+def test_a_setting_of_another_type_is_refused_by_name(name: str, value: object) -> None:
+    settings = replace(ModelSettings(), **{name: value})
+    with pytest.raises(InvalidParameter, match=f"{name} is {value!r}"):
+        check_settings(settings, 8)
