@@ -36,7 +36,6 @@ _KEEPALIVE: Final = (
     ("TCP_USER_TIMEOUT", _GONE_AFTER_MS),
 )
 """A client that vanished without closing its connection is noticed within a minute."""
-_MOST_HELD_BYTES: Final = 16 << 10
 _CLOSE: Final = (b"connection", b"close")
 
 Awaited = Literal["head", "body"]
@@ -44,42 +43,35 @@ Awaited = Literal["head", "body"]
 
 class Outgoing:
     """A client's transport that can hold back what is written, so that the head and the body of a
-    response, or the parts of a stream that are made at the same time, are sent as one packet. The
-    other methods are those of `transport`.
+    response are sent as one packet. The other methods are those of `transport`.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._held: list[bytes] = []
-        self._held_bytes = 0
-        self.holding = False
+        self._holding = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def hold(self) -> None:
         """Hold back what is written, until `release`."""
-        self.holding = True
+        self._holding = True
 
     def release(self) -> None:
         """Write what was held back in one piece, and stop holding back."""
-        self.holding = False
-        self._flush()
+        self._holding = False
+        if self._held:
+            data = b"".join(self._held)
+            self._held.clear()
+            if not self._transport.is_closing():
+                self._transport.write(data)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write `data`, at once or at the next `release`; more than `_MOST_HELD_BYTES` are not held
-        back, so that a client that reads slowly is noticed.
-        """
-        self._held.append(bytes(data))
-        self._held_bytes += len(data)
-        if not self.holding or self._held_bytes > _MOST_HELD_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        data = b"".join(self._held)
-        self._held.clear()
-        self._held_bytes = 0
-        if data and not self._transport.is_closing():
+        """Write `data`, at once or at the next `release`."""
+        if self._holding:
+            self._held.append(bytes(data))
+        else:
             self._transport.write(data)
 
     def close(self) -> None:
@@ -161,12 +153,16 @@ class Connection(H11Protocol):
         outgoing = self._outgoing
 
         async def joined(message: Message) -> None:
-            # What is sent in one iteration of the event loop goes out together: the head with a
-            # body that is available now, the parts of a stream that came together.
-            if not outgoing.holding:
-                outgoing.hold()
-                self.loop.call_soon(outgoing.release)
-            await send(message)
+            outgoing.hold()
+            try:
+                await send(message)
+            finally:
+                if message["type"] == "http.response.start":
+                    # A body that is available now is sent in this iteration of the event loop,
+                    # together with the head; otherwise the head is sent alone.
+                    self.loop.call_soon(outgoing.release)
+                else:
+                    outgoing.release()
 
         await self._application(scope, receive, joined)
 

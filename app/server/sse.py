@@ -24,6 +24,8 @@ from hearth.app.server.services import Services, services_of
 from hearth.backends.errors import HearthError
 
 DONE: Final = b"data: [DONE]\n\n"
+_MOST_HELD_BYTES: Final = 64 << 10
+"""Bytes that are buffered for a client that reads more slowly than the model generates."""
 _FAREWELL_S: Final = 0.5
 """Time limit for sending the last event when the server stops: some clients do not read."""
 
@@ -161,38 +163,79 @@ class EventStream(StreamingResponse):
         begun = self._first.done() and self._first.exception() is None
         if begun:
             await line.send(self._first.result())  # At once, in one packet with the head.
+        writing = asyncio.create_task(line.write())
         watching = asyncio.create_task(line.watch(self._services.ping_s, self._dialect.ping))
         producing = asyncio.create_task(self._produce(line, begun))
+        tasks = (writing, watching, producing)
         try:
-            done, _ = await asyncio.wait((watching, producing), return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if producing.done():
+                producing.result()
+                await asyncio.wait((writing, watching), return_when=asyncio.FIRST_COMPLETED)
+            for sending in (writing, watching):
+                if sending.done():
+                    sending.result()
         finally:
-            await cancel(watching, producing)
+            await cancel(*tasks)
 
     async def _produce(self, line: _Line, begun: bool) -> None:
-        """Send every part, except the first if the stream has `begun`, and the end; a failed stream
-        ends with an error.
+        """Put every part on the line, except the first if the stream has `begun`, and close it; a
+        failed stream ends with an error.
         """
+        is_whole = True
         try:
             if not begun:
-                await line.send(await self._first)
+                await line.put(await self._first)
             async for part in self._parts:
-                await line.send(part)
+                await line.put(part)
         except Exception as error:  # noqa: BLE001 - sent to the client as an event
-            await line.send(self._dialect.failure(as_hearth_error(error)))
-        else:
-            await line.send(b"", last=True)
+            await line.put(self._dialect.failure(as_hearth_error(error)))
+            is_whole = False
+        line.close(whole=is_whole)
 
 
 class _Line:
-    """Sends the body; waits while the client reads more slowly than the model generates."""
+    """Sends the body; parts that are put while others are being sent go out together."""
 
     def __init__(self, send: Send, stall_s: float) -> None:
         self._send = send
         self._stall_s = stall_s
+        self._waiting: list[bytes] = []
+        self._held_bytes = 0
+        self._came = asyncio.Event()
+        self._room = asyncio.Event()
+        self._closed = self._whole = False
         self._sends = 0
         self._sending_since: float | None = None
+
+    async def put(self, part: bytes) -> None:
+        """Queue `part` for sending; waits if the client reads too slowly."""
+        self._waiting.append(part)
+        self._held_bytes += len(part)
+        self._came.set()
+        if self._held_bytes > _MOST_HELD_BYTES:
+            self._room.clear()
+            await self._room.wait()
+
+    def close(self, *, whole: bool) -> None:
+        """Let `write` return when everything is sent; only a `whole` body gets its last chunk."""
+        self._closed = True
+        self._whole = whole
+        self._came.set()
+
+    async def write(self) -> None:
+        """Send queued parts until `close`."""
+        ended = False
+        while not ended:
+            await self._came.wait()
+            self._came.clear()
+            ended = self._closed
+            data = b"".join(self._waiting)
+            self._waiting.clear()
+            self._held_bytes = 0
+            if data or (ended and self._whole):
+                await self.send(data, last=ended and self._whole)
+                self._room.set()
 
     async def send(self, data: bytes, *, last: bool = False) -> None:
         """Send `data` at once; `last` ends the body."""
@@ -202,7 +245,7 @@ class _Line:
         self._sends += 1
 
     async def watch(self, ping_s: float, ping: bytes) -> None:
-        """Send `ping` whenever nothing was sent for `ping_s`. One timer checks for silence and for
+        """Queue `ping` whenever nothing was sent for `ping_s`. One timer checks for silence and for
         stalled clients: a timer for each part would cost as much as sending it.
 
         Raises:
@@ -214,5 +257,5 @@ class _Line:
             since = self._sending_since
             if since is not None and time.monotonic() - since >= self._stall_s:
                 raise ClientGone("The client has stopped reading.")
-            if since is None and sends == self._sends:
-                await self.send(ping)
+            if since is None and sends == self._sends and not self._waiting:
+                await self.put(ping)

@@ -95,31 +95,11 @@ def test_so_does_a_body_in_chunks_with_its_end() -> None:
     assert data.endswith(b"5\r\nhello\r\n" + END)
 
 
-def test_so_does_all_of_a_stream_that_is_made_at_once() -> None:
+def test_of_a_longer_stream_the_first_chunk_leaves_with_the_head() -> None:
     more = {**BODY, "more_body": True}
-    [data] = written(answering(START, more, more, {**BODY, "body": b""}))
-    assert data.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert data.endswith(2 * b"5\r\nhello\r\n" + END)
-
-
-def test_parts_that_come_later_leave_later() -> None:
-    more = {**BODY, "more_body": True}
-
-    async def app(scope, receive, send) -> None:
-        for message in (START, more, more, {**BODY, "body": b""}):
-            await send(message)
-            if message is more:
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-
-    first, *others = written(app)
+    first, *others = written(answering(START, more, more, {**BODY, "body": b""}))
     assert first.startswith(b"HTTP/1.1 200 OK\r\n") and first.endswith(b"5\r\nhello\r\n")
     assert others == [b"5\r\nhello\r\n", END]
-
-
-def test_much_of_a_stream_is_not_held_back() -> None:
-    more = {**BODY, "body": b"x" * 10_000, "more_body": True}
-    assert len(written(answering(START, *[more] * 10, {**BODY, "body": b""}))) > 3
 
 
 def test_a_head_alone_is_one_write() -> None:
