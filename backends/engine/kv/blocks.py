@@ -24,7 +24,7 @@ class BlockLeaves:
     a first part that stays as it is.
 
     Where one group sees everything, its blocks are the pages of the tree. A block of a group with a
-    window is there as long as somebody looks at it, or keeps what does.
+    window is there as long as a sequence looks at it, or a kept prefix would.
 
     Args:
         pool_tokens: most tokens in use; rounded up to whole pages.
@@ -143,8 +143,8 @@ class BlockLeaves:
         return begins
 
     def _has_room(self, node: Node, length: int) -> bool:
-        """Whether a sequence can begin with the first `length` tokens up to `node` beside all that
-        is reserved.
+        """Whether a sequence can begin with the first `length` tokens up to `node` in addition to
+        all that is reserved.
         """
         is_copied = length % self._page > 0
         pages = self.tree.pages(length)
@@ -219,7 +219,7 @@ class BlockLeaves:
         return blocks is not None
 
     def can_fork(self, source: Prefix, length: int) -> bool:
-        """A window that was passed by is there only as long as somebody keeps its blocks."""
+        """A window that was passed is there only as long as its blocks are kept."""
         pages = self.tree.pages(length)
         for group in self._windows:
             blocks = self._blocks(source.node, group, group.first_needed(length), pages)
@@ -498,7 +498,7 @@ class BlockLeaves:
         return taken
 
     def _take_beyond(self) -> list[int] | None:
-        """`_take_all` what was reserved for nobody, or None."""
+        """`_take_all` beyond all reservations, or None."""
         full = self._full
         if full is not None:
             if full.free(pins_stay=True) < 1:

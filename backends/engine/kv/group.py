@@ -80,7 +80,7 @@ class Group:
         """Pages that are pinned and that no running sequence holds."""
         self.idle = 0
         self.pinned = 0
-        """Pages that are pinned, whoever else holds them."""
+        """Pinned pages, whether or not other prefixes hold them."""
         self.held_tokens = 0
         self.other_tokens = 0
         """In pages that no running sequence holds."""

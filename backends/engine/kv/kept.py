@@ -1,5 +1,5 @@
 """The prefixes that are kept of sequences that no longer run, in the order of their use; some of
-them are pinned, and stay until some seconds after their last use, whoever needs their room.
+them are pinned, and stay until some seconds after their last use even where room is needed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class KeptPrefixes:
 
     @property
     def pinned_tokens(self) -> int:
-        """Tokens of pins, whoever else holds them; one that several hold counts once."""
+        """Tokens of pins; one that several hold counts once."""
         most: dict[Node, int] = {}
         for pin in self.pins:
             for node in pin.node.upwards():

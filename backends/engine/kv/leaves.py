@@ -141,7 +141,7 @@ class Leaves(Protocol):
         ...
 
     def has_room_for_part(self, tokens: int) -> bool:
-        """Whether a part of so many tokens can be copied in without more memory for the pool."""
+        """Whether a part of `tokens` tokens can be copied in without more memory for the pool."""
         ...
 
     def save_part(self, prefix: Prefix, start: int, end: int) -> SavedState | None:

@@ -63,7 +63,7 @@ class CacheStats:
     """Held by kept prefixes alone."""
     kept_prefixes: int
     pinned_tokens: int = 0
-    """Held by pinned prefixes, whoever else holds them."""
+    """Held by pinned prefixes, whether or not others hold them."""
     offloaded_tokens: int = 0
     """Of prefixes in plain memory."""
     offloaded_prefixes: int = 0

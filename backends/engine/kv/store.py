@@ -159,7 +159,7 @@ class BlockStore(Store, Protocol):
         ...
 
     def grow(self, group: int, blocks: int) -> bool:
-        """Have memory for at least so many blocks, and keep what is in them; False: there is none.
+        """Have memory for at least `blocks` blocks, and keep what is in them; False: there is none.
         Only between steps.
         """
         ...

@@ -70,7 +70,7 @@ class Node:
 
 
 class Prefix:
-    """Some first tokens that somebody holds: a running sequence, which may add to them, or what is
+    """Some first tokens that are held: by a running sequence, which may add to them, or as what is
     kept of one.
 
     Attributes:
@@ -126,7 +126,7 @@ class PrefixTree:
         page: tokens of a page.
         groups: of layers, in stores with blocks; else 0.
         full: the group whose pages are those of the tree; None: every group has a window.
-        free: called with the blocks of the full group that nobody holds any more.
+        free: called with blocks of the full group that no prefix holds any more.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class PrefixTree:
                 pending += reversed(node.children.get(tokens[end], ()))
 
     def covered(self, prefix: Prefix) -> list[Prefix]:
-        """The other prefixes whose tokens `prefix` has all, whoever computed them."""
+        """The other prefixes whose tokens `prefix` has all, wherever they were computed."""
         matches = self.walk(self.root(prefix.namespace), self.tokens(prefix))
         return [
             other
@@ -285,7 +285,7 @@ class PrefixTree:
         return full
 
     def _append_one(self, prefix: Prefix, token: int) -> list[Node]:
-        """The same for one token, where nobody else holds the node: what most steps add."""
+        """The same for one token of a node that no other prefix holds: what most steps add."""
         node = prefix.node
         node.tokens.append(token)
         prefix.length += 1
@@ -327,7 +327,7 @@ class PrefixTree:
     def merge(self, node: Node, twin: Node) -> Node:
         """The first page of `node` has the tokens of the first page of `twin`: what goes through
         it goes through `twin` instead. Returns the node of that page alone; the blocks of `node`
-        for it belong to nobody.
+        for it are not in use any more.
         """
         head = self._split(twin, twin.start + self.page) if len(twin.tokens) > self.page else twin
         self._count(head, -1)
@@ -453,7 +453,7 @@ class PrefixTree:
             del node.parent.children[node.tokens[0]]
 
     def _tidy(self, node: Node) -> None:
-        """Forget tokens of `node` that nobody has any more, or join it with its only child if both
+        """Forget tokens of `node` that no prefix has any more, or join it with its only child if both
         are held by the same.
         """
         if node.parent is None:
