@@ -453,8 +453,8 @@ class PrefixTree:
             del node.parent.children[node.tokens[0]]
 
     def _tidy(self, node: Node) -> None:
-        """Forget tokens of `node` that no prefix has any more, or join it with its only child if both
-        are held by the same.
+        """Forget tokens of `node` that no prefix has any more, or join it with its only child if
+        both are held by the same.
         """
         if node.parent is None:
             return
