@@ -82,7 +82,7 @@ class HostClient:
         self._frames = frames
         self._writer = writer
         self._name = f"client-{secrets.token_hex(4)}"
-        """Whom calls are for that name nobody."""
+        """The client of calls that name none."""
         self._idents = itertools.count(1)
         self._answers: dict[int, asyncio.Queue[Answer]] = {}
         self._lost = False

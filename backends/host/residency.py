@@ -84,7 +84,7 @@ class Residency:
 
     Args:
         is_loaded: does the model take memory: is it loading, loaded, or not gone yet?
-        free: unloads a model that nobody uses; returns when its memory is free.
+        free: unloads a model without calls; returns when its memory is free.
         free_bytes: memory that models may still take, asked while nothing is loaded.
     """
 

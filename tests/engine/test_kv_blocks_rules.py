@@ -194,10 +194,10 @@ class PagedCacheMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     @some_open
     def checkpoint(self, pick):
-        before = self.cache.used_blocks(0)
+        before = self.cache._leaves.groups[0].used
         slot = self.opened(pick)
         self.cache.checkpoint(slot)
-        assert self.cache.used_blocks(0) <= before, "it costs nothing"
+        assert self.cache._leaves.groups[0].used <= before, "it costs nothing"
 
     @rule(seconds=st.integers(1, 6))
     def wait(self, seconds):
@@ -209,15 +209,18 @@ class PagedCacheMachine(RuleBasedStateMachine):
         slots = [slot for slot in sorted(self.slots) if self.slots[slot]]
         slot = slots[pick % len(slots)]
         held = self.slots[slot][:count]
-        before = self.cache.used_blocks(0)
+        before = self.cache._leaves.groups[0].used
         granted = self.cache.pin(slot, len(held), seconds)
-        assert self.cache.used_blocks(0) <= before, "a pin costs nothing"
+        assert self.cache._leaves.groups[0].used <= before, "a pin costs nothing"
         if granted:
             assert len(held) <= self.cache.stats().pinned_tokens or None not in self.windows
         elif self.is_simple:
             pinned = self.cache._leaves.first.pinned
             most = min(self.kept_tokens // self.page, self.limit // 2)
-            assert pinned + self.blocks(len(held)) > most or self.cache.used_blocks(0) > self.limit
+            assert (
+                pinned + self.blocks(len(held)) > most
+                or self.cache._leaves.groups[0].used > self.limit
+            )
 
     @rule(pick=picks, keep=st.sampled_from([True, True, False]))
     @some_open
@@ -276,7 +279,7 @@ class PagedCacheMachine(RuleBasedStateMachine):
             self.cache.release(slot, keep=True)
         self.cache.clear()
         self.cache.check_integrity()
-        assert all(self.cache.used_blocks(group) == 0 for group in range(len(self.windows)))
+        assert all(self.cache._leaves.groups[group].used == 0 for group in range(len(self.windows)))
         stats = self.cache.stats()
         assert (stats.live_tokens, stats.kept_tokens, stats.kept_prefixes) == (0, 0, 0)
         assert not list(self.cache._tree)

@@ -329,7 +329,9 @@ class PagedEngineMachine(RuleBasedStateMachine):
         assert stats.pinned_tokens == 0
         cache = self.engine.kv
         cache.check_integrity()
-        assert all(cache.used_blocks(group) == 0 for group in range(len(self.made["windows"])))
+        assert all(
+            cache._leaves.groups[group].used == 0 for group in range(len(self.made["windows"]))
+        )
         if self.made["start"] is not None:
             assert stats.allocated_tokens <= self.made["start"] * self.made["page"], "given back"
 

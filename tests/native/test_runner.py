@@ -228,5 +228,5 @@ def test_pages_of_twelve_sessions_waste_less_than_a_twentyfifth(folder: Path) ->
     for slot, length in enumerate(lengths):
         assert runner.cache.reserve(slot, length)
         runner.step(StepPlan((Row(slot, 0, some_tokens(length, seed=slot), 1),)))
-    in_pages = runner.cache.used_blocks(0) * runner.plan.page
+    in_pages = runner.cache._leaves.groups[0].used * runner.plan.page
     assert sum(lengths) <= in_pages <= 1.04 * sum(lengths)

@@ -373,7 +373,7 @@ class PagedMemory:
     def blocks(self, group: int = 0) -> int:
         """Blocks in use."""
         self.check()
-        return self.cache.used_blocks(group)
+        return self.cache._leaves.groups[group].used
 
     @property
     def stats(self):

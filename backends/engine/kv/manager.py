@@ -471,10 +471,6 @@ class KvManager:
         """Tokens that there are pages of; a shared one counts once."""
         return self._leaves.first.used * self._page
 
-    def used_blocks(self, group: int) -> int:
-        """Pages of a group in use, of kept prefixes too; a shared one counts once."""
-        return self._leaves.groups[group].used
-
     def length(self, slot: int) -> int:
         """Tokens that `slot` holds."""
         prefix = self._slot(slot)
